@@ -21,8 +21,8 @@ HEAD = """\
 # Campaigns
 
 A campaign tries hostile cases by the thousand: files that were damaged, processes that are \
-killed, arguments of the wrong kind. Every case ends in an outcome, and each outcome that is not \
-allowed fails the campaign. What is allowed is in the tables, with what it means.
+killed, settings at the ends of what is allowed. Every case ends in an outcome, and each outcome \
+that is not allowed fails the campaign. What is allowed is in the tables, with what it means.
 
 `make campaign` tries all cases in less than an hour on two cores, and writes this page from \
 `tests/campaigns/counts/`. `make test` tries a sample of each campaign.

@@ -18,8 +18,8 @@ from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, ORANGE, RED, Axes, Figure
 from icgd.pipeline import compile
 from icgd.problems.catalog import function_named
+from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep

@@ -11,8 +11,8 @@ from torch import Tensor
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.problems.activations import ACTIVATIONS
+from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.losses import LOSSES

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         nesterov,
         newton_schulz,
     )
+    from icgd.problems.data import as_task
     from icgd.problems.domain import Domain
-    from icgd.problems.entry import as_task
     from icgd.problems.from_torch import from_torch
     from icgd.problems.kernel_machine import KernelHead, KernelMachine
     from icgd.problems.kernels import register_kernel
@@ -136,7 +136,7 @@ _HOMES = {
         "newton_schulz",
     ),
     "icgd.problems.domain": ("Domain",),
-    "icgd.problems.entry": ("as_task",),
+    "icgd.problems.data": ("as_task",),
     "icgd.problems.from_torch": ("from_torch",),
     "icgd.problems.kernel_machine": (
         "KernelHead",

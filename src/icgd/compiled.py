@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -31,23 +30,21 @@ from icgd.constructions.cot_network import for_depth
 from icgd.errors import (
     ConstructionError,
     InterruptedRunError,
-    LayoutError,
     OverflowedRunError,
-    brief,
 )
 from icgd.facts import shown
 from icgd.layers.transformer import Transformer
 from icgd.memory import require_memory
-from icgd.problems.arguments import checked, checked_but
-from icgd.problems.arrays import dtype_named
-from icgd.problems.entry import as_task, checked_task
+from icgd.problems.data import as_task, checked_task, dtype_named
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, entries, is_sequence, positive
+from icgd.problems.settings import count, is_row, positive
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.numbers import beyond
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
+from icgd.torch_modes import own_modes
+from icgd.warn import warn
 from icgd.weights import files
 from icgd.weights.summary import Summary, summarise
 
@@ -65,7 +62,6 @@ CERTIFIED_TOKENS = 1024
 
 
 @shown
-@checked
 @dataclass(frozen=True)
 class Compiled:
     """A problem and the program that trains it in a transformer's forward pass.
@@ -117,7 +113,6 @@ class Compiled:
             )
         return self.program
 
-    @checked
     def task(
         self,
         X: Any,
@@ -159,7 +154,7 @@ class Compiled:
         options = {"queries": queries, "initial": initial, "seed": seed, "dtype": dtype}
         return as_task(self.problem, X, y, **options, rates=rates)
 
-    @checked_but("trace")
+    @own_modes()
     def run(
         self,
         X: Any,
@@ -221,10 +216,10 @@ class Compiled:
         """
         start = {"initial": initial, "seed": seed}
         task = self.task(X, y, queries=queries, **start, dtype=dtype, rates=rates)
-        options = self._options(task, trace, history, on_progress, stop_below)
-        return self._run(task, backend, options)
+        options: dict[str, Any] = {"trace": trace, "history": history, "stop_below": stop_below}
+        return run_checked(self, task, backend, on_progress=on_progress, **options)
 
-    @checked_but("trace")
+    @own_modes()
     def run_task(
         self,
         task: Task,
@@ -266,41 +261,9 @@ class Compiled:
             >>> run.parameters.shape
             torch.Size([2, 2])
         """
-        options = self._options(task, trace, history, on_progress, stop_below)
-        return self._run(checked_task(self.problem, task), backend, options)
-
-    def _options(
-        self,
-        task: Task,
-        trace: Any,
-        history: bool | int,
-        on_progress: OnProgress | None,
-        stop_below: float | None,
-    ) -> RunOptions:
-        """What a run is asked for, checked."""
-        if not isinstance(history, bool):
-            history = count("history", history)
-        if stop_below is not None:
-            positive("stop_below", stop_below)
-            self.problem.oracle.require_end(task)
-        overflow = self.problem.oracle.overflow
-        return RunOptions(self._slots(trace), history, on_progress, stop_below, overflow)
-
-    def _run(self, task: Task, backend: str, options: RunOptions) -> Run:
-        """Run a task that was checked."""
-        runner, oracle = backend_named(backend), self.problem.oracle
-        self._require_range(task.x.dtype)
-        self._require_room(task, options)
-        _warn(oracle.doubts(task, self.program.n_steps))
-        origin = Origin(self.problem, self.program, task)
-        try:
-            run = with_origin(runner.run(self.program, task, options), origin)
-        except InterruptedRunError as interruption:
-            if isinstance(interruption.partial, Run):
-                interruption.partial = with_origin(interruption.partial, origin)
-            raise
-        _warn(oracle.afterthoughts(task, run.parameters[..., -1, :]))
-        return run
+        options: dict[str, Any] = {"trace": trace, "history": history, "stop_below": stop_below}
+        task = checked_task(self.problem, task)
+        return run_checked(self, task, backend, on_progress=on_progress, **options)
 
     def _require_room(self, task: Task, options: RunOptions) -> None:
         """Raise `SizeError` if the weights of all steps that are to be kept take too much."""
@@ -314,14 +277,7 @@ class Compiled:
         """The names of the slots to record."""
         if isinstance(trace, bool):
             return self.program.recordable if trace else ()
-        names = entries("trace", trace) if is_sequence(trace) else [trace]
-        for name in names:
-            if not isinstance(name, str):
-                raise LayoutError(
-                    f"Layout has no slot {brief(name)}; it has "
-                    f"{', '.join(self.program.recordable)}."
-                )
-        return tuple(names)
+        return tuple(trace) if is_row(trace) else (trace,)
 
     @cached_property
     def _beyond(self) -> dict[torch.dtype, tuple[str, float] | None]:
@@ -339,7 +295,7 @@ class Compiled:
                 "or change the problem."
             )
 
-    @checked
+    @own_modes()
     def certificate(
         self,
         *,
@@ -369,7 +325,7 @@ class Compiled:
             >>> compiled.certificate().domain_step < 1e-10
             True
         """
-        count("n_tokens", n_tokens)
+        n_tokens = count("n_tokens", n_tokens)
         precision = dtype_named(dtype)
         bounds = self._bounds(precision, n_tokens, backend)
         proved = bounds.domain()
@@ -387,7 +343,6 @@ class Compiled:
             domain_predictions=bounds.domain_predictions(proved),
         )
 
-    @checked
     def bounds_for(self, task: Task, backend: str) -> AbstractBounds:
         """The rules that prove bounds on a run of this task by a backend.
 
@@ -415,7 +370,7 @@ class Compiled:
         how = Arithmetic.of(dtype, n_tokens, backend_named(backend).name)
         return bounds_of(self.problem, self.program, how)
 
-    @checked
+    @own_modes()
     def certify(
         self,
         X: Any,
@@ -475,13 +430,12 @@ class Compiled:
         sources = Sources(transformer, *files)
         require_elsewhere(path, sources)
         require_provable(self.problem, task, self.program.n_steps)
-        history = self.run_task(task, backend=backend).parameters
+        history = run_checked(self, task, backend).parameters
         proof = prove(self.problem, task, history, sources, on_progress)
         if path is not None:
             proof.save(path)
         return proof
 
-    @checked
     def summary(self, n_tokens: int | None = None) -> Summary:
         """The numbers of layers, heads, weights and FLOPs, counted without building a weight.
 
@@ -509,7 +463,7 @@ class Compiled:
         summary = summarise(self.program, count("n_tokens", n_tokens))
         return replace(summary, chosen_because=self.chosen_because)
 
-    @checked
+    @own_modes()
     def transformer(self, dtype: str | torch.dtype = "float64") -> Transformer:
         """The transformer as a torch module with ordinary weights.
 
@@ -533,7 +487,7 @@ class Compiled:
         """
         return build_transformer(self.stack, dtype_named(dtype))
 
-    @checked
+    @own_modes()
     def block(self, dtype: str | torch.dtype = "float64") -> nn.Module:
         """The layers that exist as weights: those of a chain's block, or all of a stack.
 
@@ -556,7 +510,6 @@ class Compiled:
         """
         return build_block(self.program, dtype_named(dtype))
 
-    @checked
     def for_depth(self, depth: int) -> Compiled:
         """The same block of cot-network at work on a target of `depth` layers.
 
@@ -594,7 +547,6 @@ class Compiled:
             *for_depth(self.problem, self.program, count("depth", depth, most=LARGEST_DEPTH))
         )
 
-    @checked
     def draw(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
         """The transformer as one picture: its layers, their heads, and what they read and write.
 
@@ -636,7 +588,6 @@ class Compiled:
         """
         return self.program.listing()
 
-    @checked
     def save(self, path: str | os.PathLike[str], *, weights: bool | None = None) -> None:
         """Write a safetensors file that `icgd.load` reads.
 
@@ -667,7 +618,38 @@ class Compiled:
         files.save(path, self.problem, self.program, tensors)
 
 
-def _warn(doubts: Iterable[Warning]) -> None:
-    """Issue warnings at the line that called `run` or `verify`."""
-    for doubt in doubts:
-        warnings.warn(doubt, stacklevel=6)
+@own_modes()
+def run_checked(
+    compiled: Compiled,
+    task: Task,
+    backend: str,
+    *,
+    trace: Any = False,
+    history: bool | int = True,
+    on_progress: OnProgress | None = None,
+    stop_below: float | None = None,
+) -> Run:
+    """Run a task that `compiled.task` has made, which is not checked again."""
+    program, oracle = compiled.program, compiled.problem.oracle
+    if not isinstance(history, bool):
+        history = count("history", history)
+    if stop_below is not None:
+        stop_below = positive("stop_below", stop_below)
+        oracle.require_end(task)
+    slots = compiled._slots(trace)
+    options = RunOptions(slots, history, on_progress, stop_below, oracle.overflow)
+    runner = backend_named(backend)
+    compiled._require_range(task.x.dtype)
+    compiled._require_room(task, options)
+    for doubt in oracle.doubts(task, program.n_steps):
+        warn(doubt)
+    origin = Origin(compiled.problem, program, task)
+    try:
+        run = with_origin(runner.run(program, task, options), origin)
+    except InterruptedRunError as interruption:
+        if isinstance(interruption.partial, Run):
+            interruption.partial = with_origin(interruption.partial, origin)
+        raise
+    for doubt in oracle.afterthoughts(task, run.parameters[..., -1, :]):
+        warn(doubt)
+    return run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from typing import Any
 
 import torch
@@ -17,19 +16,20 @@ from icgd.certificates.near_kinks import near_kinks
 from icgd.certificates.network import at_end, prediction_errors
 from icgd.certificates.rigorous import require_enclosable, rigorous_trajectory
 from icgd.choice import choose
-from icgd.compiled import Compiled
+from icgd.compiled import Compiled, run_checked
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import construction_for
 from icgd.errors import EstimateWarning, SettingError
-from icgd.problems.arguments import checked, checked_but
 from icgd.problems.problem import Problem
 from icgd.problems.settings import MOST_STEPS, count
 from icgd.problems.task import Task
 from icgd.tolerance import STEP, goal_of
+from icgd.torch_modes import own_modes
+from icgd.warn import warn
 from icgd.weights import files
 
 
-@checked_but("construction")
+@own_modes()
 def compile(
     problem: Problem,
     construction: str | AbstractConstruction | None = None,
@@ -88,7 +88,7 @@ def compile(
     return goal.within(chosen, problem, n_steps)
 
 
-@checked
+@own_modes()
 def verify(
     compiled: Compiled,
     X: Any,
@@ -152,16 +152,17 @@ def verify(
     if rigorous:
         require_enclosable(problem, task, program.n_steps)
     running, bounding, enclosing = (_part(on_progress, part, 2 + rigorous) for part in range(3))
-    run = compiled.run_task(task, backend=backend, on_progress=running)
+    run = run_checked(compiled, task, backend, on_progress=running)
     history, real = run.parameters, measured.real_training(problem, task, program.n_steps)
     rules = compiled.bounds_for(task, backend)
     if rules.estimated:
-        message = (
-            "Bounds rest on Lipschitz constants of the kernel "
-            f"{', '.join(map(repr, rules.estimated))} that are estimated from these data: they "
-            "prove nothing. State them with icgd.register_kernel(..., lipschitz=...)."
+        warn(
+            EstimateWarning(
+                "Bounds rest on Lipschitz constants of the kernel "
+                f"{', '.join(map(repr, rules.estimated))} that are estimated from these data: they "
+                "prove nothing. State them with icgd.register_kernel(..., lipschitz=...)."
+            )
         )
-        warnings.warn(message, EstimateWarning, stacklevel=2)
     bounds = rules.run(task, history, real, bounding)
     certificate = compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype)
     return Report(
@@ -186,7 +187,7 @@ def _part(on_progress: OnProgress | None, part: int, n_parts: int) -> OnProgress
     return on_progress and (lambda done, total: on_progress(part * total + done, n_parts * total))
 
 
-@checked
+@own_modes()
 def guarantee(
     compiled: Compiled,
     X: Any,
@@ -231,11 +232,11 @@ def guarantee(
             "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, "
             f"cot-glm), and this is {compiled.program.construction}. Use verify for its bounds."
         )
-    run = compiled.run_task(task, backend=backend, on_progress=on_progress, stop_below=stop_below)
+    run = run_checked(compiled, task, backend, on_progress=on_progress, stop_below=stop_below)
     return check_guarantee(bounds, task, run.parameters)
 
 
-@checked
+@own_modes()
 def load(path: str | os.PathLike[str]) -> Compiled:
     """Read a compiled run that `Compiled.save` wrote.
 

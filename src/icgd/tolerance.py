@@ -18,7 +18,7 @@ from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.errors import DataError, SettingError, ToleranceError, UnknownNameError
 from icgd.problems.problem import Problem
-from icgd.problems.settings import instance, positive
+from icgd.problems.settings import positive
 from icgd.problems.task import Task
 from icgd.program.instructions import IDENTITY, SQUARE
 from icgd.program.program import AbstractProgram
@@ -47,13 +47,11 @@ class Tolerance:
         positive("tolerance", self.size)
         if self.of not in OF:
             raise UnknownNameError.of("tolerance_of", self.of, known=list(OF))
-        if self.task is not None:
-            instance("task", self.task, Task)
-            if self.of == PREDICTIONS and not self.task.n_queries:
-                raise DataError(
-                    "tolerance_of='predictions' is about predictions at queries, and the task has "
-                    "none. Give them: icgd.as_task(problem, X, y, queries=...)."
-                )
+        if self.task is not None and self.of == PREDICTIONS and not self.task.n_queries:
+            raise DataError(
+                "tolerance_of='predictions' is about predictions at queries, and the task has "
+                "none. Give them: icgd.as_task(problem, X, y, queries=...)."
+            )
 
     @property
     def in_words(self) -> str:

@@ -3,8 +3,8 @@
 import torch
 
 from icgd.constructions.cot_network import CotNetwork
+from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem

@@ -14,7 +14,7 @@ from icgd.errors import (
     SettingError,
     UnknownNameError,
 )
-from icgd.problems.entry import as_task
+from icgd.problems.data import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.optimisers.momentum_step import MomentumStep

@@ -4,8 +4,8 @@ import torch
 from icgd.backends.chain import GENERATORS, run_chain
 from icgd.backends.run import RunOptions
 from icgd.errors import OverflowedRunError
+from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem

@@ -47,7 +47,6 @@ def warnings_as_errors() -> Iterator[None]:
 
 SURROUNDINGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "default device meta": lambda: torch.device("meta"),
-    "default device cuda": lambda: torch.device("cuda"),
     "default dtype float64": partial(of_dtype, torch.float64),
     "default dtype float16": partial(of_dtype, torch.float16),
     "default dtype bfloat16": partial(of_dtype, torch.bfloat16),

@@ -15,7 +15,7 @@ from icgd.certificates.measured import stepwise_errors, trajectory_errors
 from icgd.certificates.near_kinks import near_kinks
 from icgd.constructions.cot_network import CotNetwork
 from icgd.errors import ProgramError, SizeError
-from icgd.problems.entry import as_task
+from icgd.problems.data import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.optimisers.momentum_step import MomentumStep

@@ -17,8 +17,8 @@ from icgd.constructions.registry import CONSTRUCTIONS, construction_for, constru
 from icgd.constructions.relu_stack import ReluStack
 from icgd.errors import SettingError, UnknownNameError, UnsupportedProblemError
 from icgd.problems.activations import ACTIVATIONS
+from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem

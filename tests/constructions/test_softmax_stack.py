@@ -18,8 +18,8 @@ from icgd.constructions.registry import CONSTRUCTIONS, construction_for
 from icgd.constructions.softmax_stack import PROBE, SoftmaxStack
 from icgd.errors import SettingError, UnsupportedProblemError
 from icgd.problems.activations import ACTIVATIONS
+from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem

@@ -47,9 +47,3 @@ def test_no_run_reaches_its_box(fit):
 def test_bad_settings_are_named(name, value):
     with pytest.raises(SettingError, match=f"^{name} must be"):
         InContextRidge(**{name: value}).fit(X, Y)
-
-
-@pytest.mark.parametrize("name", ["fit_intercept", "standardize"])
-def test_flags_are_true_or_false(name):
-    with pytest.raises(SettingError, match=f"{name} must be of type bool, got 1"):
-        InContextRidge(**{name: 1}).fit(X, Y)

@@ -11,7 +11,7 @@ from icgd.compiled import Compiled
 from icgd.layers.mlp import MLPLayer
 from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.layers.transformer import Transformer
-from icgd.problems.arrays import dtype_named
+from icgd.problems.data import dtype_named
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer

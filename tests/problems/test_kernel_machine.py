@@ -101,8 +101,3 @@ def test_wrong_machines_are_refused(settings, message):
 def test_wrong_heads_are_refused(settings, message):
     with pytest.raises(SettingError, match=message):
         KernelHead(**settings)
-
-
-def test_a_number_too_large_for_a_float_is_no_entry_of_a_transform():
-    with pytest.raises(SettingError, match="transform must be a matrix of numbers"):
-        KernelHead(transform=[[10**400]])

@@ -148,7 +148,6 @@ def test_a_batch_takes_the_next_examples_and_starts_over_at_the_end():
     assert GradientStep(0.1, 1.0).examples_of(7, 3) == (0, 1, 2)
 
 
-def test_an_array_without_axes_or_bytes_are_no_schedule():
-    for value in (torch.tensor(0.5), b"x"):
-        with pytest.raises(SettingError, match="step_size must be a positive finite number, got"):
-            icgd.FunctionalStep(value)  # type: ignore[arg-type]
+def test_an_array_without_axes_is_no_schedule():
+    with pytest.raises(SettingError, match="step_size must be a positive finite number, got"):
+        icgd.FunctionalStep(torch.tensor(0.5))  # type: ignore[arg-type]

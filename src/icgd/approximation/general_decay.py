@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from icgd.errors import UnsupportedActivationError, brief
-from icgd.problems.arguments import checked
 from icgd.problems.functions import Evaluate
 
 LARGEST_EXPONENT = 8.0
@@ -42,7 +41,6 @@ _PERIODS = (2 * pi, pi, 1.0, 2.0)
 _PERIODIC = 1e-9
 
 
-@checked
 @dataclass(frozen=True)
 class GeneralDecay:
     """sum_i weights[i] activation(x + shifts[i]) decays at least like constant (1 + |x|)^-exponent.
@@ -76,7 +74,6 @@ class GeneralDecay:
         """Which difference it is; 0 for a periodic activation."""
         return max(len(self.weights) - 1, 0)
 
-    @checked
     def combination(self, activation: Evaluate, x: Tensor) -> Tensor:
         """The combination at every entry of `x`.
 
@@ -97,7 +94,6 @@ class GeneralDecay:
         return torch.stack(terms).sum(0)
 
 
-@checked
 def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
     """What decays of an activation: a function of a tensor, applied entry by entry.
 

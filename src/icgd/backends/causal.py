@@ -27,10 +27,10 @@ from icgd.backends.run import Run
 from icgd.errors import ProgramError
 from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.layers.transformer import Transformer
-from icgd.problems.arguments import checked_but
 from icgd.problems.task import Task
 from icgd.program.instructions import LayerKind
 from icgd.program.stack import StackProgram
+from icgd.torch_modes import own_modes
 
 Mask = Bool[Tensor, "token token"]
 
@@ -87,7 +87,7 @@ def _require_softmax(program: StackProgram) -> None:
         )
 
 
-@checked_but("program")
+@own_modes()
 def run_causal(program: StackProgram, task: Task) -> Run:
     """Run a softmax-stack under a causal mask, left to right over a repeated prompt.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from functools import singledispatch
 from math import prod
@@ -22,6 +21,7 @@ from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
+from icgd.warn import warn
 from icgd.weights.lowering import lower_chain, lower_program
 from icgd.weights.summary import summarise
 
@@ -32,12 +32,14 @@ def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64)
     """The transformer with ordinary weights, if they fit in memory."""
     _require_room(program, dtype)
     if dtype == torch.float32 and program.made_for == "float64":
-        message = (
-            f"This {program.construction} was compiled for float64, but its weights are used in "
-            "float32, where gradients lose several times more to rounding than they must. Compile "
-            "with dtype='float32' (--dtype float32), or use float64 or backend='fused'."
+        warn(
+            PrecisionWarning(
+                f"This {program.construction} was compiled for float64, but its weights are used "
+                "in float32, where gradients lose several times more to rounding than they must. "
+                "Compile with dtype='float32' (--dtype float32), or use float64 or "
+                "backend='fused'."
+            )
         )
-        warnings.warn(message, PrecisionWarning, stacklevel=2)
     return lower_program(program, dtype)
 
 

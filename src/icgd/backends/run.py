@@ -15,12 +15,10 @@ from torch import Tensor, nn
 from icgd import pictures
 from icgd.errors import OverflowedRunError, SettingError, UnknownNameError
 from icgd.facts import counted, in_short, number, shown
-from icgd.problems.arguments import checked
 from icgd.problems.from_torch import load_weights
 from icgd.problems.optimisers.gradient_step import AVERAGE
 from icgd.problems.oracles.oracle import overflowed
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, instance
 from icgd.problems.task import Task
 from icgd.program.program import AbstractProgram
 from icgd.shapes import History, Parameters, Predictions
@@ -110,16 +108,6 @@ class Run:
     steps: Sequence[int] = field(default=(), compare=False)
     origin: Origin | None = field(default=None, compare=False)
 
-    def __post_init__(self) -> None:
-        instance("parameters", self.parameters, Tensor)
-        instance("predictions", self.predictions, Tensor)
-        instance("trace", self.trace, Mapping)
-        instance("steps", self.steps, Sequence)
-        if self.stopped_after is not None:
-            count("stopped_after", self.stopped_after, least=0)
-        if self.origin is not None:
-            instance("origin", self.origin, Origin)
-
     def facts(self) -> dict[str, str]:
         """What it shows of itself in a line or in a notebook.
 
@@ -179,7 +167,6 @@ class Run:
             )
         return found
 
-    @checked
     def load_into(self, model: nn.Module, *, averaged: bool = False) -> None:
         """Write the trained weights into a PyTorch model of the network's shape.
 
@@ -249,7 +236,6 @@ class Run:
     def _kept(self) -> tuple[Parameters, ...]:
         return self.parameters.double().unbind(-2)
 
-    @checked
     def plot(
         self, path: str | os.PathLike[str] | None = None, *, labels: Any = None
     ) -> pictures.picture.Picture:
@@ -285,7 +271,6 @@ class Run:
         guesses = pictures.run_picture.guesses_of(origin.task, self.predictions, labels, oracle)
         return pictures.run_picture.draw(curves, guesses, self._named_coefficients(), path)
 
-    @checked
     def plot_stream(
         self, slot: str | None = None, path: str | os.PathLike[str] | None = None
     ) -> pictures.picture.Picture:

@@ -16,7 +16,6 @@ from icgd.certificates.near_kinks import NearKinks
 from icgd.certificates.network import at_end
 from icgd.certificates.rigorous import Trajectory
 from icgd.facts import number, shown
-from icgd.problems.arguments import checked
 
 
 class Verdict(Enum):
@@ -49,7 +48,6 @@ class Verdict(Enum):
 
 
 @shown
-@checked
 @dataclass(frozen=True)
 class Certificate:
     """What is proved for every task in the domain, before any run.
@@ -116,7 +114,6 @@ class Certificate:
             **({"if": self.condition} if self.condition else {}),
         }
 
-    @checked
     def of_run(self, *, is_covered: bool) -> Certificate:
         """What it says of a run; if its condition leaves the run out, nothing is proved beforehand.
 
@@ -143,7 +140,6 @@ class Certificate:
     def _told(self, bound: float) -> str:
         return f"{number(bound)}{', which says nothing' * self.says_nothing(bound)}"
 
-    @checked
     def says_nothing(self, bound: float) -> bool:
         """Whether a bound is no smaller than what is known without it.
 
@@ -163,7 +159,6 @@ class Certificate:
         """
         return not bound < self.widest
 
-    @checked
     def told(self, bound: float) -> float | None:
         """The bound, or None if it says nothing.
 
@@ -196,7 +191,6 @@ class Certificate:
 
 
 @shown
-@checked
 @dataclass(frozen=True)
 class Report:
     """Measured errors of a run beside their bounds, with an entry for each task and step.
@@ -292,7 +286,6 @@ class Report:
         what = "says nothing" if proved.isnan().any() else f"is {number(float(proved.max()))}"
         return f"{number(measured)}, the bound of the run {what}"
 
-    @checked
     def plot(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
         """The measured errors beside their bounds over the steps, on logarithmic axes.
 

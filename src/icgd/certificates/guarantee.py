@@ -18,7 +18,6 @@ from icgd.certificates.intervals import norm
 from icgd.certificates.linear_bound import LinearBounds
 from icgd.errors import DataError, SettingError
 from icgd.facts import number, shown
-from icgd.problems.arguments import checked
 from icgd.problems.curvature import Curvature, Scores, common, curvature, over_ball, spanned
 from icgd.problems.guarantees import InexactDescent
 from icgd.problems.linear_model import LinearModel
@@ -43,7 +42,6 @@ class Outcome(Enum):
 
 
 @shown
-@checked
 @dataclass(frozen=True)
 class Guarantee:
     """How far a linear model's run ends from the minimiser, and how far at most.

@@ -40,7 +40,7 @@ from icgd.certificates.enclosing import Data, Enclosures, State
 from icgd.certificates.enclosures import Arithmetic, Enclosure
 from icgd.certificates.intervals import Interval
 from icgd.errors import ProgramError
-from icgd.problems.arrays import FLOAT32_ROUNDING
+from icgd.problems.data import FLOAT32_ROUNDING
 from icgd.problems.optimisers.gradient_step import AVERAGE, AbstractGradientStep
 from icgd.problems.optimisers.rule import WEIGHTS
 from icgd.problems.problem import Problem

@@ -31,7 +31,7 @@ from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.intervals import ROOM, UNIT_ROUNDOFF
 from icgd.certificates.rounded_points import Rounded, moved_error
 from icgd.errors import KernelError, at, brief
-from icgd.problems.arrays import first_set
+from icgd.problems.data import first_set
 from icgd.problems.kernel_machine import KernelHead
 from icgd.problems.kernels import Kernel
 

@@ -26,7 +26,6 @@ from icgd.certificates.rigorous import (
 )
 from icgd.errors import DataError, FileError, ProofError
 from icgd.facts import number, shown
-from icgd.problems.arguments import checked
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.shapes import History
@@ -66,7 +65,6 @@ class Proof:
             "bits": str(self.bits),
         }
 
-    @checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the certificate, whole or not at all."""
         with whole_file(Path(path)) as temporary:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from icgd.backends.registry import BACKENDS
-from icgd.problems.arrays import DTYPES
+from icgd.problems.data import DTYPES
 
 CompiledFile = Annotated[Path, typer.Argument(help="File that `icgd compile` wrote.")]
 QueryFile = Annotated[

@@ -18,7 +18,7 @@ from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, brief
 from icgd.pipeline import compile
 from icgd.problems.activations import ACTIVATIONS
-from icgd.problems.arrays import DTYPES
+from icgd.problems.data import DTYPES
 from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import KERNELS

@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from icgd.errors import SettingError
-from icgd.problems.arguments import checked
-from icgd.problems.arrays import dtype_named
+from icgd.problems.data import dtype_named
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
@@ -81,7 +80,6 @@ class AbstractConstruction(ABC):
         """
         return tuple(field.name for field in fields(cls))
 
-    @checked
     def why_not(self, problem: Problem) -> str | None:
         """The reason why this construction cannot serve `problem`, or None if it can.
 
@@ -103,7 +101,6 @@ class AbstractConstruction(ABC):
         of_network = self._network_objection(problem) if self.target is MLP else None
         return of_network or self.objection(problem)
 
-    @checked
     def trains(self, problem: Problem) -> bool:
         """Whether it trains targets of this kind.
 
@@ -172,7 +169,6 @@ class AbstractConstruction(ABC):
             'its blocks have a column for each example of a round; give batch_size=1 ...'
         """
 
-    @checked
     def finer(self, setting: int, excess: float) -> int:
         """The setting with which the error is about `excess` times smaller.
 
@@ -191,7 +187,6 @@ class AbstractConstruction(ABC):
         positive("excess", excess)
         return count("setting", setting)
 
-    @checked
     def narrower(self, problem: Problem) -> AbstractConstruction | None:
         """The same with narrower ramps, if they were left to it and could be narrower.
 
@@ -210,7 +205,6 @@ class AbstractConstruction(ABC):
         """
         return None
 
-    @checked
     def may_be_accurate(self, problem: Problem) -> bool:
         """Whether its functions can err by rounding alone, as known before anything is fitted.
 
@@ -229,7 +223,6 @@ class AbstractConstruction(ABC):
         """
         return True
 
-    @checked
     def sketch(self, problem: Problem) -> AbstractProgram | None:
         """A program with no more weights than that of `build`, made in no time, if there is one.
 
@@ -270,7 +263,6 @@ class AbstractConstruction(ABC):
             3
         """
 
-    @checked
     def program(self, problem: Problem, n_steps: int) -> AbstractProgram:
         """What `build` returns, after all rules on programs were checked.
 

@@ -38,7 +38,6 @@ from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, require_few_steps
 from icgd.constructions.parts.ranges import ROUNDING_ROOM
 from icgd.problems.activations import IDENTITY_FUNCTION
-from icgd.problems.arguments import checked
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
@@ -71,7 +70,6 @@ class AbstractCotLinear(AbstractConstruction):
 
     target: ClassVar[type] = LinearModel
 
-    @checked
     def objection(self, problem: Problem) -> str | None:
         update = problem.proximal_step
         if update.step_size is None:
@@ -99,7 +97,6 @@ class AbstractCotLinear(AbstractConstruction):
             )
         return self.other_model(problem.model, update)
 
-    @checked
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
         """Why it does not train such a model, or None.
 
@@ -117,7 +114,6 @@ class AbstractCotLinear(AbstractConstruction):
         """
         return None
 
-    @checked
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         builder, update = _Builder(problem), problem.proximal_step
         update.require_steps(n_steps)
@@ -151,7 +147,6 @@ class CotRidge(AbstractCotLinear):
 
     name: ClassVar[str] = "cot-ridge"
 
-    @checked
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
         if model.link != "identity":
             return f"it fits least squares, not the {model.link} link."
@@ -171,7 +166,6 @@ class CotLasso(AbstractCotLinear):
 
     name: ClassVar[str] = "cot-lasso"
 
-    @checked
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
         return None if model.link == "identity" else "it fits least squares, not other links."
 

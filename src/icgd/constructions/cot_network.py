@@ -56,7 +56,6 @@ from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.constructions.parts.update_layers import require_few_ends
 from icgd.errors import ConstructionError
 from icgd.problems.activations import IDENTITY_FUNCTION, Activation
-from icgd.problems.arguments import checked
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import AbstractGradientStep
@@ -123,7 +122,6 @@ class CotNetwork(AbstractConstruction):
         settle(self, kink_width=given_kink_width(self.kink_width))
         name_dtype(self)
 
-    @checked
     def objection(self, problem: Problem) -> str | None:
         if problem.gradient_step.batch_size is None:
             return (
@@ -132,7 +130,6 @@ class CotNetwork(AbstractConstruction):
             )
         return _loss_problem(problem) or _activation_problem(problem) or _size_problem(problem)
 
-    @checked
     def build(self, problem: Problem, n_steps: int) -> ChainProgram:
         problem.gradient_step.require_steps(n_steps)
         rules, numbers = _numbered(_rules(problem.gradient_step, n_steps))

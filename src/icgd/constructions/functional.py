@@ -31,7 +31,6 @@ from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 from icgd.constructions.base import AbstractConstruction, require_few_steps
-from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.problem import Problem
 from icgd.problems.updates import FunctionalStep
@@ -60,11 +59,9 @@ class Functional(AbstractConstruction):
     name: ClassVar[str] = "functional"
     target: ClassVar[type] = KernelMachine
 
-    @checked
     def objection(self, problem: Problem) -> str | None:
         return None
 
-    @checked
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         machine, update = problem.machine, problem.functional_step
         update.require_steps(n_steps)

@@ -38,7 +38,6 @@ from icgd.constructions.parts.layouts import network_layout
 from icgd.constructions.parts.ranges import coupled_outputs, loss_parts, without_digits
 from icgd.constructions.parts.unit_fits import Fits, fit_all, jacobian, preactivation
 from icgd.problems.activations import IDENTITY_FUNCTION
-from icgd.problems.arguments import checked
 from icgd.problems.domain import Domain
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.mlp import MLP
@@ -110,20 +109,17 @@ class Recursion(AbstractConstruction):
         settle(self, kink_width=given_kink_width(self.kink_width))
         name_dtype(self)
 
-    @checked
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)
         # relu fits fall like units^-1.5; smooth ones so fast that twice as many are always enough.
         return min(2 * setting, ceil(1.01 * setting * float(excess ** (2 / 3))))
 
-    @checked
     def narrower(self, problem: Problem) -> Recursion | None:
         layers = range(1, problem.network.depth)
         kinked = any(has_kink(problem.network.layer_activation(layer)) for layer in layers)
         is_open = self.kink_width is None and kinked
         return replace(self, kink_width=NARROW_BAND) if is_open else None
 
-    @checked
     def objection(self, problem: Problem) -> str | None:
         if problem.network.output_activation != IDENTITY_FUNCTION.name:
             return (
@@ -138,14 +134,12 @@ class Recursion(AbstractConstruction):
         expected = "a function of one prediction and one label, which its MLP layer evaluates"
         return coupled_outputs(problem, expected) or without_digits(problem)
 
-    @checked
     def may_be_accurate(self, problem: Problem) -> bool:
         units = UNIT_ACTIVATIONS[self.unit_activation or default_activation(problem.network)]
         loss = (part.function for part in loss_parts(problem))
         has_curves = any(isinstance(function, SmoothFunction) for function in loss)
         return units.bends and not (units.kinked and has_curves)  # the others have no sharp clip
 
-    @checked
     def sketch(self, problem: Problem) -> StackProgram:
         """A relu network of these widths: no activation takes fewer units, and none are fitted.
 
@@ -169,7 +163,6 @@ class Recursion(AbstractConstruction):
         easy = Problem(target, "squared", update, Domain(1.0, 1.0))
         return Recursion(unit_activation="relu").build(easy, n_steps=1)
 
-    @checked
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         activation = self.unit_activation or default_activation(problem.network)
         fits = fit_all(problem, activation, self.units, self.kink_width, self.dtype)

@@ -47,7 +47,6 @@ from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
 from icgd.constructions.parts.update_layers import UpdateLayers
 from icgd.errors import ConstructionError
 from icgd.problems.activations import IDENTITY_FUNCTION
-from icgd.problems.arguments import checked
 from icgd.problems.class_functions import RECIPROCAL, capped_exponential
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.mlp import MLP
@@ -123,22 +122,18 @@ class ReluStack(AbstractConstruction):
         pieces = count("pieces", self.pieces, most=MOST_PIECES)
         settle(self, pieces=pieces, kink_width=given_kink_width(self.kink_width))
 
-    @checked
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)
         return ceil(1.01 * setting * sqrt(excess))  # the error falls with the square
 
-    @checked
     def objection(self, problem: Problem) -> str | None:
         return sizes.without_digits(problem) or _without_root(problem)
 
-    @checked
     def may_be_accurate(self, problem: Problem) -> bool:
         needed = needed_functions(problem).values()
         is_curved = any(isinstance(function, SmoothFunction) for function in needed)
         return not is_curved and not problem.network.norms
 
-    @checked
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         functions = _fitted_functions(problem, self.pieces, self.kink_width)
         target, update = problem.network, _update(problem)

@@ -48,7 +48,6 @@ from icgd.constructions.parts.update_layers import UpdateLayers
 from icgd.errors import ConstructionError
 from icgd.problems import activations
 from icgd.problems.activations import RELU, Activation
-from icgd.problems.arguments import checked
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import SlopePart
 from icgd.problems.optimisers.rule import WEIGHTS
@@ -131,12 +130,10 @@ class SoftmaxStack(AbstractConstruction):
         settle(self, kink_width=given_kink_width(self.kink_width))
         name_dtype(self)
 
-    @checked
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)
         return ceil(setting * (1 + 0.05 * log(excess)))  # the error falls exponentially
 
-    @checked
     def objection(self, problem: Problem) -> str | None:
         ranges = sizes.ranges_on_domain(problem, 0.0, largest_output)
         looked_up = (*ranges.preactivations, *sizes.backward_ranges(problem, ranges, 0.0).deltas)
@@ -159,7 +156,6 @@ class SoftmaxStack(AbstractConstruction):
             )
         return None
 
-    @checked
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         return _Builder.of(problem, self).program(self.name, n_steps)
 

@@ -35,7 +35,6 @@ from icgd.constructions.parts.layouts import network_layout
 from icgd.constructions.parts.ranges import ROUNDING_ROOM, backward_ranges, ranges_on_domain
 from icgd.constructions.table_size import table_size
 from icgd.errors import ConstructionError
-from icgd.problems.arguments import checked
 from icgd.problems.functions import KinkedFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.oracles.network import gradient, predict
@@ -113,12 +112,10 @@ class Universal(AbstractConstruction):
             kink_width=kink_width_within(self.kink_width, NARROWEST, WIDEST),
         )
 
-    @checked
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)
         return ceil(min(setting * excess, float(LARGEST_COUNT)))  # the error falls as they grow
 
-    @checked
     def objection(self, problem: Problem) -> str | None:
         target = problem.network
         if target.n_parameters > 1:
@@ -146,11 +143,9 @@ class Universal(AbstractConstruction):
             )
         return None
 
-    @checked
     def may_be_accurate(self, problem: Problem) -> bool:
         return False
 
-    @checked
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         levels, n_examples = self.levels, self.n_examples
         _require_size(problem, n_examples, levels)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
@@ -19,18 +18,18 @@ from torch import Tensor
 
 from icgd.backends.run import Run
 from icgd.certificates.certificate import Report
-from icgd.compiled import Compiled
+from icgd.compiled import Compiled, run_checked
 from icgd.constructions.base import AbstractConstruction
 from icgd.errors import OverflowedRunError
 from icgd.estimators.reading import read_rows
 from icgd.estimators.scaling import Array, Scaling
 from icgd.pipeline import compile as compile_problem
 from icgd.pipeline import verify
-from icgd.problems.arrays import device_of
 from icgd.problems.convergence import convergence
+from icgd.problems.data import device_of
 from icgd.problems.problem import Problem
-from icgd.problems.settings import instance
 from icgd.problems.task import Task
+from icgd.warn import warn
 
 Fit = TypeVar("Fit", bound=Callable[..., Any])
 
@@ -72,22 +71,21 @@ class Lesson:
 
 
 def at_once(fit: Fit) -> Fit:
-    """`fit`, which changes the estimator only when it has ended, and then in one assignment.
+    """Change the estimator only when `fit` has ended, and then in one assignment.
 
-    A lambda, because the type checker of the tests wraps every other inner function.
+    An error or Ctrl-C before leaves it as it was.
     """
-    whole = wraps(fit)(lambda estimator, *args, **kwargs: _fitted(fit, estimator, args, kwargs))
+
+    @wraps(fit)
+    def whole(estimator: Any, *args: Any, **kwargs: Any) -> Any:
+        learner = copy(estimator)
+        fit(learner, *args, **kwargs)
+        if not learner.convergence_.is_done:
+            warn(ConvergenceWarning(learner._not_done()))
+        estimator.__dict__ = learner.__dict__
+        return estimator
+
     return whole  # type: ignore[return-value]
-
-
-def _fitted(fit: Fit, estimator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The estimator after a fit of its copy; an error or Ctrl-C before leaves it as it was."""
-    learner = copy(estimator)
-    fit(learner, *args, **kwargs)
-    if not learner.convergence_.is_done:
-        warnings.warn(learner._not_done(), ConvergenceWarning, stacklevel=3)
-    estimator.__dict__ = learner.__dict__
-    return estimator
 
 
 class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
@@ -114,7 +112,6 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _learn(self, lesson: Lesson) -> None:
         """Compile and run, with a step size that makes the loss fall; remember the outcome."""
-        instance("cache_context", self.cache_context, bool)
         self._lesson, compiled, self._task, self._run = self._trained(lesson)
         self.n_iter_ = self._run.parameters.shape[-2] - 1
         program: Any = replace(compiled.program, n_steps=self.n_iter_)  # type: ignore[type-var]
@@ -139,7 +136,7 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
             compiled = compile_problem(lesson.problem, lesson.construction, n_steps=self.max_iter)
             task = compiled.task(*self._moved(lesson.x, lesson.y), initial=lesson.initial)
             try:
-                run = compiled.run_task(task, stop_below=lesson.tol, trace=self.traced)
+                run = run_checked(compiled, task, "fused", stop_below=lesson.tol, trace=self.traced)
             except OverflowedRunError:
                 if not lesson.may_shorten:
                     raise

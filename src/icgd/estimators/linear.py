@@ -15,12 +15,12 @@ from torch import Tensor
 from icgd.errors import SettingError, brief
 from icgd.estimators.base import ROOM, AbstractInContext
 from icgd.estimators.scaling import Array, Scaling, bound_above
+from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.settings import MOST_STEPS, count, finite, instance, positive
+from icgd.problems.settings import MOST_STEPS, count, finite, positive
 from icgd.problems.sizing import sized_problem
 
 
@@ -36,8 +36,6 @@ class AbstractLinear(AbstractInContext):
 
     def _scale(self, X: Array, weights: Array | None = None) -> Array:
         """Find the scales of raw columns; return the scaled rows."""
-        for name in ("fit_intercept", "standardize"):
-            instance(name, getattr(self, name), bool)
         self._n_steps = count("max_iter", self.max_iter, most=MOST_STEPS)
         positive("tol", self.tol)
         own = Scaling.of(X, weights, centered=self.fit_intercept)

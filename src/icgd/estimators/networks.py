@@ -17,12 +17,12 @@ from icgd.estimators.classes import AbstractClassifier
 from icgd.estimators.reading import read_examples, seed_of
 from icgd.estimators.scaling import Array, Scaling, bound_above
 from icgd.estimators.sharpness import sharpness
+from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.settings import MOST_STEPS, count, entries, is_sequence, positive, within
+from icgd.problems.settings import MOST_STEPS, count, entries, is_row, positive, within
 
 LONGEST_STEP = 1e15
 """The longest step: data are standardised, so that much shorter ones overshoot already."""
@@ -66,7 +66,7 @@ class AbstractNetwork(AbstractInContext):
         self._scaling = Scaling.of(X)
         rows = self._rows(X)
         given = self.hidden_layer_sizes
-        hidden = entries("hidden_layer_sizes", given) if is_sequence(given) else [given]
+        hidden = entries(given) if is_row(given) else [given]
         widths = (rows.shape[1], *(count("hidden_layer_sizes", w) for w in hidden), labels.shape[1])
         target = MLP(widths, activation=self.activation)
         domain = Domain(bound_above(rows, room=ROOM), bound_above(labels))

@@ -34,8 +34,7 @@ from icgd.layers.mlp import MLPLayer
 from icgd.layers.product import ProductLayer
 from icgd.layers.sequence_attention import SequenceAttention
 from icgd.layers.softmax_attention import SoftmaxAttention
-from icgd.problems.arguments import checked
-from icgd.problems.arrays import DTYPES, dtype_named
+from icgd.problems.data import DTYPES, dtype_named
 from icgd.program.layout import Layout
 from icgd.program.stack import StackProgram
 from icgd.shapes import Stream
@@ -58,7 +57,6 @@ ROOM = 2**26
 """The bytes that are reserved for nodes and metadata."""
 
 
-@checked
 def export_onnx(
     compiled: Compiled, path: str | os.PathLike[str], *, dtype: str | torch.dtype = "float64"
 ) -> None:
@@ -105,7 +103,6 @@ def export_onnx(
         temporary.write_bytes(content)
 
 
-@checked
 def run_onnx(path: str | os.PathLike[str], stream: Stream) -> Stream:
     """The residual stream after the last layer, computed by onnxruntime on the processor.
 

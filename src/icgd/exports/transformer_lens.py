@@ -30,7 +30,7 @@ from icgd.layers.kernel_attention import KernelAttention
 from icgd.layers.mlp import MLPLayer
 from icgd.layers.softmax_attention import SoftmaxAttention
 from icgd.layers.transformer import Transformer
-from icgd.problems.arrays import dtype_named
+from icgd.problems.data import dtype_named
 from icgd.problems.settings import count
 from icgd.problems.task import Task
 from icgd.program.instructions import LayerKind

@@ -11,7 +11,6 @@ from icgd.errors import FileError
 from icgd.facts import line
 from icgd.pictures import plotting
 from icgd.pictures.plotting import Figure
-from icgd.problems.arguments import checked
 from icgd.weights.atomic import whole_file
 
 WRITERS: dict[str, Callable[[Figure], bytes]] = {".svg": plotting.svg, ".png": plotting.png}
@@ -32,7 +31,6 @@ class Picture:
     def __repr__(self) -> str:
         return line(self)
 
-    @checked
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an SVG or a PNG file, by the ending of the name; equal pictures, equal bytes."""
         writer = writer_for(Path(path))

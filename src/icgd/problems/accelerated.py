@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from math import sqrt
 
-from icgd.problems.arguments import checked
 from icgd.problems.momentum import MOST_SCHEDULED
 from icgd.problems.settings import count, positive
 from icgd.problems.updates import FunctionalStep, require_regular
@@ -25,7 +24,6 @@ MOST_GROWN = 800
 """The most Newton-Schulz steps: sizes grow by 9 / 4 a step, and float64 ends at (9 / 4)^875."""
 
 
-@checked
 def heavy_ball(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
     """Polyak's method with the numbers that are best for a spectrum in [low, high].
 
@@ -53,7 +51,6 @@ def heavy_ball(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
     return FunctionalStep((2 / (root + other)) ** 2, noise, momentum=momentum)
 
 
-@checked
 def nesterov(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
     """Nesterov's method with the numbers that are best for a spectrum in [low, high].
 
@@ -81,7 +78,6 @@ def nesterov(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
     return FunctionalStep(4 / (3 * high + low), noise, momentum=momentum, nesterov=True)
 
 
-@checked
 def chebyshev_momentum(low: float, high: float, n_steps: int, noise: float = 0.0) -> FunctionalStep:
     """The Chebyshev polynomials by their recurrence, which is heavy ball with numbers that vary.
 
@@ -115,7 +111,6 @@ def chebyshev_momentum(low: float, high: float, n_steps: int, noise: float = 0.0
     return FunctionalStep(sizes, noise, momentum=momenta)
 
 
-@checked
 def newton_schulz(high: float, n_steps: int) -> FunctionalStep:
     r"""Steps that make the linear kernel of the moved inputs a projection (GD++).
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from icgd.problems.arguments import checked
-from icgd.problems.arrays import checked_array
+from icgd.problems.data import checked_array
 from icgd.problems.settings import positive, settle
 
 ROOM = 1.25
@@ -63,7 +62,6 @@ class Domain:
             settle(self, rate=positive("domain.rate", self.rate))
 
     @classmethod
-    @checked
     def of(cls, X: Any, y: Any, *, room: float = ROOM) -> Domain:
         """The domain of these data, larger by the factor `room`; 1 where all of them are 0.
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from icgd.memory import require_memory
-from icgd.problems.entry import as_task
+from icgd.problems.data import as_task
 from icgd.problems.losses import CROSS_ENTROPY
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count

@@ -24,7 +24,6 @@ from torch.nn.parameter import is_lazy
 
 from icgd.errors import UnreadableError, brief
 from icgd.problems.activations import LEAK
-from icgd.problems.arguments import checked_but
 from icgd.problems.domain import Domain
 from icgd.problems.losses import smooth_l1
 from icgd.problems.mlp import MLP, NORM_EPS
@@ -53,7 +52,6 @@ IGNORED = ("foreach", "fused", "capturable", "differentiable")
 """Options of optimisers that change how a step is computed, and not what it is."""
 
 
-@checked_but("model", "loss", "optimizer")
 def from_torch(
     model: nn.Module,
     loss: nn.Module,

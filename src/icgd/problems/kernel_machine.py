@@ -13,10 +13,9 @@ from torch import Tensor
 from icgd.errors import DataError, KernelError, SettingError, at, brief
 from icgd.facts import counted
 from icgd.memory import require_memory
-from icgd.problems.arguments import checked
-from icgd.problems.arrays import as_numbers, first_set
+from icgd.problems.data import as_numbers, first_set
 from icgd.problems.kernels import Kernel, kernel_named
-from icgd.problems.settings import count, entries, instance, is_sequence, positive, settle
+from icgd.problems.settings import count, entries, instance, is_row, positive, settle
 from icgd.shapes import KernelMatrix, OtherPoints, Points
 
 Rows = tuple[tuple[float, ...], ...]
@@ -129,7 +128,6 @@ class KernelHead:
             return self
         return replace(self, transform=self.key_transform, key_transform=None)
 
-    @checked
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
         """This head's kernel of every pair.
 
@@ -159,7 +157,6 @@ class KernelHead:
         require_memory(what, n_bytes, "Take fewer examples or queries, or train a network on them.")
         return self.weight * self.function.matrix(self._moved(left), self.keys._moved(right))
 
-    @checked
     def moved(self, points: Points) -> Tensor:
         """Every point u as G u.
 
@@ -218,7 +215,7 @@ class KernelMachine:
         widths = {"input_width": input_width, "output_width": output_width}
         settle(
             self,
-            heads=tuple(entries("heads", heads)) if is_sequence(heads) else (heads,),
+            heads=tuple(entries(heads)) if is_row(heads) else (heads,),
             **{name: count(name, width) for name, width in widths.items()},
         )
         if not self.heads:
@@ -260,7 +257,6 @@ class KernelMachine:
         """Whether its matrices are known to have no negative eigenvalue."""
         return all(head.is_positive for head in self.heads)
 
-    @checked
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
         """The machine's kernel of every pair.
 
@@ -282,7 +278,6 @@ class KernelMachine:
         """
         return sum_of_heads(self.heads, left, right)
 
-    @checked
     def require_symmetric(self, purpose: str) -> None:
         """Refuse a machine with a head whose kernel is known not to be symmetric.
 
@@ -305,7 +300,6 @@ class KernelMachine:
                     f"{purpose} needs a symmetric kernel, which {brief(head.kernel)} is not."
                 )
 
-    @checked
     def gram(self, points: Points) -> KernelMatrix:
         """The kernel of every pair of `points`, if it is finite and as symmetric as it claims.
 

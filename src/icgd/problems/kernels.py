@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from icgd.errors import KernelError, SettingError, at, brief
-from icgd.problems.arguments import checked
-from icgd.problems.arrays import first_set
+from icgd.problems.data import first_set
 from icgd.problems.settings import as_float, by_name, finite, named
 from icgd.shapes import KernelMatrix, OtherPoints, Points
 
@@ -177,7 +176,6 @@ def kernel_named(name: str, shape: float | None = None) -> Kernel:
     return Kernel(name, of_shape(shape))
 
 
-@checked
 def register_kernel(
     name: str,
     function: MatrixOf,

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from icgd.errors import DataError, SettingError, at, brief
 from icgd.facts import counted
-from icgd.problems.arguments import checked
-from icgd.problems.arrays import checked_array, checked_inputs, first_set
+from icgd.problems.data import checked_array, checked_inputs, first_set
 from icgd.problems.links import Link, link_named
-from icgd.problems.settings import count, instance, is_text, settle
+from icgd.problems.settings import count, settle
 from icgd.shapes import Inputs, Labels, Parameters
 
 Design = Float[Tensor, "*tasks example parameter"]
@@ -53,8 +52,8 @@ class LinearModel:
     def __post_init__(self) -> None:
         settle(self, input_width=count("input_width", self.input_width))
         link_named(self.link)
-        instance("intercept", self.intercept, bool)
-        if not is_text(self.reduction) or self.reduction not in REDUCTIONS:
+        settle(self, intercept=bool(self.intercept))
+        if self.reduction not in REDUCTIONS:
             raise SettingError(
                 f"reduction must be one of {', '.join(REDUCTIONS)}, got {brief(self.reduction)}."
             )
@@ -88,7 +87,6 @@ class LinearModel:
         """The link itself."""
         return link_named(self.link)
 
-    @checked
     def loss_scale(self, n_examples: int) -> float:
         """What multiplies the sum of the examples' losses in the risk.
 
@@ -105,7 +103,6 @@ class LinearModel:
         """
         return 1 / count("n_examples", n_examples) if self.reduction == "mean" else 1.0
 
-    @checked
     def design(self, x: Inputs) -> Design:
         """`x` in float64, with the constant coordinate of the intercept.
 
@@ -123,7 +120,6 @@ class LinearModel:
         x = x.double()
         return torch.cat([x, torch.ones_like(x[..., :1])], dim=-1) if self.intercept else x
 
-    @checked
     def penalised(self, like: Tensor) -> Float[Tensor, "parameter"]:
         """1 for every coefficient that penalties apply to, 0 for the intercept.
 
@@ -142,7 +138,6 @@ class LinearModel:
         flags[self.input_width :] = 0.0
         return flags
 
-    @checked
     def initial_parameters(self, tasks: tuple[int, ...] = ()) -> Parameters:
         """Coefficients of 0, where the theorems start; any start will do, as the risk is convex.
 

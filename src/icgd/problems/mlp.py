@@ -15,12 +15,10 @@ from torch.nn import functional
 from icgd.errors import DataError, SettingError, brief
 from icgd.memory import require_memory
 from icgd.problems.activations import Activation, activation_named
-from icgd.problems.arguments import checked
 from icgd.problems.settings import (
     count,
     entries,
-    instance,
-    is_sequence,
+    is_row,
     positive,
     settle,
     within,
@@ -80,7 +78,7 @@ class MLP:
 
     def __post_init__(self) -> None:
         given = self.widths
-        widths = entries("widths", given) if is_sequence(given) else [given]
+        widths = entries(given) if is_row(given) else [given]
         settle(self, widths=tuple(count(f"widths[{i}]", width) for i, width in enumerate(widths)))
         if len(self.widths) < 2:
             raise SettingError(
@@ -89,9 +87,8 @@ class MLP:
             )
         activation_named(self.activation)
         activation_named(self.output_activation)
-        instance("biases", self.biases, bool)
         settle(self, shortcuts=self._checked_shortcuts(), norms=self._checked_norms())
-        settle(self, norm_eps=positive("norm_eps", self.norm_eps))
+        settle(self, biases=bool(self.biases), norm_eps=positive("norm_eps", self.norm_eps))
         within("norm_eps", self.norm_eps, LEAST_EPS, LARGEST_EPS)
         if self.norm_eps != NORM_EPS and not self.norms:
             raise SettingError("norm_eps has no effect without norms; give both or neither.")
@@ -154,7 +151,6 @@ class MLP:
         """Whether every layer reads the one before it and nothing else, and no layer has a norm."""
         return not self.shortcuts and not self.norms
 
-    @checked
     def sources(self, layer: int) -> tuple[int, ...]:
         """The layers whose outputs are added to those of `layer`.
 
@@ -171,7 +167,6 @@ class MLP:
         """
         return tuple(first for first, last in self.shortcuts if last == layer)
 
-    @checked
     def ends(self, layer: int) -> tuple[int, ...]:
         """The layers to whose outputs those of `layer` are added.
 
@@ -214,7 +209,6 @@ class MLP:
         """The number of weights."""
         return sum(rows * columns for rows, columns in self.matrix_shapes)
 
-    @checked
     def layer_activation(self, layer: int) -> Activation:
         """The activation of `layer`, counted from 1 as in the papers.
 
@@ -232,7 +226,6 @@ class MLP:
         is_last = layer == self.depth
         return activation_named(self.output_activation if is_last else self.activation)
 
-    @checked
     def matrices(self, parameters: Parameters) -> list[Matrix]:
         """Views of the parameter vector as one matrix a layer.
 
@@ -257,7 +250,6 @@ class MLP:
             part.unflatten(-1, shape) for part, shape in zip(parts, self.matrix_shapes, strict=True)
         ]
 
-    @checked
     def layer_inputs(self, outputs: Values) -> Values:
         """What a layer's matrix multiplies: the outputs before it, and the constant 1 if needed.
 
@@ -274,7 +266,6 @@ class MLP:
         """
         return functional.pad(outputs, (0, 1), value=1.0) if self.biases else outputs
 
-    @checked
     def initial_parameters(self, seed: int, box: float, tasks: tuple[int, ...] = ()) -> Parameters:
         """Normal weights of variance 1 / fan-in, clipped to the box; repeatable from `seed`.
 
@@ -308,9 +299,9 @@ class MLP:
 
 def _entries(name: str, value: object, expected: str) -> list[Any]:
     """The entries of a row."""
-    if not is_sequence(value):
+    if not is_row(value):
         raise SettingError(f"{name} must be {expected}, got {brief(value)}.")
-    return entries(name, value)
+    return entries(value)
 
 
 def _once(name: str, entries: Sequence[Entry]) -> tuple[Entry, ...]:

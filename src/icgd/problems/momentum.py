@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import sqrt
 
 from icgd.errors import SettingError
-from icgd.problems.arguments import checked
-from icgd.problems.settings import count, entries, finite, is_sequence, of_step, positive, within
+from icgd.problems.settings import count, entries, finite, is_row, positive, within
 
 Schedule = float | tuple[float, ...]
 """One number for all steps, or one for each step."""
@@ -19,9 +18,9 @@ def as_momentum(value: object) -> Schedule | None:
     """Momentum for all steps, or one for each of them; None if there is none."""
     if value is None:
         return None
-    if not is_sequence(value):
+    if not is_row(value):
         return _share(value)
-    shares = tuple(_share(share) for share in entries("momentum", value))
+    shares = tuple(_share(share) for share in entries(value))
     if not shares:
         raise SettingError("momentum is empty; give one number for each step.")
     return shares
@@ -75,8 +74,7 @@ class Accelerated:
 
 def entry_of(momentum: Schedule | None, step: int) -> float:
     """The momentum of a step, counted from 0; without momentum it is 0."""
-    count("step", step, least=0)
-    share = of_step(momentum, step) if isinstance(momentum, tuple) else momentum
+    share = momentum[step] if isinstance(momentum, tuple) else momentum
     return share or 0.0
 
 
@@ -94,7 +92,6 @@ def momentum_in_words(momentum: Schedule | None, nesterov: bool) -> str:
     return f", {'Nesterov momentum' if nesterov else 'momentum'} {span_in_words(momentum)}"
 
 
-@checked
 def nesterov_momentum(low: float, high: float) -> float:
     """(1 - sqrt(q)) / (1 + sqrt(q)), q = low / high: for curvatures in [low, high], steps 1 / high.
 
@@ -120,7 +117,6 @@ def nesterov_momentum(low: float, high: float) -> float:
     return (1 - root) / (1 + root)
 
 
-@checked
 def fista_momenta(n_steps: int) -> tuple[float, ...]:
     """Nesterov's momenta, (t_l - 1) / t_{l+1} with t_{l+1} = (1 + sqrt(1 + 4 t_l^2)) / 2.
 

@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar, cast
 
 from icgd.errors import SettingError, brief
 from icgd.facts import shown
-from icgd.problems.arguments import checked
 from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.linear_model import LinearModel
@@ -23,7 +22,7 @@ from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.oracles.network import NetworkOracle
 from icgd.problems.oracles.oracle import AbstractOracle
 from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.settings import described, entries, finite, instance, is_sequence, settle
+from icgd.problems.settings import described, entries, finite, instance, is_row, settle
 from icgd.problems.updates import FunctionalStep
 
 Target = MLP | KernelMachine | LinearModel
@@ -184,7 +183,6 @@ class Problem:
         return data
 
     @classmethod
-    @checked
     def from_data(cls, data: Mapping[str, Any]) -> Problem:
         """The problem that `to_data` described.
 
@@ -217,9 +215,9 @@ class Problem:
 
 def _numbers(name: str, values: Any) -> tuple[float, ...]:
     """A row of finite numbers, whatever holds them."""
-    if not is_sequence(values):
+    if not is_row(values):
         raise SettingError(f"{name} must be a row of numbers, got {brief(values)}.")
-    return tuple(finite(name, number) for number in entries(name, values))
+    return tuple(finite(name, number) for number in entries(values))
 
 
 def _network(widths: Iterable[int], **rest: Any) -> MLP:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from icgd.errors import SettingError, brief
-from icgd.problems.arguments import checked
 from icgd.problems.momentum import Accelerated, as_momentum, momentum_in_words
-from icgd.problems.settings import finite, instance, positive, settle
+from icgd.problems.settings import finite, positive, settle
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,7 @@ class ProximalStep(Accelerated):
             settle(self, step_size=positive("step_size", self.step_size))
         if self.box is not None:
             settle(self, box=positive("box", self.box))
-        settle(self, momentum=as_momentum(self.momentum))
-        instance("nesterov", self.nesterov, bool)
+        settle(self, momentum=as_momentum(self.momentum), nesterov=bool(self.nesterov))
         if self.nesterov and self.momentum is None:
             raise SettingError("nesterov has no effect without momentum; give both or neither.")
 
@@ -78,7 +76,6 @@ class ProximalStep(Accelerated):
         """Whether all steps are alike."""
         return not isinstance(self.momentum, tuple)
 
-    @checked
     def require_steps(self, n_steps: int) -> None:
         """Check that momenta are as many as the steps.
 

@@ -1,15 +1,18 @@
-"""Checks of single settings, shared by everything that a user configures."""
+"""Checks of single settings, shared by everything that a user configures.
+
+Each returns the value as a plain number of Python, so that numbers of numpy can be given and files
+can be written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import frexp, inf, nan
-from numbers import Real
-from operator import index
+from numbers import Integral, Real
 from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
-from icgd.errors import IcgdError, SettingError, UnknownNameError
+from icgd.errors import IcgdError, SettingError, UnknownNameError, brief, did_you_mean
 
 
 @runtime_checkable
@@ -23,28 +26,23 @@ class Named(Protocol):
 LARGEST_COUNT = 2**63 - 1
 """The largest whole number that arrays can be counted by."""
 
-NO_NUMBERS = "cmMV"
-"""Kinds of arrays of numpy that hold no real numbers: complex ones, dates, durations, records."""
-
 MOST_STEPS = 10**12
 """The most steps of a run: more than any machine takes."""
-
-MOST_ENTRIES = 10**7
-"""The longest row of settings, such as one step size for each step."""
 
 Thing = TypeVar("Thing")
 NamedThing = TypeVar("NamedThing", bound=Named)
 
 
 def by_name(*things: NamedThing) -> dict[str, NamedThing]:
-    """A registry of these things."""
+    """Return a registry of these things."""
     return {thing.name: thing for thing in things}
 
 
 def named(kind: str, name: object, known: Mapping[str, Thing]) -> Thing:
-    """What is known by `name`; `kind` says in an error what was looked up, such as "link"."""
+    """Look up `name`; `kind` says in an error what was looked up, such as "link"."""
     if not isinstance(name, str) or name not in known:
-        raise UnknownNameError.of(kind, name, known=list(known))
+        hint = did_you_mean(name, list(known)) if isinstance(name, str) else ""
+        raise UnknownNameError(f"Unknown {kind} {brief(name)}; known are {', '.join(known)}.{hint}")
     return known[name]
 
 
@@ -54,111 +52,88 @@ def settle(part: object, **settings: object) -> None:
         object.__setattr__(part, name, value)
 
 
+def as_float(value: object) -> float:
+    """Return `value` as a float; nan, which fails every comparison, if it is no number."""
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
+
+
 def positive(name: str, value: object) -> float:
-    """`value` as a float, if it is a positive finite number."""
-    number = as_float(value)
-    if not 0 < number < inf:
-        raise SettingError.not_positive(name, value)
+    """Require a positive finite number."""
+    if not 0 < (number := as_float(value)) < inf:
+        raise SettingError(f"{name} must be a positive finite number, got {brief(value)}.")
     return number
 
 
 def not_negative(name: str, value: object) -> float:
-    """`value` as a float, if it is a finite number from 0 on."""
-    number = as_float(value)
-    if not 0 <= number < inf:
-        raise SettingError.wrong_kind(name, value, "a finite number that is not negative")
+    """Require a finite number from 0 on."""
+    if not 0 <= (number := as_float(value)) < inf:
+        raise SettingError(
+            f"{name} must be a finite number that is not negative, got {brief(value)}."
+        )
     return number
 
 
 def below_one(name: str, value: object) -> float:
-    """`value` as a float, if it is a number from 0 to below 1."""
-    number = as_float(value)
-    if not 0 <= number < 1:
-        raise SettingError.wrong_kind(name, value, "a number from 0 to below 1")
+    """Require a number from 0 to below 1."""
+    if not 0 <= (number := as_float(value)) < 1:
+        raise SettingError(f"{name} must be a number from 0 to below 1, got {brief(value)}.")
     return number
 
 
 def finite(name: str, value: object) -> float:
-    """`value` as a float, if it is a finite number."""
-    number = as_float(value)
-    if not -inf < number < inf:
-        raise SettingError.wrong_kind(name, value, "a finite number")
+    """Require a finite number."""
+    if not -inf < (number := as_float(value)) < inf:
+        raise SettingError(f"{name} must be a finite number, got {brief(value)}.")
     return number
-
-
-def as_float(value: object) -> float:
-    """`value` as a float: infinite if it is too large, and no number if it is none."""
-    if type(value) is float:
-        return value
-    try:
-        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
-    except OverflowError:
-        return inf
-    except Exception:  # a value of any class may be wrong in any way
-        return nan
 
 
 def power_of_two(name: str, value: object) -> float:
-    """`value`, if it is a power of two."""
+    """Require a power of two."""
     number = as_float(value)
     if not 0 < number < inf or frexp(number)[0] != 0.5:
-        raise SettingError.not_power_of_two(name, value)
+        raise SettingError(
+            f"{name} must be a power of two, such as 2**-13, so that dividing by it is exact, "
+            f"got {brief(value)}."
+        )
     return number
 
 
-def instance(name: str, value: object, kind: type) -> None:
-    """Raise `SettingError` unless `value` is a `kind`."""
-    if not isinstance(value, kind):
-        raise SettingError.wrong_kind(name, value, kind.__name__.removeprefix("Abstract"))
-
-
 def count(name: str, value: object, *, least: int = 1, most: int = LARGEST_COUNT) -> int:
-    """`value` as an int, if it is a whole number between `least` and `most`."""
-    whole = as_whole(value)
-    if whole is None or whole < least:
-        raise SettingError.not_count(name, value, least=least)
+    """Require a whole number between `least` and `most`."""
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    whole = int(value) if is_whole else least - 1  # type: ignore[call-overload]
+    if whole < least:
+        raise SettingError(
+            f"{name} must be a whole number of at least {least}, got {brief(value)}."
+        )
     if whole > most:
-        raise SettingError.too_large(name, value, most=most)
+        raise SettingError(f"{name} must be at most {most}, got {brief(value)}.")
     return whole
 
 
-def as_whole(value: object) -> int | None:
-    """`value` as an int, if it is a whole number of any library; truth values are none."""
-    if type(value) is int:
-        return value
-    try:
-        is_truth = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
-        return None if is_truth else int(index(value))  # type: ignore[arg-type]
-    except Exception:  # a value of any class may be wrong in any way
-        return None
+def within(name: str, value: float | int, least: float | int, most: float | int) -> None:
+    """Require a number between `least` and `most`."""
+    if not least <= value <= most:
+        raise SettingError(f"{name} must lie between {least:g} and {most:g}, got {brief(value)}.")
 
 
-def is_text(value: object) -> TypeGuard[str]:
-    """Whether `value` is a text with something in it."""
-    return isinstance(value, str) and value != ""
+def instance(name: str, value: object, kind: type) -> None:
+    """Require a `kind`, where another class of the same family is easily given instead."""
+    if not isinstance(value, kind):
+        expected = kind.__name__.removeprefix("Abstract")
+        raise SettingError(f"{name} must be of type {expected}, got {brief(value)}.")
 
 
-def is_sequence(value: object) -> TypeGuard[Iterable[Any]]:
-    """Whether `value` has entries in an order; arrays without axes are iterables that have none."""
+def is_row(value: object) -> TypeGuard[Iterable[Any]]:
+    """Return whether `value` has entries, such as a list or an array, and is no single value."""
     return (
-        isinstance(value, Iterable)
-        and not isinstance(value, str | bytes | bytearray | memoryview | Mapping | Set | type)
-        and getattr(value, "ndim", 1) > 0
+        isinstance(value, Iterable) and not isinstance(value, str) and getattr(value, "ndim", 1) > 0
     )
 
 
-def entries(name: str, values: Iterable[object]) -> list[Any]:
-    """The entries of a row, plain numbers if it was an array."""
-    try:
-        if isinstance(values, Sized) and len(values) > MOST_ENTRIES:
-            raise SettingError.too_many(name, len(values), most=MOST_ENTRIES)
-        if getattr(getattr(values, "dtype", None), "kind", "f") in NO_NUMBERS:
-            raise TypeError(f"dtype {getattr(values, 'dtype', None)}")
-        return list(getattr(values, "tolist", lambda: values)())
-    except SettingError:
-        raise
-    except Exception as problem:  # a row of any class may be wrong in any way
-        raise SettingError.unreadable_row(name, f"{type(problem).__name__}: {problem}") from None
+def entries(values: Iterable[Any]) -> list[Any]:
+    """Return the entries of a row; those of an array as plain numbers."""
+    return list(values.tolist() if hasattr(values, "tolist") else values)
 
 
 @contextmanager
@@ -169,17 +144,7 @@ def described(what: str) -> Iterator[None]:
     except IcgdError:
         raise
     except Exception as problem:  # data of any form may be wrong in any way
-        raise SettingError.not_described(what, f"{type(problem).__name__}: {problem}") from None
-
-
-def of_step(row: Sequence[Thing], step: int) -> Thing:
-    """The entry of a step, counted from 0."""
-    if not count("step", step, least=0) < len(row):
-        raise SettingError.out_of_range("step", step, least=0.0, most=len(row) - 1.0)
-    return row[step]
-
-
-def within(name: str, value: float | int, least: float | int, most: float | int) -> None:
-    """Raise `SettingError` unless `value` lies between `least` and `most`."""
-    if not least <= value <= most:
-        raise SettingError.out_of_range(name, value, least=least, most=most)
+        raise SettingError(
+            f"data does not describe a {what}: {type(problem).__name__}: {problem}. "
+            f"Give what the {what} told of itself."
+        ) from None

@@ -6,15 +6,12 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from icgd.problems.arguments import checked
-from icgd.problems.arrays import checked_inputs
 from icgd.problems.curvature import Scores, everywhere, over_box, sized
+from icgd.problems.data import checked_inputs
 from icgd.problems.problem import Problem
-from icgd.problems.settings import instance
 from icgd.shapes import Inputs
 
 
-@checked
 def sized_problem(problem: Problem, X: Any) -> Problem:
     """The problem of a linear model with the step size 1 / beta, if it has none.
 
@@ -40,7 +37,6 @@ def sized_problem(problem: Problem, X: Any) -> Problem:
         >>> icgd.sized_problem(problem, [[1.0, 0.0], [0.0, 1.0]]).update.step_size
         2.0
     """
-    instance("problem", problem, Problem)
     x = checked_inputs(X, problem.model.input_width)
     update = sized(problem.model, problem.proximal_step, x, allowed_scores(problem, x))
     return replace(problem, update=update)

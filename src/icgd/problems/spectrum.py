@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from icgd.problems.arguments import checked
-from icgd.problems.arrays import checked_inputs
+from icgd.problems.data import checked_inputs
 from icgd.problems.kernel_machine import KernelMachine
-from icgd.problems.settings import finite, instance
+from icgd.problems.settings import finite
 from icgd.problems.updates import FunctionalStep
 from icgd.shapes import Inputs
 
@@ -44,7 +43,6 @@ class Spectrum:
         return self.high / self.low if self.low > 0 else float("inf")
 
 
-@checked
 def spectrum(machine: KernelMachine, X: Any, noise: float = 0.0) -> Spectrum:
     """The spectrum of a symmetric K + noise I on examples, in O(n^3).
 
@@ -66,7 +64,6 @@ def spectrum(machine: KernelMachine, X: Any, noise: float = 0.0) -> Spectrum:
         >>> icgd.spectrum(icgd.KernelMachine(2, "linear"), [[1.0, 0.0], [0.0, 2.0]]).high
         4.0
     """
-    instance("machine", machine, KernelMachine)
     machine.require_symmetric("The spectrum")
     x = checked_inputs(X, machine.input_width).double()
     values = torch.linalg.eigvalsh(machine.gram(x)) + finite("noise", noise)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
 
 from icgd.errors import DataError
 from icgd.facts import counted, in_short, shown
-from icgd.problems.arguments import checked
-from icgd.problems.settings import instance, within
+from icgd.problems.settings import within
 from icgd.shapes import Inputs, Labels, Parameters, Points, Queries, Rates
 
 
@@ -45,13 +43,6 @@ class Task:
     initial: Parameters
     rates: Rates | None = field(default=None, kw_only=True)
     input_names: tuple[str, ...] = field(default=(), kw_only=True)
-
-    def __post_init__(self) -> None:
-        for name in ("x", "y", "queries", "initial"):
-            instance(name, getattr(self, name), Tensor)
-        if self.rates is not None:
-            instance("rates", self.rates, Tensor)
-        instance("input_names", self.input_names, tuple)
 
     def facts(self) -> dict[str, str]:
         """What it shows of itself in a line or in a notebook.
@@ -120,7 +111,6 @@ class Task:
         parts = {name: part for name in names if (part := getattr(self, name)) is not None}
         return replace(self, **{name: part.double() for name, part in parts.items()})
 
-    @checked
     def of_batch(self, place: int | slice) -> Task:
         """The task at this place of a batch, or the tasks of a slice.
 

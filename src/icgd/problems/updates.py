@@ -20,7 +20,6 @@ from numbers import Real
 from typing import Any, ClassVar
 
 from icgd.errors import SettingError
-from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_rows, unit_rows
 from icgd.problems.momentum import Accelerated, as_momentum, momentum_in_words, span_in_words
 from icgd.problems.optimisers.gradient_step import step_sizes
@@ -30,8 +29,7 @@ from icgd.problems.settings import (
     entries,
     finite,
     instance,
-    is_sequence,
-    of_step,
+    is_row,
     positive,
     settle,
 )
@@ -89,8 +87,7 @@ class FunctionalStep(Accelerated):
         settle(self, step_size=step_sizes(step_size), transforms=_as_transforms(transforms))
         settle(self, noise=0.0 if as_float(noise) == 0 else positive("noise", noise))
         settle(self, heads=_as_heads(heads), momentum=as_momentum(momentum))
-        instance("nesterov", nesterov, bool)
-        settle(self, nesterov=nesterov)
+        settle(self, nesterov=bool(nesterov))
         if nesterov and momentum is None:
             raise SettingError("nesterov has no effect without momentum; give both or neither.")
 
@@ -126,7 +123,6 @@ class FunctionalStep(Accelerated):
         """Whether steps differ in the kernel of the tokens."""
         return bool(self.transforms or self.heads)
 
-    @checked
     def require_steps(self, n_steps: int) -> None:
         """Refuse a number of steps for which a schedule has no entry each.
 
@@ -152,7 +148,6 @@ class FunctionalStep(Accelerated):
                     f"{name} has {len(schedule)} entries; expected {n_steps}, one for each step."
                 )
 
-    @checked
     def require_machine(self, machine: KernelMachine) -> None:
         """Refuse a machine whose inputs have another width than the matrices.
 
@@ -193,8 +188,7 @@ class FunctionalStep(Accelerated):
             0.5
         """
         sizes = self.step_size
-        count("step", step, least=0)
-        return of_step(sizes, step) if isinstance(sizes, tuple) else sizes
+        return sizes[step] if isinstance(sizes, tuple) else sizes
 
     def machine_of(self, step: int, machine: KernelMachine) -> KernelMachine:
         """The machine with the kernel of a step, counted from 0.
@@ -213,14 +207,10 @@ class FunctionalStep(Accelerated):
             >>> step.machine_of(0, icgd.KernelMachine(2)).in_words()
             'function of 2 inputs, exp kernel'
         """
-        count("step", step, least=0)
-        instance("machine", machine, KernelMachine)
         if not self.heads:
             return machine
-        heads = of_step(self.heads, step)
-        return KernelMachine(machine.input_width, heads, machine.output_width)
+        return KernelMachine(machine.input_width, self.heads[step], machine.output_width)
 
-    @checked
     def transform_of(self, step: int, width: int) -> Rows | None:
         """The matrix A of a step, counted from 0.
 
@@ -238,7 +228,7 @@ class FunctionalStep(Accelerated):
         """
         if not self.transforms:
             return None
-        part = of_step(self.transforms, step if len(self.transforms) > 1 else 0)
+        part = self.transforms[step if len(self.transforms) > 1 else 0]
         if not isinstance(part, float):
             return part
         return unit_rows(part, width)
@@ -248,7 +238,7 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
     """Numbers and matrices: one for all steps, or one for each step."""
     if isinstance(value, Real):
         return (finite("transforms", value),)
-    parts = entries("transforms", value) if is_sequence(value) else [value]
+    parts = entries(value) if is_row(value) else [value]
     if parts and all(_is_row(part) for part in parts):  # one matrix
         parts = [parts]
     return tuple(
@@ -260,8 +250,8 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
 def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
     """The heads of every step; a step with one head may give it alone."""
     found = tuple(
-        tuple(entries("heads", step)) if is_sequence(step) else (step,)
-        for step in (entries("heads", steps) if is_sequence(steps) else [steps])
+        tuple(entries(step)) if is_row(step) else (step,)
+        for step in (entries(steps) if is_row(steps) else [steps])
     )
     for head in (head for step in found for head in step):
         instance("head", head, KernelHead)
@@ -270,12 +260,9 @@ def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
 
 def _is_row(part: object) -> bool:
     """Whether it is a sequence of numbers."""
-    return is_sequence(part) and all(
-        isinstance(entry, Real) for entry in entries("transforms", part)
-    )
+    return is_row(part) and all(isinstance(entry, Real) for entry in entries(part))
 
 
-@checked
 def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
     """The step sizes that shrink the error most for a kernel with eigenvalues in [low, high].
 

@@ -21,7 +21,7 @@ from icgd.certificates.certificate import Report
 from icgd.certificates.rigorous import is_available
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.pipeline import compile, verify
-from icgd.problems.entry import as_task
+from icgd.problems.data import as_task
 from icgd.problems.oracles.network import predict
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, named, positive

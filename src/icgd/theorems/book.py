@@ -8,7 +8,6 @@ from math import inf, isfinite, isnan
 from typing import Any
 
 from icgd.errors import UnknownNameError, brief
-from icgd.problems.arguments import checked
 from icgd.theorems.papers import PAPERS, Paper
 from icgd.theorems.registry import STATEMENTS
 from icgd.theorems.statement import Comparison, Finding, Statement, Verdict
@@ -53,7 +52,6 @@ def _share(part: Comparison) -> float:
     return 0.0 if part.holds else inf
 
 
-@checked
 def paper_named(key: str) -> Paper:
     """The paper that icgd calls `key`."""
     if key not in PAPERS:
@@ -66,7 +64,6 @@ def statements_of(paper: Paper) -> list[Statement]:
     return [statement for statement in STATEMENTS.values() if statement.paper == paper.key]
 
 
-@checked
 def statement_named(key: str) -> Statement:
     """The statement of this key, such as "wu-theorem-1"."""
     if key in STATEMENTS:

@@ -21,7 +21,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from icgd.errors import SettingError, brief
-from icgd.problems.arguments import checked, checked_in_training
 from icgd.problems.settings import count, instance
 from icgd.training.models import KernelTransformer
 from icgd.training.tasks import AbstractTask, Batch, InContextTask, generator_of
@@ -39,7 +38,6 @@ class AveragedBatch(Batch):
 
 
 @final
-@checked
 @dataclass(frozen=True)
 class AveragedTask(AbstractTask):
     """A task whose labels are averaged in closed form, for a model that is linear in them.
@@ -55,7 +53,6 @@ class AveragedTask(AbstractTask):
     def __post_init__(self) -> None:
         instance("task", self.task, InContextTask)
 
-    @checked
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> AveragedBatch:
         """Draw the inputs that `task` draws with the same arguments."""
         generator = generator_of(seed, index, shard)
@@ -69,13 +66,11 @@ class AveragedTask(AbstractTask):
             )
         return AveragedBatch(x, x.new_zeros(x.shape[:2]), covariance)
 
-    @checked_in_training
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
         """The mean loss, or its logarithm."""
         mean = self.mean_loss(model, batch)
         return (mean.clamp_min(0) + ROUNDING).log() if self.logarithmic else mean
 
-    @checked
     def mean_loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
         """The mean of c^T K_+ c over the tasks; bfloat16 would lose too much, as in the model."""
         if not isinstance(model, KernelTransformer):
@@ -92,7 +87,6 @@ class AveragedTask(AbstractTask):
             mean: Tensor = (against[:, None] @ batch.covariance @ against[..., None]).mean()
         return mean
 
-    @checked
     def bayes_loss(self, batch: AveragedBatch) -> float:
         """The mean loss of the best weights, w = K_hat^{-1} nu: the variance that is left."""
         covariance = batch.covariance.double()

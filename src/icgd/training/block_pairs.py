@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from icgd.errors import DataError, DistributionError, SettingError, brief
-from icgd.problems.settings import count, instance, positive
+from icgd.problems.settings import count, positive
 from icgd.training.chain_blocks import (
     Block,
     BlockRows,
@@ -126,7 +126,6 @@ class BlockTask(AbstractTask):
     seed: int
 
     def __post_init__(self) -> None:
-        instance("teachers", self.teachers, Teachers)
         count("n_teachers", self.n_teachers)
         count("n_validation_teachers", self.n_validation_teachers)
         if self.direction not in DIRECTIONS:

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from icgd.errors import DataError, SettingError, brief
-from icgd.problems.arguments import checked, checked_in_training
-from icgd.problems.settings import count, instance
+from icgd.problems.settings import count, settle
 from icgd.training.tasks import AbstractTask, Batch, InContextTask, generator_of
 
 
@@ -29,11 +28,9 @@ class Curriculum:
     n_batches: int
 
     def __post_init__(self) -> None:
-        count("first_width", self.first_width)
-        count("first_examples", self.first_examples)
-        count("n_batches", self.n_batches)
+        for name in ("first_width", "first_examples", "n_batches"):
+            settle(self, **{name: count(name, getattr(self, name))})
 
-    @checked
     def sizes(self, index: int, width: int, n_examples: int) -> tuple[int, int]:
         """The active entries and the examples of batch `index`, where the last two are the full."""
         share = min(index, self.n_batches)
@@ -43,7 +40,6 @@ class Curriculum:
 
 
 @final
-@checked
 @dataclass(frozen=True)
 class CausalTask(AbstractTask):
     """Predict the label of every token from the examples before it; the loss is the mean over all.
@@ -57,9 +53,7 @@ class CausalTask(AbstractTask):
     curriculum: Curriculum | None = None
 
     def __post_init__(self) -> None:
-        instance("task", self.task, AbstractTask)
         if self.curriculum is not None:
-            instance("curriculum", self.curriculum, Curriculum)
             self._require_growth(self.curriculum)
 
     def _require_growth(self, curriculum: Curriculum) -> None:
@@ -71,7 +65,6 @@ class CausalTask(AbstractTask):
         count("first_width", curriculum.first_width, most=self.task.covariates.input_width)
         count("first_examples", curriculum.first_examples, most=self.task.n_examples)
 
-    @checked
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:
         """Draw what `task` draws; under a curriculum, prompts of the sizes of this batch."""
         if self.curriculum is None or not isinstance(self.task, InContextTask):
@@ -80,12 +73,10 @@ class CausalTask(AbstractTask):
         width, n_examples = self.curriculum.sizes(index, *full)
         return self.task.draw(n_tasks, generator_of(seed, index, shard), n_examples, width)
 
-    @checked
     def validation(self, n_tasks: int, *, seed: int) -> Batch:
         """The tasks that `task` holds out."""
         return self.task.validation(n_tasks, seed=seed)
 
-    @checked
     def require(self, model: nn.Module) -> None:
         """Raise `SettingError` unless the model predicts every token."""
         if not callable(getattr(model, "predictions", None)):
@@ -94,7 +85,6 @@ class CausalTask(AbstractTask):
                 f"{brief(type(model).__name__)}."
             )
 
-    @checked_in_training
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
         """The mean of (prediction - label)^2 over tasks, tokens and the label's entries."""
         self.require(model)

@@ -10,7 +10,6 @@ parameters and the rows of the log.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from torch.optim import Adam
 
 from icgd.errors import CheckpointError, brief
 from icgd.training.logs import Log
+from icgd.warn import warn
 from icgd.weights.files import checksum, read_tensors, write_tensors
 
 FORMAT = 1
@@ -127,7 +127,7 @@ class Checkpoints:
             free = ("settings.checkpoint_every", *["settings.n_steps"] * _may_train_on(before, now))
             require_equal(paths[-1], before, now, free)
             for damage in damages:
-                warnings.warn(f"{damage} Going on from {paths[-1]}.", stacklevel=2)
+                warn(UserWarning(f"{damage} Going on from {paths[-1]}."))
             self._good = paths[-KEPT:]
             return state
         if damages:

@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from icgd.errors import DataError, SettingError, UnknownNameError
-from icgd.problems.arguments import checked
 from icgd.training.config_keys import SECTIONS, Key
 
 Values = dict[str, dict[str, Any]]
 """The value of every key, by section."""
 
 
-@checked
 @dataclass(frozen=True)
 class Config:
     """A whole config; relative paths in it start at `folder`."""
@@ -38,7 +36,6 @@ class Config:
             raise SettingError("folder must be a folder's name, got ''.")
         return Path(self.folder, self.values[""]["folder"])
 
-    @checked
     def moved_to(self, folder: Path) -> Config:
         """The same config for a file in another folder."""
         values = {
@@ -56,7 +53,6 @@ class Config:
         return "\n".join(parts)
 
 
-@checked
 def read_config(path: Path | str | None = None, options: Mapping[str, Any] | None = None) -> Config:
     """The config in a file, with `options` in place of what it says, and defaults for the rest.
 

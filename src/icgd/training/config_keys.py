@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from icgd.errors import SettingError, brief
-from icgd.problems.settings import as_float, count, is_sequence
+from icgd.problems.settings import as_float, count, is_row
 from icgd.training.references import file_of
 
 LARGEST = 2**63 - 1
@@ -44,7 +44,7 @@ class Key:
             return self._one(value)
         if isinstance(value, str):
             value = [self._parsed(part) for part in value.split(",")] if value else []
-        if not is_sequence(value):
+        if not is_row(value):
             raise SettingError(
                 f"{self.name} must be a list, each {KINDS[self.kind]}, got {brief(value)}."
             )

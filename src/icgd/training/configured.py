@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from icgd.errors import SettingError, UnknownNameError, brief
-from icgd.problems.arguments import checked, checked_in_training
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import KERNELS
 from icgd.problems.settings import count, finite, named
@@ -42,7 +41,6 @@ CONFIG = "config.toml"
 """The file in a run's folder that holds its whole config, defaults included."""
 
 
-@checked
 @dataclass(frozen=True)
 class Trained:
     """A model that a config trained, with its task, its log and its folder."""
@@ -53,7 +51,6 @@ class Trained:
     folder: Path
 
 
-@checked_in_training
 def train_config(
     config: Config | Path | str,
     options: Mapping[str, Any] | None = None,

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.optim import LBFGS
 
 from icgd.errors import UnknownNameError
-from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.training.averaged import AveragedBatch, AveragedTask
 from icgd.training.covariates import Square, as_matrix, require_width
@@ -59,7 +58,6 @@ class Comparison:
     similarity: Similarity
 
 
-@checked
 def compare_with_constructions(
     learnt: KernelTransformer,
     task: AveragedTask,

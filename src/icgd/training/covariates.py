@@ -20,9 +20,8 @@ from torch.nn import functional
 
 from icgd.errors import DistributionError, SettingError, brief
 from icgd.memory import require_memory
-from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import ASYMMETRY, as_rows
-from icgd.problems.settings import count, entries, finite, is_sequence, settle
+from icgd.problems.settings import count, entries, finite, is_row, settle
 
 Square = Float[Tensor, "input_width input_width"]
 """A matrix on the input space."""
@@ -85,9 +84,9 @@ def _unit_matrix(input_width: int) -> Square:
 
 def _numbers(name: str, values: object) -> tuple[float, ...]:
     """A row of finite numbers."""
-    if not is_sequence(values):
+    if not is_row(values):
         raise SettingError(f"{name} must be a row of numbers, got {brief(values)}.")
-    return tuple(finite(name, value) for value in entries(name, values))
+    return tuple(finite(name, value) for value in entries(values))
 
 
 def require_width(got: int, expected: int) -> None:
@@ -158,7 +157,6 @@ class Ellipsoid(AbstractCovariates):
     """x = Sigma^{1/2} xi, xi uniform on the unit sphere (Example 4). Cov(x) = Sigma / width."""
 
     @classmethod
-    @checked
     def of_seed(cls, seed: int) -> Ellipsoid:
         """The paper's ellipsoid: Sigma = U^T diag(1, 1, 0.25, 2.25, 1) U, with U from the seed."""
         generator = np.random.default_rng(count("seed", seed, least=0))
@@ -168,12 +166,10 @@ class Ellipsoid(AbstractCovariates):
         return cls((sigma + sigma.mT) / 2)
 
     @classmethod
-    @checked
     def sphere(cls, input_width: int) -> Ellipsoid:
         """Sigma = I: the unit sphere itself."""
         return cls(_unit_matrix(input_width))
 
-    @checked
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
         """Gaussian vectors, scaled to length 1, times Sigma^{1/2}."""
         xi = self._noise(generator, n_tasks, n_tokens)
@@ -184,7 +180,6 @@ class Ellipsoid(AbstractCovariates):
 class Gaussian(AbstractCovariates):
     """x ~ N(0, Sigma), independent (Example 4)."""
 
-    @checked
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
         """Standard normal vectors times Sigma^{1/2}."""
         return self._noise(generator, n_tasks, n_tokens) @ self.root
@@ -202,9 +197,8 @@ class GaussianMixture(AbstractCovariates):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        count("n_clusters", self.n_clusters)
+        settle(self, n_clusters=count("n_clusters", self.n_clusters))
 
-    @checked
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
         """The sum of a mean of the task and noise of the token, times Sigma^{1/2}."""
         sizes = count("n_tasks", n_tasks), count("n_tokens", n_tokens)
@@ -246,12 +240,10 @@ class ShiftedMixture(AbstractCovariates):
             )
 
     @classmethod
-    @checked
     def of_width(cls, input_width: int, weights: tuple[float, ...] = (1.0, 0.0)) -> ShiftedMixture:
         """The mixture of N(-2, I) and N(2, I) with these weights."""
         return cls(_unit_matrix(input_width), weights)
 
-    @checked
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
         """The centre of each token's component, and noise; weights do not change the noise."""
         noise = self._noise(generator, n_tasks, n_tokens) @ self.root

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
 
 from icgd.errors import DataError, SettingError
-from icgd.problems.arguments import checked, checked_in_training
 from icgd.problems.settings import count, described, named
 from icgd.training.decoder_memory import DecoderMemory
 from icgd.training.fast_blocks import Block, FastBlocks, shares_of_places
@@ -54,7 +53,6 @@ class Decoder(nn.Module):
     are float64; training converts them.
     """
 
-    @checked
     def __init__(
         self,
         *,
@@ -127,7 +125,6 @@ class Decoder(nn.Module):
             attention=self.attention,
         )
 
-    @checked
     def require(self, batch: Batch, n_tasks: int) -> None:
         """Raise an error unless the model can be trained on `n_tasks` prompts like these at a time.
 
@@ -137,7 +134,6 @@ class Decoder(nn.Module):
         self._tokens(batch.x[:1], batch.y[:1])
         self.require_room(batch.x.shape[1], n_tasks)
 
-    @checked
     def require_room(self, n_tokens: int, n_tasks: int) -> None:
         """Raise `SizeError` if so many prompts of so many tokens take too much memory."""
         if self.read_in.device.type == "cpu":
@@ -145,7 +141,6 @@ class Decoder(nn.Module):
             self.memory.require_training(n_tasks, n_places, self.read_in.element_size())
 
     @classmethod
-    @checked
     def of_description(cls, data: Mapping[str, Any]) -> Decoder:
         """The model that `description` told of, with its first numbers."""
         with described("decoder"):
@@ -167,7 +162,6 @@ class Decoder(nn.Module):
             "seed": self.seed,
         }
 
-    @checked_in_training
     def forward(
         self,
         x: Float[Tensor, "task token input_width"],
@@ -177,7 +171,6 @@ class Decoder(nn.Module):
         stream = self._last_stream(x, y, slice(-1, None))
         return self._read(stream).reshape(y[:, -1].shape)
 
-    @checked_in_training
     def predictions(
         self,
         x: Float[Tensor, "task token input_width"],
@@ -187,7 +180,6 @@ class Decoder(nn.Module):
         stream = self._last_stream(x, y, self._layout.predicting)
         return self._read(stream).reshape(y.shape)
 
-    @checked_in_training
     def streams(
         self,
         x: Float[Tensor, "task token input_width"],
@@ -242,7 +234,6 @@ class Decoder(nn.Module):
         self.require_length(x.shape[1])
         return self._layout.tokens(x, labels)
 
-    @checked
     def require_length(self, n_tokens: int) -> None:
         """Raise `DataError` unless prompts of `n_tokens`, with the query, have positions."""
         n_places = self._layout.n_places(n_tokens)

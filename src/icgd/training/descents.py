@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from icgd.compiled import Compiled
 from icgd.errors import SettingError, TrainingError, brief
 from icgd.pipeline import compile as compile_problem
-from icgd.problems.arguments import checked
 from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.problem import Problem
@@ -47,7 +46,6 @@ class Nearest:
     distance: float
 
 
-@checked
 def as_compiled(model: nn.Module, *, domain: Domain) -> Compiled:
     """The learnt model as a compiled run: it predicts the same, and its program is its descent.
 
@@ -84,7 +82,6 @@ def as_compiled(model: nn.Module, *, domain: Domain) -> Compiled:
     return compile_problem(problem, "functional", n_steps=len(steps))
 
 
-@checked
 def why_not_descent(model: nn.Module) -> str | None:
     """Why the model is not gradient descent in function space to rounding; None if it is.
 
@@ -123,7 +120,6 @@ def _why_not(model: KernelTransformer, layer: int, head: int) -> str | None:
     return f"in layer {layer}, head {head}, {what} by {distance:.2g} of its size."
 
 
-@checked
 def nearest_descent(model: nn.Module) -> Nearest:
     """The model with the nearest B = C in every head, and r = 0 where a head goes uphill.
 

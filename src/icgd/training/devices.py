@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 
 from icgd.errors import SettingError, brief
-from icgd.problems.arrays import device_of
-from icgd.problems.surroundings import without_autocast
+from icgd.problems.data import device_of
 
 
 @dataclass(frozen=True)
@@ -32,13 +31,6 @@ class Device:
         torch.clear_autocast_cache()
         with torch.autocast(self.place.type, torch.bfloat16, enabled=self.uses_bfloat16):
             yield
-
-
-@contextmanager
-def own_modes() -> Iterator[None]:
-    """A block with gradients and without autocast, whatever the caller has switched on or off."""
-    with torch.enable_grad(), without_autocast():
-        yield
 
 
 def device_named(name: str, dtype: str = "float32", *, autocast: bool = False) -> Device:

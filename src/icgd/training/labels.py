@@ -27,9 +27,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from icgd.errors import DataError
-from icgd.problems.arguments import checked
 from icgd.problems.kernel_machine import KernelMachine
-from icgd.problems.settings import count, instance
+from icgd.problems.settings import count
 from icgd.training.covariates import Tokens, as_matrix, normal, require_width
 
 TokenLabels = Float[Tensor, "task token"]
@@ -76,7 +75,6 @@ class AbstractLabels(ABC):
         """The width of the inputs; None if every width will do."""
         return None if self.whitening is None else len(self.whitening)
 
-    @checked
     def whitened(self, x: Tokens) -> Tokens:
         """The points that have the labels, in float64: kernel matrices are nearly singular."""
         if self.input_width not in (None, x.shape[-1]):
@@ -105,7 +103,6 @@ class KernelProcess(AbstractLabels):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        instance("machine", self.machine, KernelMachine)
         self.machine.require_symmetric("A kernel process")
         if self.whitening is not None:
             require_width(len(self.whitening), self.input_width)
@@ -119,7 +116,6 @@ class KernelProcess(AbstractLabels):
     def input_width(self) -> int:
         return self.machine.input_width
 
-    @checked
     def sample(self, x: Tokens, generator: np.random.Generator) -> TokenLabels:
         """Draw standard normal numbers, and multiply them by a matrix F with F F^T = K_+."""
         points = self.whitened(x)
@@ -129,7 +125,6 @@ class KernelProcess(AbstractLabels):
         pairs = zip(self._grams(points), noise, strict=True)
         return torch.cat([_coloured(gram, part)[..., 0] for gram, part in pairs])
 
-    @checked
     def bayes(self, x: Tokens, y: TokenLabels) -> QueryLabels:
         """The mean nu^T K_hat^{-1} (y_1, ..., y_n), computed from K_+."""
         points, y = self.whitened(x), y.double()
@@ -138,7 +133,6 @@ class KernelProcess(AbstractLabels):
         pairs = zip(self._grams(points), y.split(TASKS_AT_ONCE), strict=True)
         return torch.cat([_conditional_mean(_flipped(gram), part) for gram, part in pairs])
 
-    @checked
     def covariance(self, x: Tokens) -> Covariances:
         """The matrix K_+ of the points of each task."""
         return torch.cat([_flipped(gram) for gram in self._grams(self.whitened(x))])
@@ -173,17 +167,14 @@ class LinearFunctions(AbstractLabels):
 
     whitening: Tensor | None = None
 
-    @checked
     def sample(self, x: Tokens, generator: np.random.Generator) -> TokenLabels:
         """Draw theta, and apply it to the points."""
         return _linear_labels(self.whitened(x), generator)
 
-    @checked
     def bayes(self, x: Tokens, y: TokenLabels) -> QueryLabels:
         """The value at the query of the shortest theta that fits the examples."""
         return _least_squares(self.whitened(x), y.double())
 
-    @checked
     def covariance(self, x: Tokens) -> Covariances:
         """The linear kernel of the whitened points."""
         points = self.whitened(x)
@@ -205,18 +196,15 @@ class ReluNetworks(AbstractLabels):
         super().__post_init__()
         count("hidden_width", self.hidden_width)
 
-    @checked
     def sample(self, x: Tokens, generator: np.random.Generator) -> TokenLabels:
         """Draw both layers for each task, and apply them to the points."""
         points = self.whitened(x)
         first = normal(generator, x.shape[0], x.shape[-1], self.hidden_width)
         return _linear_labels(torch.relu(points @ first), generator)
 
-    @checked
     def bayes(self, x: Tokens, y: TokenLabels) -> None:
         """The mean is unknown: the posterior of the weights has no closed form."""
 
-    @checked
     def covariance(self, x: Tokens) -> None:
         """The covariance is sampled, so that a check of the law checks the networks themselves."""
 

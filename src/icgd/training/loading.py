@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from math import isfinite, isnan
 from pathlib import Path
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from icgd.errors import CheckpointError, FileError, IcgdError, UnknownNameError, brief
-from icgd.problems.arguments import checked
 from icgd.training.checkpoints import (
     BEST,
     Configuration,
@@ -27,6 +25,7 @@ from icgd.training.decoder import Decoder
 from icgd.training.logs import Log, Row, read_json
 from icgd.training.models import KernelTransformer
 from icgd.training.operators import PlainOperator, ProductOperator
+from icgd.warn import warn
 
 CHECKPOINTS = {"last": "checkpoint-*.safetensors", "best": BEST}
 """The files that hold a model: the newest ones, and the one of the smallest validation loss."""
@@ -43,7 +42,6 @@ BEFORE_TRAINING = ("seed", "init_scale", "value_scale")
 """What a description says of the first numbers only, which training has replaced."""
 
 
-@checked
 def load(
     folder: str | os.PathLike[str], *, which: str = "last", model: nn.Module | None = None
 ) -> nn.Module:
@@ -94,7 +92,6 @@ def load(
     return model
 
 
-@checked
 def read_log(folder: str | os.PathLike[str]) -> Log:
     """The log in a run's folder.
 
@@ -162,7 +159,7 @@ def _newest(folder: Path, which: str) -> tuple[Path, State, Configuration]:
             damages.append(problem)
             continue
         for damage in damages:
-            warnings.warn(f"{damage} {path} is loaded in its place.", stacklevel=3)
+            warn(UserWarning(f"{damage} {path} is loaded in its place."))
         return path, state, configuration
     if damages:
         raise damages[0]

@@ -10,7 +10,6 @@ import os
 import re
 import stat
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -18,6 +17,7 @@ from pathlib import Path
 from time import sleep
 
 from icgd.errors import FileError, RunFolderError
+from icgd.warn import warn
 
 if sys.platform == "win32":
     import msvcrt
@@ -123,7 +123,7 @@ def _is_locked(file: int, folder: Path) -> bool:
         ) from None
     except OSError as problem:
         text = f"{folder} cannot be locked ({problem.strerror}). Let no other process use it."
-        warnings.warn(text, stacklevel=2)
+        warn(UserWarning(text))
     try:
         return os.path.samestat(os.fstat(file), (folder / LOCK).lstat())
     except FileNotFoundError:

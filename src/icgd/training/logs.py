@@ -11,14 +11,12 @@ from math import isfinite, nan
 from pathlib import Path
 
 from icgd.errors import DataError, TrainingError, UnknownNameError
-from icgd.problems.arguments import checked
 from icgd.weights.atomic import whole_file
 
 Row = dict[str, float]
 """The numbers that were measured at one step, by name."""
 
 
-@checked
 @dataclass(frozen=True)
 class Log:
     """The rows that were measured while a model trained; all have the same columns, step first."""
@@ -29,14 +27,12 @@ class Log:
     def columns(self) -> tuple[str, ...]:
         return tuple(self.rows[0]) if self.rows else ()
 
-    @checked
     def column(self, name: str) -> list[float]:
         """The values of one column, row by row."""
         if self.rows and name not in self.columns:
             raise UnknownNameError.of("column", name, known=self.columns)
         return [row[name] for row in self.rows]
 
-    @checked
     def with_row(self, row: Mapping[str, float]) -> Log:
         """The log with one more row, which must have the columns of the others."""
         if self.rows and tuple(row) != self.columns:
@@ -47,7 +43,6 @@ class Log:
             )
         return Log((*self.rows, {name: float(value) for name, value in row.items()}))
 
-    @checked
     def before(self, step: int) -> Log:
         """The rows of the steps before `step`."""
         return Log(tuple(row for row in self.rows if row["step"] < step))

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from icgd.errors import InterruptedTrainingError, SettingError
-from icgd.problems.arguments import checked_in_training
-from icgd.problems.arrays import dtype_named
-from icgd.problems.settings import instance
-from icgd.training.devices import device_named, own_modes
+from icgd.problems.data import dtype_named
+from icgd.torch_modes import own_modes
+from icgd.training.devices import device_named
 from icgd.training.interrupts import IsStopped, postponed_interrupt
 from icgd.training.loggers import MakeLogger, loggers_of
 from icgd.training.logs import Log
@@ -30,7 +30,6 @@ OnStep = Callable[[int, int, float], None]
 """A function that is told after every step: its number, their number, and the loss before it."""
 
 
-@checked_in_training
 def train(
     model: nn.Module,
     task: AbstractTask,
@@ -81,13 +80,10 @@ def train(
         >>> len(log.rows)  # before the first step, and after the last
         2
     """
-    instance("model", model, nn.Module)
-    instance("task", task, AbstractTask)
-    instance("settings", settings, Settings)
     makers = loggers_of(loggers)
     if makers and folder is None:
         raise SettingError("loggers has no effect without folder; give both or neither.")
-    with own_modes():
+    with own_modes(exact_products=False), torch.enable_grad():
         training = _begin(model, task, settings, measure)
         if folder is None:
             _take_steps(training, None, on_step)

@@ -24,7 +24,6 @@ from torch.nn.utils.parametrize import register_parametrization, remove_parametr
 
 from icgd.errors import SettingError
 from icgd.memory import require_memory
-from icgd.problems.arguments import checked, checked_in_training
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.kernels import Kernel, kernel_named
 from icgd.problems.settings import count, described, finite, positive
@@ -52,7 +51,6 @@ class KernelTransformer(nn.Module):
     `seed` alone. They are float64; use `.to(torch.float32)` to train in float32.
     """
 
-    @checked
     def __init__(
         self,
         input_width: int,
@@ -107,7 +105,6 @@ class KernelTransformer(nn.Module):
         return [kernel_named(*pair) for pair in zip(self.kernels, self.shapes, strict=True)]
 
     @classmethod
-    @checked
     def constructed(
         cls,
         machine: KernelMachine,
@@ -137,7 +134,6 @@ class KernelTransformer(nn.Module):
         return model
 
     @classmethod
-    @checked
     def like(cls, model: KernelTransformer, *, transforms_covariates: bool) -> KernelTransformer:
         """A new model with the sizes, the kernels and the precision of another."""
         sizes = model.input_width, model.n_layers, model.kernels
@@ -160,7 +156,6 @@ class KernelTransformer(nn.Module):
         self.units = {}
 
     @classmethod
-    @checked
     def of_description(cls, data: Mapping[str, Any]) -> KernelTransformer:
         """The model that `description` told of, with its first numbers."""
         with described("kernel transformer"):
@@ -189,7 +184,6 @@ class KernelTransformer(nn.Module):
             "value_scale": self.value_scale,
         }
 
-    @checked_in_training
     def forward(
         self,
         x: Float[Tensor, "task token input_width"],

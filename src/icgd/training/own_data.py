@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from icgd.errors import DataError, SettingError, brief
-from icgd.problems.arguments import checked, checked_but, checked_in_training
-from icgd.problems.arrays import checked_array
-from icgd.problems.settings import count, entries, instance, is_sequence, within
+from icgd.problems.data import checked_array
+from icgd.problems.settings import count, entries, is_row, within
 from icgd.problems.tables import Table, read_table
 from icgd.training.covariates import require_numbers
 from icgd.training.tasks import AbstractTask, Batch, generator_of, query_loss
@@ -35,7 +34,6 @@ TASK_COLUMN = "task"
 
 
 @final
-@checked_but("x", "y")
 @dataclass(frozen=True, eq=False)
 class TaskTable(AbstractTask):
     """Tasks in a table: x (task, token, input_width), y (task, token) or with a width of labels.
@@ -58,7 +56,6 @@ class TaskTable(AbstractTask):
         object.__setattr__(self, "x", x)
         object.__setattr__(self, "y", y)
         within("validation_share", self.validation_share, 0.0, 0.9)
-        instance("shuffles_tokens", self.shuffles_tokens, bool)
         if self.n_held_out == len(x):
             raise SettingError(
                 f"validation_share={self.validation_share:g} of {len(x)} tasks holds all of them "
@@ -66,7 +63,6 @@ class TaskTable(AbstractTask):
             )
 
     @classmethod
-    @checked_but("label_columns")
     def read(
         cls, path: Path | str, *, label_columns: Sequence[str] = (), **options: Any
     ) -> TaskTable:
@@ -89,7 +85,6 @@ class TaskTable(AbstractTask):
         """The number of tasks that are kept for validation."""
         return round(self.validation_share * len(self.x))
 
-    @checked
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:
         """Draw tasks of the training's part of the table."""
         generator = generator_of(seed, index, shard)
@@ -99,7 +94,6 @@ class TaskTable(AbstractTask):
         rounds = [generator.permutation(own) for _ in range(n_rounds)]
         return self._batch(np.concatenate(rounds)[:n_tasks], generator)
 
-    @checked
     def validation(self, n_tasks: int, *, seed: int) -> Batch:
         """The first `n_tasks` of the tasks that are held out, or all if these are fewer."""
         if not self.n_held_out:
@@ -118,7 +112,6 @@ class TaskTable(AbstractTask):
         tokens = torch.from_numpy(order)
         return Batch(self.x[rows, tokens], self.y[rows, tokens])
 
-    @checked_in_training
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean of (prediction - label of the query)^2."""
         return query_loss(model, batch)
@@ -135,7 +128,6 @@ class TaskTable(AbstractTask):
 
 
 @final
-@checked
 @dataclass(frozen=True)
 class GeneratedTask(AbstractTask):
     """Tasks that a function draws: `draw(n_tasks, generator)` returns x and y.
@@ -157,7 +149,6 @@ class GeneratedTask(AbstractTask):
     def name(self) -> str:
         return getattr(self.draw, "__name__", type(self.draw).__name__)
 
-    @checked
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:
         """Call the function with a generator that belongs to these numbers alone."""
         drawn = self.draw(count("n_tasks", n_tasks), generator_of(seed, index, shard))
@@ -172,7 +163,6 @@ class GeneratedTask(AbstractTask):
             )
         return Batch(x, y)
 
-    @checked_in_training
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean of (prediction - label of the query)^2."""
         return query_loss(model, batch)
@@ -245,9 +235,9 @@ def _inputs_and_labels(
 ) -> tuple[list[str], Sequence[str]]:
     """The names of these columns; the column `task` is neither."""
     others = [name for name in table.names if name != TASK_COLUMN]
-    if not is_sequence(label_columns):
+    if not is_row(label_columns):
         raise SettingError(f"label_columns must be a list of columns, got {brief(label_columns)}.")
-    given = entries("label_columns", label_columns)
+    given = entries(label_columns)
     labels = given or others[-1:]
     if not all(isinstance(name, str) for name in labels):
         raise SettingError(f"label_columns must be a list of texts, got {brief(label_columns)}.")

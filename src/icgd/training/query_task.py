@@ -9,8 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from icgd.errors import DataError
-from icgd.problems.arguments import checked, checked_in_training
-from icgd.problems.settings import count, instance
+from icgd.problems.settings import count, settle
 from icgd.training.tasks import AbstractTask, Batch
 
 Parts = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -18,7 +17,6 @@ Parts = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 @final
-@checked
 @dataclass(frozen=True)
 class QueryTask(AbstractTask):
     """Predict the labels of the last `n_queries` tokens of tasks that `family` draws.
@@ -33,18 +31,14 @@ class QueryTask(AbstractTask):
     n_queries: int
 
     def __post_init__(self) -> None:
-        instance("family", self.family, AbstractTask)
-        count("n_queries", self.n_queries)
+        settle(self, n_queries=count("n_queries", self.n_queries))
 
-    @checked
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:
         return self.family.sample(n_tasks, seed=seed, index=index, shard=shard)
 
-    @checked
     def validation(self, n_tasks: int, *, seed: int) -> Batch:
         return self.family.validation(n_tasks, seed=seed)
 
-    @checked
     def parts(self, batch: Batch) -> Parts:
         """The examples and the queries of the tasks; labels have an axis for their entries."""
         n_tokens = batch.x.shape[1]
@@ -58,7 +52,6 @@ class QueryTask(AbstractTask):
         y, labels = batch.y.reshape(*batch.x.shape[:2], -1).split(sizes, dim=1)
         return x, y, queries, labels
 
-    @checked_in_training
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
         x, y, queries, labels = self.parts(batch)
         prediction: Tensor = model(x, y, queries)

@@ -11,8 +11,7 @@ from torch.nn import Parameter
 from torch.optim import Adam, AdamW
 
 from icgd.errors import SettingError, UnknownNameError, brief
-from icgd.problems.arguments import checked
-from icgd.problems.arrays import dtype_named
+from icgd.problems.data import dtype_named
 from icgd.problems.settings import count, named, positive, settle
 from icgd.training.tasks import LARGEST_SEED
 
@@ -67,15 +66,16 @@ class Settings:
 
     def __post_init__(self) -> None:
         settle(self, **{name: count(name, getattr(self, name)) for name in COUNTS})
-        count("seed", self.seed, least=0, most=LARGEST_SEED)
-        count("warmup_steps", self.warmup_steps, least=0, most=self.n_steps - 1)
-        count("n_validation", self.n_validation, least=0)
-        positive("learning_rate", self.learning_rate)
+        most = self.n_steps - 1
+        settle(self, warmup_steps=count("warmup_steps", self.warmup_steps, least=0, most=most))
+        settle(self, seed=count("seed", self.seed, least=0, most=LARGEST_SEED))
+        settle(self, n_validation=count("n_validation", self.n_validation, least=0))
+        settle(self, learning_rate=positive("learning_rate", self.learning_rate))
         for name in ("clip_norm", "final_learning_rate", "weight_decay"):
             if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
+                settle(self, **{name: positive(name, getattr(self, name))})
         if self.patience is not None:
-            count("patience", self.patience)
+            settle(self, patience=count("patience", self.patience))
         self._require_names()
 
     def _require_names(self) -> None:
@@ -96,7 +96,6 @@ class Settings:
                 "autocast has no effect without dtype='float32'; give both or neither."
             )
 
-    @checked
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of the update that follows `step` updates."""
         if count("step", step, least=0) < self.warmup_steps:
@@ -107,7 +106,6 @@ class Settings:
         turned = pi * (step - warm) / (self.n_steps - warm)
         return self.final_learning_rate + above * (1 + cos(turned)) / 2
 
-    @checked
     def new_optimizer(self, parameters: list[Parameter]) -> Adam:
         """Adam or AdamW, before its first step."""
         if not parameters:

@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from icgd.errors import SettingError, brief
-from icgd.problems.arguments import checked
-from icgd.problems.settings import count, instance
+from icgd.problems.settings import count
 from icgd.training.covariates import Square, power_of
 from icgd.training.models import OF_SCORES, KernelTransformer
 from icgd.training.tasks import Batch
@@ -41,7 +40,6 @@ class Similarity:
     """The loss at equal steps from the first model's weights to the second's."""
 
 
-@checked
 def similarity(
     first: KernelTransformer, second: KernelTransformer, batch: Batch, *, n_points: int = 11
 ) -> Similarity:
@@ -69,7 +67,7 @@ def similarity(
         >>> similarity(model, model, batch).prediction_difference
         0.0
     """
-    first, second = _in_float64("first", first), _in_float64("second", second)
+    first, second = _in_float64(first), _in_float64(second)
     batch = batch.to(first.B.device, torch.float64)
     difference = first(batch.x, batch.y) - second(batch.x, batch.y)
     ours, theirs = sensitivities(first, batch), sensitivities(second, batch)
@@ -84,8 +82,7 @@ def similarity(
     )
 
 
-def _in_float64(name: str, model: KernelTransformer) -> KernelTransformer:
-    instance(name, model, KernelTransformer)
+def _in_float64(model: KernelTransformer) -> KernelTransformer:
     return deepcopy(model).double()
 
 

@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeVar
 
 from icgd.backends.run import OnProgress
 from icgd.errors import MissingExtraError, SettingError, SweepError, UnknownNameError, brief
-from icgd.problems.arguments import checked_in_training
 from icgd.problems.settings import count
 from icgd.training.workers import Report, working
 
@@ -29,7 +28,6 @@ OnReport = Callable[[int, Any], None]
 """A function that hears the index of a configuration and what its job reports."""
 
 
-@checked_in_training
 def sweep(
     function: Callable[..., Result],
     configurations: Sequence[Configuration],

@@ -14,9 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from icgd.errors import DataError, SettingError, brief
-from icgd.problems.arguments import checked, checked_in_training
-from icgd.problems.arrays import device_of
-from icgd.problems.settings import count, instance
+from icgd.problems.data import device_of
+from icgd.problems.settings import count, settle
 from icgd.training.covariates import AbstractCovariates, require_width
 from icgd.training.labels import AbstractLabels
 
@@ -28,7 +27,6 @@ VALIDATION_INDEX = LARGEST_SEED
 """The number of the batch for validation, which training never reaches."""
 
 
-@checked
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Many tasks at once: each has its examples first and its query last, with the true label.
@@ -43,13 +41,11 @@ class Batch:
         """The number of tasks."""
         return len(self.x)
 
-    @checked
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
         """The tasks on a device, in a precision."""
         place = device_of(device)
         return type(self)(*(tensor.to(place, dtype) for tensor in self._tensors()))
 
-    @checked
     def split(self, n_tasks: int) -> list[Batch]:
         """The same tasks in parts of `n_tasks`; the last part may have fewer."""
         parts = zip(
@@ -87,12 +83,10 @@ class AbstractTask(ABC):
         another seed, index or shard gives independent draws.
         """
 
-    @checked
     def validation(self, n_tasks: int, *, seed: int) -> Batch:
         """Tasks that training never sees; a law draws them from a stream of their own."""
         return self.sample(n_tasks, seed=seed, index=VALIDATION_INDEX)
 
-    @checked
     def require(self, model: nn.Module) -> None:
         """Raise `SettingError` if no loss of this model can be taken; asked before training."""
         if self.CALLED_WITH is not None and not _takes(model, self.CALLED_WITH):
@@ -133,7 +127,6 @@ def query_loss(model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
 
 
 @final
-@checked
 @dataclass(frozen=True)
 class InContextTask(AbstractTask):
     """Predict the label of the query from `n_examples` examples; the loss is eq. (5) of cheng.
@@ -150,21 +143,17 @@ class InContextTask(AbstractTask):
     output_width: int = 1
 
     def __post_init__(self) -> None:
-        instance("covariates", self.covariates, AbstractCovariates)
-        instance("labels", self.labels, AbstractLabels)
-        count("n_examples", self.n_examples)
-        count("output_width", self.output_width)
+        sizes = {"n_examples": self.n_examples, "output_width": self.output_width}
+        settle(self, **{name: count(name, size) for name, size in sizes.items()})
         width = self.labels.input_width
         if width is not None:
             require_width(self.covariates.input_width, width)
 
-    @checked
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:
         """Draw inputs, then labels given the inputs, from one stream of random numbers."""
         width = self.covariates.input_width
         return self.draw(n_tasks, generator_of(seed, index, shard), self.n_examples, width)
 
-    @checked
     def draw(
         self, n_tasks: int, generator: np.random.Generator, n_examples: int, active_width: int
     ) -> Batch:
@@ -174,12 +163,10 @@ class InContextTask(AbstractTask):
         drawn = [self.labels.sample(x, generator) for _ in range(self.output_width)]
         return Batch(x, torch.stack(drawn, -1) if self.output_width > 1 else drawn[0])
 
-    @checked_in_training
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
         """The mean of (prediction - label of the query)^2 over the tasks."""
         return query_loss(model, batch)
 
-    @checked
     def bayes_loss(self, batch: Batch) -> float | None:
         """The loss of the best predictor there is; None if it is unknown."""
         entries = batch.y.unbind(-1) if batch.y.ndim == 3 else [batch.y]

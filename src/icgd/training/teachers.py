@@ -20,7 +20,6 @@ from torch import Tensor
 
 from icgd.errors import DistributionError
 from icgd.problems.activations import activation_named
-from icgd.problems.arguments import checked
 from icgd.problems.settings import count, finite, settle
 from icgd.training.covariates import Tokens, normal
 from icgd.training.labels import AbstractLabels, TokenLabels
@@ -58,7 +57,6 @@ class Teachers(AbstractLabels):
         """The law, its depth and its mean."""
         return f"{super().name}, {self.n_layers} layers, N({self.mean:g}, I)"
 
-    @checked
     def sample(self, x: Tokens, generator: np.random.Generator) -> TokenLabels:
         """Draw a network for each task, and apply it to the task's points."""
         function = activation_named(self.activation).value
@@ -70,11 +68,9 @@ class Teachers(AbstractLabels):
             signal = (signal @ weights) / n_in**0.5
         return _of_moderate_size(signal[..., 0], self.name)
 
-    @checked
     def bayes(self, x: Tokens, y: TokenLabels) -> None:
         """The mean is unknown: the posterior of the weights has no closed form."""
 
-    @checked
     def covariance(self, x: Tokens) -> None:
         """The covariance can only be sampled."""
 

@@ -30,16 +30,15 @@ from icgd.compiled import Compiled
 from icgd.errors import ConstructionError, SettingError
 from icgd.layers.attention import Writing
 from icgd.layers.transformer import Transformer
-from icgd.problems.arguments import checked
-from icgd.problems.arrays import as_numbers, dtype_named
-from icgd.problems.entry import as_task
+from icgd.problems.data import as_numbers, as_task, dtype_named
 from icgd.problems.oracles.network import gradient, predict
 from icgd.problems.problem import Problem
-from icgd.problems.settings import entries, instance, is_sequence, positive
+from icgd.problems.settings import entries, is_row, positive
 from icgd.problems.task import Task
 from icgd.program.stack import StackProgram
 from icgd.program.step_size import of_unit_step, step_layer
 from icgd.shapes import History, Inputs, Labels, Parameters, Predictions, Queries, Stream
+from icgd.torch_modes import own_modes
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,6 @@ class AbstractRun(nn.Module, ABC):
     The parameter `initial` goes into the prompt, clipped to the box as weights are after a step.
     """
 
-    @checked
     def __init__(
         self,
         problem: Problem,
@@ -79,7 +77,7 @@ class AbstractRun(nn.Module, ABC):
     def after_step(self, stream: Stream, number: int) -> Stream:
         """The stream after the layers of step `number`, counted from 0."""
 
-    @checked
+    @own_modes()
     def forward(self, x: Any, y: Any, queries: Any) -> Predictions:
         """The predictions at the queries after all steps.
 
@@ -90,7 +88,7 @@ class AbstractRun(nn.Module, ABC):
         *_, last = self._streams(task)
         return self._predictions(last, task)
 
-    @checked
+    @own_modes()
     def steps(self, x: Any, y: Any, queries: Any) -> Steps:
         """The weights in the stream, and what they predict, before the first step and after each.
 
@@ -144,7 +142,6 @@ class LearnableRun(AbstractRun):
     of step size 1 and do not learn. Only relu-stack and softmax-stack have them.
     """
 
-    @checked
     def __init__(
         self,
         compiled: Compiled,
@@ -154,7 +151,6 @@ class LearnableRun(AbstractRun):
         seed: int | None = None,
         dtype: str | torch.dtype = "float64",
     ) -> None:
-        instance("compiled", compiled, Compiled)
         place, precision = step_layer(compiled.program), dtype_named(dtype)
         problem, n_steps = compiled.problem, compiled.program.n_steps
         if compiled.stack.schedule:
@@ -172,7 +168,6 @@ class LearnableRun(AbstractRun):
         self.place = place
         self.step_sizes = nn.Parameter(torch.tensor(sizes, dtype=precision))
 
-    @checked
     def after_step(self, stream: Stream, number: int) -> Stream:
         for place, layer in enumerate(self.transformer.block):
             if place == self.place:
@@ -181,7 +176,6 @@ class LearnableRun(AbstractRun):
                 stream = layer(stream)
         return stream
 
-    @checked
     def output(self, number: int) -> Writing:
         """W_O of the layer that moves the weights, in step `number`, counted from 0."""
         unit = self.transformer.block[self.place].get_parameter("W_O")
@@ -205,7 +199,6 @@ class LearnableRun(AbstractRun):
 class UntiedRun(AbstractRun):
     """A run whose steps share no weight: all weights of all layers are parameters."""
 
-    @checked
     def after_step(self, stream: Stream, number: int) -> Stream:
         length = self.program.layers_per_step
         for layer in self.transformer.block[number * length : (number + 1) * length]:
@@ -213,7 +206,6 @@ class UntiedRun(AbstractRun):
         return stream
 
 
-@checked
 def unrolled_descent(
     problem: Problem,
     x: Inputs,
@@ -273,9 +265,9 @@ def _with_gradient(name: str, data: Any) -> Tensor:
 def _step_sizes(given: object, n_steps: int) -> float | list[float]:
     """One positive number, or one for each step."""
     given = as_numbers("step_sizes", given).tolist() if isinstance(given, Tensor) else given
-    if not is_sequence(given):
+    if not is_row(given):
         return positive("step_sizes", given)
-    row = entries("step_sizes", given)
+    row = entries(given)
     sizes = [positive(f"step_sizes[{number}]", size) for number, size in enumerate(row)]
     if len(sizes) != n_steps:
         raise SettingError(

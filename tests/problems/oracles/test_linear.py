@@ -15,8 +15,8 @@ from torch import Tensor
 
 from icgd.errors import DataError, OverflowedRunError, SettingError
 from icgd.problems.curvature import over_box, sized
+from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.links import LINKS
 from icgd.problems.oracles.linear import soft_threshold

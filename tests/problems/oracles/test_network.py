@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep

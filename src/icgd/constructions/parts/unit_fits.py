@@ -18,7 +18,7 @@ from icgd.constructions.parts import ranges as sizes
 from icgd.constructions.parts.forward_pass import units_slot
 from icgd.constructions.parts.ranges import ROUNDING_ROOM
 from icgd.problems.activations import IDENTITY_FUNCTION
-from icgd.problems.arrays import dtype_named
+from icgd.problems.data import dtype_named
 from icgd.problems.problem import Problem
 from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.program.ridge import RidgeSum

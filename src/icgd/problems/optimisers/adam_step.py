@@ -21,10 +21,8 @@ from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.optimisers.rule import GRADIENT, SCALED, SQUARE, WEIGHTS, Root, Rule
 from icgd.problems.settings import (
     below_one,
-    count,
     entries,
-    instance,
-    is_sequence,
+    is_row,
     not_negative,
     positive,
     settle,
@@ -78,7 +76,7 @@ class AdamStep(AbstractGradientStep):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        betas = entries("betas", self.betas) if is_sequence(self.betas) else [self.betas]
+        betas = entries(self.betas) if is_row(self.betas) else [self.betas]
         if len(betas) != 2:
             raise SettingError(f"betas has {len(betas)} entries; expected 2, one for each moment.")
         first, second = (below_one(f"betas[{place}]", beta) for place, beta in enumerate(betas))
@@ -86,14 +84,13 @@ class AdamStep(AbstractGradientStep):
         settle(self, eps=_eps(self.eps))
         settle(self, weight_decay=not_negative("weight_decay", self.weight_decay))
         settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
-        instance("decoupled", self.decoupled, bool)
+        settle(self, decoupled=bool(self.decoupled))
 
     @property
     def state(self) -> tuple[str, ...]:
         return (FIRST, SECOND)
 
     def rule(self, step: int) -> Rule:
-        step = count("step", step, least=0)
         (first, second), size = self.betas, self.size_of(step)
         rest = 1.0 - second ** (step + 1)
         kept = {SECOND: second, SQUARE: 1.0 - second}

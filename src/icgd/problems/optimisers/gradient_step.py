@@ -7,17 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from icgd.errors import SettingError
-from icgd.problems.arguments import checked
 from icgd.problems.momentum import span_in_words
 from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule
 from icgd.problems.settings import (
-    MOST_ENTRIES,
     below_one,
     count,
     entries,
-    is_sequence,
+    is_row,
     not_negative,
-    of_step,
     positive,
     settle,
 )
@@ -108,7 +105,7 @@ class AbstractGradientStep(ABC):
             >>> [update.kept_of_average(step) for step in range(3)]
             [0.0, 0.9, 0.9]
         """
-        return (self.average or 0.0) if count("step", step, least=0) else 0.0
+        return (self.average or 0.0) if step else 0.0
 
     @property
     def gradient_factor(self) -> float:
@@ -156,10 +153,8 @@ class AbstractGradientStep(ABC):
             0.1
         """
         sizes = self.step_size
-        count("step", step, least=0)
-        return of_step(sizes, step) if isinstance(sizes, tuple) else sizes
+        return sizes[step] if isinstance(sizes, tuple) else sizes
 
-    @checked
     def require_steps(self, n_steps: int) -> None:
         """Check that a schedule has one entry a step.
 
@@ -194,10 +189,8 @@ class AbstractGradientStep(ABC):
             >>> icgd.GradientStep(0.1, box=2.0, batch_size=2).examples_of(step=1, n_examples=3)
             (2, 0)
         """
-        count("step", step, least=0)
         if self.batch_size is None:
-            return tuple(range(count("n_examples", n_examples, most=MOST_ENTRIES)))
-        count("n_examples", n_examples)
+            return tuple(range(n_examples))
         first = step * self.batch_size
         return tuple(number % n_examples for number in range(first, first + self.batch_size))
 
@@ -237,9 +230,9 @@ class GradientStep(AbstractGradientStep):
 
 def _sizes_of_steps(value: Any) -> float | tuple[float, ...]:
     """One positive step size, or one for each step; a warm-up may begin with 0, and a decay end."""
-    if not is_sequence(value):
+    if not is_row(value):
         return positive("step_size", value)
-    sizes = tuple(not_negative("step_size", size) for size in entries("step_size", value))
+    sizes = tuple(not_negative("step_size", size) for size in entries(value))
     if not sizes:
         raise SettingError("step_size is empty; give one number for each step.")
     return sizes
@@ -247,9 +240,9 @@ def _sizes_of_steps(value: Any) -> float | tuple[float, ...]:
 
 def step_sizes(value: Any) -> float | tuple[float, ...]:
     """One step size, or one for each step, all of them positive."""
-    if not is_sequence(value):
+    if not is_row(value):
         return positive("step_size", value)
-    sizes = tuple(positive("step_size", size) for size in entries("step_size", value))
+    sizes = tuple(positive("step_size", size) for size in entries(value))
     if not sizes:
         raise SettingError("step_size is empty; give one number for each step.")
     return sizes

@@ -13,7 +13,7 @@ from typing import final
 from icgd.errors import SettingError
 from icgd.problems.optimisers.gradient_step import AbstractGradientStep
 from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule
-from icgd.problems.settings import count, finite, instance, not_negative, positive, settle
+from icgd.problems.settings import finite, not_negative, positive, settle
 
 MOMENTUM = "momentum"
 
@@ -57,7 +57,7 @@ class MomentumStep(AbstractGradientStep):
         settle(self, weight_decay=not_negative("weight_decay", self.weight_decay))
         settle(self, dampening=finite("dampening", self.dampening))
         settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
-        instance("nesterov", self.nesterov, bool)
+        settle(self, nesterov=bool(self.nesterov))
         if self.nesterov and (self.momentum == 0.0 or self.dampening != 0.0):
             raise SettingError(
                 "nesterov=True needs a momentum above 0 and no dampening, got "
@@ -71,7 +71,7 @@ class MomentumStep(AbstractGradientStep):
     def rule(self, step: int) -> Rule:
         if not self.momentum:
             return Rule({WEIGHTS: 1.0, GRADIENT: -self.size_of(step)}, decay=self.weight_decay)
-        fresh = 1.0 if count("step", step, least=0) == 0 else 1.0 - self.dampening
+        fresh = 1.0 if step == 0 else 1.0 - self.dampening
         kept = {MOMENTUM: {MOMENTUM: self.momentum, GRADIENT: fresh}}
         size = self.size_of(step)
         moved = {GRADIENT: -size, MOMENTUM: -size * self.momentum}

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError, brief
-from icgd.problems.arrays import as_numbers
+from icgd.problems.data import as_numbers
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_matrix, unit_rows
 from icgd.problems.kernels import SHAPES
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes, overflowed

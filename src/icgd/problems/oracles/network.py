@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from icgd.errors import BoxWarning, DataError, ProofError, SettingError, at
-from icgd.problems.arrays import first_set
+from icgd.problems.data import first_set
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.adam_step import SECOND

@@ -15,7 +15,7 @@ from torch import Tensor
 from icgd.errors import DataError, OverflowedRunError, SettingError
 from icgd.facts import counted
 from icgd.memory import require_memory
-from icgd.problems.arrays import checked_array
+from icgd.problems.data import checked_array
 from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel

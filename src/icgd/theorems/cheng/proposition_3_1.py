@@ -15,8 +15,8 @@ from torch import Tensor
 
 from icgd.errors import DivergenceWarning
 from icgd.pipeline import compile
+from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.kernels import KERNELS, kernel_named
 from icgd.problems.problem import Problem

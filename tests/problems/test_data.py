@@ -1,6 +1,7 @@
 """What `as_task` makes of good data, and what it says about bad data."""
 
 from dataclasses import replace
+from datetime import date
 
 import numpy as np
 import polars as pl
@@ -9,8 +10,15 @@ import torch
 
 import icgd
 from icgd.errors import DataError, DomainError, IcgdError, SettingError, UnknownNameError
+from icgd.problems.data import (
+    FLOAT32_ROUNDING,
+    as_task,
+    checked_array,
+    checked_task,
+    column_names,
+    require_within,
+)
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task, checked_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.optimisers.momentum_step import MomentumStep
@@ -345,3 +353,117 @@ def test_what_no_optimiser_remembers_is_refused(update, place, value, said):
     initial[place] = value
     answer = refusal(problem, [[0.5, 1.0]], [1.0], initial=initial)
     assert answer.startswith(f"initial[{place}] is {value:g}; it belongs to the {said}")
+
+
+def array_refusal(data) -> str:
+    with pytest.raises(DataError) as caught:
+        checked_array("X", data)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
+def test_arrays_keep_their_precision_and_their_numbers(convert, dtype):
+    array = checked_array("X", convert(X.astype(dtype)))
+    assert array.dtype is getattr(torch, dtype)
+    assert np.array_equal(array.numpy(), X.astype(dtype))
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "bool"])
+def test_whole_numbers_and_truth_values_become_float64(convert, dtype):
+    array = checked_array("X", convert(np.array([[0, 1], [1, 1]], dtype)))
+    assert array.dtype is torch.float64
+    assert array.tolist() == [[0.0, 1.0], [1.0, 1.0]]
+
+
+def test_parameters_become_plain_tensors_without_gradients():
+    array = checked_array("X", torch.nn.Parameter(torch.from_numpy(X)))
+    assert type(array) is torch.Tensor
+    assert not array.requires_grad
+
+
+def test_a_reversed_array_is_read_as_it_is_shown():
+    assert np.array_equal(checked_array("X", X[::-1]).numpy(), X[::-1])
+
+
+def test_masked_entries_are_refused():
+    assert array_refusal(np.ma.masked_array(X, X > 1)).startswith("X has masked entries.")
+    assert np.array_equal(checked_array("X", np.ma.masked_array(X, X > 9)).numpy(), X)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("dtype", ["float16", "complex128"])
+def test_other_types_of_number_are_refused_by_name(convert, dtype):
+    assert array_refusal(convert(X.astype(dtype))) == (
+        f"X has dtype {dtype}; float64, float32, integers or bool are expected. "
+        "Convert it explicitly to one of them."
+    )
+
+
+class Frame:
+    """A data frame as other libraries make them: columns by any names, and an array."""
+
+    def __init__(self, columns, rows):
+        self.columns, self.rows = columns, rows
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.rows, dtype)
+
+
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [
+        (pl.DataFrame({"age": [1], "size": [2]}), ("age", "size")),
+        (Frame(np.array(["age", "size"]), [[1, 2]]), ("age", "size")),
+        (Frame([0, 1], [[1, 2]]), ()),
+        (Frame(["age", "age"], [[1, 2]]), ()),
+        (np.ones((1, 2)), ()),
+        (torch.ones(1, 2), ()),
+        (None, ()),
+    ],
+)
+def test_columns_have_names_if_all_are_texts_and_no_two_are_alike(data, names):
+    assert column_names(data) == names
+
+
+def test_a_frame_of_numbers_is_an_array():
+    frame = pl.DataFrame({"a": [1, 2], "b": [0.5, 1.5]})
+    assert checked_array("X", frame).tolist() == [[1.0, 0.5], [2.0, 1.5]]
+    mixed = Frame(["a", "b"], [[1, np.float64(0.5)], [True, 2.5]])
+    mixed.rows = np.array(mixed.rows, object)  # as pandas has it
+    assert checked_array("X", mixed).tolist() == [[1.0, 0.5], [1.0, 2.5]]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            pl.DataFrame({"a": [1, 2], "b": [3, 4], "name": ["x", "y"]}),
+            "X[0, 2] (column 'name') is 'x', which is not a number. Remove the column or encode",
+        ),
+        (
+            pl.DataFrame({"a": [1, 2], "day": [date(2020, 1, 2), None]}),
+            "X[0, 1] (column 'day') is datetime.date(2020, 1, 2), which is not a number.",
+        ),
+        (Frame(["a", "b"], [[1, 2], [3, None]]), "X[1, 1] (column 'b') is None, which is not a"),
+        (pl.DataFrame({"a": [1, 2], "b": [3, None]}), "X[1, 1] (column 'b') is nan; every entry"),
+        ([[0.5, 1.0], [None, 2.0]], "X[1, 0] is None, which is not a number."),
+        ([["1", "2"]], "X[0, 0] is np.str_('1'), which is not a number."),
+        ("abc", "X is np.str_('abc'), which is not a number."),
+    ],
+)
+def test_what_is_not_a_number_is_named_by_row_and_column(data, message):
+    assert array_refusal(data).startswith(message)
+
+
+def test_a_bound_is_inside_and_float32_may_have_rounded_it_up():
+    bound = 0.1
+    require_within("X", torch.tensor([-bound, bound], dtype=torch.float64), bound, "domain.x")
+    rounded = torch.tensor([bound], dtype=torch.float32)
+    assert rounded.double() > bound
+    require_within("X", rounded, bound, "domain.x")
+    beyond = torch.tensor([bound * (1 + 4 * FLOAT32_ROUNDING)], dtype=torch.float32)
+    for outside in (rounded.double(), beyond):
+        with pytest.raises(DomainError, match=r"^X\[0\] is 0\.1.*, outside \[-0\.1, 0\.1\]\."):
+            require_within("X", outside, bound, "domain.x")

@@ -1,0 +1,298 @@
+"""Validate user data and convert it to a Task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from icgd.errors import DataError, DomainError, SettingError, at, brief
+from icgd.problems.settings import named
+from icgd.problems.task import Task
+from icgd.torch_modes import own_modes
+
+if TYPE_CHECKING:  # a problem needs the arrays below
+    from icgd.problems.problem import Problem
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+
+FLOAT32_ROUNDING = 2.0**-22
+"""Relative change, with room to spare, of a number that is converted to float32."""
+
+
+@own_modes()
+def as_task(
+    problem: Problem,
+    x: Any,
+    y: Any,
+    *,
+    queries: Any = None,
+    initial: Any = None,
+    seed: int | None = None,
+    dtype: str | torch.dtype = "float64",
+    rates: Any = None,
+) -> Task:
+    """Check the data against the problem and bring it to torch.
+
+    Args:
+        problem: the problem.
+        x: the inputs, (n, d_x) or (tasks, n, d_x). Of a data frame the task keeps the names of
+            the columns; queries with names must have the same ones in the same order.
+        y: the labels, the same with d_y, or without the last axis when d_y = 1, or when y holds
+            classes, counted from 0, for the cross_entropy loss.
+        queries: inputs whose labels are to be predicted.
+        initial: the weights that a network starts from, or the coefficients that a linear model
+            starts from (default 0). A kernel machine starts from the function 0.
+        seed: what a network's weights are drawn from, if none are given and
+            the problem brings none along; the default is 0.
+        dtype: "float64" or "float32".
+        rates: a number from 0 to `domain.rate` for each example, by which its gradient is
+            multiplied; 1 if they are left out, and only where the domain has a rate.
+
+    Returns:
+        The task.
+
+    Raises:
+        DataError: if shapes, types or labels do not fit the problem, or if initial weights come
+            with something that no optimiser remembers.
+        DomainError: if a number leaves the domain, or an initial weight the box.
+        UnknownNameError: if no dtype has this name.
+        SettingError: if both a seed and initial weights are given, or if a kernel machine is given
+            initial weights, or if rates are given and the domain has none.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> icgd.as_task(problem, [[0.5, 1.0], [1.0, 0.0]], [1.0, 0.5]).x.shape
+        torch.Size([2, 2])
+    """
+    oracle, domain, kind = problem.oracle, problem.domain, dtype_named(dtype)
+    columns = _columns(x, queries)
+    x = checked_inputs(x, problem.target.input_width)
+    y = _labels(problem, checked_array("y", y), x)
+    queries = x[..., :0, :] if queries is None else _queries(checked_array("queries", queries), x)
+    weights = oracle.initial(x, queries, given=initial, seed=seed)
+    require_within("X", x, domain.x, "domain.x", columns)
+    require_within("y", y, domain.y, "domain.y")
+    require_within("queries", queries, domain.x, "domain.x", columns)
+    if problem.box is not None:
+        require_within("initial", oracle.boxed(weights), problem.box, "box")
+    oracle.require_state(weights, kind)
+    oracle.require_examples(x.shape[-2])
+    rated = _rates(domain.rate, rates, x)
+    device = x.device
+    return Task(
+        converted("X", x, device, kind, columns),
+        converted("y", y, device, kind),
+        converted("queries", queries, device, kind, columns),
+        converted("initial", weights, device, kind),
+        rates=None if rated is None else converted("rates", rated, device, kind),
+        input_names=columns,
+    )
+
+
+def checked_task(problem: Problem, task: Task) -> Task:
+    """Check a task that may have been made by hand, or for another problem."""
+    checked = as_task(
+        problem,
+        task.x,
+        task.y,
+        queries=task.queries if task.n_queries else None,
+        initial=task.initial,
+        dtype=task.x.dtype,
+        rates=task.rates,
+    )
+    return replace(checked, input_names=task.input_names)
+
+
+def _columns(x: Any, queries: Any) -> tuple[str, ...]:
+    """The names of the inputs, if X has any."""
+    names, asked = column_names(x), column_names(queries)
+    if names and asked and names != asked:
+        raise DataError(
+            f"queries has the columns {', '.join(asked)}, but X has {', '.join(names)}. Give the "
+            "same columns in the same order."
+        )
+    return names
+
+
+def _labels(problem: Problem, y: Tensor, x: Tensor) -> Tensor:
+    width = problem.target.output_width
+    expected = (*x.shape[:-1], width)
+    y = problem.oracle.labelled(y, expected)
+    if tuple(y.shape) != expected and not (width == 1 and y.shape == x.shape[:-1]):
+        raise DataError(
+            f"y has shape {tuple(y.shape)}; expected {expected}, a label for each row of X."
+        )
+    y = y.reshape(expected)
+    problem.oracle.require_labels(y)
+    return y
+
+
+def _queries(queries: Tensor, x: Tensor) -> Tensor:
+    fits = queries.ndim == x.ndim and queries.shape[:-2] == x.shape[:-2]
+    if not fits or queries.shape[-1] != x.shape[-1]:
+        expected = ", ".join(map(str, (*x.shape[:-2], "n_queries", x.shape[-1])))
+        raise DataError(f"queries has shape {tuple(queries.shape)}; expected ({expected}).")
+    return queries.to(x.device)
+
+
+def _rates(largest: float | None, given: Any, x: Tensor) -> Tensor | None:
+    """The rates of the examples as a column, if examples have any."""
+    if largest is None:
+        if given is not None:
+            raise SettingError(
+                "rates has no effect without Domain(rate=...); give both or neither."
+            )
+        return None
+    expected = tuple(x.shape[:-1])
+    rates = x.new_ones(expected) if given is None else checked_array("rates", given)
+    if tuple(rates.shape) not in (expected, (*expected, 1)):
+        raise DataError(
+            f"rates has shape {tuple(rates.shape)}; expected {expected}, a rate for each row of X."
+        )
+    if index := first_set(rates < 0):
+        raise DataError(
+            f"rates{at(index)} is {rates[tuple(index)].item():.12g}; a rate is a number from 0 to "
+            "domain.rate, by which the gradient of an example is multiplied."
+        )
+    require_within("rates", rates, largest, "domain.rate")
+    return rates.reshape(*expected, 1)
+
+
+def checked_inputs(data: Any, width: int) -> Tensor:
+    """Read the inputs X of one task or of a batch of tasks, with `width` columns."""
+    x = checked_array("X", data)
+    if x.ndim not in (2, 3) or x.shape[-1] != width:
+        raise DataError(
+            f"X has shape {tuple(x.shape)}; expected (n, {width}) or (tasks, n, {width})."
+        )
+    return x
+
+
+def checked_array(name: str, data: Any) -> Tensor:
+    """Copy `data` into a finite, non-empty tensor of float64 or float32."""
+    array = as_numbers(name, data)
+    if 0 in array.shape:
+        raise DataError(
+            f"{name} is empty: its shape is {tuple(array.shape)}. Give at least one row."
+        )
+    if index := first_set(~torch.isfinite(array)):
+        raise DataError(
+            f"{name}{at(index, column_names(data))} is {array[tuple(index)].item()}; every entry "
+            "must be finite. Drop or fill such rows first."
+        )
+    return array
+
+
+def as_numbers(name: str, data: Any) -> Tensor:
+    """Copy `data` into a tensor of float64 or float32; whole numbers and bool become float64."""
+    if not isinstance(data, Tensor):
+        return torch.from_numpy(_as_array(name, data))
+    numbers: Tensor = data.detach()
+    if not (numbers.is_floating_point() or numbers.is_complex()):
+        return numbers.double()
+    if numbers.dtype not in DTYPES.values():
+        raise _wrong_dtype(name, str(numbers.dtype).removeprefix("torch."))
+    return numbers.clone()
+
+
+def _as_array(name: str, data: Any) -> Any:
+    """Read lists, arrays and data frames as an array of numpy; name the first text or gap."""
+    if np.ma.is_masked(data):  # numpy would hand on what the mask hides
+        raise DataError(f"{name} has masked entries. Drop or fill them first.")
+    columns = column_names(data)
+    try:
+        array = np.asarray(data)
+    except TypeError:  # polars has no array of dates beside numbers
+        if not columns:
+            raise
+        array = np.array([list(data[column]) for column in columns], object).T
+    except ValueError:
+        raise DataError(
+            f"{name} is not a rectangular array of numbers (rows of different lengths). "
+            "Every row must have the same length."
+        ) from None
+    if array.dtype.kind in "OUS":
+        for index, cell in np.ndenumerate(array):
+            if not isinstance(cell, Real):
+                place = at(index, columns) if index else ""
+                raise DataError(
+                    f"{name}{place} is {brief(cell)}, which is not a number. Remove the column or "
+                    "encode it as numbers; drop or fill what is missing."
+                )
+    if array.dtype.kind in "Obiu":
+        return array.astype(np.float64)
+    if array.dtype.name not in DTYPES:
+        raise _wrong_dtype(name, array.dtype.name)
+    return array.copy()  # torch takes no negative strides
+
+
+def _wrong_dtype(name: str, dtype: str) -> DataError:
+    return DataError(
+        f"{name} has dtype {dtype}; float64, float32, integers or bool are expected. "
+        "Convert it explicitly to one of them."
+    )
+
+
+def column_names(data: Any) -> tuple[str, ...]:
+    """Return the names of a data frame's columns; none unless all are texts and differ."""
+    names = tuple(getattr(data, "columns", ()))
+    is_named = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+    return names if is_named else ()
+
+
+def first_set(flags: Tensor) -> list[int] | None:
+    """Return where the first flag is set, if any is."""
+    return flags.nonzero()[0].tolist() if flags.any() else None
+
+
+def converted(
+    name: str,
+    array: Tensor,
+    device: torch.device,
+    dtype: torch.dtype,
+    columns: Sequence[str] = (),
+) -> Tensor:
+    """Convert `array` to `dtype`, if it fits: float32 has a smaller range."""
+    result = array.to(device=device, dtype=dtype)
+    if index := first_set(~torch.isfinite(result)):
+        raise DataError(
+            f"{name}{at(index, columns)} is {array[tuple(index)].item():.12g}, too large for "
+            f"{str(dtype).removeprefix('torch.')}. Rescale the data, or run in float64."
+        )
+    return result
+
+
+def require_within(
+    name: str, array: Tensor, bound: float, setting: str, columns: Sequence[str] = ()
+) -> None:
+    """Raise `DomainError` if an entry is larger than `bound`, the value of `setting`."""
+    # A bound itself may round up when it is converted to float32.
+    slack = FLOAT32_ROUNDING * bound if array.dtype == torch.float32 else 0.0
+    if index := first_set(array.double().abs() > bound + slack):
+        raise DomainError(
+            f"{name}{at(index, columns)} is {array[tuple(index)].item():.12g}, outside "
+            f"[-{bound:g}, {bound:g}]. Rescale the data or compile with a larger {setting}."
+        )
+
+
+def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
+    """Look up a dtype by the name that it has in torch and numpy; float64 or float32."""
+    return named("dtype", getattr(dtype, "__name__", str(dtype)).removeprefix("torch."), DTYPES)
+
+
+def device_of(device: str | torch.device) -> torch.device:
+    """Look up a device of torch, if it is there."""
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, ValueError, NotImplementedError):  # torch has no other
+        raise SettingError(f"device must be a device of torch, got {brief(device)}.") from None
+    return place
