@@ -14,7 +14,7 @@ from icgd.backends.registry import BACKENDS
 from icgd.certificates.guarantee import Guarantee, Outcome
 from icgd.errors import BoxWarning, DataError, SeparableDataError, SettingError
 from icgd.problems.links import LINKS
-from icgd.problems.minimiser_quality import find_minimiser
+from icgd.problems.minimiser import find_minimiser
 from icgd.problems.separable import separation
 from tests.hostile_cases import CASES, hostile_problem
 from tests.linear_cases import compiled_of, data, problem_of, task_of
@@ -261,7 +261,7 @@ def test_it_shows_itself_in_a_line():
     found = icgd.guarantee(compiled_of(sized(MODELS["3.2"]), 3), x, y)
     nearest = found.contraction_bound
     assert repr(found) == (
-        f"Guarantee(verdict: Every promise is kept.; steps: 3 of {found.step_size:.4g}; "
+        f"Guarantee(verdict: Every promise is kept, as measured.; steps: 3 of {found.step_size:.4g}; "
         f"distance from the minimiser: {found.distance:.4g}, at most {nearest:.4g}; "
         f"excess: {found.excess:.4g}, at most {found.excess_bound:.4g})"
     )
