@@ -36,8 +36,9 @@ MOST_STEPS = 300
 PATIENCE = 3
 """Stop after this many steps without progress: the rest is rounding."""
 
-FLAT = 1e-14
-"""Least eigenvalue that the scaled Hessian is given, so that flat directions have a solution."""
+FLAT = 1e-8
+"""Least eigenvalue, relative to the largest, in the least-squares problem: a smaller one would
+let its constant part drown what the active set can gain."""
 
 UNIT_ROUNDOFF = 2.0**-53
 
@@ -102,7 +103,7 @@ def _newton_step(
         bounds = low.numpy(), high.numpy()
         found = lsq_linear(root.numpy(), goal.numpy(), bounds, method="bvls", tol=1e-16)
         side = torch.from_numpy(found.active_mask)
-        # Flat directions cost root half the digits: solve for the free coefficients by H itself.
+        # Solve for the free coefficients by H itself, whose eigenvalues were not raised.
         step = _with_held(matrix, slope, low, high, side)
         step = torch.from_numpy(found.x) if step is None else step
     target = (point + step / unit).clamp(lower, upper)
