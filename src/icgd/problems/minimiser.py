@@ -164,8 +164,8 @@ def units(hessian: Tensor) -> Float[Tensor, "parameter"]:
 class Minimiser:
     """A point, and estimates of how far it is from the minimiser and F from its minimum.
 
-    `distance` is infinite if the objective is flat around the point, so that there may be other
-    minimisers. `slope` bounds the length of the objective's least subgradient.
+    `distance` is infinite if the objective is flat around the point, or nearly so: there may be
+    other minimisers. `slope` bounds the length of the objective's least subgradient.
     """
 
     parameters: Parameters
@@ -185,7 +185,8 @@ def accuracy(oracle: LinearOracle, task: Task, point: Parameters) -> Minimiser:
 
     |w - w*| is about |H^-1 s|, and F - F* about <s, H^-1 s> / 2, among the coefficients that
     neither l1 nor the box holds where they are. Signs in s are taken as the worst, and both
-    estimates doubled, because H changes on the way.
+    estimates doubled, because H changes on the way. The distance is infinite if H is singular, or
+    if the curvature along a coefficient could halve on the way.
     """
     gradient, rounding = oracle.gradient(task, point), gradient_rounding(oracle, task, point)
     slope = steepness(oracle, point, gradient) + rounding
@@ -198,10 +199,16 @@ def accuracy(oracle: LinearOracle, task: Task, point: Parameters) -> Minimiser:
     curved, left = curved[~held][:, ~held] / unit / unit[:, None], slope[~held] / unit
     flat = sum_rounding(task.n_examples + 16 * len(unit) + 64) * float(curved.trace())
     inverse = torch.linalg.pinv(curved, atol=flat, rtol=0.0, hermitian=True).abs()
-    is_flat = bool((torch.linalg.eigvalsh(curved) <= flat).any())
+    move = torch.zeros_like(point)
+    move[~held] = 2 * (inverse @ left) / unit
+    scores, link = oracle.scores(point, task.x), oracle.target.link_function
+    sizes = oracle.target.design(task.x).abs()
+    least = link.slopes(scores - sizes @ move[:, None], scores + sizes @ move[:, None])[0]
+    halves = sizes.square().mT @ (2 * least - link.mean.derivative()(scores)) < 0
+    is_flat = bool((torch.linalg.eigvalsh(curved) <= flat).any() or halves.any())
     return Minimiser(
         parameters=point,
-        distance=inf if is_flat else 2 * float((inverse @ left / unit).norm()),
+        distance=inf if is_flat else float(move.norm()),
         excess=float(left @ inverse @ left),
         slope=float(slope.norm()) * ROOM,
     )
