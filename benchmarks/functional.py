@@ -73,8 +73,9 @@ def _schedule(condition: float) -> dict[str, object]:
         }.items()
     }
     smallest = torch.ones(1, dtype=torch.float64)
-    constant = growth((best_constant_step(1.0, condition),) * N_LAYERS, smallest)
-    theory = float(constant / growth(chebyshev_steps(1.0, condition, N_LAYERS), smallest))
+    steps = best_constant_step(1.0, condition), chebyshev_steps(1.0, condition, N_LAYERS)
+    constant, best = (growth(icgd.FunctionalStep(step), smallest, N_LAYERS) for step in steps)
+    theory = float(constant / best)
     times = left["constant"] / left["chebyshev"]
     return {"condition": condition, "layers": N_LAYERS, **left, "times": times, "theory": theory}
 

@@ -173,7 +173,7 @@ def _loss_constants(
 def table_step(program: StackProgram, problem: Problem) -> float:
     """The paper's bound on the error of one step, in exact arithmetic."""
     if program.step_table is None:
-        raise ProgramError.broken("program", "has no table of steps")
+        raise ProgramError("The program has no table of steps.")
     n, levels = program.step_table.n_examples, len(program.relu_sum(IDENTITY).knots) // 2 + 1
     longest = 2 * max(problem.domain.x, problem.domain.y, problem.gradient_step.box)
     numbers = 3  # x, y and w

@@ -634,7 +634,7 @@ def of_table(program: StackProgram, how: Arithmetic, real: Predictions) -> Predi
     parts = (part for part in program.prediction[-1].instructions if isinstance(part, MapSlots))
     tables = [program.relu_sum(term.function) for part in parts for term in part.summands]
     if len(tables) != 1:
-        raise ProgramError.broken("prediction", f"looks up {len(tables)} tables, expected one")
+        raise ProgramError(f"The prediction looks up {len(tables)} tables, expected one.")
     table = tables[0]
     answers, reach = table.intercepts()[::2], max(abs(table.low), abs(table.high))
     rounding = how.function(table, 1, torch.full_like(real, reach), n_copies=1)

@@ -31,8 +31,8 @@ def guarantee(
 ) -> None:
     """Compare the end of a linear model's descent with Theorems 3.1 to 3.3 of cot.
 
-    The minimiser is that among coefficients in the box, if there is one. It is found by Newton
-    steps, and a proof says how well it is known. The exit code is 0 if every promise is kept, 1 if
+    The minimiser is that among coefficients in the box, if there is one. It is measured: Newton
+    steps find it, and its accuracy is estimated. The exit code is 0 if every promise is kept, 1 if
     one is broken, 2 if that is not known.
 
     Example: icgd guarantee model.safetensors patients.csv --target ill
@@ -94,7 +94,7 @@ def _print(found: Guarantee, box: float | None) -> None:
 
 
 def _known(slack: float) -> str:
-    return "not known" if slack == inf else f"{slack:.2g}"
+    return "not known" if slack == inf else f"about {slack:.2g}, as estimated"
 
 
 def _promise(bound: float) -> str:

@@ -1,6 +1,6 @@
 r"""How far from its end a descent stopped, and what would bring it there.
 
-A linear model descends a convex objective F whose minimiser w* is known (`minimiser.py`). So
+A linear model descends a convex objective F whose minimiser w* is measured (`minimiser.py`). So
 
     left = (F(w_L) - F*) / (F(w_0) - F*)
 
@@ -30,7 +30,7 @@ from icgd.problems.oracles.network import NetworkOracle
 from icgd.problems.oracles.oracle import AbstractOracle
 from icgd.problems.spectrum import spectrum
 from icgd.problems.task import Task
-from icgd.shapes import History, Parameters
+from icgd.shapes import History
 
 OF_OBJECTIVE, OF_LABELS, OF_FALL = 1e-4, 1e-3, 1e-3
 """What a run that is done may leave: of a linear objective, of labels, of a network's loss."""
@@ -78,87 +78,65 @@ def steps_text(number: float) -> str:
 
 @convergence.register
 def _of_linear(oracle: LinearOracle, task: Task, history: History) -> Convergence:
-    if not task.batch:
-        return _Linear(oracle, task, history.double()).convergence()
-    pairs = zip(task.x, task.y, task.queries, history, strict=True)
-    single = [convergence(oracle, Task(x, y, queries, run[0]), run) for x, y, queries, run in pairs]
-    return max(single, key=lambda found: found.left)
+    if task.batch:
+        pairs = zip(task.x, task.y, task.queries, history, strict=True)
+        tasks = (convergence(oracle, Task(x, y, q, run[0]), run) for x, y, q, run in pairs)
+        return max(tasks, key=lambda found: found.left)
+    history, model, update = history.double(), oracle.target, oracle.update
+    start, end, n_steps = history[0], history[-1], len(history) - 1
+    task = replace(task.double(), initial=end)
+    what = "what there is to gain on the objective"
+    try:
+        oracle.require_end(task)
+    except SeparableDataError as error:
+        return Convergence(n_steps, 1.0, OF_OBJECTIVE, what, inf, (str(error),))
+    goal = minimise(oracle, task)
+    first, last, least = (float(oracle.objective(task, point)) for point in (start, end, goal))
+    gain, missing = first - least, last - least
+    rounding = 1e-12 * (abs(first) + abs(least))
+    left = max(0.0, missing) / gain if max(gain, missing) > rounding and gain else 0.0
+    found = Convergence(n_steps, left, OF_OBJECTIVE, what, 0.0)
+    if found.is_done:
+        return found
+    curved = hessian(oracle, task, goal)
+    # The furthest coefficient is that which matters most to scores.
+    worst = int(((end - goal).abs() * units(curved)).argmax())
+    name = (
+        "The intercept" if worst == model.input_width else f"Coefficient {worst} (counted from 0)"
+    )
+    furthest = f"{name} is {float(end[worst]):.4g} and tends to {float(goal[worst]):.4g}."
+    if update.momentum is not None:  # its rate is not that of a contraction
+        return replace(found, more_steps=None, remedies=(furthest,))
+    moves = (goal != 0) | (update.l1 * model.penalised(goal) == 0)
+    curved = curved[moves][:, moves]
+    even = _centred(curved) if model.intercept else curved
+    scale, size = units(even), step_size(model, update, task.x)
+    here, scaled = _extremes(curved), _extremes(even / scale / scale[:, None])
+    more = _steps(here.contraction(size), OF_OBJECTIVE / left)
+    best, standardised = (
+        _steps(c.contraction(1 / c.largest), OF_OBJECTIVE) for c in (here, scaled)
+    )
+    remedies = [furthest]
+    if more == inf:
+        remedies.append(f"No number of steps of {size:.4g} would do: steps are too long.")
+    else:
+        remedies.append(f"About {steps_text(more)} more steps of {size:.4g} would do.")
+    if more > MUCH_BETTER * best:
+        shorter = f"step_size={1 / here.largest:.4g}"
+        remedies.append(f"With {shorter} about {steps_text(best)} steps in all would do.")
+    if min(more, best) > MUCH_BETTER * standardised:
+        remedies.append(
+            f"With standardised inputs about {steps_text(standardised)} steps in all would do, and "
+            "a penalty then counts for standardised coefficients."
+        )
+    return replace(found, more_steps=more, remedies=tuple(remedies))
 
 
-class _Linear:
-    """One run on a linear model, beside where it tends to."""
-
-    def __init__(self, oracle: LinearOracle, task: Task, history: History) -> None:
-        self.oracle, self.n_steps = oracle, len(history) - 1
-        self.task = replace(task.double(), initial=history[-1])
-        self.start, self.end = history[0], history[-1]
-        self.size = step_size(oracle.target, oracle.update, self.task.x)
-
-    def convergence(self) -> Convergence:
-        what = "what there is to gain on the objective"
-        try:
-            self.oracle.require_end(self.task)
-        except SeparableDataError as error:
-            return Convergence(self.n_steps, 1.0, OF_OBJECTIVE, what, inf, (str(error),))
-        goal = minimise(self.oracle, self.task)
-        left = self.left(goal)
-        found = Convergence(self.n_steps, left, OF_OBJECTIVE, what, 0.0)
-        if found.is_done:
-            return found
-        if self.oracle.update.momentum is not None:  # its rate is not that of a contraction
-            return replace(found, more_steps=None, remedies=(self.furthest(goal),))
-        curved, scaled = self.curvatures(goal)
-        more = self.steps(curved.contraction(self.size), OF_OBJECTIVE / left)
-        remedies = (self.furthest(goal), *self.remedies(curved, scaled, more))
-        return replace(found, more_steps=more, remedies=remedies)
-
-    def left(self, goal: Parameters) -> float:
-        points = (self.start, self.end, goal)
-        first, last, least = (float(self.oracle.objective(self.task, point)) for point in points)
-        gain, missing = first - least, last - least
-        rounding = 1e-12 * (abs(first) + abs(least))
-        return max(0.0, missing) / gain if max(gain, missing) > rounding and gain else 0.0
-
-    def furthest(self, goal: Parameters) -> str:
-        """The coefficient that is furthest from its goal, in units of what it does to scores."""
-        apart = (self.end - goal).abs() * units(hessian(self.oracle, self.task, goal))
-        worst = int(apart.argmax())
-        name = f"Coefficient {worst} (counted from 0)"
-        if worst == self.oracle.target.input_width:
-            name = "The intercept"
-        return f"{name} is {float(self.end[worst]):.4g} and tends to {float(goal[worst]):.4g}."
-
-    def curvatures(self, goal: Parameters) -> tuple[Curvature, Curvature]:
-        """The curvature at the goal, as it is and with every input standardised."""
-        penalised = self.oracle.target.penalised(goal)
-        moves = (goal != 0) | (self.oracle.update.l1 * penalised == 0)
-        curved = hessian(self.oracle, self.task, goal)[moves][:, moves]
-        even = _centred(curved) if self.oracle.target.intercept else curved
-        scale = units(even)
-        return _extremes(curved), _extremes(even / scale / scale[:, None])
-
-    def steps(self, contraction: float, share: float) -> float:
-        """The steps that multiply the excess by `share`."""
-        if contraction >= 1:
-            return inf
-        return float(ceil(log(share) / (2 * log(contraction)))) if contraction > 0 else 1.0
-
-    def remedies(self, curved: Curvature, scaled: Curvature, more: float) -> list[str]:
-        said, best = [], self.steps(curved.contraction(1 / curved.largest), OF_OBJECTIVE)
-        if more == inf:
-            said.append(f"No number of steps of {self.size:.4g} would do: steps are too long.")
-        else:
-            said.append(f"About {steps_text(more)} more steps of {self.size:.4g} would do.")
-        if more > MUCH_BETTER * best:
-            shorter = f"step_size={1 / curved.largest:.4g}"
-            said.append(f"With {shorter} about {steps_text(best)} steps in all would do.")
-        even = self.steps(scaled.contraction(1 / scaled.largest), OF_OBJECTIVE)
-        if min(more, best) > MUCH_BETTER * even:
-            said.append(
-                f"With standardised inputs about {steps_text(even)} steps in all would do, and a "
-                "penalty then counts for standardised coefficients."
-            )
-        return said
+def _steps(contraction: float, share: float) -> float:
+    """Return the number of steps that multiply the excess by `share`."""
+    if contraction >= 1:
+        return inf
+    return float(ceil(log(share) / (2 * log(contraction)))) if contraction > 0 else 1.0
 
 
 def _centred(curved: Tensor) -> Tensor:

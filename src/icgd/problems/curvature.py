@@ -79,7 +79,11 @@ def curvature(
     low, high = scores or everywhere(x)
     least, largest = model.link_function.slopes(low, high)
     if not largest.isfinite().all():
-        raise SettingError.unbounded_slope(model.link)
+        raise SettingError(
+            f"The {model.link} link has no largest slope, so no step size is safe for all "
+            "coefficients. Give a step_size, or bound the scores by a box or by "
+            "Domain(score=...)."
+        )
     design = model.design(x)
     smallest = eigenvalues(model, update, design, least).amin()
     return Curvature(

@@ -11,7 +11,8 @@ By Stiemke's theorem the alternative is u > 0 with A^T u = 0 (at a minimiser, u 
 One problem of least squares decides: minimise |A^T u| over u >= 1. If that is 0, u is the proof
 that a minimiser exists; otherwise r = A^T u separates, for the conditions of the minimum are
 A r >= 0 and <u, A r> = |r|^2 > 0. The separation is complete if A v > 0 for some v, which is the
-same with sum(u) = 1 and u >= 0 (Gordan's theorem).
+same with sum(u) = 1 and u >= 0 (Gordan's theorem). `scipy.optimize.nnls` solves both, in floating
+point; a direction counts only if its margins are seen to exceed `TOLERANCE`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
+from scipy.optimize import nnls
 from torch import Tensor
 
 from icgd.errors import SeparableDataError
 from icgd.problems.linear_model import Design, LinearModel, require_data
-from icgd.problems.nonnegative import nonnegative_least_squares
 from icgd.problems.proximal_step import ProximalStep
 from icgd.shapes import Inputs, Labels
 
@@ -101,8 +102,8 @@ def _lengths(rows: Tensor) -> Tensor:
 def _weakly_separating(rows: Rows) -> Tensor | None:
     """v of length 1 with A v >= 0 and A v != 0: the shortest A^T u with u >= 1."""
     start = rows.sum(0)
-    above = nonnegative_least_squares(rows.mT, -start)
-    direction = _of_length_one(start + rows.mT @ above)
+    above, _ = nnls(rows.mT.numpy(), -start.numpy())
+    direction = _of_length_one(start + rows.mT @ torch.from_numpy(above))
     margins = rows @ direction
     separates = margins.min() >= -TOLERANCE and margins.max() > TOLERANCE
     return direction if separates else None
@@ -113,8 +114,8 @@ def _strictly_separating(rows: Rows) -> Tensor | None:
     lifted = torch.cat([rows.mT, torch.ones_like(rows[:, :1]).mT])
     target = torch.zeros_like(lifted[:, 0])
     target[-1] = 1.0
-    combined = rows.mT @ nonnegative_least_squares(lifted, target)
-    direction = _of_length_one(combined)
+    weights, _ = nnls(lifted.numpy(), target.numpy())
+    direction = _of_length_one(rows.mT @ torch.from_numpy(weights))
     return direction if (rows @ direction).min() > TOLERANCE else None
 
 

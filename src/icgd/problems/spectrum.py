@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from math import inf
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.sparse.linalg import ArpackNoConvergence, eigs, eigsh
 from torch import Tensor
 
 from icgd.problems.data import checked_inputs
@@ -20,19 +20,13 @@ from icgd.shapes import Inputs
 EXACT_SIZE = 512
 """Number of examples up to which all eigenvalues are computed, in O(n^3)."""
 
-N_ITERATIONS = 64
-"""Products with the matrix, O(n^2) each, that find the outermost eigenvalues of larger ones.
-
-They approach these from inside, so that nothing is warned of that is not so.
-"""
-
-NEAR = 1e-3
-"""The share of an eigenvalue by which a matrix may miss it on its vector."""
+MOST_RESTARTS = 30
+"""Restarts of ARPACK, 20 products with the matrix each, for the outermost eigenvalues."""
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The smallest and the largest eigenvalue, over all tasks of a batch."""
+    """The smallest and the largest eigenvalue, over all tasks of a batch, as LAPACK finds them."""
 
     low: float
     high: float
@@ -70,12 +64,7 @@ def spectrum(machine: KernelMachine, X: Any, noise: float = 0.0) -> Spectrum:
     return Spectrum(float(values.min()), float(values.max()))
 
 
-def growth(step_sizes: Sequence[float], eigenvalues: Tensor) -> Tensor:
-    """What all steps together multiply the error along each eigenvector by: prod |1 - step t|."""
-    return reduce(torch.mul, ((1 - size * eigenvalues).abs() for size in step_sizes))
-
-
-def growth_of(update: FunctionalStep, eigenvalues: Tensor, n_steps: int) -> Tensor:
+def growth(update: FunctionalStep, eigenvalues: Tensor, n_steps: int) -> Tensor:
     """What the first steps of an update multiply the error along each eigenvector by.
 
     r <- r + v after v <- momentum v - step_size t (r + ahead v), from r = 1 and v = 0. Steps that
@@ -125,19 +114,20 @@ def divergence(
 ) -> Divergence | None:
     """The worst eigenvalue along which the error grows over the run, if there is one.
 
-    Steps that change the kernel are not judged. A look at the row sums, O(n^2), is enough where
-    steps are small and have no momentum; otherwise eigenvalues are computed.
+    Steps that change the kernel are not judged. No eigenvalue exceeds the largest row sum of
+    absolute values, O(n^2), which settles short steps without momentum; otherwise eigenvalues are
+    computed.
     """
     if update.changes_kernel or n_steps == 0:
         return None
     gram = machine.gram(x.double())
-    repeated = 1 if isinstance(update.step_size, tuple) else n_steps
-    sizes = [update.size_of(step) for step in range(n_steps // repeated)]
-    plain = update.momentum is None
-    if plain and machine.is_positive and max(sizes) * (_row_sum(gram) + update.noise) <= 2:
+    n_sizes = n_steps if isinstance(update.step_size, tuple) else 1
+    longest = max(update.size_of(step) for step in range(n_sizes))
+    plain, row_sum = update.momentum is None, float(gram.abs().sum(-1).max())
+    if plain and machine.is_positive and longest * (row_sum + update.noise) <= 2:
         return None
     values = _eigenvalues(gram, machine.is_symmetric) + update.noise
-    grown = growth(sizes, values) ** repeated if plain else growth_of(update, values, n_steps)
+    grown = growth(update, values, n_steps)
     if not plain and update.is_constant:  # what shrinks in the end may grow at first
         grown = torch.where(_rate(update, values) > 1 + 1e-9, grown, 0.0)
     largest, worst = grown.flatten().max(0)
@@ -146,51 +136,34 @@ def divergence(
     return Divergence(float(values.real.flatten()[worst]), float(largest))
 
 
-def _row_sum(gram: Tensor) -> float:
-    """The largest row sum of absolute values: no eigenvalue is larger."""
-    return float(gram.abs().sum(-1).max())
-
-
 def _eigenvalues(gram: Tensor, is_symmetric: bool) -> Tensor:
-    """All eigenvalues of a small matrix, the outermost ones of a large matrix."""
-    if gram.shape[-1] > EXACT_SIZE:
-        return _outermost(gram) if is_symmetric else _converged(gram)
-    try:
-        values: Tensor = torch.linalg.eigvalsh(gram) if is_symmetric else torch.linalg.eigvals(gram)
-    except RuntimeError:  # not found, as for shares of softmax that are almost all 0 or 1
-        return _converged(gram)
-    return values
+    """Return all eigenvalues of small matrices, and the outermost ones of large matrices."""
+    if gram.shape[-1] <= EXACT_SIZE:
+        try:
+            exact = torch.linalg.eigvalsh if is_symmetric else torch.linalg.eigvals
+            values: Tensor = exact(gram)
+            return values
+        except RuntimeError:  # not found, as for shares of softmax that are almost all 0 or 1
+            pass
+    matrices = gram.reshape(-1, *gram.shape[-2:]).numpy()
+    found = [_outermost(matrix, is_symmetric) for matrix in matrices]
+    return torch.from_numpy(np.stack(found)).reshape(*gram.shape[:-2], -1)
 
 
-def _outermost(gram: Tensor) -> Tensor:
-    """Lanczos's method: the smallest and the largest Rayleigh quotient on a Krylov space."""
-    basis = _krylov(gram)
-    values: Tensor = torch.linalg.eigvalsh(basis.mT @ gram @ basis)
-    return values[..., [0, -1]]
+def _outermost(matrix: np.ndarray, is_symmetric: bool) -> np.ndarray:
+    """Return the eigenvalues at both ends that ARPACK finds within its iterations.
 
-
-def _converged(gram: Tensor) -> Tensor:
-    """Arnoldi's method, for matrices whose Rayleigh quotients may leave their spectrum.
-
-    An eigenvalue on the Krylov space counts only if its vector is nearly an eigenvector of the
-    matrix. The best one stands in for those that do not count.
+    One that does not converge, as where many are nearly 0, is replaced by the other end's, or by
+    0, along which nothing grows: so nothing is warned of that is not so.
     """
-    basis = _krylov(gram)
-    values, vectors = torch.linalg.eig(basis.mT @ gram @ basis)
-    ritz = basis.to(vectors) @ vectors
-    residual = (gram.to(ritz) @ ritz - values.unsqueeze(-2) * ritz).norm(dim=-2)
-    best = values.gather(-1, residual.argmin(-1, keepdim=True))
-    return torch.where(residual <= NEAR * values.abs(), values, best)
-
-
-def _krylov(gram: Tensor) -> Tensor:
-    """An orthonormal basis of the space of start, gram start, gram^2 start and so on.
-
-    It is orthonormalised anew for every vector, which also fills it up where the matrix has a low
-    rank and the next vector is 0.
-    """
-    start = torch.randn(gram.shape[-1], 1, generator=torch.Generator().manual_seed(0))
-    basis: Tensor = (start / start.norm()).to(gram).expand(*gram.shape[:-1], 1)
-    for _ in range(min(N_ITERATIONS, gram.shape[-1]) - 1):
-        basis = torch.linalg.qr(torch.cat([basis, gram @ basis[..., -1:]], dim=-1)).Q
-    return basis
+    solver, ends = (eigsh, ("LA", "SA")) if is_symmetric else (eigs, ("LM", "SR"))
+    start = np.random.default_rng(0).normal(size=len(matrix))
+    found: list[complex] = []
+    for end in ends:
+        options = {"v0": start, "tol": 1e-8, "maxiter": MOST_RESTARTS}
+        try:
+            values = solver(matrix, 1, which=end, return_eigenvectors=False, **options)
+        except ArpackNoConvergence:
+            values = found or [0.0]
+        found.append(values[0])
+    return np.array(found)

@@ -22,9 +22,7 @@ from icgd.program.registers import IS_REGISTER, SCALE_SIZE
 @singledispatch
 def shape_problem(instruction: Instruction, layout: Layout) -> str | None:
     """What is wrong with the shapes of an instruction's slots, or None."""
-    raise ProgramError.broken(
-        type(instruction).__name__, "has no shape rule in program/shape_rules.py"
-    )
+    raise ProgramError(f"{type(instruction).__name__} has no shape rule.")
 
 
 @shape_problem.register

@@ -168,7 +168,10 @@ def _numbers(
         for axis, size in family.axes.items():
             head = head * size + places[axis]
         name, number = f"weight of {family.label_of(head)!r}", float(everywhere[tuple(place)])
-        raise OverflowedRunError.constant(name, number, str(dtype).removeprefix("torch."))
+        raise OverflowedRunError(
+            f"The program's {name} is {number:g}, outside the range of "
+            f"{str(dtype).removeprefix('torch.')}. Run in float64, or change the problem."
+        )
     return product
 
 
