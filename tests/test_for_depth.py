@@ -117,7 +117,5 @@ def test_other_constructions_and_widths_that_do_not_fit_are_refused():
         compiled_of(TARGETS["relu"]).for_depth(0)
     with pytest.raises(SettingError, match="depth must be at most 1000000, got 1000000000000000"):
         compiled_of(TARGETS["relu"]).for_depth(10**15)
-    with pytest.raises(SettingError, match="depth must be at most 9223372036854775807, got 1000"):
-        compiled_of(TARGETS["relu"]).for_depth(10**30)
     unlike = icgd.MLP((2, 3, 4, 3, 1), "relu")
     assert compiled_of(unlike).for_depth(4) == compiled_of(unlike)

@@ -42,7 +42,7 @@ def test_autocast_is_on_only_if_asked_for():
             assert (a @ a).dtype == dtype
 
 
-@pytest.mark.parametrize("name", ["x", "2,1", "1.5", "meta", "\udc80"])
+@pytest.mark.parametrize("name", ["x", "2,1", "1.5"])
 def test_what_is_no_device_is_refused(name):
     with pytest.raises(SettingError, match="device must be a device of torch, got"):
         device_named(name)
