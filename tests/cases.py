@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import ClassVar
 
 import pytest
 import torch
@@ -21,9 +20,7 @@ from icgd.problems.optimisers.gradient_step import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.problems.updates import FunctionalStep
-from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.stack import StackProgram
-from icgd.program.wires import Wiring
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,21 +359,3 @@ KERNEL_CASES = (
 )
 """Every kernel; a sum of kernels; steps that differ, noise, and steps that move the inputs; steps
 with a kernel each, whose queries and keys differ; momentum of both kinds."""
-
-
-class Juggle(Instruction):
-    """An instruction that no stage has a rule for."""
-
-    kind: ClassVar[LayerKind] = LayerKind.MLP
-
-    def reads(self) -> tuple[str, ...]:
-        return ()
-
-    def writes(self) -> tuple[str, ...]:
-        return ()
-
-    def wires(self, program: StackProgram) -> Wiring:
-        return ()
-
-    def formula(self) -> str:
-        return "juggle"

@@ -45,7 +45,7 @@ CALLS = {
     ),
     "GradientStep: no sizes": (
         lambda: icgd.GradientStep((), 1.0),
-        "step_size has 0 entries; expected one a step.",
+        "step_size is empty; give one number for each step.",
     ),
     "GradientStep: box": (
         lambda: icgd.GradientStep(0.1, 0.0),

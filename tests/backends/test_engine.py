@@ -14,8 +14,8 @@ from icgd.backends.fused_stack import Aside, _Training
 from icgd.backends.operations import Units
 from icgd.backends.recorder import Recorder, Tokens, is_computed_as_such, recorded_steps
 from icgd.constructions.recursion import Recursion
+from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
-from icgd.problems.entry import as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.task import Task
 from icgd.program.functions import ReluSum

@@ -25,6 +25,7 @@ from icgd.problems.mlp import MLP
 from icgd.program.class_instructions import MapDifferences, MapRowSums, ShareClasses
 from icgd.program.instructions import (
     ONE,
+    PROBES,
     AddGradient,
     AddProduct,
     Argument,
@@ -51,9 +52,8 @@ from icgd.program.unit_instructions import (
     WipeByUnits,
 )
 from icgd.program.update_instructions import Assignment, Recombine, TakeTurns
-from icgd.weights.sizes import PROBES
 from tests.approximation.test_relu_sum import values
-from tests.cases import FEW, NARROW, Case, Juggle, build, every_construction_on, make_case
+from tests.cases import FEW, NARROW, Case, build, every_construction_on, make_case
 from tests.certificates.test_closed_form import problem
 
 # Whole blocks, and heads over registers.
@@ -224,11 +224,6 @@ def test_probing_loses_no_more_than_is_proved(probe, left, right):
     missed = 2 * abs(float(probed_mean(probe, left, right) - exact))
     assert missed <= bound + 1e-16
     assert bound <= max(40 * missed, 1e-9)
-
-
-def test_an_instruction_without_a_meaning_is_named():
-    with pytest.raises(TypeError, match="Juggle has no meaning"):
-        after(Juggle(), {}, RELU_STACK, FLOAT64)
 
 
 # Optimisers, by hand; that bounds hold in runs is tested with runs from PyTorch.

@@ -262,5 +262,5 @@ def test_a_table_that_is_not_looked_up_is_an_error_of_ours():
     wipes = program.prediction[-1].instructions[1:]
     broken = replace(program, prediction=(replace(program.prediction[-1], instructions=wipes),))
     how = Arithmetic.of(torch.float64, 3, "fused")
-    with pytest.raises(ProgramError, match=r"^prediction: looks up 0 tables, expected one$"):
+    with pytest.raises(ProgramError, match=r"^The prediction looks up 0 tables, expected one.$"):
         of_table(broken, how, torch.zeros(1, 1, dtype=torch.float64))

@@ -108,7 +108,7 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> bool:
     if number is signal.SIGINT and process.returncode == STOPPED:
         assert "Traceback" not in errors
         assert errors.rstrip().endswith(
-            ("Give the same command again to go on.", "alike to go on.")
+            ("Give the same command again to go on.", "again to continue.")
         )
     return process.returncode in (STOPPED, -number)
 

@@ -44,6 +44,9 @@ class Attend(Instruction):
     def wires(self, program: StackProgram) -> Wiring:
         return ()
 
+    def meaning(self, slots, domain):
+        return {}
+
     def formula(self) -> str:
         return "attend"
 

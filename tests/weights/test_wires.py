@@ -282,6 +282,9 @@ def test_a_number_outside_the_dtype_is_refused_with_the_name_of_its_head():
         def formula(self):
             return "shout"
 
+        def meaning(self, slots, domain):
+            return {}
+
     program = icgd.program.stack.StackProgram("by hand", layout, (), (), 0, ())
     layer = Layer("here", (Shout(),))
     assert float(lower_layer(layer, program, torch.float64).W_in.detach().min()) == -1e39
@@ -297,7 +300,7 @@ def test_an_instruction_without_wires_is_named():
         def formula(self):
             return "juggle"
 
-    with pytest.raises(TypeError, match=r"Juggle.*wires"):
+    with pytest.raises(TypeError, match=r"Juggle.*meaning.*wires"):
         Juggle()
 
 

@@ -160,7 +160,8 @@ class TracedStack(AbstractExecutor[Parameters]):
         recordings = recorded_steps(program, self._tokens, trace=self._seen)
         self._steps = [self._engine.bind(recording) for recording in recordings]
         self._recordings = recordings
-        self._reached = 0
+        self._reached: tuple[Parameters, dict[str, Tensor]] = (task.initial, {})
+        """What the last step reached, and whose turn it is then."""
         self.recorded: dict[str, list[Stream]] = {name: [] for name in trace}
         self.n_per_step = program.layers_per_step
         for name in trace:
@@ -207,16 +208,22 @@ class TracedStack(AbstractExecutor[Parameters]):
         for commit in bound.commits:
             commit()
         self._engine.step += 1
-        names = [slot.name for slot in self._program.layout.having(Role.PARAMETER)]
-        return torch.cat([self._engine.inputs[name].flatten(-2) for name in names], dim=-1)
+        slots, layout = self._engine.inputs, self._program.layout
+        weights = [slots[slot.name].flatten(-2) for slot in layout.having(Role.PARAMETER)]
+        reached = torch.cat(weights, dim=-1)
+        turns = {slot.name: slots[slot.name].clone() for slot in layout.having(Role.TURN)}
+        self._reached = reached, turns
+        return reached
 
     def read(self, reached: Parameters, write: Parameters) -> None:
         write.copy_(reached)
 
     def predictions(self, reached: Parameters) -> Predictions:
-        weights = split_parameters(self._program.layout, reached)
+        last, turns = self._reached
+        slots = self._prompt | split_parameters(self._program.layout, reached)
+        slots |= turns if last is reached else {}
         recording = recorded_prediction(self._program, self._tokens, trace=self._seen)
-        bound = Engine(self._program, self._prompt | weights, ()).bind(recording)
+        bound = Engine(self._program, slots, ()).bind(recording)
         bound()
         self._record(bound.held, recording)
         return bound.held[recording.outputs["y"]][..., -self._task.n_queries :, :].clone()

@@ -156,14 +156,12 @@ def _numbers(
             product = product * numbers.permute(order).reshape(shape)
         else:
             product = product * part
-    largest = torch.finfo(dtype).max
-    if isinstance(product, Tensor):
-        fits = bool((product.abs() <= largest).all())
-    else:
-        fits = abs(product) <= largest
-    if not fits:
-        everywhere = torch.as_tensor(product).expand(tuple(extents.values()))
-        place = (~(everywhere.abs() <= largest)).nonzero()[0].tolist()
+    if dtype == torch.float64:
+        return product
+    everywhere = torch.as_tensor(product, dtype=torch.float64).expand(tuple(extents.values()))
+    beyond = everywhere.isfinite() & (everywhere.abs() > torch.finfo(dtype).max)
+    if beyond.any():
+        place = beyond.nonzero()[0].tolist()
         places, head = dict(zip(axes, place, strict=True)), 0
         for axis, size in family.axes.items():
             head = head * size + places[axis]
