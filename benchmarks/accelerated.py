@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import icgd
-from icgd.problems.updates import best_constant_step
+from icgd.problems.steps import best_constant_step
 
 TOLERANCE = 1e-6
 MOST_LAYERS = 2**18

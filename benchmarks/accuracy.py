@@ -8,17 +8,16 @@ import torch
 import icgd
 from icgd.approximation.lattice import fit_to_accuracy, identity
 from icgd.approximation.relu_sum import fit_relu_sum
-from icgd.approximation.ridge_sum import (
+from icgd.approximation.ridge import (
     fit_loss_slope,
     fit_product,
     fit_ridge_sum,
     fit_slope_product,
 )
-from icgd.problems.activations import ACTIVATIONS, TANH
+from icgd.problems.activations import ACTIVATIONS, TANH, UNIT_ACTIVATIONS
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.losses import LOGISTIC
-from icgd.problems.unit_activations import UNIT_ACTIVATIONS
-from icgd.program.ridge import RidgeSum
+from icgd.program.functions import RidgeSum
 from tests.approximation.yardsticks import asymptotic_optimum, choose_lattice, evaluate
 
 

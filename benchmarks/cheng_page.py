@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from icgd.reproductions.results import stored_numbers
-from icgd.weights.atomic import whole_file
+from icgd.weights.files import whole_file
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reproductions" / "cheng.md"

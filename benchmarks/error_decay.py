@@ -22,7 +22,7 @@ from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.program.functions import Function, LatticeFunction

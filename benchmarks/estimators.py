@@ -47,7 +47,7 @@ from icgd.estimators import (
     InContextRegressor,
     InContextRidge,
 )
-from icgd.weights.atomic import whole_file
+from icgd.weights.files import whole_file
 
 FOLDER = Path(__file__).parents[1] / "docs" / "estimators"
 SEEDS = (0, 1, 2)

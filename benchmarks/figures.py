@@ -14,7 +14,7 @@ from benchmarks import chain_mask, drawings, error_decay, example_pictures, func
 from icgd.cli.show import plain
 from icgd.pictures import plotting
 from icgd.reproductions import comparison
-from icgd.weights.atomic import whole_file
+from icgd.weights.files import whole_file
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 

@@ -19,7 +19,7 @@ from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.problem import Problem
 from icgd.problems.spectrum import spectrum
-from icgd.problems.updates import FunctionalStep, best_constant_step, chebyshev_steps
+from icgd.problems.steps import FunctionalStep, best_constant_step, chebyshev_steps
 
 CONDITION = 100.0
 

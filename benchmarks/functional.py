@@ -7,7 +7,7 @@ import torch
 import icgd
 from icgd.errors import DivergenceWarning
 from icgd.problems.spectrum import growth
-from icgd.problems.updates import best_constant_step, chebyshev_steps
+from icgd.problems.steps import best_constant_step, chebyshev_steps
 from icgd.reproductions.timing import interleaved_medians
 
 KERNELS = ("linear", "relu", "exp", "rbf", "laplace", "matern", "polynomial", "softmax")

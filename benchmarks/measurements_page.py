@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from icgd.weights.atomic import whole_file
+from icgd.weights.files import whole_file
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "results.json", ROOT / "docs" / "measurements.md"

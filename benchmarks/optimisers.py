@@ -13,8 +13,8 @@ from torch import Tensor
 
 import icgd
 from benchmarks.problems import problem_of, task_of
+from icgd.problems.catalog import reciprocal_root
 from icgd.problems.problem import Problem
-from icgd.problems.roots import reciprocal_root
 from icgd.problems.task import Task
 from icgd.reproductions.timing import interleaved_medians
 

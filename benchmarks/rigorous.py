@@ -4,7 +4,7 @@ import torch
 
 import icgd
 from benchmarks.problems import problem_of, task_of
-from icgd.certificates.rigorous import rigorous_trajectory
+from icgd.certificates.balls import rigorous_trajectory
 from icgd.reproductions.timing import interleaved_medians
 
 CASES = (

@@ -10,8 +10,8 @@ from torch.nn import functional
 
 import icgd
 from icgd.compiled import Compiled
+from icgd.problems.catalog import reciprocal_deviation
 from icgd.problems.mlp import MLP
-from icgd.problems.roots import reciprocal_deviation
 from icgd.reproductions.timing import interleaved_medians, one_thread
 
 STEP_SIZE = 0.1

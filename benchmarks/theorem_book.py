@@ -21,7 +21,7 @@ from icgd.theorems.book import Entry, from_data, to_data, tried
 from icgd.theorems.papers import PAPERS, Paper
 from icgd.theorems.registry import STATEMENTS
 from icgd.theorems.statement import Comparison, Statement, Verdict
-from icgd.weights.atomic import whole_file
+from icgd.weights.files import whole_file
 
 DOCS = Path(__file__).parents[1] / "docs"
 SEED = 0

@@ -8,7 +8,7 @@ The first table below the heading of a figure is replaced by the summary of its 
 from __future__ import annotations
 
 from benchmarks.cheng_page import ROOT, with_tables
-from icgd.weights.atomic import whole_file
+from icgd.weights.files import whole_file
 
 PAGE = ROOT / "docs" / "reproductions" / "wu.md"
 FIGURES = {

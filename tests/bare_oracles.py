@@ -6,7 +6,7 @@ from icgd.problems.domain import Domain
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.oracles.linear import Descent, LinearOracle
 from icgd.problems.problem import Problem
-from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.steps import ProximalStep
 from icgd.problems.task import Task
 
 

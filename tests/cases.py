@@ -16,10 +16,10 @@ from icgd.problems.functions import SmoothFunction
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
+from icgd.problems.steps import FunctionalStep
 from icgd.problems.task import Task
-from icgd.problems.updates import FunctionalStep
 from icgd.program.stack import StackProgram
 
 

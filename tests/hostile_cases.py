@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from icgd.problems.convergence import sized_problem
 from icgd.problems.domain import Domain
-from icgd.problems.linear_model import LinearModel
-from icgd.problems.links import LINKS
+from icgd.problems.linear_model import LINKS, LinearModel
 from icgd.problems.minimiser import minimise
 from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.problem import Problem
-from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.sizing import sized_problem
+from icgd.problems.steps import ProximalStep
 from icgd.problems.task import Task
 
 N_EXAMPLES, WIDTH = 12, 4

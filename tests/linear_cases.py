@@ -5,7 +5,7 @@ from torch import Tensor
 
 import icgd
 from icgd.compiled import Compiled
-from icgd.problems.links import LINKS
+from icgd.problems.linear_model import LINKS
 from icgd.problems.task import Task
 
 N_EXAMPLES, N_QUERIES, WIDTH = 6, 3, 3

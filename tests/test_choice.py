@@ -12,7 +12,7 @@ from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, ToleranceError, UnsupportedProblemError
 from icgd.problems.activations import ACTIVATIONS
 from icgd.tolerance import function_error
-from icgd.weights.summary import summarise
+from icgd.weights.sizes import summarise
 from tests.cases import BATCHED, KERNEL_CASES
 
 DOMAIN = icgd.Domain(x=1.0, y=1.0)

@@ -37,7 +37,7 @@ def test_every_page_is_in_the_navigation():
 def test_every_public_name_is_in_the_reference():
     text = (DOCS / "api.md").read_text(encoding="utf-8")
     named = re.findall(r"^::: ([\w.]+)$", text, flags=re.MULTILINE)
-    homes = [f"{home}.{name}" for home, names in icgd._HOMES.items() for name in names]
+    homes = [f"{home}.{name}" for name, home in icgd._HOME_OF.items()]
     assert sorted(named) == sorted(homes)
 
 

@@ -8,9 +8,8 @@ import torch
 from icgd.certificates.enclosures import fit_error
 from icgd.certificates.intervals import Interval
 from icgd.program import render
-from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
+from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum, RidgeSum, RidgeUnit
 from icgd.program.instructions import Instruction
-from icgd.program.ridge import RidgeSum, RidgeUnit
 
 
 def final_subclasses(kind: type) -> set[type]:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.oracles.network import Forward, predict
 from tests import type_checks
 

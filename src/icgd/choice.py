@@ -22,7 +22,7 @@ from icgd.constructions.registry import able_to_serve
 from icgd.errors import SettingError, ToleranceError, listed
 from icgd.problems.problem import Problem
 from icgd.tolerance import Tolerance, function_error
-from icgd.weights.summary import summarise
+from icgd.weights.sizes import summarise
 
 FULL_ACCURACY = {"float64": 1e-9, "float32": 1e-6}
 """Functions with no larger certified error count as accurate to rounding."""

@@ -16,16 +16,16 @@ from icgd.backends.dense import build_block, build_transformer
 from icgd.backends.registry import backend_named
 from icgd.backends.run import OnProgress, Origin, Run, RunOptions, n_kept, with_origin
 from icgd.certificates.abstract_bounds import AbstractBounds
-from icgd.certificates.certificate import Certificate
-from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.proof import (
+from icgd.certificates.balls import (
     Proof,
     Sources,
     prove,
     require_elsewhere,
     require_provable,
 )
+from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.registry import bounds_of
+from icgd.certificates.report import Certificate
 from icgd.constructions.cot_network import for_depth
 from icgd.errors import (
     ConstructionError,
@@ -33,7 +33,7 @@ from icgd.errors import (
     OverflowedRunError,
 )
 from icgd.facts import shown
-from icgd.layers.transformer import Transformer
+from icgd.layers import Transformer
 from icgd.memory import require_memory
 from icgd.problems.data import as_task, checked_task, dtype_named
 from icgd.problems.problem import Problem
@@ -46,7 +46,7 @@ from icgd.program.stack import StackProgram
 from icgd.torch_modes import own_modes
 from icgd.warn import warn
 from icgd.weights import files
-from icgd.weights.summary import Summary, summarise
+from icgd.weights.sizes import Summary, summarise
 
 STORED_WEIGHTS = 2**28
 """The most bytes of dense weights that `save` stores by default."""

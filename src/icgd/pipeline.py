@@ -8,13 +8,12 @@ from typing import Any
 import torch
 
 from icgd.backends.run import OnProgress
-from icgd.certificates import measured
-from icgd.certificates.certificate import Report
+from icgd.certificates import report as measured
+from icgd.certificates.balls import require_enclosable, rigorous_trajectory
 from icgd.certificates.guarantee import Guarantee, check_guarantee
-from icgd.certificates.linear_bound import LinearBounds
-from icgd.certificates.near_kinks import near_kinks
-from icgd.certificates.network import at_end, prediction_errors
-from icgd.certificates.rigorous import require_enclosable, rigorous_trajectory
+from icgd.certificates.linear import LinearBounds
+from icgd.certificates.network import at_end, near_kinks, prediction_errors
+from icgd.certificates.report import Report
 from icgd.choice import choose
 from icgd.compiled import Compiled, run_checked
 from icgd.constructions.base import AbstractConstruction

@@ -12,8 +12,7 @@ from math import inf
 
 from torch import Tensor
 
-from icgd.certificates.near_kinks import near_kinks
-from icgd.certificates.network import at_end
+from icgd.certificates.network import at_end, near_kinks
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.errors import DataError, SettingError, ToleranceError, UnknownNameError

@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from icgd.approximation.bends import by_bends, fit_bends, kinked_slope
-from icgd.problems.activations import LEAKY_RELU
+from icgd.approximation.ridge import by_bends, fit_bends, kinked_slope
+from icgd.problems.activations import LEAKY_RELU, UNIT_ACTIVATIONS, bending_activations
 from icgd.problems.functions import KinkedFunction
 from icgd.problems.losses import CLIP
-from icgd.problems.unit_activations import UNIT_ACTIVATIONS, bending_activations
-from icgd.program.ridge import Band, RidgeSum, RidgeUnit
+from icgd.program.functions import Band, RidgeSum, RidgeUnit
 from tests.approximation.yardsticks import evaluate
 
 RELUS = (RidgeUnit((2.0, 1.0), -0.5, 3.0), RidgeUnit((-1.0, 0.0), 0.25, -1.0))

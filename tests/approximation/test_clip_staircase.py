@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from icgd.approximation.clip_staircase import Step, clip_staircase
-from icgd.approximation.ridge_proof import units_of
-from icgd.approximation.soft_clip import SoftClip
-from icgd.program.ridge import RidgeSum
+from icgd.approximation.clipping import SoftClip, Step, clip_staircase
+from icgd.approximation.ridge import units_of
+from icgd.program.functions import RidgeSum
 
 FAR = 27.6
 

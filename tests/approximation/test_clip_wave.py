@@ -5,9 +5,9 @@ from math import pi, sqrt
 import pytest
 import torch
 
-from icgd.approximation.clip_wave import clip_wave
-from icgd.approximation.ridge_proof import units_of
-from icgd.program.ridge import RidgeSum
+from icgd.approximation.clipping import clip_wave
+from icgd.approximation.ridge import units_of
+from icgd.program.functions import RidgeSum
 
 
 @pytest.mark.parametrize(

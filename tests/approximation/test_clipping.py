@@ -8,8 +8,8 @@ import torch
 
 from icgd.approximation.clipping import BANDS, SMALLEST_BOUND, fit_clip
 from icgd.errors import SettingError, UnsupportedActivationError
-from icgd.problems.unit_activations import UNIT_ACTIVATIONS
-from icgd.program.ridge import RidgeSum
+from icgd.problems.activations import UNIT_ACTIVATIONS
+from icgd.program.functions import RidgeSum
 from tests.approximation.yardsticks import evaluate
 
 SINGLE = 2.0**-24

@@ -5,7 +5,7 @@ from math import exp
 import pytest
 import torch
 
-from icgd.approximation.corner_halving import (
+from icgd.approximation.clipping import (
     Halving,
     halving_of,
     periodic_error,

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from icgd.approximation.gate import fit_gate
+from icgd.approximation.ridge import fit_gate
 from icgd.errors import SettingError
-from icgd.problems.unit_activations import UNIT_ACTIVATIONS
-from icgd.program.ridge import RidgeSum, RidgeUnit
+from icgd.problems.activations import UNIT_ACTIVATIONS
+from icgd.program.functions import RidgeSum, RidgeUnit
 from tests.approximation.yardsticks import evaluate
 
 SINGLE = 2.0**-24

@@ -7,7 +7,7 @@ from flint import arb, ctx
 from icgd.approximation.grid_mean import OFFSET_ROUNDING, _beyond, line, log_factorial, mean_of_link
 from icgd.approximation.lattice import MOST_POINTS
 from icgd.errors import SettingError
-from icgd.problems.links import LINKS
+from icgd.problems.linear_model import LINKS
 from icgd.program.functions import GridMean
 from tests.certificates.exact_step import MEANS
 

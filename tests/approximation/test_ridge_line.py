@@ -3,15 +3,20 @@
 import pytest
 import torch
 
-from icgd.approximation import ridge_line
-from icgd.approximation.ridge_line import LARGEST_COEFFICIENT, fit_line
-from icgd.approximation.ridge_proof import units_of
-from icgd.approximation.ridge_sum import SQUARE
-from icgd.problems.activations import IDENTITY_FUNCTION, LEAKY_RELU, RELU, SIGMOID, SILU, TANH
+from icgd.approximation import ridge as ridge_line
+from icgd.approximation.ridge import LARGEST_COEFFICIENT, SQUARE, fit_line, units_of
+from icgd.problems.activations import (
+    IDENTITY_FUNCTION,
+    LEAKY_RELU,
+    RELU,
+    SIGMOID,
+    SILU,
+    TANH,
+    UNIT_ACTIVATIONS,
+)
 from icgd.problems.functions import ScalarFunction
 from icgd.problems.losses import CLIP, DOUBLE
-from icgd.problems.unit_activations import UNIT_ACTIVATIONS
-from icgd.program.ridge import RidgeSum, RidgeUnit
+from icgd.program.functions import RidgeSum, RidgeUnit
 
 
 def sampled_error(

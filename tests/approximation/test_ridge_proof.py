@@ -5,8 +5,8 @@ from math import exp, inf, tanh
 import pytest
 import torch
 
-from icgd.approximation import ridge_proof
-from icgd.approximation.ridge_proof import (
+from icgd.approximation import ridge as ridge_proof
+from icgd.approximation.ridge import (
     Profile,
     joined,
     proved_error,
@@ -16,7 +16,7 @@ from icgd.approximation.ridge_proof import (
 from icgd.errors import UnknownNameError
 from icgd.problems.activations import IDENTITY_FUNCTION, RELU, TANH
 from icgd.problems.functions import KinkedFunction
-from icgd.program.ridge import RidgeSum, RidgeUnit
+from icgd.program.functions import RidgeSum, RidgeUnit
 
 ZERO = KinkedFunction("zero", torch.zeros_like, (), (0.0,))
 SPIKE = KinkedFunction(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from icgd.approximation.ridge_sum import (
+from icgd.approximation.ridge import (
     accurate,
     fit_loss_slope,
     fit_product,
@@ -13,7 +13,7 @@ from icgd.approximation.ridge_sum import (
 from icgd.errors import SettingError, UnknownNameError, UnsupportedActivationError
 from icgd.problems.activations import IDENTITY_FUNCTION, RELU, TANH
 from icgd.problems.losses import LOSSES
-from icgd.program.ridge import RidgeSum
+from icgd.program.functions import RidgeSum
 from tests.approximation.yardsticks import evaluate
 
 

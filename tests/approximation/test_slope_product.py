@@ -5,11 +5,10 @@ from itertools import pairwise
 import pytest
 import torch
 
-from icgd.approximation.ridge_proof import units_of
-from icgd.approximation.slope_product import by_quotient, quotient_of
+from icgd.approximation.ridge import by_quotient, quotient_of, units_of
 from icgd.problems.activations import GELU, SIGMOID, TANH
 from icgd.problems.functions import SmoothFunction
-from icgd.program.ridge import RidgeSum
+from icgd.program.functions import RidgeSum
 
 DOUBLE, SINGLE = 2.0**-53, 2.0**-24
 

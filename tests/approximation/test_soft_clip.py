@@ -5,14 +5,14 @@ from math import log, pi, sqrt
 import pytest
 import torch
 
-from icgd.approximation.soft_clip import (
+from icgd.approximation.clipping import (
     SoftClip,
     logarithm_of_far,
     logistic_corner,
     moved_by_rounding,
     normal_corner,
 )
-from icgd.program.ridge import RidgeUnit
+from icgd.program.functions import RidgeUnit
 
 
 @pytest.mark.parametrize("x", [0.0, 0.5, 2.0, 6.0])

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from icgd.approximation.lattice import Lattice
-from icgd.approximation.ridge_proof import units_of
+from icgd.approximation.ridge import units_of
 from icgd.problems.functions import SmoothFunction
-from icgd.program.ridge import RidgeSum
+from icgd.program.functions import RidgeSum
 
 
 def choose_lattice(reach: float, accuracy: float) -> Lattice:

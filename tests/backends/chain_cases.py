@@ -6,7 +6,7 @@ from icgd.constructions.cot_network import CotNetwork
 from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram

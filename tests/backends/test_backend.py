@@ -1,9 +1,9 @@
 import pytest
 
 import icgd
-from icgd.backends.backend import AbstractBackend
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
+from icgd.backends.run import AbstractBackend
 from icgd.errors import ProgramError
 from icgd.program.program import AbstractProgram
 from tests import cases, linear_cases

@@ -16,8 +16,7 @@ from icgd.errors import (
 )
 from icgd.problems.data import as_task
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
-from icgd.problems.optimisers.momentum_step import MomentumStep
+from icgd.problems.optimisers import GradientStep, MomentumStep
 from icgd.problems.oracles import network
 from icgd.problems.task import Task
 from tests.backends.chain_cases import problem_of, program_of, task_of

@@ -1,6 +1,6 @@
 import torch
 
-from icgd.backends.chain_dense import DenseGenerator
+from icgd.backends.chain import DenseGenerator
 from icgd.problems.mlp import MLP
 from tests.backends.chain_cases import problem_of, program_of
 

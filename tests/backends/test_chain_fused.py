@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from icgd.backends.chain_dense import DenseGenerator
-from icgd.backends.chain_fused import FusedGenerator
+from icgd.backends.chain import DenseGenerator, FusedGenerator
 from icgd.backends.recorder import recorded_block
 from icgd.problems.mlp import MLP
 from tests.backends.chain_cases import problem_of, program_of

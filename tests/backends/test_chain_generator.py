@@ -7,7 +7,7 @@ from icgd.errors import OverflowedRunError
 from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from tests.backends.chain_cases import program_of
 

@@ -10,7 +10,7 @@ import icgd
 from icgd.backends import dense
 from icgd.backends.dense import DenseBackend, build_transformer
 from icgd.errors import PrecisionWarning, SizeError
-from icgd.weights.summary import summarise
+from icgd.weights.sizes import summarise
 from tests import cases, machines
 from tests.cases import build
 from tests.contracts.backend import RELU_STACK, BackendContract

@@ -1,8 +1,8 @@
 from functools import cache
 
-from icgd.backends.dense_stack import DenseStack
+from icgd.backends.dense import DenseStack
 from icgd.backends.run import RunOptions
-from icgd.layers.transformer import Transformer
+from icgd.layers import Transformer
 from icgd.problems.task import Task
 from icgd.weights.lowering import lower_program
 from tests.backends.test_fused_stack import CASE

@@ -8,9 +8,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.backends.driver import Kept, drive
-from icgd.backends.executor import AbstractExecutor
-from icgd.backends.run import Run, RunOptions
+from icgd.backends.run import AbstractExecutor, Kept, Run, RunOptions, drive
 from icgd.errors import InterruptedRunError, OverflowedRunError
 from icgd.problems.task import Task
 from tests.contracts.executor import Steps

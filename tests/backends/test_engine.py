@@ -9,8 +9,7 @@ import icgd
 from icgd.backends import recorder
 from icgd.backends.dense import DenseBackend
 from icgd.backends.engine import Engine, perform
-from icgd.backends.fused import FusedBackend
-from icgd.backends.fused_stack import Aside, _Training
+from icgd.backends.fused import Aside, FusedBackend, _Training
 from icgd.backends.operations import Units
 from icgd.backends.recorder import Recorder, Tokens, is_computed_as_such, recorded_steps
 from icgd.constructions.recursion import Recursion

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from icgd.backends.executor import AbstractExecutor
+from icgd.backends.run import AbstractExecutor
 
 
 class Idle(AbstractExecutor[None]):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.backends.fused_stack import STEPS_BETWEEN, FusedStack
+from icgd.backends.fused import STEPS_BETWEEN, FusedStack
 from icgd.backends.run import RunOptions
 from icgd.problems.task import Task
 from tests import cases

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from icgd.backends.groups import in_groups, joined, run_in_groups
-from icgd.backends.run import PLAIN, Run, RunOptions
+from icgd.backends.run import PLAIN, Run, RunOptions, in_groups, joined, run_in_groups
 from icgd.errors import InterruptedRunError
 from icgd.problems.task import Task
 
@@ -69,7 +68,7 @@ def test_an_interruption_of_the_only_group_is_that_of_its_run():
 
 
 def test_an_interruption_between_groups_loses_nothing(monkeypatch):
-    monkeypatch.setattr("icgd.backends.groups.joined", lambda runs: tries.pop(0)(runs))
+    monkeypatch.setattr("icgd.backends.run.joined", lambda runs: tries.pop(0)(runs))
 
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt

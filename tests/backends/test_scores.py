@@ -3,10 +3,10 @@ from math import nan
 import pytest
 import torch
 
-from icgd.backends.scores import linear_scores, read_point, require_scores
+from icgd.backends.prompt import linear_scores, read_point, require_scores
 from icgd.errors import OverflowedRunError
-from icgd.program.grid_instructions import PredictMean
 from icgd.program.layout import Layout, Role, Slot
+from icgd.program.linear_instructions import PredictMean
 
 
 def test_scores_are_products_and_the_intercept():

@@ -8,17 +8,16 @@ import torch
 
 import icgd
 from icgd.backends.chain import GENERATORS, run_chain
-from icgd.certificates.chain_bound import BlockEnclosures, ChainBounds
+from icgd.certificates.chain import BlockEnclosures, ChainBounds
 from icgd.certificates.enclosures import Arithmetic, Enclosure
 from icgd.certificates.intervals import Interval
-from icgd.certificates.measured import stepwise_errors, trajectory_errors
-from icgd.certificates.near_kinks import near_kinks
+from icgd.certificates.network import near_kinks
+from icgd.certificates.report import stepwise_errors, trajectory_errors
 from icgd.constructions.cot_network import CotNetwork
 from icgd.errors import SizeError
 from icgd.problems.data import as_task
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
-from icgd.problems.optimisers.momentum_step import MomentumStep
+from icgd.problems.optimisers import GradientStep, MomentumStep
 from tests.backends.chain_cases import problem_of, program_of, task_of
 
 RELU = problem_of(MLP((3, 4, 2), "relu", biases=True))
@@ -266,7 +265,7 @@ def test_many_rounds_are_bounded_as_if_they_were_followed(monkeypatch):
         problem, program_of(problem, 150), Arithmetic.of(torch.float64, 5, "fused")
     )
     found = bounds.domain().trajectory
-    monkeypatch.setattr("icgd.certificates.chain_bound.STEPS_ONE_BY_ONE", 150)
+    monkeypatch.setattr("icgd.certificates.chain.STEPS_ONE_BY_ONE", 150)
     followed = bounds.domain().trajectory
     assert followed <= found <= 1.5 * followed
 

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 import icgd
-from icgd.certificates.closed_form import closed_form_step, step_lipschitz, table_step
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.network import StackBounds
+from icgd.certificates.network import StackBounds, closed_form_step, step_lipschitz, table_step
 from icgd.errors import ProgramError
 from tests.bare_oracles import on_network
 from tests.cases import make_case

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import icgd
-from icgd.approximation.class_sums import fit_exponential, fit_reciprocal
 from icgd.approximation.lattice import identity, line_lattice
-from icgd.approximation.ridge_sum import fit_product, fit_ridge_sum, fit_slope_product
+from icgd.approximation.relu_sum import fit_exponential, fit_reciprocal
+from icgd.approximation.ridge import fit_product, fit_ridge_sum, fit_slope_product
 from icgd.backends.prompt import split_parameters
 from icgd.backends.registry import BACKENDS
 from icgd.backends.run import RunOptions
@@ -20,9 +20,9 @@ from icgd.certificates.enclosures import Arithmetic, Enclosure, ridge_error
 from icgd.certificates.intervals import ROOM, Interval
 from icgd.constructions.registry import construction_named
 from icgd.problems.activations import IDENTITY_FUNCTION, RELU, TANH
-from icgd.problems.class_functions import capped_exponential
+from icgd.problems.catalog import capped_exponential
 from icgd.problems.mlp import MLP
-from icgd.program.class_instructions import MapDifferences, MapRowSums, ShareClasses
+from icgd.program.functions import Band, RidgeSum
 from icgd.program.instructions import (
     ONE,
     PROBES,
@@ -36,10 +36,19 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.meaning import PerStep
-from icgd.program.norm_instructions import Covary, ScaleCentred, centring
+from icgd.program.network_instructions import (
+    Assignment,
+    Covary,
+    MapDifferences,
+    MapRowSums,
+    Recombine,
+    ScaleCentred,
+    ShareClasses,
+    TakeTurns,
+    centring,
+)
 from icgd.program.program import Layer
 from icgd.program.registers import SHARE
-from icgd.program.ridge import Band, RidgeSum
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import (
     ActivateUnits,
@@ -51,7 +60,6 @@ from icgd.program.unit_instructions import (
     StartJacobian,
     WipeByUnits,
 )
-from icgd.program.update_instructions import Assignment, Recombine, TakeTurns
 from tests.approximation.test_relu_sum import values
 from tests.cases import FEW, NARROW, Case, build, every_construction_on, make_case
 from tests.certificates.test_closed_form import problem

@@ -22,8 +22,8 @@ from icgd.certificates.abstract_bounds import AbstractBounds
 from icgd.compiled import Compiled
 from icgd.errors import IcgdError
 from icgd.problems.activations import ACTIVATIONS
-from icgd.problems.kernels import KERNELS
-from icgd.problems.links import LINKS
+from icgd.problems.kernel_machine import KERNELS
+from icgd.problems.linear_model import LINKS
 from icgd.problems.oracles.network import predict
 from icgd.problems.task import Task
 from tests.certificates.exact_step import (

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import icgd
-from icgd.certificates import measured
+from icgd.certificates import report as measured
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.functional_bound import FunctionBounds
+from icgd.certificates.functional import FunctionBounds
 from icgd.errors import OverflowedRunError, SizeError
-from icgd.problems import kernels
+from icgd.problems import kernel_machine as kernels
 from tests.cases import KERNEL_CASES
 
 DOUBLE = Arithmetic.of(torch.float64, 64, "dense")

@@ -7,7 +7,7 @@ import torch
 
 import icgd
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.functional_worst import Worst, known
+from icgd.certificates.functional import Worst, known
 
 DOUBLE = Arithmetic.of(torch.float64, 64, "dense")
 

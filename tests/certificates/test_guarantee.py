@@ -14,13 +14,12 @@ import icgd
 from icgd.backends.registry import BACKENDS
 from icgd.certificates.guarantee import Guarantee, InexactDescent, Outcome
 from icgd.errors import BoxWarning, DataError, SeparableDataError, SettingError
-from icgd.problems.curvature import Curvature, curvature, over_ball
-from icgd.problems.curvature import sized as sized_step
-from icgd.problems.linear_model import LinearModel
-from icgd.problems.links import LINKS
+from icgd.problems.linear_model import LINKS, LinearModel
 from icgd.problems.minimiser import find_minimiser
-from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.separable import separation
+from icgd.problems.spectrum import Curvature, curvature, over_ball
+from icgd.problems.spectrum import sized as sized_step
+from icgd.problems.steps import ProximalStep
 from tests.bare_oracles import on_linear_model as reference
 from tests.hostile_cases import CASES, hostile_problem
 from tests.linear_cases import compiled_of, data, problem_of, task_of

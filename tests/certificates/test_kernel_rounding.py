@@ -4,12 +4,15 @@ import pytest
 import torch
 
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.kernel_rounding import kernel_error, largest_kernel, worst_kernel_error
-from icgd.certificates.own_kernels import own_error
-from icgd.certificates.rounded_points import Rounded
-from icgd.problems import kernels
-from icgd.problems.kernel_machine import KernelHead
-from icgd.problems.kernels import KERNELS, register_kernel
+from icgd.certificates.functional import (
+    Rounded,
+    kernel_error,
+    largest_kernel,
+    own_error,
+    worst_kernel_error,
+)
+from icgd.problems import kernel_machine as kernels
+from icgd.problems.kernel_machine import KERNELS, KernelHead, register_kernel
 
 SINGLE = Arithmetic.of(torch.float32, 9, "dense")
 G = ((0.7, -0.3, 0.2), (0.1, 0.9, -0.4))

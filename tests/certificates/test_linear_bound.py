@@ -9,11 +9,11 @@ import torch
 
 import icgd
 from icgd.backends.registry import BACKENDS
+from icgd.certificates.balls import is_available
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.linear_bound import LinearBounds
-from icgd.certificates.rigorous import is_available
+from icgd.certificates.linear import LinearBounds
 from icgd.errors import ProgramError, SettingError, SizeError
-from icgd.problems.links import LINKS
+from icgd.problems.linear_model import LINKS
 from icgd.problems.mlp import MLP
 from tests.linear_cases import FISTA, HEAVY, PROBLEMS, compiled_of, data, problem_of, task_of
 
@@ -252,7 +252,7 @@ def test_steps_after_the_first_are_bounded_as_if_they_were_followed(kept, step_s
     problem = icgd.Problem(icgd.LinearModel(2), "matching", step, icgd.Domain(x=1.0, y=1.0))
     run = icgd.compile(problem, "cot-ridge", n_steps=1500)
     found = run.certificate().domain_trajectory
-    monkeypatch.setattr("icgd.certificates.linear_bound.STEPS_ONE_BY_ONE", 1500)
+    monkeypatch.setattr("icgd.certificates.linear.STEPS_ONE_BY_ONE", 1500)
     followed = run.certificate().domain_trajectory
     assert followed <= found <= followed * (1 + 1e-10)
 

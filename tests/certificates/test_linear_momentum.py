@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import icgd
-from icgd.certificates.linear_momentum import (
+from icgd.certificates.linear import (
     Kept,
+    Pair,
     affine_distances,
     apart,
     changes,
@@ -13,7 +14,6 @@ from icgd.certificates.linear_momentum import (
     is_affine,
     points_of,
 )
-from icgd.certificates.momentum_bound import Pair
 from tests.linear_cases import FISTA, data, problem_of
 
 UPDATE = icgd.ProximalStep(0.1, box=1.0, momentum=(0.0, 0.5, 0.25), nesterov=True)

@@ -3,8 +3,8 @@ from dataclasses import replace
 import torch
 
 import icgd
-from icgd.certificates.measured import coefficient_errors, stepwise_errors, trajectory_errors
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.certificates.report import coefficient_errors, stepwise_errors, trajectory_errors
+from icgd.problems.optimisers import GradientStep
 from tests.cases import SMALL, exact_step
 
 CASE = SMALL[0]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.certificates.momentum_bound import Motion, Pair, Responses, is_stable, multiplied
+from icgd.certificates.linear import Motion, Pair, Responses, is_stable, multiplied
 
 EIGENVALUES = torch.tensor([0.1, 1.0, 4.0], dtype=torch.float64)
 

@@ -28,7 +28,7 @@ from icgd.constructions.registry import construction_named
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
 from icgd.program.layout import Role
-from icgd.program.update_instructions import Recombine
+from icgd.program.network_instructions import Recombine
 from icgd.weights.lowering import lower_program
 from tests.cases import batch_of, build, exact_step, make_case, tasks_of
 

@@ -9,10 +9,9 @@ import torch
 
 import icgd
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.own_kernels import largest_own, own_error, worst_own_error
-from icgd.certificates.rounded_points import Rounded
+from icgd.certificates.functional import Rounded, largest_own, own_error, worst_own_error
 from icgd.errors import EstimateWarning, KernelError, ToleranceError
-from icgd.problems import kernels
+from icgd.problems import kernel_machine as kernels
 from icgd.problems.kernel_machine import KernelHead
 
 PRECISIONS = ["float64", "float32"]

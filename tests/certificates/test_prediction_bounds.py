@@ -9,7 +9,6 @@ import torch
 import icgd
 from icgd import facts
 from icgd.backends.registry import BACKENDS
-from icgd.certificates.certificate import Verdict
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.network import (
     at_end,
@@ -17,9 +16,10 @@ from icgd.certificates.network import (
     of_table,
     prediction_errors,
 )
+from icgd.certificates.report import Verdict
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import ProgramError
-from icgd.problems.links import LINKS
+from icgd.problems.linear_model import LINKS
 from icgd.problems.mlp import MLP
 from tests import linear_cases
 from tests.backends import chain_cases

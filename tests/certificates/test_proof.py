@@ -3,8 +3,8 @@ import json
 import pytest
 
 import icgd
-from icgd.certificates import rigorous
-from icgd.certificates.proof import Sources, rounded_up
+from icgd.certificates import balls as rigorous
+from icgd.certificates.balls import Sources, rounded_up
 from icgd.errors import DataError, FileError, MissingExtraError, ProofError
 from tests.cases import make_case
 

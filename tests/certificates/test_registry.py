@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import icgd
-from icgd.certificates.chain_bound import ChainBounds
+from icgd.certificates.chain import ChainBounds
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.functional_bound import FunctionBounds
-from icgd.certificates.linear_bound import LinearBounds
+from icgd.certificates.functional import FunctionBounds
+from icgd.certificates.linear import LinearBounds
 from icgd.certificates.network import StackBounds
 from icgd.certificates.registry import BOUNDS, bounds_of
 from icgd.constructions.registry import CONSTRUCTIONS

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.rounded_points import Rounded, moved_error, sizes_of
+from icgd.certificates.functional import Rounded, moved_error, sizes_of
 from icgd.problems.kernel_machine import KernelHead
 
 SINGLE = Arithmetic.of(torch.float32, 9, "dense")

@@ -20,8 +20,8 @@ from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
-from icgd.problems.updates import FunctionalStep
+from icgd.problems.optimisers import GradientStep
+from icgd.problems.steps import FunctionalStep
 from tests.cli.files import PROBLEM
 
 

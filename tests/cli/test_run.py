@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 import icgd
-from icgd.backends.fused_stack import FusedStack
+from icgd.backends.fused import FusedStack
 from icgd.cli.show import plain
 from icgd.problems.convergence import convergence
 from icgd.problems.oracles import network

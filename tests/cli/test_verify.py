@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.problems import kernels
+from icgd.problems import kernel_machine as kernels
 from tests.cli.files import PROBLEM, compiled_run, listing, write_all
 from tests.cli.test_run import FILES, QUERIES, X, Y
 

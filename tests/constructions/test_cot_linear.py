@@ -8,7 +8,7 @@ import pytest
 import icgd
 from icgd.constructions.cot_linear import score_reach
 from icgd.errors import SettingError, UnsupportedProblemError
-from icgd.problems.links import LINKS
+from icgd.problems.linear_model import LINKS
 from icgd.problems.mlp import MLP
 from icgd.program.layout import Role
 from tests.bare_oracles import on_linear_model

@@ -20,11 +20,9 @@ from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.adam_step import AdamStep
-from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
-from icgd.problems.optimisers.momentum_step import MomentumStep
+from icgd.problems.optimisers import AbstractGradientStep, AdamStep, GradientStep, MomentumStep
 from icgd.problems.problem import Problem
-from icgd.problems.updates import FunctionalStep
+from icgd.problems.steps import FunctionalStep
 from icgd.program.chain import ChainProgram
 from icgd.program.chain_instructions import MarkFlat, MultiplyMatrices
 from icgd.program.instructions import Instruction

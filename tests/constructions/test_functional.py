@@ -8,7 +8,7 @@ import pytest
 import icgd
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, ToleranceError, UnsupportedProblemError
-from icgd.problems import kernels
+from icgd.problems import kernel_machine as kernels
 from tests.cases import KERNEL_CASES, SMALL
 
 GOLDEN = Path(__file__).parents[1] / "golden"

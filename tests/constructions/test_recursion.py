@@ -17,9 +17,9 @@ from icgd.errors import (
     UnsupportedActivationError,
     UnsupportedProblemError,
 )
+from icgd.problems.activations import UNIT_ACTIVATIONS
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.program.check import check_program
 from icgd.program.layout import Role
 from icgd.program.registry import from_data

@@ -20,7 +20,7 @@ from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.program.instructions import ApplyUnits, MapSlots
 from icgd.program.stack import StackProgram

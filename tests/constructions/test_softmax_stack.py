@@ -21,10 +21,9 @@ from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.program.check import check_program
-from icgd.program.class_instructions import ShareClasses
 from icgd.program.functions import LatticeFunction
 from icgd.program.instructions import (
     AddGradient,
@@ -35,6 +34,7 @@ from icgd.program.instructions import (
     MapSlots,
     Project,
 )
+from icgd.program.network_instructions import ShareClasses
 from icgd.program.stack import StackProgram
 from tests import cases
 from tests.cases import make_case

@@ -3,7 +3,7 @@ from math import comb, isclose, log10
 import pytest
 
 import icgd
-from icgd.constructions.table_size import in_words, table_size
+from icgd.constructions.universal import in_words, table_size
 from icgd.errors import SettingError
 
 

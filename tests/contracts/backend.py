@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 import icgd
-from icgd.backends.backend import AbstractBackend
-from icgd.backends.run import Run, RunOptions
+from icgd.backends.run import AbstractBackend, Run, RunOptions
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS

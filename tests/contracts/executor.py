@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from icgd.backends import driver
-from icgd.backends.driver import drive
-from icgd.backends.executor import AbstractExecutor
-from icgd.backends.run import Run, RunOptions
+from icgd.backends import run as driver
+from icgd.backends.run import AbstractExecutor, Run, RunOptions, drive
 from icgd.errors import InterruptedRunError, OverflowedRunError
 from icgd.problems.oracles.oracle import overflowed
 from icgd.problems.task import Task

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 import icgd
-from icgd.backends.backend import AbstractBackend
-from icgd.backends.run import Run, RunOptions
+from icgd.backends.run import AbstractBackend, Run, RunOptions
 from icgd.problems.task import Task
 from tests.cases import KERNEL_CASES, Case, over, tasks_of
 

@@ -12,7 +12,7 @@ from sklearn.kernel_ridge import KernelRidge
 import icgd
 from icgd.backends.registry import BACKENDS
 from icgd.errors import DivergenceWarning
-from icgd.problems.updates import best_constant_step
+from icgd.problems.steps import best_constant_step
 from tests.cases import KERNEL_CASES, Case, over
 
 on_every_backend = pytest.mark.parametrize("backend", BACKENDS)

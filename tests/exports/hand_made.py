@@ -8,9 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from icgd.compiled import Compiled
-from icgd.layers.mlp import MLPLayer
-from icgd.layers.softmax_attention import SoftmaxAttention
-from icgd.layers.transformer import Transformer
+from icgd.layers import MLPLayer, SoftmaxAttention, Transformer
 from icgd.problems.data import dtype_named
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.layout import Layout, Role, Slot

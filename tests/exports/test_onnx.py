@@ -23,9 +23,9 @@ from icgd.errors import (
 )
 from icgd.exports import onnx as exports
 from icgd.exports.onnx import export_onnx, run_onnx
-from icgd.layers.transformer import Transformer
+from icgd.layers import Transformer
+from icgd.problems.activations import UNIT_ACTIVATIONS
 from icgd.problems.problem import Problem
-from icgd.problems.unit_activations import UNIT_ACTIVATIONS
 from icgd.program.registry import from_data
 from tests import cases
 from tests.cases import build

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from icgd.layers import attention
-from icgd.layers.activation_attention import ActivationAttention
+from icgd import layers as attention
+from icgd.layers import ActivationAttention
 
 
 def heads(n_heads: int = 3, d_model: int = 5, d_head: int = 2, seed: int = 0) -> list[torch.Tensor]:

@@ -1,6 +1,6 @@
 import pytest
 
-from icgd.layers.attention import AbstractAttention
+from icgd.layers import AbstractAttention
 from tests.layers.test_activation_attention import heads
 
 

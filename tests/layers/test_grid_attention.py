@@ -3,7 +3,7 @@ from math import exp
 import pytest
 import torch
 
-from icgd.layers.grid_attention import GridAttention
+from icgd.layers import GridAttention
 from tests.layers.test_activation_attention import heads, stream
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from icgd.layers.kernel_attention import Itself, KernelAttention
+from icgd.layers import Itself, KernelAttention
 
 
 def weights(n_heads: int, seed: int = 0) -> list[torch.Tensor]:

@@ -1,6 +1,6 @@
 import torch
 
-from icgd.layers.mlp import MLPLayer
+from icgd.layers import MLPLayer
 
 
 def weights(seed: int = 0) -> list[torch.Tensor]:

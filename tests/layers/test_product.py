@@ -1,6 +1,6 @@
 import torch
 
-from icgd.layers.product import ProductLayer
+from icgd.layers import ProductLayer
 
 
 def heads(seed: int = 0) -> list[torch.Tensor]:

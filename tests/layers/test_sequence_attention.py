@@ -2,8 +2,8 @@ from math import exp
 
 import torch
 
-from icgd.layers import attention
-from icgd.layers.sequence_attention import SequenceAttention
+from icgd import layers as attention
+from icgd.layers import SequenceAttention
 from tests.layers.test_activation_attention import heads, stream
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from icgd.layers.softmax_attention import SoftmaxAttention
+from icgd.layers import SoftmaxAttention
 from tests.layers.test_activation_attention import heads, stream
 
 

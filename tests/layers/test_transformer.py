@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from icgd.layers.transformer import Transformer
+from icgd.layers import Transformer
 
 
 class Affine(nn.Module):

@@ -50,7 +50,7 @@ def test_nesterov_has_the_rate_that_is_known_for_quadratic_problems(condition):
 def test_where_descent_needs_the_condition_momentum_needs_its_root():
     values = eigenvalues(1e4)
     ends = (LOW, LOW * 1e4)
-    step = icgd.problems.updates.best_constant_step(*ends)
+    step = icgd.problems.steps.best_constant_step(*ends)
     plain = growth(icgd.FunctionalStep(step), values, 1000).max()
     assert plain > 0.8
     assert growth(icgd.heavy_ball(*ends), values, 1000).max() < 1e-5

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from icgd.errors import SettingError
-from icgd.problems import curvature as module
-from icgd.problems.curvature import (
+from icgd.problems import spectrum as module
+from icgd.problems.linear_model import LINKS, LinearModel
+from icgd.problems.spectrum import (
     Curvature,
     common,
     curvature,
@@ -14,9 +15,7 @@ from icgd.problems.curvature import (
     over_box,
     spanned,
 )
-from icgd.problems.linear_model import LinearModel
-from icgd.problems.links import LINKS
-from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.steps import ProximalStep
 from tests.bare_oracles import on_linear_model as reference
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -20,8 +20,7 @@ from icgd.problems.data import (
 )
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
-from icgd.problems.optimisers.momentum_step import MomentumStep
+from icgd.problems.optimisers import GradientStep, MomentumStep
 from icgd.problems.problem import Problem
 
 PROBLEM = Problem(MLP((3, 4, 1)), "squared", GradientStep(0.1, 3.0), Domain(4.0, 2.0))

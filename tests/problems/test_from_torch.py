@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 
 import icgd
 from icgd.errors import BoxWarning, IcgdError, SettingError, UnreadableError
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 
 N_STEPS = 20
 PLAIN = partial(SGD, lr=0.1)

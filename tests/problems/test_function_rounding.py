@@ -12,7 +12,7 @@ import torch
 from flint import arb, ctx
 from torch import Tensor
 
-from icgd.approximation.ridge_sum import SQUARE
+from icgd.approximation.ridge import SQUARE
 from icgd.problems.activations import (
     COIN_ENTROPY,
     GELU,
@@ -22,11 +22,11 @@ from icgd.problems.activations import (
     SILU,
     SOFTPLUS,
     TANH,
+    UNIT_ACTIVATIONS,
 )
 from icgd.problems.catalog import FUNCTIONS
-from icgd.problems.function_rounding import EXACT, FUNCTION_ROUNDING, LEAST_NUMBERS, rounding_of
-from icgd.problems.links import EXP, LINKS
-from icgd.problems.unit_activations import UNIT_ACTIVATIONS
+from icgd.problems.functions import EXACT, FUNCTION_ROUNDING, LEAST_NUMBERS, rounding_of
+from icgd.problems.linear_model import EXP, LINKS
 
 Real = Callable[[arb], arb]
 

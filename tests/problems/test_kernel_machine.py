@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from icgd.errors import KernelError, SettingError
-from icgd.problems.kernel_machine import KernelHead, KernelMachine
-from icgd.problems.kernels import register_kernel
+from icgd.problems.kernel_machine import KernelHead, KernelMachine, register_kernel
 from icgd.problems.spectrum import spectrum
 
 X = torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)

@@ -10,8 +10,8 @@ from sklearn.gaussian_process.kernels import Matern
 from sklearn.metrics import pairwise
 
 from icgd.errors import KernelError, SettingError, UnknownNameError
-from icgd.problems import kernels
-from icgd.problems.kernels import KERNELS, kernel_named, register_kernel
+from icgd.problems import kernel_machine as kernels
+from icgd.problems.kernel_machine import KERNELS, kernel_named, register_kernel
 
 U = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 W = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

@@ -7,7 +7,7 @@ import torch
 from scipy.special import spence
 
 from icgd.errors import UnknownNameError
-from icgd.problems.links import EXP, LINKS, link_named
+from icgd.problems.linear_model import EXP, LINKS, link_named
 
 # No further: probit's slope underflows beyond, poisson's values grow to 1e8.
 LINE = torch.linspace(-18.0, 18.0, 4001, dtype=torch.float64)

@@ -11,8 +11,7 @@ from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, PoissonR
 
 from icgd.errors import SeparableDataError
 from icgd.problems.domain import Domain
-from icgd.problems.linear_model import LinearModel
-from icgd.problems.links import LINKS
+from icgd.problems.linear_model import LINKS, LinearModel
 from icgd.problems.minimiser import (
     accuracy,
     find_minimiser,
@@ -25,8 +24,8 @@ from icgd.problems.minimiser import (
     units,
 )
 from icgd.problems.oracles.linear import LinearOracle
-from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.separable import separation
+from icgd.problems.steps import ProximalStep
 from icgd.problems.task import Task
 from tests.hostile_cases import CASES, FLAT, hostile
 from tests.precise import Precise, at_most, exactly

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from icgd.errors import SettingError
-from icgd.problems.momentum import (
+from icgd.problems.steps import (
     as_momentum,
     entry_of,
     fista_momenta,

@@ -9,10 +9,9 @@ from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.losses import HUBER
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.updates import FunctionalStep
+from icgd.problems.steps import FunctionalStep, ProximalStep
 from tests import cases
 from tests.cases import over
 

@@ -3,7 +3,7 @@
 import pytest
 
 from icgd.errors import SettingError
-from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.steps import ProximalStep
 
 
 def test_the_step_size_may_be_left_to_the_data():

@@ -10,8 +10,8 @@ from sklearn.datasets import load_breast_cancer
 
 from icgd.errors import SeparableDataError
 from icgd.problems.linear_model import LinearModel
-from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.separable import require_minimiser, separation
+from icgd.problems.steps import ProximalStep
 from tests.bare_oracles import on_linear_model as reference
 
 PLAIN = ProximalStep()

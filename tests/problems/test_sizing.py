@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from icgd.errors import DataError, SettingError
-from icgd.problems.curvature import curvature
+from icgd.problems.convergence import allowed_scores, sized_problem
 from icgd.problems.domain import Domain
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.sizing import allowed_scores, sized_problem
+from icgd.problems.spectrum import curvature
+from icgd.problems.steps import ProximalStep
 
 X = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
 

@@ -6,7 +6,7 @@ import torch
 import icgd
 from icgd.errors import DataError, DivergenceWarning, KernelError, SettingError
 from icgd.problems import spectrum as module
-from icgd.problems.kernels import KERNELS
+from icgd.problems.kernel_machine import KERNELS
 from icgd.problems.spectrum import Divergence, Spectrum, divergence, growth, spectrum
 
 LINE = torch.diag(torch.tensor([1.0, 2.0, 3.0])).double()

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from icgd.errors import UnknownNameError, UnsupportedActivationError
-from icgd.problems.unit_activations import (
+from icgd.problems.activations import (
     UNIT_ACTIVATIONS,
     bending_activations,
     unit_activation_named,

@@ -8,8 +8,8 @@ import torch
 import icgd
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
-from icgd.problems.optimisers.gradient_step import GradientStep
-from icgd.problems.updates import FunctionalStep, best_constant_step, chebyshev_steps
+from icgd.problems.optimisers import GradientStep
+from icgd.problems.steps import FunctionalStep, best_constant_step, chebyshev_steps
 
 A = ((1.0, 2.0), (3.0, 4.0))
 HEAD = KernelHead("rbf", A)

@@ -4,7 +4,7 @@ import pytest
 
 from icgd.errors import ProgramError
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.program.chain import ChainProgram
 from icgd.program.chain_instructions import (
     CopyWhere,

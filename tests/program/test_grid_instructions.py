@@ -4,7 +4,7 @@ import pytest
 
 from icgd.errors import ProgramError
 from icgd.program.check import check_program
-from icgd.program.grid_instructions import (
+from icgd.program.linear_instructions import (
     DecaySlot,
     DescendExamples,
     PredictMean,

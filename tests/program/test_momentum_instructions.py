@@ -1,6 +1,6 @@
 from icgd.program.instructions import LayerKind
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.momentum_instructions import MoveByVelocity, ShrinkMoved
+from icgd.program.linear_instructions import MoveByVelocity, ShrinkMoved
 from icgd.program.shape_rules import shape_problem
 
 SLOTS = (Slot("w", (1, 2), Role.PARAMETER), Slot("v", (1, 2), Role.VELOCITY))

@@ -5,7 +5,7 @@ import pytest
 import icgd
 from icgd.program.check import check_program
 from icgd.program.instructions import ONE, LayerKind, PullBack
-from icgd.program.norm_instructions import Covary, ScaleCentred
+from icgd.program.network_instructions import Covary, ScaleCentred
 from icgd.program.program import Layer
 from icgd.program.registry import from_data
 from icgd.program.shape_rules import shape_problem

@@ -1,6 +1,6 @@
 import pytest
 
-from icgd.program.ridge import Band, RidgeSum, RidgeUnit
+from icgd.program.functions import Band, RidgeSum, RidgeUnit
 
 UNITS = (RidgeUnit((0.5,), -1.0, 3.0), RidgeUnit((0.0,), 2.0, -4.0))
 LINE = RidgeSum("f", "relu", (6.0,), UNITS, 0.25)

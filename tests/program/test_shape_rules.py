@@ -1,9 +1,9 @@
 from dataclasses import replace
 
-from icgd.program.grid_instructions import PredictMean
 from icgd.program.instructions import ApplyUnits, ClipSlots, WipeSlots
 from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.layout import Layout, Role, Slot
+from icgd.program.linear_instructions import PredictMean
 from icgd.program.shape_rules import shape_problem
 from icgd.program.unit_instructions import ClipByUnits
 

@@ -3,11 +3,10 @@ from dataclasses import replace
 import pytest
 
 from icgd.errors import UnknownNameError
-from icgd.program.functions import LatticeFunction, ReluSum
+from icgd.program.functions import Band, LatticeFunction, ReluSum, RidgeSum
 from icgd.program.instructions import ClipSlots, LayerKind, MultiplySlots
 from icgd.program.layout import Layout
 from icgd.program.program import Layer
-from icgd.program.ridge import Band, RidgeSum
 from icgd.program.stack import StackProgram
 
 RELU = ReluSum("relu", -1.0, 1.0, 1.0, (0.0,), (0.0, 1.0), 0.0, 0.0, (0.0, 0.0))

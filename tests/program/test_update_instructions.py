@@ -6,11 +6,11 @@ import icgd
 from icgd.errors import ProgramError
 from icgd.program.check import check_program
 from icgd.program.instructions import Combination, LayerKind
+from icgd.program.network_instructions import Assignment, Recombine, TakeTurns
 from icgd.program.program import Layer
 from icgd.program.registry import from_data
 from icgd.program.shape_rules import shape_problem
 from icgd.program.stack import StackProgram
-from icgd.program.update_instructions import Assignment, Recombine, TakeTurns
 
 MOVED = Assignment(Combination(("w", "g"), (1.0, -0.5)), "w", bound=2.0)
 KEPT = Assignment(Combination(("m", "g"), (0.9, 1.0)), "m")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from icgd.problems.kernels import kernel_named
+from icgd.problems.kernel_machine import kernel_named
 from icgd.training.gathering import FAST, Places, Read, Targets
 
 WIDTH, N_TASKS, N_EXAMPLES = 2, 3, 4

@@ -8,7 +8,7 @@ import torch
 from numpy.testing import assert_allclose
 
 from icgd.errors import DataError, DistributionError, KernelError, SettingError
-from icgd.problems import kernels
+from icgd.problems import kernel_machine as kernels
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.training.covariates import Ellipsoid, Gaussian
 from icgd.training.labels import TASKS_AT_ONCE, KernelProcess, LinearFunctions, ReluNetworks

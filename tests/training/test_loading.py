@@ -11,7 +11,7 @@ from torch import nn
 
 import icgd
 from icgd.errors import CheckpointError, FileError, UnknownNameError
-from icgd.problems.kernels import KERNELS
+from icgd.problems.kernel_machine import KERNELS
 from icgd.reproductions.cheng_training import Budget, Study, first_model
 from icgd.training import loading
 from icgd.training.checkpoints import HEADER

@@ -4,9 +4,14 @@ import pytest
 import torch
 
 from icgd.errors import SettingError, UnknownNameError
-from icgd.problems import kernels
-from icgd.problems.kernel_machine import KernelHead, KernelMachine
-from icgd.problems.kernels import KERNELS, kernel_named, register_kernel
+from icgd.problems import kernel_machine as kernels
+from icgd.problems.kernel_machine import (
+    KERNELS,
+    KernelHead,
+    KernelMachine,
+    kernel_named,
+    register_kernel,
+)
 from icgd.training.loop import Settings, train
 from icgd.training.models import KernelTransformer
 from tests.training.toy import ToyTask

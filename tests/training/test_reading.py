@@ -2,7 +2,7 @@
 
 import torch
 
-from icgd.problems.kernels import kernel_named
+from icgd.problems.kernel_machine import kernel_named
 from icgd.training.reading import Reading, plain_head
 
 WIDTH, N_TASKS = 2, 3

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from icgd.errors import FileError
-from icgd.weights.atomic import is_same_file, require_replaceable, whole_file
+from icgd.weights.files import is_same_file, require_replaceable, whole_file
 
 
 def write_and_fail(path, problem):

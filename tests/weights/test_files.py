@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 import icgd
 from icgd.errors import FileError
-from icgd.problems import kernels
-from icgd.problems.kernels import KERNELS, register_kernel
+from icgd.problems import kernel_machine as kernels
+from icgd.problems.kernel_machine import KERNELS, register_kernel
 from icgd.weights import files
 from tests.campaigns.compiled_files import ORDERS, data_for
 from tests.campaigns.compiled_files import compiled as compiled_order

@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from icgd.layers.activation_attention import ActivationAttention
-from icgd.layers.mlp import MLPLayer
-from icgd.layers.product import ProductLayer
-from icgd.problems.unit_activations import UNIT_ACTIVATIONS
+from icgd.layers import ActivationAttention, MLPLayer, ProductLayer
+from icgd.problems.activations import UNIT_ACTIVATIONS
 from icgd.weights.lowering import lower_program
 from tests import cases
 from tests.cases import build

@@ -5,8 +5,7 @@ import torch
 
 import icgd
 from icgd.backends.prompt import encode
-from icgd.layers.mlp import MLPLayer
-from icgd.layers.softmax_attention import SoftmaxAttention
+from icgd.layers import MLPLayer, SoftmaxAttention
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.weights.lowering import lower_layer

@@ -6,8 +6,7 @@ import torch
 import icgd
 from icgd.backends.prompt import encode
 from icgd.weights.lowering import lower_layer
-from icgd.weights.sizes import layer_size
-from icgd.weights.summary import summarise
+from icgd.weights.sizes import layer_size, summarise
 from tests.linear_cases import PLAIN, PROBLEMS, compiled_of, data, problem_of, task_of
 
 

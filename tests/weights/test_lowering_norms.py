@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from icgd.layers.product import ProductLayer
+from icgd.layers import ProductLayer
 from icgd.program.instructions import ONE, PullBack
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.norm_instructions import Covary, ScaleCentred, centring
+from icgd.program.network_instructions import Covary, ScaleCentred, centring
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.weights.lowering import lower_layer

@@ -5,10 +5,7 @@ import torch
 
 from icgd.approximation.lattice import head
 from icgd.approximation.relu_sum import fit_relu_sum
-from icgd.layers.activation_attention import ActivationAttention
-from icgd.layers.mlp import MLPLayer
-from icgd.layers.product import ProductLayer
-from icgd.layers.softmax_attention import SoftmaxAttention
+from icgd.layers import ActivationAttention, MLPLayer, ProductLayer, SoftmaxAttention
 from icgd.problems.catalog import function_named
 from icgd.program.instructions import (
     AccumulateOuterProduct,

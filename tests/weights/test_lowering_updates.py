@@ -5,12 +5,12 @@ import torch
 
 import icgd
 from icgd.constructions.registry import CONSTRUCTIONS
-from icgd.layers.mlp import MLPLayer
+from icgd.layers import MLPLayer
 from icgd.program.instructions import Combination, Instruction
 from icgd.program.layout import Layout, Role, Slot
+from icgd.program.network_instructions import Assignment, Recombine, TakeTurns
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
-from icgd.program.update_instructions import Assignment, Recombine, TakeTurns
 from icgd.weights.lowering import lower_layer
 from icgd.weights.sizes import layer_size
 

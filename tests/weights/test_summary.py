@@ -5,12 +5,11 @@ import torch
 
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.adam_step import AdamStep
-from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
+from icgd.problems.optimisers import AbstractGradientStep, AdamStep, GradientStep
 from icgd.problems.problem import Problem
 from icgd.program.stack import StackProgram
 from icgd.weights.lowering import lower_program
-from icgd.weights.summary import dense_bytes, summarise
+from icgd.weights.sizes import dense_bytes, summarise
 from tests import cases
 from tests.backends.chain_cases import problem_of, program_of
 from tests.cases import build, every_construction_on, make_case

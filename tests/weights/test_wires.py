@@ -9,12 +9,12 @@ import torch
 import icgd
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import OverflowedRunError
-from icgd.problems.unit_activations import UNIT_ACTIVATIONS
+from icgd.problems.activations import UNIT_ACTIVATIONS
 from icgd.program import render
+from icgd.program.functions import ACTIVATIONS_AT_ONE
 from icgd.program.instructions import ApplyUnits, Instruction, LayerKind, MapSlots
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import AbstractProgram, Layer
-from icgd.program.ridge import ACTIVATIONS_AT_ONE
 from icgd.program.wires import SIGN, Heads, Over, Units, Wire, by_slot, nonzeros, span
 from icgd.weights.lowering import lower_layer
 from icgd.weights.sizes import layer_size

@@ -29,7 +29,7 @@ from torch import Tensor
 from icgd.approximation.lattice import MOST_POINTS, fit_to_accuracy, identity, line_lattice
 from icgd.errors import ConstructionError, SettingError, brief
 from icgd.problems.functions import SmoothFunction
-from icgd.problems.links import link_named
+from icgd.problems.linear_model import link_named
 from icgd.program.functions import GridMean, LatticeFunction
 
 LINE_HALF = 15

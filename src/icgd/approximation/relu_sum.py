@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from math import floor, inf, log2
+from math import ceil, floor, inf, log, log2, sqrt
 
 import torch
 from torch import Tensor
 
 from icgd.errors import SettingError, UnknownNameError
+from icgd.problems.catalog import RECIPROCAL, AbstractRoot, CappedExponential
+from icgd.problems.catalog import ROOT_ROUNDING as RELATIVE_ROUNDING
 from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction, StepFunction
 from icgd.problems.settings import count, power_of_two
 from icgd.program.functions import ReluSum
@@ -242,3 +244,206 @@ def _halved(cells: Tensor, piece: Tensor) -> tuple[Tensor, Tensor]:
     middle = cells.mean(0)
     left, right = torch.stack([cells[0], middle]), torch.stack([middle, cells[1]])
     return torch.cat([left, right], dim=1), piece.repeat(2)
+
+
+# -----------------------------------------------------------------------------
+# Reciprocal roots as sums of ReLUs, with a certified relative error.
+#
+# Their values range over many powers of ten, and all are wanted to the same relative error. On a
+# piece from t to t rho a chord errs by about (ln rho)^2 / 8 times the relative curvature, which
+# is at most 3 / 4, and half of that if the chord is shifted by half its sag. So
+#
+#     ln(high / low) sqrt(0.75 / (16 error))
+#
+# pieces do, where low is the end of the first piece, which starts at 0. For 1 / (sqrt(t) + eps)
+# it is (8 error eps)^2: below it the root is constant to that error, however steep it is. For 1 /
+# sqrt(t + eps) it is about 4 eps sqrt(error). Smaller `eps` and larger arguments cost pieces only
+# by their logarithm. The sum is anchored at the largest knot, below which all its terms are
+# positive: no term cancels another.
+
+
+FEWEST_BITS = 6
+"""Knots have at least so many bits after the first."""
+
+CELLS = 64
+"""The cells of a piece in each of which its error is proved."""
+
+
+@lru_cache(maxsize=64)
+def fit_reciprocal_root(function: AbstractRoot, high: float, error: float) -> ReluSum:
+    """Approximate the root on (-inf, high] to a relative error of about `error`."""
+    nodes, unit = _nodes(function, high, error)
+    fit = falling_sum(function, nodes, unit, low=-high)
+    return _proved(function, fit)
+
+
+def _nodes(function: AbstractRoot, high: float, error: float) -> tuple[Tensor, float]:
+    """0, the end of the first piece, and points between which pieces err alike, up to `high`."""
+    first = min(function.first_end(error), high / 4)
+    log_t = torch.linspace(log(first), log(high), 4096, dtype=torch.float64)
+    density = function.bend(log_t.exp())
+    mass = torch.cat([density.new_zeros(1), torch.cumulative_trapezoid(density, log_t)])
+    pieces = max(2, ceil(float(mass[-1]) / sqrt(16 * error)))
+    wanted = torch.linspace(0, float(mass[-1]), pieces + 1, dtype=torch.float64)
+    place = torch.searchsorted(mass, wanted).clamp(1, len(mass) - 1)
+    share = (wanted - mass[place - 1]) / (mass[place] - mass[place - 1])
+    inner = torch.lerp(log_t[place - 1], log_t[place], share.clamp(0, 1)).exp()
+    snapped, unit = of_few_bits(inner[:-1])
+    return torch.cat([inner.new_zeros(1), snapped, inner.new_tensor([high])]).unique(), unit
+
+
+def falling_sum(function: ScalarFunction, nodes: Tensor, unit: float, low: float) -> ReluSum:
+    """A falling convex function by shifted chords between nodes, level before the first of them.
+
+    Its errors are not proved yet.
+    """
+    values = shifted(function, nodes)
+    slopes = torch.cat([nodes.new_zeros(1), values.diff() / nodes.diff()])
+    return ReluSum(
+        name=function.name,
+        low=low,
+        high=float(nodes[-1]),
+        knot_unit=unit,
+        knots=tuple(nodes[:-1].tolist()),
+        slopes=tuple(slopes.tolist()),
+        anchor=float(nodes[-2]),
+        anchor_value=float(values[-2]),
+        errors=(0.0,) * len(slopes),
+    )
+
+
+def sampled(
+    function: ScalarFunction, fit: ReluSum, relative: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Points of every piece but the first, the fit and the function there, and their rounding.
+
+    A value of the function is off by less than its `relative` part.
+    """
+    ends = torch.tensor([*fit.knots, fit.high], dtype=torch.float64)
+    slopes = torch.tensor(fit.slopes[1:], dtype=torch.float64)[:, None]
+    constants = torch.tensor(fit.intercepts()[1:], dtype=torch.float64)[:, None]
+    points = torch.lerp(ends[:-1, None], ends[1:, None], shares())
+    line, exact = slopes * points + constants, function(points)
+    sizes = (slopes * points).abs() + constants.abs() + exact
+    return points, line, exact, relative * (8 + fit.n_pieces) * sizes.amax(1)
+
+
+def of_few_bits(nodes: Tensor) -> tuple[Tensor, float]:
+    """Rising positive numbers rounded to so few bits that gaps hardly change; and their unit.
+
+    Then a number's exponent and its first bits tell between which of them it lies.
+    """
+    closest = float((nodes[1:] / nodes[:-1]).min()) - 1
+    bits = max(FEWEST_BITS, ceil(log2(16 / closest)))
+    mantissa, exponent = torch.frexp(nodes)
+    rounded = torch.ldexp((mantissa * 2.0 ** (bits + 1)).round() * 2.0 ** -(bits + 1), exponent)
+    return rounded, 2.0 ** (int(exponent.min()) - bits - 1)
+
+
+def shifted(function: ScalarFunction, nodes: Tensor) -> Tensor:
+    """The values at the nodes, lower by half the sag of the chords beside them."""
+    values = function(nodes)
+    inside = torch.lerp(nodes[:-1, None], nodes[1:, None], shares())
+    chords = torch.lerp(values[:-1, None], values[1:, None], shares())
+    sag = (chords - function(inside)).amax(1)
+    around = torch.cat([sag[:1], torch.minimum(sag[:-1], sag[1:]), sag[-1:]])
+    return values - around / 2
+
+
+def shares() -> Tensor:
+    """Points of a piece, denser at its left end, where the root is steeper."""
+    return torch.linspace(0, 1, CELLS + 1, dtype=torch.float64) ** 2
+
+
+def _proved(function: AbstractRoot, fit: ReluSum) -> ReluSum:
+    """The fit with a bound on its error on every piece, its own rounding included.
+
+    On a cell [u, v] the gap is at most that at its ends and (v - u)^2 f''(u) / 8. On the first
+    piece, where f'' may have no bound, line and root both fall, so that their values at the ends of
+    a cell also bound the gap in it.
+    """
+    points, line, root, rounding = sampled(function, fit, RELATIVE_ROUNDING)
+    gaps = (line - root).abs()
+    sag = points.diff(dim=1) ** 2 * function.curvature(points[:, :-1]) / 8
+    in_cells = torch.maximum(gaps[:, :-1], gaps[:, 1:]) + sag
+    falling = torch.maximum((line[0, :-1] - root[0, 1:]).abs(), (line[0, 1:] - root[0, :-1]).abs())
+    in_cells[0] = torch.minimum(in_cells[0], falling)
+    proved = in_cells.amax(1) + rounding
+    below = (fit.intercepts()[1] - function(points[0, 0])).abs() + rounding[0]
+    return replace(fit, errors=(float(below), *proved.tolist()))
+
+
+# -----------------------------------------------------------------------------
+# The exponential and the reciprocal of shares of classes, as sums of ReLUs.
+#
+# Both have a certified relative error. A chord of exp over a length h errs by h^2 / 16 of its
+# value if it is shifted by half its sag; knots are h apart, a power of two. The reciprocal on [1
+# / 2, high] has pieces whose ends have a constant ratio: ln(2 high) sqrt(2 / (16 error)) of them.
+
+
+EXPONENTIAL_CELLS = 8
+"""The cells of a piece of the exponential in each of which its error is proved."""
+
+
+@lru_cache(maxsize=64)
+def fit_exponential(function: CappedExponential, reach: float, error: float) -> ReluSum:
+    """Approximate exp(min(z, cap)) on [-reach, reach] to a relative error of about `error`.
+
+    Below -cap it is taken as constant, which errs by less than exp(-cap).
+    """
+    unit = 2.0 ** floor(log2(sqrt(16 * error)))
+    n_knots = 2 * ceil(function.cap / unit) + 1
+    knots = unit * torch.arange(-(n_knots // 2), n_knots // 2 + 1, dtype=torch.float64)
+    values = knots.clamp(max=function.cap).exp() * (1 - unit**2 / 16)
+    flat = values.new_zeros(1)
+    slopes = torch.cat([flat, values.diff() / unit, flat])
+    fit = ReluSum(
+        name=function.name,
+        low=-reach,
+        high=reach,
+        knot_unit=unit,
+        knots=tuple(knots.tolist()),
+        slopes=tuple(slopes.tolist()),
+        anchor=float(knots[0]),
+        anchor_value=float(values[0]),
+        errors=(0.0,) * len(slopes),
+    )
+    return replace(fit, errors=_proved_exponential(function, fit))
+
+
+def _proved_exponential(function: CappedExponential, fit: ReluSum) -> tuple[float, ...]:
+    """On a cell [u, v] the gap is at most that at its ends and (v - u)^2 exp(v) / 8."""
+    knots = torch.tensor(fit.knots, dtype=torch.float64)
+    slopes = torch.tensor(fit.slopes[1:-1], dtype=torch.float64)[:, None]
+    constants = torch.tensor(fit.intercepts(), dtype=torch.float64)
+    parts = torch.linspace(0, 1, EXPONENTIAL_CELLS + 1, dtype=torch.float64)
+    points = torch.lerp(knots[:-1, None], knots[1:, None], parts)
+    line, exact = slopes * points + constants[1:-1, None], function(points)
+    sizes = (slopes * points).abs() + constants[1:-1, None].abs() + exact
+    rounding = RELATIVE_ROUNDING * (8 + fit.n_pieces) * sizes.amax(1)
+    sag = points.diff(dim=1) ** 2 * points[:, 1:].exp() / 8
+    gaps = (line - exact).abs()
+    proved = (torch.maximum(gaps[:, :-1], gaps[:, 1:]) + sag).amax(1) + rounding
+    lowest = max(float(constants[0]), float(function(knots[0])))
+    end = abs(float(constants[-1]) - float(function(knots[-1]))) + float(rounding[-1])
+    return (lowest, *proved.tolist(), end)
+
+
+@lru_cache(maxsize=64)
+def fit_reciprocal(high: float, error: float) -> ReluSum:
+    """Approximate 1 / z on [1 / 2, high] to a relative error of about `error`."""
+    pieces = max(2, ceil(log(2 * high) * sqrt(2 / (16 * error))))
+    nodes = torch.linspace(log(0.5), log(high), pieces + 1, dtype=torch.float64).exp()
+    snapped, unit = of_few_bits(nodes[:-1])
+    nodes = torch.cat([snapped, nodes.new_tensor([high])])
+    fit = falling_sum(RECIPROCAL, nodes, unit, low=0.5)
+    return replace(fit, errors=_proved_reciprocal(fit))
+
+
+def _proved_reciprocal(fit: ReluSum) -> tuple[float, ...]:
+    """On a cell [u, v] the gap is at most that at its ends and (v - u)^2 f''(u) / 8."""
+    points, line, exact, rounding = sampled(RECIPROCAL, fit, RELATIVE_ROUNDING)
+    gaps = (line - exact).abs()
+    sag = points.diff(dim=1) ** 2 * RECIPROCAL.curvature(points[:, :-1]) / 8
+    proved = (torch.maximum(gaps[:, :-1], gaps[:, 1:]) + sag).amax(1) + rounding
+    return (float(proved[0]), *proved.tolist())

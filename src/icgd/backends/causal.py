@@ -25,8 +25,7 @@ from icgd.backends.dense import build_transformer
 from icgd.backends.prompt import encode, read_parameters
 from icgd.backends.run import Run
 from icgd.errors import ProgramError
-from icgd.layers.softmax_attention import SoftmaxAttention
-from icgd.layers.transformer import Transformer
+from icgd.layers import SoftmaxAttention, Transformer
 from icgd.problems.task import Task
 from icgd.program.instructions import LayerKind
 from icgd.program.stack import StackProgram

@@ -2,33 +2,269 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
-from math import ceil
+from math import ceil, inf, isfinite
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.backends.chain_dense import DenseGenerator
-from icgd.backends.chain_fused import FusedGenerator
-from icgd.backends.chain_generator import AbstractGenerator, Row
-from icgd.backends.driver import drive
-from icgd.backends.executor import AbstractExecutor
-from icgd.backends.run import PLAIN, Run, RunOptions
+from icgd.backends.operations import (
+    GUARDS,
+    LOOK_UPS,
+    VIEWS,
+    Function,
+    Running,
+    operation,
+    table_of,
+    view,
+)
+from icgd.backends.recorder import Constants, Op, Recording, recorded_block
+from icgd.backends.run import PLAIN, AbstractExecutor, Run, RunOptions, drive
 from icgd.errors import OverflowedRunError, SettingError, UnknownNameError, brief
 from icgd.problems.task import Task
 from icgd.program.chain import (
+    BACK,
     CONSTANT,
+    FAR,
     IS_BACKWARD,
     IS_DATA,
     LARGEST_STATE,
+    NEAR,
+    OUT,
     PADDING,
     ChainProgram,
+    Place,
+    bit_slots,
+    row_of,
 )
-from icgd.shapes import Inputs, Labels, Parameters, Predictions
+from icgd.program.chain_instructions import Product
+from icgd.program.instructions import ONE
+from icgd.program.layout import Layout
+from icgd.shapes import Inputs, Labels, Parameters, Predictions, Stream
+from icgd.weights.lowering import lower_chain
+
+# -----------------------------------------------------------------------------
+# A generator makes the next block of a chain from two that it is shown.
+
+
+Block = TypeVar("Block")
+Row = Tensor | float
+"""A block's row: a matrix for each task, or a number that all its entries are equal to."""
+
+
+class AbstractGenerator(ABC, Generic[Block]):
+    """The block of layers at work, on blocks in a form of its own. Subclasses are final.
+
+    Blocks are for as many tasks as the examples `like`, in their precision.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, program: ChainProgram, like: Tensor) -> None:
+        self.program = program
+        self.like = like
+
+    @abstractmethod
+    def encode(self, rows: Mapping[str, Row]) -> Block:
+        """A block of the prompt; rows that are not given are 0."""
+
+    @abstractmethod
+    def step(self, near: Block, far: Block, number: int, *, at_queries: bool = False) -> Block:
+        """Block `number` of the chain, or of the pass at the queries, from the two it is shown."""
+
+    @abstractmethod
+    def row(self, block: Block, name: str) -> Tensor:
+        """A row of a block in its own shape, with the axis of tasks in front."""
+
+    def require_reach(
+        self, product: Product, value: Tensor, number: int, *, at_queries: bool
+    ) -> None:
+        """Raise `OverflowedRunError` if a product leaves the lattice that its heads read."""
+        largest = float(torch.linalg.vector_norm(value, inf))
+        if largest <= product.reach:
+            return
+        place, reach = self.program.mask.place(number), product.reach
+        if not _is_unread(product, place, largest):
+            title = place.title(at_queries=at_queries)
+            raise OverflowedRunError(
+                f"Row {product.write} of block {number} ({title}) reaches {largest:.6g}, but the "
+                f"grid that its heads read ends at {reach:.6g}. Use a smaller step size, box or "
+                "domain."
+            )
+
+    def expanded(self, row: Row, name: str) -> Tensor:
+        """A row as a tensor."""
+        if isinstance(row, Tensor):
+            return row
+        shape = (*self.like.shape[:-2], *self.program.rows.slot(name).shape)
+        return self.like.new_full(shape, row)
+
+
+def _is_unread(product: Product, place: Place, largest: float) -> bool:
+    """Whether no later block reads the product: B_1 has no layer below to pass back to.
+
+    The flags close its row at once where it is a number at all. Dense heads return at most the last
+    value of their lattice, whatever they read, and that is below the gate.
+    """
+    return product.write == BACK and place.layer == 1 and not place.is_forward and isfinite(largest)
+
+
+# -----------------------------------------------------------------------------
+# The dense generator runs the block of layers itself, every head and every hidden unit.
+
+
+class DenseGenerator(AbstractGenerator[Stream]):
+    """A block is a column of numbers, in the order of the program's rows."""
+
+    name: ClassVar[str] = "dense"
+
+    def __init__(self, program: ChainProgram, like: Tensor) -> None:
+        super().__init__(program, like)
+        self.layers = lower_chain(program, like.dtype).to(like.device)
+        self._places = {
+            block: _place_of_block(program.layout, program.rows, block)
+            for block in (NEAR, FAR, OUT)
+        }
+
+    def encode(self, rows: Mapping[str, Row]) -> Stream:
+        block = self._zeros(self.program.rows.width)
+        for name, row in rows.items():
+            if isinstance(row, Tensor):
+                row = row.flatten(-2).unsqueeze(-2)
+            block[..., self.program.rows.range_of(name)] = row
+        return block
+
+    def step(self, near: Stream, far: Stream, number: int, *, at_queries: bool = False) -> Stream:
+        stream: Stream = self._zeros(self.program.layout.width)
+        stream[..., self._places[NEAR]], stream[..., self._places[FAR]] = near, far
+        stream[..., self.program.layout.range_of(ONE)] = 1.0
+        with torch.no_grad():
+            for layer, module in zip(self.program.layers, self.layers, strict=True):
+                stream = module(stream)
+                for part in layer.instructions:
+                    if isinstance(part, Product):
+                        product = stream[..., self.program.layout.range_of(part.write)]
+                        self.require_reach(part, product, number, at_queries=at_queries)
+        return stream[..., self._places[OUT]].clone()
+
+    def row(self, block: Stream, name: str) -> Tensor:
+        rows = self.program.rows
+        row: Tensor = block[..., 0, rows.range_of(name)].unflatten(-1, rows.slot(name).shape)
+        return row
+
+    def _zeros(self, width: int) -> Stream:
+        return self.like.new_zeros(*self.like.shape[:-2], 1, width)
+
+
+def _place_of_block(layout: Layout, rows: Layout, block: str) -> slice:
+    """Where all rows of a block stand in the stream, one after the other."""
+    first = layout.range_of(row_of(block, rows.names[0])).start
+    return slice(first, first + rows.width)
+
+
+# -----------------------------------------------------------------------------
+# The fused generator runs a chain program without weights.
+#
+# A block is its rows by name. A row that is the same number everywhere, such as a flag or zeros,
+# is kept as that number. So for two blocks of given kinds most of what the layers compute is
+# known before, and only the rest is performed: a block costs one or two products of matrices and
+# a few passes over their entries, O(b d^2), whatever N. There are four kinds of step, two of them
+# in linear layers.
+
+
+Rows = Mapping[str, Row]
+
+
+class FusedBlock(NamedTuple):
+    """The rows of a block by name, and which of them are known without looking."""
+
+    rows: Rows
+    constants: Constants
+
+
+class FusedGenerator(AbstractGenerator[FusedBlock]):
+    """A generator that performs the recording of each kind of step."""
+
+    name: ClassVar[str] = "fused"
+
+    def __init__(self, program: ChainProgram, like: Tensor) -> None:
+        super().__init__(program, like)
+        self._plans: dict[tuple[Constants, Constants], _Plan] = {}
+        self._code = {name for names in bit_slots(program.n_bits) for name in names}
+
+    def encode(self, rows: Rows) -> FusedBlock:
+        """A block of the prompt; bits of rules are matrices, so that one plan serves all rules."""
+        coded = {name: self.expanded(rows[name], name) for name in self._code & rows.keys()}
+        return _block(dict.fromkeys(self.program.rows.names, 0.0) | dict(rows) | coded)
+
+    def step(
+        self, near: FusedBlock, far: FusedBlock, number: int, *, at_queries: bool = False
+    ) -> FusedBlock:
+        key = (near.constants, far.constants)
+        if key not in self._plans:
+            self._plans[key] = _Plan(recorded_block(self.program, *key), self.program, self.like)
+        plan, blocks = self._plans[key], {NEAR: near.rows, FAR: far.rows}
+        values = plan.perform(blocks)
+        for product, place in plan.guards:
+            self.require_reach(product, values[place], number, at_queries=at_queries)
+        rows = {
+            name: source if isinstance(source, float) else values[source]
+            for name, source in plan.outputs.items()
+        }
+        return FusedBlock(rows, plan.constants)
+
+    def row(self, block: FusedBlock, name: str) -> Tensor:
+        return self.expanded(block.rows[name], name)
+
+
+class _Plan:
+    """A recording whose operations have numbers, and the functions that perform them."""
+
+    def __init__(self, recording: Recording, program: ChainProgram, like: Tensor) -> None:
+        run = Running(program, {}, like)
+        ops = [op for op in recording.ops if op.name != "fill"]
+        places = {op: place for place, op in enumerate(ops)}
+        names = {row_of(b, n): (b, n) for b in (NEAR, FAR) for n in program.rows.names}
+        self.inputs = [(places[op], *names[op.options[0]]) for op in ops if op.name == "input"]
+        self.calls = [
+            (places[op], self._function(op, recording, run), [places[arg] for arg in op.args])
+            for op in ops
+            if op.name != "input"
+        ]
+        self.guards = [(op.options[0], places[op]) for op in ops if op.name == "guard_reach"]
+        self.outputs = {
+            name: op.options[0] if op.name == "fill" else places[op]
+            for name, op in recording.outputs.items()
+        }
+        self.constants = tuple(n if isinstance(n, float) else None for n in self.outputs.values())
+        self.n_values = len(ops)
+
+    def _function(self, op: Op, recording: Recording, run: Running) -> Function:
+        if op.name in (*VIEWS, *GUARDS):
+            return lambda source: view(op, run, source)
+        if op.name in LOOK_UPS:
+            table, number = table_of(op, recording.ops, run)
+            return lambda argument: table(argument, number)
+        return operation(op, run)
+
+    def perform(self, blocks: Mapping[str, Rows]) -> list[Tensor]:
+        """The values of all operations, from the rows of the two blocks."""
+        values: list[Tensor] = [None] * self.n_values  # type: ignore[list-item]
+        for place, block, name in self.inputs:
+            values[place] = blocks[block][name]  # type: ignore[assignment]
+        for place, function, args in self.calls:
+            values[place] = function(*[values[arg] for arg in args])
+        return values
+
+
+def _block(rows: Rows) -> FusedBlock:
+    return FusedBlock(rows, tuple(row if isinstance(row, float) else None for row in rows.values()))
+
 
 GENERATORS: dict[str, type[AbstractGenerator[Any]]] = {
     generator.name: generator for generator in (FusedGenerator, DenseGenerator)

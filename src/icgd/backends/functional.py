@@ -14,9 +14,8 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from icgd.backends.executor import AbstractExecutor
 from icgd.backends.prompt import constants_of, known_labels
-from icgd.backends.run import RunOptions
+from icgd.backends.run import AbstractExecutor, RunOptions
 from icgd.problems.kernel_machine import KernelHead, as_matrix, sum_of_heads
 from icgd.problems.task import Task
 from icgd.program.kernel_instructions import VELOCITY, DescendFunction, KernelTerm

@@ -10,20 +10,255 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NamedTuple, final
 
-from icgd.backends.backend import AbstractBackend, MakeExecutor
+import torch
+from torch import Tensor
+
 from icgd.backends.chain import make_chain
-from icgd.backends.executor import AbstractExecutor
+from icgd.backends.engine import Engine
 from icgd.backends.functional import FunctionDescent
-from icgd.backends.fused_stack import FusedStack, TracedStack
-from icgd.backends.run import RunOptions
+from icgd.backends.prompt import constants_of, split_parameters, turns, weight_scales
+from icgd.backends.recorder import KEPT, Op, Recording, Tokens, recorded_prediction, recorded_steps
+from icgd.backends.run import AbstractBackend, AbstractExecutor, MakeExecutor, RunOptions
 from icgd.memory import require_memory
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
+from icgd.program.instructions import IS_EXAMPLE, RATES
 from icgd.program.layout import Role
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
+from icgd.shapes import Parameters, Predictions, Stream
+
+# -----------------------------------------------------------------------------
+# The fused run of a stack keeps weights once, in buffers that are used again.
+
+
+STEPS_BETWEEN = 8
+"""How many steps are taken until weights are set aside again: a copy takes a tenth of a step."""
+
+
+class Aside(NamedTuple):
+    """The number of a step, and what was set aside after it."""
+
+    n_done: int
+    weights: Parameters
+    velocities: dict[str, Tensor]
+
+
+@final
+class FusedStack(AbstractExecutor[int]):
+    """A stack that trains on the examples alone; the queries see the weights that were reached.
+
+    A step changes weights in place, and is known by its number. What an earlier step reached is
+    found by taking the steps again that follow the weights which were last set aside.
+    """
+
+    def __init__(self, program: StackProgram, task: Task) -> None:
+        self._program, self._task, self.start = program, task, 0
+        self.still_steps = program.steps_of_pass(task.n_examples)
+        self._aside = Aside(0, task.initial, {})
+        self._training = _Training(program, task, self._aside)
+
+    def step(self) -> int:
+        training = self._training
+        if training.n_done >= self._aside.n_done + STEPS_BETWEEN:
+            self._aside = training.aside()
+        training.step()
+        return training.n_done
+
+    def read(self, reached: int, write: Parameters) -> None:
+        self._brought_to(reached).read_parameters(write)
+
+    def at_hand(self, n_steps: int, reached: int) -> tuple[int, int]:
+        return self._aside.n_done, self._aside.n_done
+
+    def _brought_to(self, step: int) -> _Training:
+        """The training after this step, all of whose operations were performed."""
+        if not self._training.stands_at(step):
+            training = _Training(self._program, self._task, self._aside)
+            while training.n_done < step:
+                training.step()
+            self._training = training
+        return self._training
+
+    def predictions(self, reached: int) -> Predictions:
+        program, task = self._program, self._task
+        if task.n_queries == 0:
+            return task.y[..., :0, :].clone()
+        weights = self._brought_to(reached).aside().weights
+        recording = recorded_prediction(program, Tokens(queries=task.n_queries))
+        inputs = {"x": task.queries, **split_parameters(program.layout, weights)}
+        bound = Engine(program, inputs, ()).bind(recording)
+        bound()
+        return bound.held[recording.outputs["y"]]
+
+
+class _Training:
+    """An engine that takes the steps after those that were set aside."""
+
+    def __init__(self, program: StackProgram, task: Task, start: Aside) -> None:
+        self._program, self._task = program, task
+        size = program.batch_size
+        data = {"x": task.x, "y": task.y}
+        if task.rates is not None:
+            data[RATES] = task.rates.expand_as(task.y)
+        used = {name: column[..., :size, :] for name, column in data.items()}
+        slots = split_parameters(program.layout, start.weights)
+        for slot in program.layout.having(Role.VELOCITY):
+            nothing = task.x.new_zeros(*task.batch, *slot.shape)
+            slots[slot.name] = start.velocities.get(slot.name, nothing)
+        self._changing = tuple(slots)
+        batch = () if size is None else tuple(used)
+        self.engine = Engine(program, used | slots, (*self._changing, *batch))
+        self.engine.step = start.n_done
+        n_used = used["x"].shape[-2]
+        recordings = recorded_steps(program, Tokens(examples=n_used))
+        self._steps = [self.engine.bind(recording) for recording in recordings]
+        parameters = program.layout.having(Role.PARAMETER)
+        self._weights = [self.engine.inputs[slot.name].flatten(-2) for slot in parameters]
+        self._is_whole = True
+        if size is not None:
+            # Batches go round: a batch that goes over the end is a slice of this all the same.
+            self._data = {n: torch.cat([d, d[..., :size, :]], -2) for n, d in data.items()}
+
+    def step(self) -> None:
+        """Take the next step; until its end the weights are those of no step."""
+        self._is_whole = False
+        engine = self.engine
+        if self._program.batch_size is not None:
+            self._load_batch(engine.step * self._program.batch_size % self._task.n_examples)
+        self._steps[engine.step % len(self._steps)]()
+        engine.step += 1
+        self._is_whole = True
+
+    @property
+    def n_done(self) -> int:
+        """The number of steps taken, those that were set aside included."""
+        return self.engine.step
+
+    def stands_at(self, step: int) -> bool:
+        """Whether the weights are exactly those after this step."""
+        return self._is_whole and self.n_done == step
+
+    def read_parameters(self, write: Parameters) -> None:
+        """Write the current weights into a parameter vector."""
+        torch.cat(self._weights, dim=-1, out=write)
+
+    def aside(self) -> Aside:
+        """A copy of all that further steps need."""
+        weights = torch.empty_like(self._task.initial)
+        self.read_parameters(weights)
+        velocities = self._program.layout.having(Role.VELOCITY)
+        held = {slot.name: self.engine.inputs[slot.name].clone() for slot in velocities}
+        return Aside(self.n_done, weights, held)
+
+    def _load_batch(self, first: int) -> None:
+        """Put the examples of a batch into the engine, which has no others."""
+        for name, data in self._data.items():
+            slot = self.engine.inputs[name]
+            slot.copy_(data[..., first : first + slot.shape[-2], :])
+
+
+@final
+class TracedStack(AbstractExecutor[Parameters]):
+    """A stack that runs all tokens through all layers, and copies the traced slots after each."""
+
+    def __init__(self, program: StackProgram, task: Task, trace: tuple[str, ...]) -> None:
+        self._program, self._task, self._trace, self.start = program, task, trace, task.initial
+        self._roles = {name: program.layout.slot(name).role for name in trace}
+        self.still_steps = program.steps_of_pass(task.n_examples)
+        self._constants = constants_of(program, task)
+        self._scales = weight_scales(program, task)
+        self._tokens = Tokens(program.n_registers, task.n_examples, task.n_queries)
+        self._prompt = self._encoded()
+        kept = [slot.name for slot in program.layout.slots if slot.role in KEPT]
+        self._engine = Engine(program, self._prompt, kept)
+        recordings = recorded_steps(program, self._tokens, trace=self._seen)
+        self._steps = [self._engine.bind(recording) for recording in recordings]
+        self._recordings = recordings
+        self._reached: tuple[Parameters, dict[str, Tensor]] = (task.initial, {})
+        """What the last step reached, and whose turn it is then."""
+        self.recorded: dict[str, list[Stream]] = {name: [] for name in trace}
+        self.n_per_step = program.layers_per_step
+        for name in trace:
+            self.recorded[name].append(self._as_seen(name, self._prompt.get(name)))
+
+    @property
+    def _seen(self) -> tuple[str, ...]:
+        """The traced slots that are not constants of the prompt."""
+        return tuple(name for name in self._trace if self._roles[name] is not Role.CONSTANT)
+
+    def _encoded(self) -> dict[str, Tensor]:
+        """All slots of all tokens as the prompt has them, each weight once."""
+        program, task, tokens = self._program, self._task, self._tokens
+        examples = tokens.where(IS_EXAMPLE)
+
+        def column(name: str) -> Tensor:
+            width = program.layout.width_of(name)
+            return task.x.new_zeros(*task.batch, tokens.total, width)
+
+        slots = {name: part.expand(*task.batch, -1, -1) for name, part in self._constants.items()}
+        slots |= {"x": column("x"), "y": column("y")}
+        slots["x"][..., tokens.registers :, :] = torch.cat([task.x, task.queries], dim=-2)
+        slots["y"][..., examples, :] = task.y
+        if task.rates is not None:
+            slots[RATES] = column(RATES)
+            slots[RATES][..., examples, :] = task.rates
+        for slot in program.layout.having(Role.TURN):
+            slots[slot.name] = column(slot.name)
+            own = turns(program, slot.name, examples).to(task.x)
+            slots[slot.name][..., examples, 0] = own
+        slots |= split_parameters(program.layout, task.initial)
+        for slot in (*program.layout.having(Role.VELOCITY), *program.layout.having(Role.SHARED)):
+            slots[slot.name] = task.x.new_zeros(*task.batch, *slot.shape)
+        for slot in program.layout.having(Role.SCRATCH):
+            slots[slot.name] = column(slot.name)
+        return slots
+
+    def step(self) -> Parameters:
+        number = self._engine.step % len(self._steps)
+        bound = self._steps[number]
+        for call in bound.calls:
+            call()
+        self._record(bound.held, self._recordings[number])
+        for commit in bound.commits:
+            commit()
+        self._engine.step += 1
+        slots, layout = self._engine.inputs, self._program.layout
+        weights = [slots[slot.name].flatten(-2) for slot in layout.having(Role.PARAMETER)]
+        reached = torch.cat(weights, dim=-1)
+        turns = {slot.name: slots[slot.name].clone() for slot in layout.having(Role.TURN)}
+        self._reached = reached, turns
+        return reached
+
+    def read(self, reached: Parameters, write: Parameters) -> None:
+        write.copy_(reached)
+
+    def predictions(self, reached: Parameters) -> Predictions:
+        last, turns = self._reached
+        slots = self._prompt | split_parameters(self._program.layout, reached)
+        slots |= turns if last is reached else {}
+        recording = recorded_prediction(self._program, self._tokens, trace=self._seen)
+        bound = Engine(self._program, slots, ()).bind(recording)
+        bound()
+        self._record(bound.held, recording)
+        return bound.held[recording.outputs["y"]][..., -self._task.n_queries :, :].clone()
+
+    def _record(self, held: dict[Op, Tensor], recording: Recording) -> None:
+        for slots in recording.trace:
+            for name in self._trace:
+                value = held[slots[name]] if name in slots else None
+                self.recorded[name].append(self._as_seen(name, value))
+
+    def _as_seen(self, name: str, value: Tensor | None) -> Stream:
+        """A copy of a slot as every token sees it."""
+        if value is None:
+            return self._constants[name].expand(*self._task.batch, -1, -1).clone()
+        if self._roles[name] in (Role.PARAMETER, Role.SHARED, Role.VELOCITY):
+            return value.flatten(-2).unsqueeze(-2) * self._scales
+        return value.clone()
+
 
 NUMBERS_AT_ONCE = 2**17
 """The size of the widest slot over the tasks that run together: large enough to keep the threads

@@ -15,18 +15,16 @@ import torch
 from torch import Tensor
 
 from icgd.backends.look_up import PieceTable, PolynomialTable
-from icgd.backends.reciprocal_roots import require_root
+from icgd.backends.prompt import require_root, require_scores
 from icgd.backends.recorder import AS_SUCH, Op, kept_with
-from icgd.backends.scores import require_scores
+from icgd.problems.activations import unit_activation_named
 from icgd.problems.catalog import function_named
 from icgd.problems.kernel_machine import KernelHead, sum_of_heads
-from icgd.problems.links import link_named
+from icgd.problems.linear_model import link_named
 from icgd.problems.losses import loss_named
-from icgd.problems.unit_activations import unit_activation_named
-from icgd.program.functions import LatticeFunction
+from icgd.program.functions import LatticeFunction, RidgeSum
 from icgd.program.instructions import IS_EXAMPLE
 from icgd.program.meaning import NOWHERE, PerStep
-from icgd.program.ridge import RidgeSum
 
 UNITS_AT_ONCE = 2**20
 """The number of units times arguments that are evaluated at once."""

@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, TypeVar
 
 from icgd.backends.look_up import is_kink, is_line, is_single_ramp
-from icgd.problems.roots import PREFIX
+from icgd.problems.catalog import PREFIX
 from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
 from icgd.program.chain_instructions import (
     LookUpProduct,
@@ -22,17 +22,16 @@ from icgd.program.chain_instructions import (
     MultiplyMatrices,
     PassBack,
 )
-from icgd.program.functions import Function
+from icgd.program.functions import Function, RidgeSum
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Combination, Instruction, LayerKind
 from icgd.program.kernel_instructions import KernelTerm
 from icgd.program.layout import Layout, Role
 from icgd.program.meaning import BlockDomain, Domain, Means, PerStep, interpret, scheduled
+from icgd.program.network_instructions import OUT_OF_BATCH, TakeTurns
 from icgd.program.program import Layer
-from icgd.program.ridge import RidgeSum
 from icgd.program.stack import StackProgram
 from icgd.program.table_instructions import LookUpStep
 from icgd.program.unit_instructions import AddJacobian, AddOuterProduct
-from icgd.program.update_instructions import OUT_OF_BATCH, TakeTurns
 
 AS_SUCH = 1e-8
 """Sums of units with a smaller error than this are computed as the functions they stand for."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from icgd.backends.backend import AbstractBackend
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
+from icgd.backends.run import AbstractBackend
 from icgd.errors import UnknownNameError
 
 BACKENDS: dict[str, AbstractBackend] = {

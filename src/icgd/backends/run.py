@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from icgd import pictures
-from icgd.errors import OverflowedRunError, SettingError, UnknownNameError
+from icgd.backends.prompt import require_entry
+from icgd.errors import (
+    InterruptedRunError,
+    OverflowedRunError,
+    ProgramError,
+    SettingError,
+    UnknownNameError,
+)
 from icgd.facts import counted, in_short, number, shown
+from icgd.memory import require_memory
 from icgd.problems.from_torch import load_weights
-from icgd.problems.optimisers.gradient_step import AVERAGE
+from icgd.problems.optimisers import AVERAGE
 from icgd.problems.oracles.oracle import overflowed
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
@@ -315,3 +327,361 @@ def with_origin(run: Run, origin: Origin) -> Run:
     if task.batch:
         task = task.of_batch(slice(len(run.parameters)))
     return replace(run, origin=replace(origin, task=task))
+
+
+# -----------------------------------------------------------------------------
+# An executor takes the training steps of a program on a task; `driver.py` loops over them.
+
+
+Reached = TypeVar("Reached")
+"""What an executor predicts from: the weights, or the stream in which they stand."""
+
+
+class AbstractExecutor(ABC, Generic[Reached]):
+    """A program at work on a task. Subclasses are final.
+
+    A step may be interrupted at any moment. Therefore no step changes what an earlier step reached,
+    and predictions can be made again. An executor takes no further step after an interruption.
+    """
+
+    start: Reached
+    """What the prompt holds, before the first step."""
+
+    still_steps: int = 1
+    """How many steps in a row must move no weight until all further ones will not either."""
+
+    recorded: Mapping[str, list[Tensor]] = MappingProxyType({})
+    """What was recorded of each name: of the prompt, of every step, then of the predictions."""
+
+    n_of_prompt: int = 1
+    n_per_step: int = 1
+    """How many records the prompt has, and how many a step adds."""
+
+    @abstractmethod
+    def step(self) -> Reached:
+        """Take the next step and say what was reached."""
+
+    @abstractmethod
+    def read(self, reached: Reached, write: Parameters) -> None:
+        """Write to `write` what is learnt by then."""
+
+    def at_hand(self, n_steps: int, reached: Reached) -> tuple[int, Reached]:
+        """The last step, not after this one, that can be read without taking steps again."""
+        return n_steps, reached
+
+    @abstractmethod
+    def predictions(self, reached: Reached) -> Predictions:
+        """The predictions at the queries."""
+
+    @final
+    def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
+        """What was recorded of the first `n_steps`; by default of all steps and the predictions."""
+        end = None if n_steps is None else self.n_of_prompt + n_steps * self.n_per_step
+        return {name: torch.stack(parts[:end], dim=-3) for name, parts in self.recorded.items()}
+
+    @final
+    def require_room(self, n_steps: int) -> None:
+        """Raise `SizeError` if the records of all steps, and their stacks, take too much."""
+        n_bytes = sum(part.nbytes for parts in self.recorded.values() for part in parts)
+        n_records = self.n_of_prompt + n_steps * self.n_per_step
+        needed = 2 * n_bytes * n_records // self.n_of_prompt
+        remedy = "Name fewer slots, or take fewer steps or examples."
+        require_memory(f"The trace of {n_steps:,} steps", needed, remedy)
+
+
+# -----------------------------------------------------------------------------
+# The one loop over training steps: history, stopping, progress, Ctrl-C and overflow.
+
+
+Result = TypeVar("Result")
+
+ROWS_AT_ONCE = 256
+"""The number of steps whose views are made at once: one by one takes longer, all take memory."""
+
+
+def drive(
+    make: Callable[[], AbstractExecutor[Any]],
+    program: Stepwise,
+    task: Task,
+    options: RunOptions,
+) -> Run:
+    """Make the executor and run its steps, then its predictions.
+
+    Raises `InterruptedRunError` on Ctrl-C at any moment, also while the executor is made, and
+    `OverflowedRunError` if the run leaves the range of its numbers.
+    """
+    drive = _Drive(program, task, options)
+    try:
+        with torch.no_grad():
+            run = drive.run(make)  # a return here might miss the end of the block
+        return run
+    except KeyboardInterrupt:
+        raise drive.interruption() from None
+
+
+@runtime_checkable
+class Stepwise(Protocol):
+    """What the driver asks of a program."""
+
+    @property
+    def n_steps(self) -> int:
+        """How many steps it has."""
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether a new run can take up where an interrupted one ends."""
+
+    def next_example(self, n_steps: int, n_examples: int) -> int | None:
+        """The example with which the step after `n_steps` begins, if a step does not use all."""
+
+
+class Last(NamedTuple):
+    """The last whole step: its number, and what it reached."""
+
+    n_steps: int
+    reached: Any
+
+
+class _Drive:
+    """A run, and how far it has come."""
+
+    def __init__(self, program: Stepwise, task: Task, options: RunOptions) -> None:
+        self.program, self.task, self.options = program, task, options
+        self.n_steps = program.n_steps
+        self.kept = Kept(task.initial, self.n_steps, options.every(self.n_steps))
+        self.executor: AbstractExecutor[Any] | None = None
+        self.last = Last(0, None)
+
+    def run(self, make: Callable[[], AbstractExecutor[Any]]) -> Run:
+        executor = make()
+        executor.require_room(self.n_steps)
+        self.last = Last(0, executor.start)
+        self.executor = executor
+        is_stopped = self.take_steps(executor)
+        last = self.last
+        predictions = self.in_range(executor.predictions, last.reached)
+        history = self.history(last)
+        # A weight that is not finite never becomes so again: the last step tells of all.
+        if not all(end.isfinite() for end in history[..., -1, :].aminmax()):
+            raise self.overflow()
+        stopped_after = last.n_steps if is_stopped else None
+        steps = self.kept.steps(last.n_steps)
+        return Run(history, predictions, executor.trace(), stopped_after, steps)
+
+    def take_steps(self, executor: AbstractExecutor[Any]) -> bool:
+        """Take all steps, or stop after enough that move nothing; return whether it stopped."""
+        on_progress, is_still = self.options.on_progress, self.stillness(executor)
+        every, rows = self.kept.every, self.kept.rows()
+        for step in range(1, self.n_steps + 1):
+            reached = self.in_range(executor.step)
+            if step % every == 0:
+                executor.read(reached, next(rows))
+            self.last = Last(step, reached)
+            if on_progress:
+                on_progress(step, self.n_steps)
+            if is_still and is_still(reached):
+                return True
+        return False
+
+    def stillness(self, executor: AbstractExecutor[Any]) -> Callable[[Any], bool] | None:
+        """What tells, after each step, whether enough steps in a row moved nothing."""
+        if (limit := self.options.stop_below) is None:
+            return None
+        before, now = self.task.initial.clone(), torch.empty_like(self.task.initial)
+        n_still = 0
+
+        def is_still(reached: object) -> bool:
+            nonlocal before, now, n_still
+            executor.read(reached, now)
+            n_still = n_still + 1 if float((now - before).abs().max()) <= limit else 0
+            before, now = now, before
+            return n_still == executor.still_steps
+
+        return is_still
+
+    def history(self, last: Last) -> History:
+        """The weights up to a whole step."""
+        if self.executor and last.n_steps % self.kept.every:
+            self.executor.read(last.reached, self.kept.row(last.n_steps))
+        return self.kept.until(last.n_steps)
+
+    def in_range(self, compute: Callable[..., Result], *arguments: object) -> Result:
+        try:
+            return compute(*arguments)
+        except IndexError:  # a preactivation that is not a number has no cell to look up
+            raise self.overflow() from None
+
+    def overflow(self) -> OverflowedRunError:
+        return self.options.overflow(str(self.task.x.dtype).removeprefix("torch."))
+
+    def interruption(self) -> InterruptedRunError:
+        """The error that holds the run up to the last whole step."""
+        (n_done, reached), history = self.whole()
+        known = Run(history, self.task.y[..., :0, :].clone(), steps=self.kept.steps(n_done))
+        if (executor := self.executor) is not None:
+            predictions = _made_or(known.predictions, partial(executor.predictions, reached))
+            trace = _made_or(known.trace, partial(executor.trace, n_done))
+            known = replace(known, predictions=predictions, trace=trace)
+        following = self.program.next_example(n_done, self.task.n_examples)
+        then = "go on with initial=...[-1]"
+        if not self.program.can_go_on:
+            then = "they cannot be resumed: every run starts with its first step"
+        elif following:  # a new run starts with example 0 anyway
+            then += f" and with the examples from number {following} (counted from 0) first"
+        return InterruptedRunError(
+            f"The run was interrupted after {n_done} of {self.n_steps} steps. The weights so far "
+            f"are in the error's `partial.parameters`; {then}.",
+            known,
+        )
+
+    def whole(self) -> tuple[Last, History]:
+        """The last whole step and the weights until then.
+
+        If the user interrupts once more while they are found, it is the last step at hand.
+        """
+        last = self.last
+        with suppress(KeyboardInterrupt), torch.no_grad():
+            return last, self.history(last)
+        if self.executor:
+            last = Last(*self.executor.at_hand(*last))
+        with torch.no_grad():
+            return last, self.history(last)
+
+
+def _made_or(otherwise: Result, make: Callable[[], Result]) -> Result:
+    """A part of an interrupted run, unless it cannot be made or the user interrupts once more."""
+    with suppress(OverflowedRunError, IndexError, KeyboardInterrupt), torch.no_grad():
+        return make()
+    return otherwise
+
+
+class Kept:
+    """The weights that a run keeps, allocated once: at first, after `every` so many steps, at last.
+
+    The row of the last step is also that of the next one to be kept.
+    """
+
+    def __init__(self, initial: Parameters, n_steps: int, every: int) -> None:
+        self.every = every
+        n_rows = n_kept(n_steps, every)
+        self._rows = initial.new_empty(*initial.shape[:-1], n_rows, initial.shape[-1])
+        self._rows[..., 0, :] = initial
+
+    def rows(self) -> Iterator[Parameters]:
+        """The rows to which weights are written, in turn."""
+        chunks = self._rows[..., 1:, :].split(ROWS_AT_ONCE, dim=-2)
+        return chain.from_iterable(rows.unbind(-2) for rows in chunks)
+
+    def steps(self, step: int) -> Sequence[int]:
+        """The steps whose weights are kept, up to this one."""
+        return kept_steps(step, self.every)
+
+    def row(self, step: int) -> Parameters:
+        """The row of a step after which no further one is kept."""
+        return self._rows[..., n_kept(step, self.every) - 1, :]
+
+    def until(self, step: int) -> History:
+        """The weights that are kept of all steps up to this one."""
+        return self._rows[..., : n_kept(step, self.every), :]
+
+
+# -----------------------------------------------------------------------------
+# A batch of tasks runs in groups, one after the other.
+
+
+RunGroup = Callable[[Task, RunOptions], Run]
+
+
+def run_in_groups(run: RunGroup, task: Task, n_at_once: int, options: RunOptions) -> Run:
+    """Run `n_at_once` tasks at a time.
+
+    On Ctrl-C the tasks that are done are known; if none is, the steps of the first group are.
+    """
+    groups, runs = in_groups(task, n_at_once), list[Run]()
+    if len(groups) == 1:
+        return run(task, options)
+    try:
+        for number, group in enumerate(groups):
+            progress = _shifted(options.on_progress, number, len(groups))
+            runs.append(run(group, replace(options, on_progress=progress)))
+        return joined(runs)
+    except InterruptedRunError as interruption:
+        known, n_known = interruption.partial, len(groups[0].x)
+    except KeyboardInterrupt:  # between two groups
+        if not runs:
+            raise
+    if runs:
+        known, n_known = joined(runs), sum(len(done.parameters) for done in runs)
+    raise InterruptedRunError(
+        f"The run was interrupted: the {'whole runs' if runs else 'runs so far'} of the first "
+        f"{n_known} of {len(task.x)} tasks are in the error's `partial`. Run the other tasks "
+        "again.",
+        known,
+    )
+
+
+def in_groups(task: Task, size: int) -> list[Task]:
+    """The task itself, or a batch cut into groups of `size` tasks."""
+    if not task.batch:
+        return [task]
+    size = max(size, 1)
+    starts = range(0, len(task.x), size)
+    return [task.of_batch(slice(start, start + size)) for start in starts]
+
+
+def joined(runs: list[Run]) -> Run:
+    """The runs of groups as the run of the whole batch."""
+    return Run(
+        parameters=torch.cat([run.parameters for run in runs]),
+        predictions=torch.cat([run.predictions for run in runs]),
+        trace={name: torch.cat([run.trace[name] for run in runs]) for name in runs[0].trace},
+        steps=runs[0].steps,
+    )
+
+
+def _shifted(on_progress: OnProgress | None, group: int, n_groups: int) -> OnProgress | None:
+    if on_progress is None:
+        return None
+    return lambda done, total: on_progress(group * total + done, n_groups * total)
+
+
+# -----------------------------------------------------------------------------
+# A backend says which executor runs each kind of program.
+
+
+MakeExecutor = Callable[[Any, Task, RunOptions], AbstractExecutor[Any]]
+"""A function that makes the executor of a program on a task."""
+
+
+class AbstractBackend(ABC):
+    """A backend runs a program on a task. Subclasses are final."""
+
+    name: ClassVar[str]
+    sums_terms: ClassVar[bool]
+    """Whether functions are evaluated ReLU by ReLU, which rounds more; bounds ask for it."""
+    executors: ClassVar[Mapping[type[AbstractProgram], MakeExecutor]]
+
+    @abstractmethod
+    def tasks_at_once(self, program: AbstractProgram, task: Task) -> int:
+        """How many tasks of a batch run together."""
+
+    @final
+    def run(self, program: AbstractProgram, task: Task, options: RunOptions = PLAIN) -> Run:
+        """Run the whole program, or up to the step after which weights move no more.
+
+        On Ctrl-C it raises `InterruptedRunError`, whose `partial` is the run up to the last whole
+        step, with predictions if they can be made.
+        """
+        require_entry(program, task)
+        make = self.executors.get(type(program))
+        if make is None:
+            raise ProgramError(
+                f"{type(program).__name__} has no executor in the {self.name} backend"
+            )
+        n_at_once = len(task.x) if options.stop_below else self.tasks_at_once(program, task)
+
+        def run(group: Task, options: RunOptions) -> Run:
+            make_for = partial(make, program, group, options)
+            return drive(make_for, program, group, options)
+
+        return run_in_groups(run, task, n_at_once, options)  # tasks of one group stop together

@@ -29,28 +29,25 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from icgd.approximation.ridge_sum import PRODUCT
+from icgd.approximation.ridge import PRODUCT
 from icgd.backends.prompt import split_parameters
 from icgd.backends.recorder import is_computed_as_such
 from icgd.certificates import enclosures
 from icgd.certificates.enclosures import Arithmetic, Enclosure, function_at, touched
 from icgd.certificates.intervals import ROOM, Interval
 from icgd.problems.activations import activation_named
-from icgd.problems.catalog import function_named
-from icgd.problems.class_functions import class_function_named
+from icgd.problems.catalog import class_function_named, function_named, root_named
 from icgd.problems.losses import loss_named
-from icgd.problems.roots import root_named
-from icgd.program.functions import ReluSum
+from icgd.program.functions import ReluSum, RidgeSum
 from icgd.program.instructions import IDENTITY, IS_QUERY, ONE, HeadError
 from icgd.program.kernel_instructions import KernelTerm
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.meaning import NOWHERE, Domain, Means, PerStep
+from icgd.program.network_instructions import TakeTurns
 from icgd.program.program import Layer
-from icgd.program.ridge import RidgeSum
 from icgd.program.stack import StackProgram
 from icgd.program.table_instructions import AverageExamples, LookUpStep
 from icgd.program.unit_instructions import WipeByUnits
-from icgd.program.update_instructions import TakeTurns
 from icgd.shapes import Parameters
 
 STEEPEST = 1.2

@@ -29,15 +29,15 @@ from functools import reduce
 from math import exp, inf, sqrt
 
 from icgd.certificates.intervals import norm
-from icgd.certificates.linear_bound import LinearBounds
+from icgd.certificates.linear import LinearBounds
 from icgd.errors import DataError, SettingError
 from icgd.facts import number, shown
-from icgd.problems.curvature import Curvature, Scores, common, curvature, over_ball, spanned
+from icgd.problems.convergence import allowed_scores
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.minimiser import Minimiser, find_minimiser, objective_rounding, sum_rounding
 from icgd.problems.problem import Problem
-from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.sizing import allowed_scores
+from icgd.problems.spectrum import Curvature, Scores, common, curvature, over_ball, spanned
+from icgd.problems.steps import ProximalStep
 from icgd.problems.task import Task
 from icgd.shapes import History, Inputs
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from icgd.certificates.abstract_bounds import INTERVALS, AbstractBounds
-from icgd.certificates.chain_bound import ChainBounds
+from icgd.certificates.chain import ChainBounds
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.functional_bound import FunctionBounds
-from icgd.certificates.linear_bound import LinearBounds
+from icgd.certificates.functional import FunctionBounds
+from icgd.certificates.linear import LinearBounds
 from icgd.certificates.network import StackBounds
 from icgd.memory import require_memory
 from icgd.problems.oracles.function import FunctionOracle

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from icgd.certificates.certificate import Certificate
+from icgd.certificates.report import Certificate
 from icgd.cli import show
 from icgd.cli.options import AsJson, output
 from icgd.cli.problem_options import takes_training_run

@@ -20,11 +20,11 @@ from icgd.cli.data_options import (
 from icgd.cli.examples import Examples, read_examples
 from icgd.cli.options import in_panel
 from icgd.errors import SettingError
+from icgd.problems.convergence import sized_problem
 from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
 from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.problem import Problem
-from icgd.problems.sizing import sized_problem
 
 _table = in_panel("The table")
 

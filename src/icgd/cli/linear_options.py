@@ -10,7 +10,7 @@ from icgd.problems.domain import Domain
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.oracles.linear import MATCHING
 from icgd.problems.problem import Problem
-from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.steps import ProximalStep
 
 
 @dataclass(frozen=True)

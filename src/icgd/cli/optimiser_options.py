@@ -8,9 +8,13 @@ from functools import partial
 from typing import Any
 
 from icgd.errors import SettingError, brief
-from icgd.problems.optimisers.adam_step import AdamStep, RmspropStep
-from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
-from icgd.problems.optimisers.momentum_step import MomentumStep
+from icgd.problems.optimisers import (
+    AbstractGradientStep,
+    AdamStep,
+    GradientStep,
+    MomentumStep,
+    RmspropStep,
+)
 
 SGD = "sgd"
 ADAMW_DECAY = 0.01

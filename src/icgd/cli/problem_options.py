@@ -17,18 +17,15 @@ from icgd.compiled import Compiled
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, brief
 from icgd.pipeline import compile
-from icgd.problems.activations import ACTIVATIONS
+from icgd.problems.activations import ACTIVATIONS, UNIT_ACTIVATIONS
 from icgd.problems.data import DTYPES
 from icgd.problems.domain import Domain
-from icgd.problems.kernel_machine import KernelMachine
-from icgd.problems.kernels import KERNELS
-from icgd.problems.linear_model import REDUCTIONS
-from icgd.problems.links import LINKS
+from icgd.problems.kernel_machine import KERNELS, KernelMachine
+from icgd.problems.linear_model import LINKS, REDUCTIONS
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
-from icgd.problems.unit_activations import UNIT_ACTIVATIONS
-from icgd.problems.updates import FunctionalStep
+from icgd.problems.steps import FunctionalStep
 
 _network, _linear = in_panel("The network"), in_panel("A linear model")
 _training, _building = in_panel("Its training"), in_panel("The transformer")

@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from icgd.certificates.certificate import Certificate, Report
+from icgd.certificates.report import Certificate, Report
 from icgd.program.functions import Function
 from icgd.program.instructions import LayerKind
-from icgd.weights.summary import Summary, dense_bytes
+from icgd.weights.sizes import Summary, dense_bytes
 
 output = Console(highlight=False)
 """Standard output; a table there is as wide as the terminal, or 80 columns in a file."""

@@ -10,7 +10,7 @@ import polars as pl
 
 from icgd.errors import FileError
 from icgd.pictures.picture import writer_for
-from icgd.weights.atomic import is_same_file, require_replaceable, whole_file
+from icgd.weights.files import is_same_file, require_replaceable, whole_file
 
 
 def write_file(path: Path, content: bytes) -> None:

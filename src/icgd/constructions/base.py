@@ -11,11 +11,10 @@ from icgd.problems.data import dtype_named
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import AbstractGradientStep
+from icgd.problems.optimisers import AbstractGradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.settings import count, positive, power_of_two, within
-from icgd.problems.updates import FunctionalStep
+from icgd.problems.steps import FunctionalStep, ProximalStep
 from icgd.program.check import check_program
 from icgd.program.program import AbstractProgram
 

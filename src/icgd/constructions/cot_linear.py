@@ -36,17 +36,23 @@ from typing import ClassVar
 from icgd.approximation.grid_mean import mean_of_link
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, require_few_steps
-from icgd.constructions.parts.ranges import ROUNDING_ROOM
+from icgd.constructions.parts.network import ROUNDING_ROOM
 from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
-from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.steps import ProximalStep
 from icgd.program import instructions as verbs
 from icgd.program.functions import GridMean
-from icgd.program.grid_instructions import DecaySlot, DescendExamples, PredictMean, ShrinkSlot
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, N_TOKENS, ONE, TOKENS_PER_EXAMPLE
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.momentum_instructions import MoveByVelocity, ShrinkMoved
+from icgd.program.linear_instructions import (
+    DecaySlot,
+    DescendExamples,
+    MoveByVelocity,
+    PredictMean,
+    ShrinkMoved,
+    ShrinkSlot,
+)
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 

@@ -49,17 +49,21 @@ from typing import ClassVar
 
 from icgd.approximation import lattice
 from icgd.constructions.base import AbstractConstruction, given_kink_width, name_dtype
-from icgd.constructions.parts import ranges as sizes
+from icgd.constructions.parts import network as sizes
 from icgd.constructions.parts.chain_block import ChainBlock, LossSlope, Reaches
-from icgd.constructions.parts.look_ups import activations_of, largest_output, looked_up
-from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
-from icgd.constructions.parts.update_layers import require_few_ends
+from icgd.constructions.parts.network import (
+    LARGEST_ARGUMENT,
+    ROUNDING_ROOM,
+    activations_of,
+    largest_output,
+    looked_up,
+    require_few_ends,
+)
 from icgd.errors import ConstructionError
 from icgd.problems.activations import IDENTITY_FUNCTION, Activation
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import AbstractGradientStep
-from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule
+from icgd.problems.optimisers import GRADIENT, WEIGHTS, AbstractGradientStep, Rule
 from icgd.problems.problem import Problem
 from icgd.problems.settings import settle
 from icgd.program.chain import KINKED, LARGEST_STATE, LINEAR, ChainProgram
@@ -261,7 +265,7 @@ def _block(problem: Problem, settings: CotNetwork, rules: tuple[Rule, ...]) -> C
     up = 2 * (problem.domain.y + reaches.forward)
     look_ups = _tables(problem, reaches.forward, settings.dtype)
     line = _line(look_ups)
-    # B_1 may leave its grid (`backends/chain_generator.py`): heads return up to its last token.
+    # B_1 may leave its grid (`backends/chain.py`): heads return up to its last token.
     backward = line.half * line.spacing * reaches.backward
     largest = max(problem.domain.x, up, backward, moved, 1.0)
     smooth = {a.name: a for a in activations_of(target) if isinstance(a.value, SmoothFunction)}

@@ -33,7 +33,7 @@ from typing import ClassVar
 from icgd.constructions.base import AbstractConstruction, require_few_steps
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.problem import Problem
-from icgd.problems.updates import FunctionalStep
+from icgd.problems.steps import FunctionalStep
 from icgd.program.instructions import IS_EXAMPLE
 from icgd.program.kernel_instructions import VELOCITY, DescendFunction, KernelTerm
 from icgd.program.layout import Layout, Role, Slot

@@ -30,21 +30,25 @@ from dataclasses import dataclass, replace
 from math import ceil, log2, prod
 from typing import ClassVar
 
-from icgd.approximation.bends import SHARPNESS
-from icgd.approximation.ridge_sum import FEWEST_UNITS, MOST_UNITS
+from icgd.approximation.ridge import FEWEST_UNITS, MOST_UNITS, SHARPNESS
 from icgd.constructions.base import AbstractConstruction, given_kink_width, name_dtype
-from icgd.constructions.parts.forward_pass import bias_slot, has_kink, units_slot
-from icgd.constructions.parts.layouts import network_layout
-from icgd.constructions.parts.ranges import coupled_outputs, loss_parts, without_digits
+from icgd.constructions.parts.network import (
+    bias_slot,
+    coupled_outputs,
+    has_kink,
+    loss_parts,
+    network_layout,
+    units_slot,
+    without_digits,
+)
 from icgd.constructions.parts.unit_fits import Fits, fit_all, jacobian, preactivation
-from icgd.problems.activations import IDENTITY_FUNCTION
+from icgd.problems.activations import IDENTITY_FUNCTION, UNIT_ACTIVATIONS, unit_activation_named
 from icgd.problems.domain import Domain
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive, settle
-from icgd.problems.unit_activations import UNIT_ACTIVATIONS, unit_activation_named
 from icgd.program import unit_instructions as verbs
 from icgd.program.instructions import (
     IS_QUERY,

@@ -27,34 +27,38 @@ from dataclasses import dataclass
 from math import ceil, exp, log, log2, sqrt
 from typing import ClassVar
 
-from icgd.approximation.class_sums import fit_exponential, fit_reciprocal
-from icgd.approximation.relu_sum import fit_relu_sum
-from icgd.approximation.root_sum import fit_reciprocal_root
+from icgd.approximation.relu_sum import (
+    fit_exponential,
+    fit_reciprocal,
+    fit_reciprocal_root,
+    fit_relu_sum,
+)
 from icgd.constructions.base import AbstractConstruction, given_kink_width
-from icgd.constructions.parts import ranges as sizes
-from icgd.constructions.parts.backward_pass import backward_pass, loss_argument
-from icgd.constructions.parts.forward_pass import (
+from icgd.constructions.parts import network as sizes
+from icgd.constructions.parts.network import (
+    LARGEST_ARGUMENT,
+    ROUNDING_ROOM,
+    UpdateLayers,
+    backward_pass,
     bias_slot,
     forward_pass,
     later_slopes,
+    loss_argument,
+    needed_functions,
+    network_layout,
+    network_scratch,
     norm_root,
     output_slot,
     slopes,
 )
-from icgd.constructions.parts.layouts import network_layout, network_scratch
-from icgd.constructions.parts.look_ups import needed_functions
-from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
-from icgd.constructions.parts.update_layers import UpdateLayers
 from icgd.errors import ConstructionError
 from icgd.problems.activations import IDENTITY_FUNCTION
-from icgd.problems.class_functions import RECIPROCAL, capped_exponential
+from icgd.problems.catalog import RECIPROCAL, capped_exponential, reciprocal_root
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
-from icgd.problems.roots import reciprocal_root
 from icgd.problems.settings import count, positive, settle
 from icgd.program import instructions as verbs
-from icgd.program.class_instructions import MapDifferences, MapRowSums
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import (
     IS_EXAMPLE,
@@ -65,6 +69,7 @@ from icgd.program.instructions import (
     Summand,
 )
 from icgd.program.layout import Layout, Role, Slot
+from icgd.program.network_instructions import MapDifferences, MapRowSums
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 

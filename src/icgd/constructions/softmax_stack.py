@@ -32,32 +32,37 @@ from typing import ClassVar
 from icgd.approximation import lattice
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, given_kink_width, name_dtype
-from icgd.constructions.parts import ranges as sizes
-from icgd.constructions.parts.backward_pass import loss_argument
-from icgd.constructions.parts.forward_pass import (
+from icgd.constructions.parts import network as sizes
+from icgd.constructions.parts.network import (
+    LARGEST_ARGUMENT,
+    ROUNDING_ROOM,
+    UpdateLayers,
     bias_slot,
     has_kink,
+    largest_output,
     later_slopes,
+    layer_slots,
+    looked_up,
+    loss_argument,
+    needed_functions,
+    network_layout,
+    overshoot,
     positive_slot,
     units_slot,
 )
-from icgd.constructions.parts.layouts import layer_slots, network_layout
-from icgd.constructions.parts.look_ups import largest_output, looked_up, needed_functions, overshoot
-from icgd.constructions.parts.ranges import LARGEST_ARGUMENT, ROUNDING_ROOM
-from icgd.constructions.parts.update_layers import UpdateLayers
 from icgd.errors import ConstructionError
 from icgd.problems import activations
 from icgd.problems.activations import RELU, Activation
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.losses import SlopePart
-from icgd.problems.optimisers.rule import WEIGHTS
+from icgd.problems.optimisers import WEIGHTS
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive, settle, within
 from icgd.program import instructions as verbs
-from icgd.program.class_instructions import ShareClasses, class_slot
 from icgd.program.functions import Function, LatticeFunction, ReluSum
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Argument, Combination, Summand
 from icgd.program.layout import Layout
+from icgd.program.network_instructions import ShareClasses, class_slot
 from icgd.program.program import Layer
 from icgd.program.registers import (
     IS_REGISTER,

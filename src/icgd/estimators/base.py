@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from icgd.backends.run import Run
-from icgd.certificates.certificate import Report
+from icgd.certificates.report import Report
 from icgd.compiled import Compiled, run_checked
 from icgd.constructions.base import AbstractConstruction
 from icgd.errors import OverflowedRunError

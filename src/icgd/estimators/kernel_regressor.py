@@ -21,8 +21,8 @@ from icgd.problems.kernel_machine import KernelHead, KernelMachine, unit_rows
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive
 from icgd.problems.spectrum import spectrum
+from icgd.problems.steps import FunctionalStep, chebyshev_steps
 from icgd.problems.task import Task
-from icgd.problems.updates import FunctionalStep, chebyshev_steps
 
 
 class InContextKernelRegressor(RegressorMixin, AbstractInContext):  # type: ignore[misc]

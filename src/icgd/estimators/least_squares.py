@@ -13,7 +13,7 @@ from icgd.estimators.linear import AbstractLinear
 from icgd.estimators.reading import read_examples, read_weights
 from icgd.estimators.scaling import Array, Scaling
 from icgd.problems.linear_model import LinearModel
-from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.steps import ProximalStep
 
 
 class AbstractLeastSquares(RegressorMixin, AbstractLinear):  # type: ignore[misc]

@@ -12,8 +12,8 @@ from icgd.estimators.linear import AbstractLinear
 from icgd.estimators.reading import read_rows
 from icgd.estimators.scaling import Array
 from icgd.problems.linear_model import LinearModel
-from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.settings import positive
+from icgd.problems.steps import ProximalStep
 
 
 class InContextLogistic(AbstractClassifier, AbstractLinear):

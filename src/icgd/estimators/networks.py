@@ -20,7 +20,7 @@ from icgd.estimators.sharpness import sharpness
 from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.settings import MOST_STEPS, count, entries, is_row, positive, within
 

@@ -16,7 +16,7 @@ from icgd.estimators.linear import AbstractLinear
 from icgd.estimators.reading import read_examples
 from icgd.estimators.scaling import Array
 from icgd.problems.linear_model import LinearModel
-from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.steps import ProximalStep
 from icgd.problems.task import Task
 
 LARGEST_SCORE = 6.5

@@ -27,19 +27,20 @@ from icgd.errors import ExportError, FileError, MissingExtraError, ProgramError
 from icgd.exports.onnx_graph import Graph, tensor_type
 from icgd.exports.onnx_kernels import append_kernels, require_known_kernels
 from icgd.exports.streams import as_batch
-from icgd.layers.activation_attention import ActivationAttention
-from icgd.layers.attention import Headed
-from icgd.layers.kernel_attention import KernelAttention
-from icgd.layers.mlp import MLPLayer
-from icgd.layers.product import ProductLayer
-from icgd.layers.sequence_attention import SequenceAttention
-from icgd.layers.softmax_attention import SoftmaxAttention
+from icgd.layers import (
+    ActivationAttention,
+    Headed,
+    KernelAttention,
+    MLPLayer,
+    ProductLayer,
+    SequenceAttention,
+    SoftmaxAttention,
+)
 from icgd.problems.data import DTYPES, dtype_named
 from icgd.program.layout import Layout
 from icgd.program.stack import StackProgram
 from icgd.shapes import Stream
-from icgd.weights.atomic import whole_file
-from icgd.weights.files import FORMAT
+from icgd.weights.files import FORMAT, whole_file
 
 try:
     import onnx

@@ -8,8 +8,8 @@ from math import inf, sqrt
 
 from icgd.errors import ExportError, brief
 from icgd.exports.onnx_graph import Graph
-from icgd.layers.kernel_attention import Itself, KernelAttention
-from icgd.problems.kernels import SHAPES
+from icgd.layers import Itself, KernelAttention
+from icgd.problems.kernel_machine import SHAPES
 from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.stack import StackProgram
 

@@ -26,10 +26,7 @@ from icgd.backends.prompt import encode, read_parameters, read_predictions
 from icgd.compiled import Compiled
 from icgd.errors import ExportError, LayoutError, MissingExtraError, UnknownNameError
 from icgd.exports.streams import as_batch
-from icgd.layers.kernel_attention import KernelAttention
-from icgd.layers.mlp import MLPLayer
-from icgd.layers.softmax_attention import SoftmaxAttention
-from icgd.layers.transformer import Transformer
+from icgd.layers import KernelAttention, MLPLayer, SoftmaxAttention, Transformer
 from icgd.problems.data import dtype_named
 from icgd.problems.settings import count
 from icgd.problems.task import Task

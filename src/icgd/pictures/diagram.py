@@ -21,8 +21,7 @@ from icgd.program.program import AbstractProgram, Layer
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import WipeByUnits
 from icgd.program.uses import Use, names
-from icgd.weights.sizes import LayerSize
-from icgd.weights.summary import summarise
+from icgd.weights.sizes import LayerSize, summarise
 
 MOST_COLUMNS = 32
 """Of more slots, those that differ only in their number are folded."""

@@ -11,7 +11,7 @@ from icgd.errors import FileError
 from icgd.facts import line
 from icgd.pictures import plotting
 from icgd.pictures.plotting import Figure
-from icgd.weights.atomic import whole_file
+from icgd.weights.files import whole_file
 
 WRITERS: dict[str, Callable[[Figure], bytes]] = {".svg": plotting.svg, ".png": plotting.png}
 """How a figure becomes a file, by the ending of its name."""

@@ -17,20 +17,30 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from math import ceil, inf, log, sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from icgd.errors import SeparableDataError
-from icgd.problems.curvature import Curvature, step_size
+from icgd.problems.data import checked_inputs
 from icgd.problems.minimiser import hessian, minimise, units
 from icgd.problems.oracles.function import FunctionOracle
 from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.oracles.network import NetworkOracle
 from icgd.problems.oracles.oracle import AbstractOracle
-from icgd.problems.spectrum import spectrum
+from icgd.problems.problem import Problem
+from icgd.problems.spectrum import (
+    Curvature,
+    Scores,
+    everywhere,
+    over_box,
+    sized,
+    spectrum,
+    step_size,
+)
 from icgd.problems.task import Task
-from icgd.shapes import History
+from icgd.shapes import History, Inputs
 
 OF_OBJECTIVE, OF_LABELS, OF_FALL = 1e-4, 1e-3, 1e-3
 """What a run that is done may leave: of a linear objective, of labels, of a network's loss."""
@@ -196,3 +206,45 @@ def _of_function(oracle: FunctionOracle, task: Task, history: History) -> Conver
         f"{steps_text(best)} Chebyshev steps (icgd.chebyshev_steps) would do."
     )
     return replace(found, remedies=(remedy,))
+
+
+# -----------------------------------------------------------------------------
+# Step sizes of linear models from their data.
+
+
+def sized_problem(problem: Problem, X: Any) -> Problem:
+    """The problem of a linear model with the step size 1 / beta, if it has none.
+
+    beta is the largest curvature of the risk on these inputs, for all scores that the box and
+    `domain.score` allow.
+
+    Args:
+        problem: a problem of a linear model.
+        X: the inputs that it will be trained on.
+
+    Returns:
+        The problem with a step size.
+
+    Raises:
+        SettingError: if the problem trains no linear model, or if scores need a bound: without one
+            poisson, whose mean has no steepest slope, has no curvature.
+        DataError: if the inputs do not fit the model.
+
+    Example:
+        >>> import icgd
+        >>> model, step = icgd.LinearModel(2), icgd.ProximalStep(box=4.0)
+        >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
+        >>> icgd.sized_problem(problem, [[1.0, 0.0], [0.0, 1.0]]).update.step_size
+        2.0
+    """
+    x = checked_inputs(X, problem.model.input_width)
+    update = sized(problem.model, problem.proximal_step, x, allowed_scores(problem, x))
+    return replace(problem, update=update)
+
+
+def allowed_scores(problem: Problem, x: Inputs) -> Scores:
+    """The scores of each example at which the box and `domain.score` let a gradient be taken."""
+    box = problem.box and problem.box * problem.proximal_step.overshoot
+    low, high = everywhere(x) if box is None else over_box(problem.model, x, box)
+    most = problem.domain.score or inf
+    return low.clamp(min=-most), high.clamp(max=most)

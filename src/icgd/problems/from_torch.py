@@ -27,9 +27,13 @@ from icgd.problems.activations import LEAK
 from icgd.problems.domain import Domain
 from icgd.problems.losses import smooth_l1
 from icgd.problems.mlp import MLP, NORM_EPS
-from icgd.problems.optimisers.adam_step import AdamStep, RmspropStep
-from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
-from icgd.problems.optimisers.momentum_step import MomentumStep
+from icgd.problems.optimisers import (
+    AbstractGradientStep,
+    AdamStep,
+    GradientStep,
+    MomentumStep,
+    RmspropStep,
+)
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
 

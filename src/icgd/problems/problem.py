@@ -14,16 +14,19 @@ from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.adam_step import AdamStep, RmspropStep
-from icgd.problems.optimisers.gradient_step import AbstractGradientStep, GradientStep
-from icgd.problems.optimisers.momentum_step import MomentumStep
+from icgd.problems.optimisers import (
+    AbstractGradientStep,
+    AdamStep,
+    GradientStep,
+    MomentumStep,
+    RmspropStep,
+)
 from icgd.problems.oracles.function import FunctionOracle
 from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.oracles.network import NetworkOracle
 from icgd.problems.oracles.oracle import AbstractOracle
-from icgd.problems.proximal_step import ProximalStep
 from icgd.problems.settings import described, entries, finite, instance, is_row, settle
-from icgd.problems.updates import FunctionalStep
+from icgd.problems.steps import FunctionalStep, ProximalStep
 
 Target = MLP | KernelMachine | LinearModel
 Update = AbstractGradientStep | FunctionalStep | ProximalStep

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from icgd.errors import SeparableDataError
 from icgd.problems.linear_model import Design, LinearModel, require_data
-from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.steps import ProximalStep
 from icgd.shapes import Inputs, Labels
 
 Rows = Float[Tensor, "row parameter"]

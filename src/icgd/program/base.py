@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from icgd.errors import UnknownNameError
-from icgd.program.functions import AnyFunction, Function, GridMean, LatticeFunction, ReluSum
+from icgd.program.functions import (
+    AnyFunction,
+    Function,
+    GridMean,
+    LatticeFunction,
+    ReluSum,
+    RidgeSum,
+)
 from icgd.program.layout import Layout
-from icgd.program.ridge import RidgeSum
 
 
 class ProgramBase:

@@ -7,13 +7,12 @@ import sys
 from icgd.errors import ProgramError
 from icgd.program.chain import FAR, IS_DATA, NEAR, OUT, ChainProgram, row_of
 from icgd.program.chain_shapes import chain_shape_problem
-from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
+from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum, RidgeSum
 from icgd.program.instructions import IS_QUERY, Instruction, LayerKind, WipeSlots
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Role
 from icgd.program.numbers import beyond
 from icgd.program.program import AbstractProgram, Layer
-from icgd.program.ridge import RidgeSum
 from icgd.program.shape_rules import shape_problem
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import ByUnits, WipeByUnits

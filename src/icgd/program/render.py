@@ -10,20 +10,19 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from icgd.errors import ProgramError
 from icgd.program import chain_instructions as chain
-from icgd.program import class_instructions as classes
-from icgd.program import grid_instructions as grid
 from icgd.program import instructions as basic
 from icgd.program import kernel_instructions as kernel
-from icgd.program import momentum_instructions as momentum
-from icgd.program import norm_instructions as norms
+from icgd.program import linear_instructions as grid
+from icgd.program import linear_instructions as momentum
+from icgd.program import network_instructions as classes
+from icgd.program import network_instructions as norms
+from icgd.program import network_instructions as update
 from icgd.program import table_instructions as table
 from icgd.program import unit_instructions as by_units
-from icgd.program import update_instructions as update
-from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum
+from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum, RidgeSum
 from icgd.program.instructions import Instruction
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import AbstractProgram, Layer
-from icgd.program.ridge import RidgeSum
 
 Part = TypeVar("Part")
 Reader = Callable[[Any, str], Any]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import singledispatch
 
 from icgd.errors import ProgramError
-from icgd.program import class_instructions as classes
-from icgd.program import grid_instructions as grid
 from icgd.program import instructions as basic
-from icgd.program import momentum_instructions as momentum
-from icgd.program import norm_instructions as norms
+from icgd.program import linear_instructions as grid
+from icgd.program import linear_instructions as momentum
+from icgd.program import network_instructions as classes
+from icgd.program import network_instructions as norms
+from icgd.program import network_instructions as update
 from icgd.program import table_instructions as table
 from icgd.program import unit_instructions as units
-from icgd.program import update_instructions as update
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Argument, Instruction, stacked
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout, Role

@@ -9,15 +9,13 @@ from typing import Any, final
 
 from icgd.facts import counted, shown
 from icgd.program import render
-from icgd.program.class_instructions import ShareClasses
-from icgd.program.functions import Function, LatticeFunction
-from icgd.program.grid_instructions import DescendExamples, PredictMean
+from icgd.program.functions import Function, LatticeFunction, RidgeSum
 from icgd.program.layout import Layout, Role
+from icgd.program.linear_instructions import DescendExamples, PredictMean
+from icgd.program.network_instructions import ShareClasses, TakeTurns
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.registers import register_constants
-from icgd.program.ridge import RidgeSum
 from icgd.program.table_instructions import LookUpStep
-from icgd.program.update_instructions import TakeTurns
 
 
 @final

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 from icgd.program import instructions
 from icgd.program.base import ProgramBase
+from icgd.program.functions import ACTIVATIONS_AT_ONE, RidgeSum
 from icgd.program.instructions import (
     IS_QUERY,
     ONE,
@@ -33,7 +34,6 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import Layout
 from icgd.program.meaning import Domain, Value
-from icgd.program.ridge import ACTIVATIONS_AT_ONE, RidgeSum
 from icgd.program.uses import Accumulated, Changed, Evaluated, Read, Written
 from icgd.program.wires import SIGN, Heads, Over, Units, Wire, Wiring, by_slot
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from icgd.backends.registry import backend_named
-from icgd.certificates.certificate import Report, Verdict
+from icgd.certificates.report import Report, Verdict
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
@@ -33,10 +33,10 @@ from icgd.memory import usable_memory
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, ORANGE, Axes, Figure
 from icgd.pipeline import compile, verify
+from icgd.problems.convergence import sized_problem
 from icgd.problems.drawn_task import drawn_task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
-from icgd.problems.sizing import sized_problem
 from icgd.problems.task import Task
 from icgd.reproductions.descent import descend
 from icgd.reproductions.timing import interleaved_seconds, one_thread

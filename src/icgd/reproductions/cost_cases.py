@@ -13,7 +13,7 @@ import torch
 from icgd.compiled import Compiled
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.reproductions.counting import work_of

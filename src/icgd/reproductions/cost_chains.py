@@ -22,9 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from icgd.backends.chain import Chain, run_chain
-from icgd.backends.chain_dense import DenseGenerator
-from icgd.backends.chain_generator import AbstractGenerator
+from icgd.backends.chain import AbstractGenerator, Chain, DenseGenerator, run_chain
 from icgd.backends.run import RunOptions
 from icgd.program.chain import ChainProgram
 from icgd.reproductions.cost_cases import AbstractCase, Counts, Network

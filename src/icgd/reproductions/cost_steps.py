@@ -9,8 +9,7 @@ from typing import ClassVar, final
 
 import torch
 
-from icgd.backends.chain import Chain
-from icgd.backends.chain_dense import DenseGenerator
+from icgd.backends.chain import Chain, DenseGenerator
 from icgd.backends.prompt import encode
 from icgd.compiled import Compiled
 from icgd.errors import ProgramError, SettingError, UnsupportedProblemError

@@ -23,7 +23,7 @@ from icgd.memory import require_memory
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, named, positive
 from icgd.reproductions.estimates import timed_step

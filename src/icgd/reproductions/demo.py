@@ -15,22 +15,22 @@ import numpy as np
 from torch import Tensor
 
 from icgd.backends.run import OnProgress
-from icgd.certificates import rigorous
-from icgd.certificates.certificate import Report
+from icgd.certificates import balls as rigorous
+from icgd.certificates.report import Report
 from icgd.compiled import Compiled
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, INK, ORANGE, RED, Axes, Figure
 from icgd.pipeline import compile, verify
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.reproductions.cars import INPUTS, Cars, Scaling, read_cars, split_cars
 from icgd.reproductions.descent import descend
 from icgd.reproductions.timing import interleaved_medians, one_thread
 from icgd.shapes import History
-from icgd.weights.summary import Summary
+from icgd.weights.sizes import Summary
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from icgd.pictures.plotting import BLUE, FAINT, RED, Axes, Figure
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.reproductions.reproduction import (
     AbstractReproduction,

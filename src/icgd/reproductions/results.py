@@ -47,7 +47,7 @@ from icgd.training.checkpoints import damaged
 from icgd.training.devices import device_named
 from icgd.training.lock import locked
 from icgd.training.tasks import LARGEST_SEED
-from icgd.weights.atomic import whole_file
+from icgd.weights.files import whole_file
 
 MOST_SEEDS = 100
 """No preset takes more seeds, from the first one on."""

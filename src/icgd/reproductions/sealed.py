@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from icgd.training.checkpoints import damaged
-from icgd.weights.atomic import whole_file
+from icgd.weights.files import whole_file
 
 DIGEST = "digest"
 

@@ -26,7 +26,7 @@ from icgd.pictures.plotting import Figure
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
 from icgd.reproductions import wang_in_context_picture
@@ -44,7 +44,7 @@ from icgd.reproductions.reproduction import (
 from icgd.reproductions.wang_training import ACTIVATION
 from icgd.reproductions.wang_widths import DEEP, DEPTHS, SHALLOW
 from icgd.shapes import Labels
-from icgd.weights.summary import Summary as Size
+from icgd.weights.sizes import Summary as Size
 
 BOX = 4.0
 """Weights are projected onto this box; the first ones are normal with variance 1 / fan-in."""

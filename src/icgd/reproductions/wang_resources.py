@@ -21,7 +21,7 @@ from icgd.errors import SettingError
 from icgd.pictures.plotting import Figure
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.reproductions import wang_picture
 from icgd.reproductions.ball import LARGEST_RADIUS
@@ -44,7 +44,7 @@ from icgd.reproductions.wang_widths import (
     suffices,
     table,
 )
-from icgd.weights.summary import Summary as Size
+from icgd.weights.sizes import Summary as Size
 
 STEP_SIZE = 0.1
 """The step size of the compiled gradient step; sizes do not depend on it."""

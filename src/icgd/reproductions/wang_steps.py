@@ -7,7 +7,7 @@ import torch
 from icgd.compiled import Compiled
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 
 STEP, BOX = 0.1, 0.5

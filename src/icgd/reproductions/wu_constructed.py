@@ -19,7 +19,7 @@ from icgd.constructions.relu_stack import ReluStack
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.reproductions.wu_references import Inputs, Predictions, TokenLabels, label_size
 

@@ -17,8 +17,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from icgd.certificates.certificate import Report
-from icgd.certificates.rigorous import is_available
+from icgd.certificates.balls import is_available
+from icgd.certificates.report import Report
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.pipeline import compile, verify
 from icgd.problems.data import as_task

@@ -25,7 +25,7 @@ from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.oracles.network import predict
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from icgd.problems.kernels import kernel_named
+from icgd.problems.kernel_machine import kernel_named
 from icgd.problems.settings import count
 from icgd.training.covariates import AbstractCovariates, Square, Tokens, normal, random_rotation
 from icgd.training.labels import AbstractLabels

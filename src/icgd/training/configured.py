@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from icgd.errors import SettingError, UnknownNameError, brief
-from icgd.problems.kernel_machine import KernelMachine
-from icgd.problems.kernels import KERNELS
+from icgd.problems.kernel_machine import KERNELS, KernelMachine
 from icgd.problems.settings import count, finite, named
 from icgd.training.averaged import AveragedTask
 from icgd.training.causal_task import CausalTask, Curriculum

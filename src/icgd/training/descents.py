@@ -28,7 +28,7 @@ from icgd.pipeline import compile as compile_problem
 from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.problem import Problem
-from icgd.problems.updates import FunctionalStep
+from icgd.problems.steps import FunctionalStep
 from icgd.training.models import OF_SCORES, KernelTransformer
 
 ROUNDING = 1e-12

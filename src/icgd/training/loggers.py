@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from icgd.errors import MissingExtraError, UnknownNameError
 from icgd.training.logs import Log, Row
-from icgd.weights.atomic import whole_file
+from icgd.weights.files import whole_file
 
 try:
     from torch.utils.tensorboard import SummaryWriter

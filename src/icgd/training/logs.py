@@ -11,7 +11,7 @@ from math import isfinite, nan
 from pathlib import Path
 
 from icgd.errors import DataError, TrainingError, UnknownNameError
-from icgd.weights.atomic import whole_file
+from icgd.weights.files import whole_file
 
 Row = dict[str, float]
 """The numbers that were measured at one step, by name."""

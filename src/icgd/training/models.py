@@ -24,8 +24,7 @@ from torch.nn.utils.parametrize import register_parametrization, remove_parametr
 
 from icgd.errors import SettingError
 from icgd.memory import require_memory
-from icgd.problems.kernel_machine import KernelMachine
-from icgd.problems.kernels import Kernel, kernel_named
+from icgd.problems.kernel_machine import Kernel, KernelMachine, kernel_named
 from icgd.problems.settings import count, described, finite, positive
 from icgd.training.covariates import as_matrix, require_width
 from icgd.training.gathering import FAST

@@ -11,7 +11,7 @@ from typing import final
 
 from torch import Tensor
 
-from icgd.problems.kernels import Kernel
+from icgd.problems.kernel_machine import Kernel
 
 
 @final

@@ -13,7 +13,7 @@ from icgd.training.lock import foreign, locked
 from icgd.training.loggers import AbstractLogger, MakeLogger
 from icgd.training.logs import write_csv, write_json
 from icgd.training.training_run import TrainingRun
-from icgd.weights.atomic import whole_file
+from icgd.weights.files import whole_file
 
 LOGS = {
     "log.csv": "step,loss,learning_rate,gradient_norm",

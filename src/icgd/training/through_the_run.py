@@ -28,8 +28,7 @@ from icgd.backends.dense import build_transformer
 from icgd.backends.prompt import encode, read_parameters, read_predictions
 from icgd.compiled import Compiled
 from icgd.errors import ConstructionError, SettingError
-from icgd.layers.attention import Writing
-from icgd.layers.transformer import Transformer
+from icgd.layers import Transformer, Writing
 from icgd.problems.data import as_numbers, as_task, dtype_named
 from icgd.problems.oracles.network import gradient, predict
 from icgd.problems.problem import Problem

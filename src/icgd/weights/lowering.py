@@ -12,16 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from icgd.errors import OverflowedRunError
-from icgd.layers.activation_attention import ActivationAttention
-from icgd.layers.grid_attention import GridAttention
-from icgd.layers.kernel_attention import Itself, KernelAttention, Pattern
-from icgd.layers.mlp import MLPLayer
-from icgd.layers.product import ProductLayer
-from icgd.layers.sequence_attention import SequenceAttention
-from icgd.layers.softmax_attention import SoftmaxAttention
-from icgd.layers.transformer import Transformer
-from icgd.problems.kernels import kernel_named
-from icgd.problems.unit_activations import unit_activation_named
+from icgd.layers import (
+    ActivationAttention,
+    GridAttention,
+    Itself,
+    KernelAttention,
+    MLPLayer,
+    Pattern,
+    ProductLayer,
+    SequenceAttention,
+    SoftmaxAttention,
+    Transformer,
+)
+from icgd.problems.activations import unit_activation_named
+from icgd.problems.kernel_machine import kernel_named
 from icgd.program.chain import ChainProgram
 from icgd.program.instructions import IS_EXAMPLE, LayerKind
 from icgd.program.layout import Layout

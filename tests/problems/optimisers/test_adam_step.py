@@ -1,8 +1,17 @@
 import pytest
 
 from icgd.errors import SettingError
-from icgd.problems.optimisers.adam_step import FIRST, SECOND, AdamStep, RmspropStep
-from icgd.problems.optimisers.rule import GRADIENT, SCALED, SQUARE, WEIGHTS, Root
+from icgd.problems.optimisers import (
+    FIRST,
+    GRADIENT,
+    SCALED,
+    SECOND,
+    SQUARE,
+    WEIGHTS,
+    AdamStep,
+    RmspropStep,
+    Root,
+)
 
 
 def test_corrections_fade():

@@ -1,9 +1,7 @@
 import pytest
 
 from icgd.errors import SettingError
-from icgd.problems.optimisers.gradient_step import GradientStep
-from icgd.problems.optimisers.momentum_step import MomentumStep
-from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS
+from icgd.problems.optimisers import GRADIENT, WEIGHTS, GradientStep, MomentumStep
 
 
 def test_one_step_size_is_plain_and_a_schedule_is_not():

@@ -1,8 +1,7 @@
 import pytest
 
 from icgd.errors import SettingError
-from icgd.problems.optimisers.momentum_step import MOMENTUM, MomentumStep
-from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS
+from icgd.problems.optimisers import GRADIENT, MOMENTUM, WEIGHTS, MomentumStep
 
 
 def test_the_first_step_has_no_dampening():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from icgd.problems.optimisers.rule import GRADIENT, SCALED, SQUARE, WEIGHTS, Root, Rule, evaluated
+from icgd.problems.optimisers import GRADIENT, SCALED, SQUARE, WEIGHTS, Root, Rule, evaluated
 
 KNOWN = {WEIGHTS: torch.tensor([1.0, 2.0]), GRADIENT: torch.tensor([0.5, -1.0])}
 MOMENTUM = {"m": torch.tensor([4.0, 8.0])}

@@ -11,7 +11,7 @@ import icgd
 from icgd.errors import SettingError
 from icgd.problems.domain import Domain
 from icgd.problems.problem import Problem
-from icgd.problems.updates import FunctionalStep
+from icgd.problems.steps import FunctionalStep
 from tests.cases import KERNEL_CASES, over
 
 

@@ -14,14 +14,13 @@ from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, PoissonR
 from torch import Tensor
 
 from icgd.errors import DataError, OverflowedRunError, SettingError
-from icgd.problems.curvature import over_box, sized
 from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
-from icgd.problems.linear_model import LinearModel
-from icgd.problems.links import LINKS
+from icgd.problems.linear_model import LINKS, LinearModel
 from icgd.problems.oracles.linear import soft_threshold
 from icgd.problems.problem import Problem
-from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.spectrum import over_box, sized
+from icgd.problems.steps import ProximalStep
 from tests.bare_oracles import bare_task
 from tests.bare_oracles import on_linear_model as reference
 

@@ -11,7 +11,7 @@ from icgd.problems.data import as_task
 from icgd.problems.domain import Domain
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.oracles import network
 from icgd.problems.oracles.network import predict
 from icgd.problems.problem import Problem

@@ -11,11 +11,10 @@ from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.oracles.oracle import AbstractOracle
 from icgd.problems.problem import Problem
-from icgd.problems.proximal_step import ProximalStep
-from icgd.problems.updates import FunctionalStep
+from icgd.problems.steps import FunctionalStep, ProximalStep
 
 DOMAIN = Domain(4.0, 2.0)
 NETWORK = Problem(MLP((3, 4, 2)), "squared", GradientStep(0.1, 3.0), DOMAIN)

@@ -2,7 +2,7 @@
 
 import torch
 
-from icgd.problems.oracles.resumed import stepped, trained
+from icgd.problems.oracles.oracle import stepped, trained
 
 
 def fibonacci(now, before, number):

@@ -1,6 +1,6 @@
 import torch
 
-from icgd.layers.kernel_attention import KernelAttention
+from icgd.layers import KernelAttention
 from icgd.problems.kernel_machine import KernelHead
 from icgd.theorems.cheng.proposition_3_1 import every_layer
 

@@ -3,9 +3,7 @@ from math import isnan
 import torch
 from torch import nn
 
-from icgd.layers.activation_attention import ActivationAttention
-from icgd.layers.mlp import MLPLayer
-from icgd.layers.product import ProductLayer
+from icgd.layers import ActivationAttention, MLPLayer, ProductLayer
 from icgd.program.functions import ReluSum
 from icgd.theorems.wu.norms import coefficients, layer_norm
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from icgd.problems.activations import Activation
-from icgd.problems.optimisers.rule import GRADIENT, WEIGHTS, Rule, Sum
+from icgd.problems.optimisers import GRADIENT, WEIGHTS, Rule, Sum
 from icgd.program import chain
 from icgd.program import chain_instructions as verbs
 from icgd.program.chain import FAR, KINKED, LINEAR, NEAR, OUT, bit_slots, row_of
 from icgd.program.chain_instructions import CopyWhere, MultiplyEntries, MultiplyMatrices
-from icgd.program.class_instructions import class_slot
 from icgd.program.functions import LatticeFunction
 from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction
 from icgd.program.layout import Layout, Role, Slot
+from icgd.program.network_instructions import class_slot
 from icgd.program.program import Layer
 from icgd.program.registers import OFFSET, value_slot
 

@@ -9,19 +9,15 @@ from math import floor, log2
 
 import torch
 
-from icgd.approximation import ridge_sum
-from icgd.approximation.bends import KINK_WIDTH
+from icgd.approximation import ridge as ridge_sum
 from icgd.approximation.clipping import fit_clip
-from icgd.approximation.gate import fit_gate
-from icgd.approximation.ridge_line import CLOSE_ENOUGH
-from icgd.constructions.parts import ranges as sizes
-from icgd.constructions.parts.forward_pass import units_slot
-from icgd.constructions.parts.ranges import ROUNDING_ROOM
-from icgd.problems.activations import IDENTITY_FUNCTION
+from icgd.approximation.ridge import CLOSE_ENOUGH, KINK_WIDTH, fit_gate
+from icgd.constructions.parts import network as sizes
+from icgd.constructions.parts.network import ROUNDING_ROOM, units_slot
+from icgd.problems.activations import IDENTITY_FUNCTION, UNIT_ACTIVATIONS
 from icgd.problems.data import dtype_named
 from icgd.problems.problem import Problem
-from icgd.problems.unit_activations import UNIT_ACTIVATIONS
-from icgd.program.ridge import RidgeSum
+from icgd.program.functions import RidgeSum
 
 LARGEST_FIT_ERROR = 0.25
 """The largest error of r and r' for arguments of size 1, and of the clip as a share of the box: a

@@ -23,13 +23,26 @@ from torch import Tensor
 
 from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError, brief
 from icgd.problems.data import as_numbers
-from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_matrix, unit_rows
-from icgd.problems.kernels import SHAPES
-from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes, overflowed
-from icgd.problems.oracles.resumed import ResumedStep, stepped, trained
+from icgd.problems.kernel_machine import (
+    SHAPES,
+    KernelHead,
+    KernelMachine,
+    Rows,
+    as_matrix,
+    unit_rows,
+)
+from icgd.problems.oracles.oracle import (
+    AbstractOracle,
+    ExactStep,
+    ResumedStep,
+    Shapes,
+    overflowed,
+    stepped,
+    trained,
+)
 from icgd.problems.spectrum import divergence
+from icgd.problems.steps import FunctionalStep
 from icgd.problems.task import Task
-from icgd.problems.updates import FunctionalStep
 from icgd.shapes import History, Inputs, KernelMatrix, Labels, Parameters, Predictions, Queries
 
 

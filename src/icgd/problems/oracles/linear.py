@@ -20,13 +20,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icgd.errors import BoxWarning, SettingError, brief
-from icgd.problems.curvature import step_size
 from icgd.problems.linear_model import LinearModel, require_labels
-from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes, overflowed
-from icgd.problems.oracles.resumed import ResumedStep, stepped, trained
-from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.oracles.oracle import (
+    AbstractOracle,
+    ExactStep,
+    ResumedStep,
+    Shapes,
+    overflowed,
+    stepped,
+    trained,
+)
 from icgd.problems.separable import require_minimiser
 from icgd.problems.settings import count, positive
+from icgd.problems.spectrum import step_size
+from icgd.problems.steps import ProximalStep
 from icgd.problems.task import Task
 from icgd.shapes import History, Inputs, Labels, Parameters, Predictions
 

@@ -31,9 +31,7 @@ from icgd.errors import BoxWarning, DataError, ProofError, SettingError, at
 from icgd.problems.data import first_set
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.adam_step import SECOND
-from icgd.problems.optimisers.gradient_step import AVERAGE, AbstractGradientStep
-from icgd.problems.optimisers.rule import WEIGHTS
+from icgd.problems.optimisers import AVERAGE, SECOND, WEIGHTS, AbstractGradientStep
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
 from icgd.problems.settings import count
 from icgd.problems.task import Task

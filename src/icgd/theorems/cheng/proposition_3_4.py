@@ -13,11 +13,10 @@ from torch import Tensor
 
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
-from icgd.problems.kernel_machine import KernelMachine
-from icgd.problems.kernels import kernel_named
+from icgd.problems.kernel_machine import KernelMachine, kernel_named
 from icgd.problems.problem import Problem
 from icgd.problems.spectrum import spectrum
-from icgd.problems.updates import FunctionalStep, chebyshev_steps
+from icgd.problems.steps import FunctionalStep, chebyshev_steps
 from icgd.theorems.cheng.proposition_3_1 import sphere_task
 from icgd.theorems.cheng.written_out import (
     EXACT,

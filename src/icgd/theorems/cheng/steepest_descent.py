@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from icgd.problems.kernels import kernel_named
+from icgd.problems.kernel_machine import kernel_named
 from icgd.theorems.cheng.written_out import agreement, sphere_points, wave
 from icgd.theorems.statement import Comparison, Finding, Statement
 from icgd.training.covariates import normal

@@ -20,7 +20,7 @@ from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
-from icgd.problems.proximal_step import ProximalStep
+from icgd.problems.steps import ProximalStep
 from icgd.theorems.cot.descent import Map, drawn, newton, soft_threshold
 from icgd.theorems.cot.heads import grid, mean_minus_label
 from icgd.theorems.statement import Comparison, Finding, Statement

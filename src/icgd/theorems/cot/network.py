@@ -19,7 +19,7 @@ from icgd.backends.chain import GENERATORS
 from icgd.constructions.cot_network import CotNetwork
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.program.chain import IS_BACKWARD, IS_DATA, IS_FORWARD, KINKED, ChainProgram
 from icgd.theorems.cot.descent import drawn

@@ -13,11 +13,11 @@ from math import nan
 import torch
 from torch import Tensor
 
-from icgd.certificates.certificate import Report
+from icgd.certificates.report import Report
 from icgd.pipeline import compile, verify
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.theorems.cot.descent import drawn
 from icgd.theorems.cot.network import Round

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from icgd.layers.activation_attention import ActivationAttention
+from icgd.layers import ActivationAttention
 from icgd.theorems.statement import Comparison, Finding, Statement
 
 EXACT = 1e-12

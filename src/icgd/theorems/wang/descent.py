@@ -15,7 +15,7 @@ from icgd.constructions.recursion import Recursion, literal_layers
 from icgd.pipeline import compile
 from icgd.reproductions.wang_steps import N_TASKS, STEP, tanh_problem, worst_step
 from icgd.theorems.statement import Comparison, Finding, Statement
-from icgd.weights.summary import Summary
+from icgd.weights.sizes import Summary
 
 EPS = 0.01
 

@@ -9,11 +9,11 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from icgd.layers.product import ProductLayer
+from icgd.layers import ProductLayer
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.theorems.statement import Comparison, Finding, Statement
 from icgd.theorems.wu.forward import forward_constant, true_reach

@@ -11,9 +11,7 @@ from math import nan
 import torch
 from torch import Tensor, nn
 
-from icgd.layers.attention import Headed
-from icgd.layers.mlp import MLPLayer
-from icgd.layers.product import ProductLayer
+from icgd.layers import Headed, MLPLayer, ProductLayer
 from icgd.program.functions import ReluSum
 
 

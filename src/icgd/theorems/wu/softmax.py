@@ -12,13 +12,13 @@ from math import log, log10, pi, sqrt
 import torch
 from torch import Tensor
 
-from icgd.certificates.closed_form import step_lipschitz, table_step
+from icgd.certificates.network import step_lipschitz, table_step
 from icgd.compiled import Compiled
 from icgd.constructions.universal import STEP_TABLE, ContextHead, context_head, level_values
 from icgd.pipeline import compile
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers.gradient_step import GradientStep
+from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.program.functions import ReluSum
 from icgd.theorems.statement import Comparison, Finding, Statement

@@ -1,0 +1,110 @@
+"""What a user may call: the one list of public names, and where each of them is defined."""
+
+from icgd import exports as exports
+from icgd import training as training
+from icgd.approximation.general_decay import (
+    GeneralDecay as GeneralDecay,
+)
+from icgd.approximation.general_decay import (
+    general_decay as general_decay,
+)
+from icgd.backends.causal import run_causal as run_causal
+from icgd.backends.run import Run as Run
+from icgd.certificates.guarantee import Guarantee as Guarantee
+from icgd.certificates.report import (
+    Certificate as Certificate,
+)
+from icgd.certificates.report import (
+    Report as Report,
+)
+from icgd.certificates.report import (
+    Verdict as Verdict,
+)
+from icgd.compiled import Compiled as Compiled
+from icgd.constructions.cot_linear import (
+    CotGlm as CotGlm,
+)
+from icgd.constructions.cot_linear import (
+    CotLasso as CotLasso,
+)
+from icgd.constructions.cot_linear import (
+    CotRidge as CotRidge,
+)
+from icgd.constructions.cot_network import CotNetwork as CotNetwork
+from icgd.constructions.functional import Functional as Functional
+from icgd.constructions.recursion import Recursion as Recursion
+from icgd.constructions.relu_stack import ReluStack as ReluStack
+from icgd.constructions.softmax_stack import SoftmaxStack as SoftmaxStack
+from icgd.constructions.universal import Universal as Universal
+from icgd.pipeline import (
+    compile as compile,
+)
+from icgd.pipeline import (
+    guarantee as guarantee,
+)
+from icgd.pipeline import (
+    load as load,
+)
+from icgd.pipeline import (
+    verify as verify,
+)
+from icgd.problems.convergence import sized_problem as sized_problem
+from icgd.problems.data import as_task as as_task
+from icgd.problems.domain import Domain as Domain
+from icgd.problems.from_torch import from_torch as from_torch
+from icgd.problems.kernel_machine import (
+    KernelHead as KernelHead,
+)
+from icgd.problems.kernel_machine import (
+    KernelMachine as KernelMachine,
+)
+from icgd.problems.kernel_machine import (
+    register_kernel as register_kernel,
+)
+from icgd.problems.linear_model import LinearModel as LinearModel
+from icgd.problems.mlp import MLP as MLP
+from icgd.problems.optimisers import (
+    AdamStep as AdamStep,
+)
+from icgd.problems.optimisers import (
+    GradientStep as GradientStep,
+)
+from icgd.problems.optimisers import (
+    MomentumStep as MomentumStep,
+)
+from icgd.problems.optimisers import (
+    RmspropStep as RmspropStep,
+)
+from icgd.problems.problem import Problem as Problem
+from icgd.problems.spectrum import spectrum as spectrum
+from icgd.problems.steps import (
+    FunctionalStep as FunctionalStep,
+)
+from icgd.problems.steps import (
+    ProximalStep as ProximalStep,
+)
+from icgd.problems.steps import (
+    chebyshev_momentum as chebyshev_momentum,
+)
+from icgd.problems.steps import (
+    chebyshev_steps as chebyshev_steps,
+)
+from icgd.problems.steps import (
+    fista_momenta as fista_momenta,
+)
+from icgd.problems.steps import (
+    heavy_ball as heavy_ball,
+)
+from icgd.problems.steps import (
+    nesterov as nesterov,
+)
+from icgd.problems.steps import (
+    nesterov_momentum as nesterov_momentum,
+)
+from icgd.problems.steps import (
+    newton_schulz as newton_schulz,
+)
+from icgd.problems.task import Task as Task
+
+__version__: str
+__all__: list[str]

@@ -1,0 +1,429 @@
+"""Measured errors are distances from real training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from math import inf, nan
+
+import torch
+from torch import Tensor
+
+from icgd import pictures
+from icgd.certificates.balls import Trajectory
+from icgd.certificates.network import NearKinks, at_end
+from icgd.errors import OverflowedRunError
+from icgd.facts import number, shown
+from icgd.problems.problem import Problem
+from icgd.problems.task import Task
+from icgd.shapes import History
+
+
+def real_training(problem: Problem, task: Task, n_steps: int) -> History:
+    """The weights of real training, in float64; `OverflowedRunError` if they leave its range."""
+    return _in_range(problem.oracle.train(task, n_steps))
+
+
+def _in_range(real: History) -> History:
+    if not real.isfinite().all():
+        raise OverflowedRunError(
+            "Real training leaves the range of float64 on these data, so that there is nothing to "
+            "compare the run with. Rescale the data, or use a smaller step size."
+        )
+    return real
+
+
+def stepwise_errors(problem: Problem, task: Task, history: History) -> Tensor:
+    """For each step, the largest |w_l - step(w_{l-1})|, from the run's own weights."""
+    after = _in_range(problem.oracle.stepped(task, history))
+    return (history[..., 1:, :].double() - after).abs().amax(-1)
+
+
+def trajectory_errors(history: History, real: History) -> Tensor:
+    """For each step, the largest distance of a weight from the exact run."""
+    return (history.double() - real).abs().amax(-1)[..., 1:]
+
+
+def coefficient_errors(
+    problem: Problem, task: Task, history: History, real: History
+) -> dict[str, float] | None:
+    """The distance of every coefficient from the exact run at the end, if columns have names."""
+    if not task.input_names:
+        return None
+    distances = (history[-1].double() - real[-1]).abs()
+    return problem.oracle.named(distances, task.input_names)
+
+
+# -----------------------------------------------------------------------------
+# A certificate says what is promised, and a report what was found.
+
+
+class Verdict(Enum):
+    """The outcome of a comparison; the value says it in words.
+
+    Example:
+        >>> import icgd
+        >>> icgd.Verdict.HOLDS.value
+        'every measured error is within its proved bounds'
+        >>> icgd.Verdict.BROKEN.holds
+        False
+    """
+
+    PROMISED = "bounds proved, nothing measured yet"
+    HOLDS = "every measured error is within its proved bounds"
+    HOLDS_EMPTY = "every measured error is within its bounds, but a bound says nothing"
+    HOLDS_ESTIMATED = (
+        "every measured error is within its bounds, but bounds are estimates and prove nothing"
+    )
+    BROKEN = "a measured error exceeds a proved bound: the construction or its lowering is wrong"
+    IN_DOUBT = (
+        "a measured error exceeds a bound that rests on what was stated or estimated of a kernel: "
+        "that is wrong, or the construction or its lowering is"
+    )
+
+    @property
+    def holds(self) -> bool:
+        """Whether something was measured and no bound is broken."""
+        return self in (Verdict.HOLDS, Verdict.HOLDS_EMPTY, Verdict.HOLDS_ESTIMATED)
+
+
+@shown
+@dataclass(frozen=True)
+class Certificate:
+    """What is proved for every task in the domain, before any run.
+
+    All are bounds on the error of any single weight. Bound (a) carries intervals through the
+    program. Bound (c) is the paper's closed form. They include the rounding of this `backend` and
+    `dtype` for prompts of up to `n_tokens` tokens.
+
+    Attributes:
+        domain_step: bound (a) of one step.
+        domain_trajectory: bound (a) of the whole run.
+        paper_step: bound (c) of one step, if the paper has one.
+        n_tokens: the longest prompt that the bounds hold for.
+        widest: a bound of this size or more says nothing: clipping alone keeps weights that close
+            together, and nothing is known of what is not clipped.
+        condition: bound (a) holds under it only, if there is one.
+        stated: the kernels of the user's own whose constants every bound takes for granted.
+        estimated: those whose constants were not stated: of them nothing is proved, and bounds of a
+            run are estimates.
+        backend: the backend that the bounds hold for.
+        dtype: the precision that they hold for.
+        domain_predictions: bound (a) of predictions after the run; infinite if nothing is proved.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+        >>> certificate = compiled.certificate(n_tokens=64)
+        >>> certificate.domain_step < certificate.domain_trajectory < certificate.widest
+        True
+    """
+
+    domain_step: float
+    domain_trajectory: float
+    paper_step: float | None
+    n_tokens: int
+    widest: float = inf
+    condition: str | None = None
+    stated: tuple[str, ...] = ()
+    estimated: tuple[str, ...] = ()
+    backend: str = "dense"
+    dtype: str = "float64"
+    domain_predictions: float = inf
+
+    def facts(self) -> dict[str, str]:
+        """What it shows of itself in a line or in a notebook.
+
+        Returns:
+            A text for each name.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> compiled.certificate().facts()["holds for"]
+            'dense runs in float64, 1,024 tokens or fewer'
+        """
+        return {
+            "error of a step": f"at most {self._told(self.domain_step)}",
+            "error of the run": f"at most {self._told(self.domain_trajectory)}",
+            "holds for": f"{self.backend} runs in {self.dtype}, {self.n_tokens:,} tokens or fewer",
+            **({"if": self.condition} if self.condition else {}),
+        }
+
+    def of_run(self, *, is_covered: bool) -> Certificate:
+        """What it says of a run; if its condition leaves the run out, nothing is proved beforehand.
+
+        Args:
+            is_covered: whether the condition holds for the run.
+
+        Returns:
+            The certificate, or the same with infinite bounds (a).
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.MomentumStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> certificate = icgd.compile(problem, "relu-stack", n_steps=2).certificate()
+            >>> certificate.condition
+            'of runs whose momentum is 0 at the start'
+            >>> certificate.of_run(is_covered=False).domain_step
+            inf
+        """
+        if is_covered:
+            return self
+        return replace(self, domain_step=inf, domain_trajectory=inf, domain_predictions=inf)
+
+    def _told(self, bound: float) -> str:
+        return f"{number(bound)}{', which says nothing' * self.says_nothing(bound)}"
+
+    def says_nothing(self, bound: float) -> bool:
+        """Whether a bound is no smaller than what is known without it.
+
+        Args:
+            bound: the bound.
+
+        Returns:
+            True if it says nothing.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> compiled.certificate().says_nothing(2.0)  # the box is 1 in either direction
+            True
+        """
+        return not bound < self.widest
+
+    def told(self, bound: float) -> float | None:
+        """The bound, or None if it says nothing.
+
+        Args:
+            bound: the bound.
+
+        Returns:
+            The bound or None.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> compiled.certificate().told(0.5)
+            0.5
+        """
+        return None if self.says_nothing(bound) else bound
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """The names of the bounds that say nothing."""
+        names = ("domain_step", "domain_trajectory")
+        return tuple(name for name in names if self.says_nothing(getattr(self, name)))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Bounds are proved, and nothing is measured yet."""
+        return Verdict.PROMISED
+
+
+@shown
+@dataclass(frozen=True)
+class Report:
+    """Measured errors of a run beside their bounds, with an entry for each task and step.
+
+    Each is the largest over all weights. Bounds (a) of `certificate` are proved for every run,
+    bounds (b) for this run.
+
+    Attributes:
+        certificate: what is proved for every run.
+        step_errors: |w_l - step(w_{l-1})|, what the theorems bound.
+        step_bounds: bounds (b) of `step_errors`.
+        trajectory_errors: the distance to real gradient descent.
+        trajectory_bounds: bounds (b) of `trajectory_errors`.
+        near_kinks: how often a unit came so close to a kink that its slope was in between.
+        backend: the backend that ran.
+        dtype: the precision that it ran in.
+        paper_trajectory: the paper's line (c) for the whole run, if it has one. It takes for
+            granted that no step expands distances, so that a run may exceed it, and no verdict
+            depends on it.
+        rigorous: the proved distance of the whole run from exact descent, if it was asked for.
+        prediction_errors: the distances of predictions at the queries from those of real gradient
+            descent.
+        prediction_bounds: bounds (b) of `prediction_errors`.
+        coefficient_errors: the distances of a linear model's coefficients from those of real
+            descent after the last step, by the names of the columns, if X was a data frame.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+        >>> report = icgd.verify(compiled, [[0.5, 1.0], [1.0, 0.0]], [1.0, 0.5])
+        >>> bool((report.step_errors <= report.step_bounds).all()), report.verdict.name
+        (True, 'HOLDS')
+    """
+
+    certificate: Certificate
+    step_errors: Tensor
+    step_bounds: Tensor
+    trajectory_errors: Tensor
+    trajectory_bounds: Tensor
+    near_kinks: NearKinks
+    backend: str
+    dtype: str
+    paper_trajectory: Tensor | None = None
+    rigorous: Trajectory | None = None
+    prediction_errors: Tensor | None = None
+    prediction_bounds: Tensor | None = None
+    coefficient_errors: Mapping[str, float] | None = None
+
+    def facts(self) -> dict[str, str]:
+        """What it shows of itself in a line or in a notebook.
+
+        Returns:
+            A text for each name.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> icgd.verify(compiled, [[0.5, 1.0]], [1.0]).facts()["steps"]
+            '2'
+        """
+        return {
+            "verdict": self.verdict.value,
+            "steps": f"{self.step_errors.shape[-1]:,}",
+            "error of a step": self._largest("step_errors", "step_bounds"),
+            "distance from real descent": self._largest("trajectory_errors", "trajectory_bounds"),
+            **({"furthest at the end": self.furthest} if self.furthest else {}),
+            **self._predictions_in_words(),
+        }
+
+    @property
+    def furthest(self) -> str | None:
+        """The column whose coefficient ends furthest from that of real descent, if it is known.
+
+        There is none where all of them end at the same numbers.
+        """
+        errors = self.coefficient_errors or {}
+        return max(errors, key=lambda name: errors[name]) if any(errors.values()) else None
+
+    def _predictions_in_words(self) -> dict[str, str]:
+        if self.prediction_errors is None or not self.prediction_errors.numel():
+            return {}
+        return {"error of predictions": self._largest("prediction_errors", "prediction_bounds")}
+
+    def _largest(self, errors: str, bounds: str) -> str:
+        """The largest measured error, and what is proved of it."""
+        if not getattr(self, errors).numel():
+            return "no step was taken"
+        measured, proved = float(getattr(self, errors).max()), self.told[bounds]
+        what = "says nothing" if proved.isnan().any() else f"is {number(float(proved.max()))}"
+        return f"{number(measured)}, the bound of the run {what}"
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
+        """The measured errors beside their bounds over the steps, on logarithmic axes.
+
+        Of a batch of tasks the largest are drawn. Where a bound says nothing, the legend says so.
+
+        Args:
+            path: the file that the picture is also written to, as SVG or PNG by its ending.
+
+        Returns:
+            The picture, which a notebook shows.
+
+        Raises:
+            FileError: if the name has another ending, or if the file cannot be written.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> type(icgd.verify(compiled, [[0.5, 1.0]], [1.0]).plot()).__name__
+            'Picture'
+        """
+        panels = {"Error of one step": self._curves("step")}
+        panels["Distance from real descent"] = self._curves("trajectory")
+        return pictures.report_picture.draw(panels, self.verdict.value, path)
+
+    def _curves(self, which: str) -> dict[str, list[float]]:
+        """The measured errors and their bounds by name, with NaN where a bound says nothing."""
+        errors = getattr(self, f"{which}_errors")
+        everywhere = self.certificate.told(getattr(self.certificate, f"domain_{which}"))
+        found = {
+            "measured": errors,
+            "proved for this run (b)": self.told[f"{which}_bounds"],
+            "proved for every run (a)": torch.full_like(errors, everywhere or nan),
+        }
+        if which == "trajectory" and self.paper_trajectory is not None:
+            found["the paper's line (c)"] = self.paper_trajectory
+        if which == "trajectory" and self.rigorous is not None:
+            found["proved by balls"] = self.rigorous.distances
+        if which == "trajectory" and self.furthest:
+            del found["measured"]
+            found = {f"measured, at the end largest for {self.furthest}": errors, **found}
+        return {name: _over_tasks(part) for name, part in found.items()}
+
+    @property
+    def beyond_paper(self) -> int | None:
+        """The first step, counted from 1, that leaves a run beyond the paper's line, or None."""
+        if self.paper_trajectory is None:
+            return None
+        is_beyond = self.trajectory_errors > self.paper_trajectory
+        steps = is_beyond.flatten(0, -2).any(0) if is_beyond.ndim > 1 else is_beyond
+        return int(steps.nonzero()[0]) + 1 if steps.any() else None
+
+    @property
+    def verdict(self) -> Verdict:
+        """A NaN anywhere counts as broken; a bound that is infinite is never broken."""
+        within = [
+            self.step_errors <= self.step_bounds,
+            self.step_errors <= self.certificate.domain_step,
+            self.trajectory_errors <= self.trajectory_bounds,
+            self.trajectory_errors <= self.certificate.domain_trajectory,
+        ]
+        if self.rigorous is not None:
+            within.append(self.rigorous.least <= self.trajectory_bounds)
+        if self.prediction_errors is not None and self.prediction_bounds is not None:
+            within.append(self.prediction_errors <= self.prediction_bounds)
+            within.append(self.prediction_errors <= self.certificate.domain_predictions)
+        proved, is_within = self.certificate, all(bool(part.all()) for part in within)
+        if not is_within:
+            return Verdict.IN_DOUBT if proved.stated or proved.estimated else Verdict.BROKEN
+        if proved.estimated:
+            return Verdict.HOLDS_ESTIMATED
+        return Verdict.HOLDS_EMPTY if self.empty else Verdict.HOLDS
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """The names of the bounds that say nothing, for a step of the run or for any run."""
+        found = [name for name, part in self.told.items() if bool(part.isnan().any())]
+        return (*found, *self.certificate.empty)
+
+    @property
+    def told(self) -> dict[str, Tensor]:
+        """The bounds of this run by name, NaN where they say nothing.
+
+        Those of predictions say nothing where weights may end anywhere in the box.
+        """
+        widest = self.certificate.widest
+        known = {"step_bounds": self.step_bounds, "trajectory_bounds": self.trajectory_bounds}
+        told = {name: bounds.where(bounds < widest, nan) for name, bounds in known.items()}
+        if (bounds := self.prediction_bounds) is not None:
+            ends = at_end(self.trajectory_bounds).unsqueeze(-1)
+            told["prediction_bounds"] = bounds.where((ends < widest) & (bounds < inf), nan)
+        return told
+
+
+def _over_tasks(part: Tensor) -> list[float]:
+    """The largest number of all tasks, for each step."""
+    largest: list[float] = part.reshape(-1, part.shape[-1]).amax(0).tolist()
+    return largest

@@ -1,1 +1,0 @@
-"""The transformer's layers as torch modules: tensors only."""

@@ -1,0 +1,589 @@
+r"""A rule is one step of an optimiser as data: sums of quantities, a root and a product.
+
+Entry by entry, a step reads the weights w, the gradient g and the optimiser's state s, and gives
+
+    g  <- g + decay * w
+    s' <- sum of coefficient * quantity        of w, g, s and g^2, for each part of the state
+    d  <- m / (sqrt(v) + eps)                  of one of them and of a sum v, if there is a root
+    w' <- clip(sum of coefficient * quantity)  of w, g, s' and d
+
+The reference algorithm evaluates this in float64, and constructions turn the same data into layers.
+So both do the same by construction, and a new optimiser is a new table.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from icgd.errors import SettingError
+from icgd.problems.settings import (
+    below_one,
+    count,
+    entries,
+    finite,
+    is_row,
+    not_negative,
+    positive,
+    settle,
+    within,
+)
+from icgd.shapes import Parameters
+
+WEIGHTS, GRADIENT, SQUARE, SCALED = "weights", "gradient", "square", "scaled"
+"""The quantities besides the state: w, g, g^2 and d."""
+
+Sum = Mapping[str, float]
+"""Quantities with their coefficients."""
+
+
+@dataclass(frozen=True)
+class Root:
+    """d = `factor` / (sqrt(`argument`) + `eps`)."""
+
+    factor: str
+    argument: Sum
+    eps: float
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One step of an optimiser, entry by entry."""
+
+    weights: Sum
+    state: Mapping[str, Sum] = field(default_factory=dict)
+    decay: float = 0.0
+    root: Root | None = None
+
+    def applied(
+        self, weights: Parameters, gradient: Parameters, state: Mapping[str, Parameters]
+    ) -> tuple[Parameters, dict[str, Parameters]]:
+        """The weights after the step, before they are clipped, and the new state."""
+        gradient = gradient + self.decay * weights if self.decay else gradient
+        known: dict[str, Tensor] = {WEIGHTS: weights, GRADIENT: gradient, **state}
+        if self.root is not None:
+            known[SQUARE] = gradient * gradient
+        moved = {name: evaluated(terms, known) for name, terms in self.state.items()}
+        if self.root is not None:
+            spread = evaluated(self.root.argument, known).clamp_min(0.0).sqrt() + self.root.eps
+            known[SCALED] = (known | moved)[self.root.factor] / spread
+        return evaluated(self.weights, known | moved), moved
+
+    @property
+    def linear(self) -> dict[str, Sum]:
+        """New weights and state as sums of old quantities, of a rule without a root.
+
+        Weight decay is part of the gradient, and the new state is put into the weights. What is
+        named does not depend on numbers: a coefficient may be 0 in one step and not in the next.
+        """
+        state = {name: self._with_decay(terms) for name, terms in self.state.items()}
+        weights: dict[str, float] = {}
+        for quantity, factor in self._with_decay(self.weights).items():
+            for inner, share in state.get(quantity, {quantity: 1.0}).items():
+                weights[inner] = weights.get(inner, 0.0) + factor * share
+        return {WEIGHTS: weights, **state}
+
+    def _with_decay(self, terms: Sum) -> dict[str, float]:
+        if not self.decay or GRADIENT not in terms:
+            return dict(terms)
+        return {**terms, WEIGHTS: terms.get(WEIGHTS, 0.0) + self.decay * terms[GRADIENT]}
+
+
+def evaluated(terms: Sum, known: Mapping[str, Tensor]) -> Tensor:
+    """The sum of coefficients times quantities."""
+    total = torch.zeros_like(known[WEIGHTS])
+    for name, factor in terms.items():
+        total = total + factor * known[name]
+    return total
+
+
+# -----------------------------------------------------------------------------
+# What every optimiser of a network's weights says of itself; and plain gradient descent.
+
+
+AVERAGE = "average"
+
+
+@dataclass(frozen=True)
+class AbstractGradientStep(ABC):
+    """A step from the gradient of the loss on all examples, or on `batch_size` of them.
+
+    `step_size` is one number for all steps or one for each step. With a batch size b, step
+    l = 0, 1, ... takes b of the n examples: l b, l b + 1, ..., modulo n.
+
+    With an `average` rho, an exponential moving average of the weights is kept beside them, and
+    predicts: average <- rho * average + (1 - rho) * weights after every step, clipped ones, and
+    after the first step average <- weights.
+    """
+
+    step_size: float | tuple[float, ...]
+    box: float
+    batch_size: int | None = None
+    average: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        settle(self, step_size=_sizes_of_steps(self.step_size), box=positive("box", self.box))
+        if self.batch_size is not None:
+            settle(self, batch_size=count("batch_size", self.batch_size))
+        if self.average is not None:
+            settle(self, average=below_one("average", self.average))
+
+    @abstractmethod
+    def rule(self, step: int) -> Rule:
+        """What a step does to weights, gradient and state, entry by entry.
+
+        Args:
+            step: the number of the step, counted from 0.
+
+        Returns:
+            The rule.
+
+        Example:
+            >>> import icgd
+            >>> dict(icgd.GradientStep(0.1, box=2.0).rule(0).weights)
+            {'weights': 1.0, 'gradient': -0.1}
+        """
+
+    @abstractmethod
+    def name_in_words(self) -> str:
+        """What kind of steps they are.
+
+        Returns:
+            The words.
+
+        Example:
+            >>> import icgd
+            >>> icgd.MomentumStep(0.1, box=2.0).name_in_words()
+            'momentum steps (0.9)'
+        """
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """What the rule remembers beside every weight from step to step; it starts at 0."""
+        return ()
+
+    @property
+    def has_root(self) -> bool:
+        """Whether a step divides by a root, as Adam does."""
+        return self.rule(0).root is not None
+
+    @property
+    def remembered(self) -> tuple[str, ...]:
+        """The state, and the average of the weights if there is one."""
+        return self.state if self.average is None else (*self.state, AVERAGE)
+
+    def kept_of_average(self, step: int) -> float:
+        """How much of the average a step keeps; the first one begins it anew.
+
+        Args:
+            step: the number of the step, counted from 0.
+
+        Returns:
+            A share from 0 to 1.
+
+        Example:
+            >>> import icgd
+            >>> update = icgd.GradientStep(0.1, box=2.0, average=0.9)
+            >>> [update.kept_of_average(step) for step in range(3)]
+            [0.0, 0.9, 0.9]
+        """
+        return (self.average or 0.0) if step else 0.0
+
+    @property
+    def gradient_factor(self) -> float:
+        """What the gradient of half the mean loss is multiplied by before the rule."""
+        return 1.0
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all steps do the same to weights, gradient, state and average."""
+        return not isinstance(self.step_size, tuple) and not self.average
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every step is w - step_size * gradient, with one step size and no average."""
+        return False
+
+    def in_words(self) -> str:
+        """The step in a few words, such as "gradient steps of 0.1, box 2, batches of 4".
+
+        Returns:
+            The words.
+
+        Example:
+            >>> import icgd
+            >>> icgd.GradientStep((0.2, 0.1), box=2.0).in_words()
+            'gradient steps of 0.1 to 0.2, box 2'
+        """
+        span = span_in_words(self.step_size)
+        batches = "" if self.batch_size is None else f", batches of {self.batch_size:,}"
+        averages = "" if self.average is None else f", averages of weights ({self.average:g})"
+        return f"{self.name_in_words()} of {span}, box {self.box:g}{batches}{averages}"
+
+    def size_of(self, step: int) -> float:
+        """The step size of a step.
+
+        Args:
+            step: the number of the step, counted from 0.
+
+        Returns:
+            The step size.
+
+        Example:
+            >>> import icgd
+            >>> icgd.GradientStep((0.2, 0.1), box=2.0).size_of(1)
+            0.1
+        """
+        sizes = self.step_size
+        return sizes[step] if isinstance(sizes, tuple) else sizes
+
+    def require_steps(self, n_steps: int) -> None:
+        """Check that a schedule has one entry a step.
+
+        Args:
+            n_steps: the number of steps.
+
+        Raises:
+            SettingError: if it has more or fewer.
+
+        Example:
+            >>> import icgd
+            >>> icgd.GradientStep((0.2, 0.1), box=2.0).require_steps(2)
+        """
+        if isinstance(self.step_size, tuple) and len(self.step_size) != n_steps:
+            raise SettingError(
+                f"step_size has {len(self.step_size)} entries; expected {n_steps}, one for each "
+                "step."
+            )
+
+    def examples_of(self, step: int, n_examples: int) -> tuple[int, ...]:
+        """The examples of a step, counted from 0.
+
+        Args:
+            step: the number of the step, counted from 0.
+            n_examples: the number of all examples.
+
+        Returns:
+            The numbers of its examples.
+
+        Example:
+            >>> import icgd
+            >>> icgd.GradientStep(0.1, box=2.0, batch_size=2).examples_of(step=1, n_examples=3)
+            (2, 0)
+        """
+        if self.batch_size is None:
+            return tuple(range(n_examples))
+        first = step * self.batch_size
+        return tuple(number % n_examples for number in range(first, first + self.batch_size))
+
+
+@final
+@dataclass(frozen=True)
+class GradientStep(AbstractGradientStep):
+    """w <- clip(w - step_size * grad L(w), -box, box), on all examples or `batch_size` of them.
+
+    Args:
+        step_size: the step size, or one for each step.
+        box: the largest size of a weight.
+        batch_size: with a batch size b, step l = 0, 1, ... takes b of the n examples: l b, l b + 1,
+            ..., modulo n.
+        average: how much a step keeps of the average of the weights, which then predicts; by
+            default there is none.
+
+    Raises:
+        SettingError: if a number is not positive, or the batch size is not whole.
+
+    Example:
+        >>> import icgd
+        >>> icgd.GradientStep(0.1, box=2.0, batch_size=4).in_words()
+        'gradient steps of 0.1, box 2, batches of 4'
+    """
+
+    def rule(self, step: int) -> Rule:
+        return Rule({WEIGHTS: 1.0, GRADIENT: -self.size_of(step)})
+
+    @property
+    def is_plain(self) -> bool:
+        return self.is_constant and self.average is None
+
+    def name_in_words(self) -> str:
+        return "gradient steps"
+
+
+def _sizes_of_steps(value: Any) -> float | tuple[float, ...]:
+    """One positive step size, or one for each step; a warm-up may begin with 0, and a decay end."""
+    if not is_row(value):
+        return positive("step_size", value)
+    sizes = tuple(not_negative("step_size", size) for size in entries(value))
+    if not sizes:
+        raise SettingError("step_size is empty; give one number for each step.")
+    return sizes
+
+
+def span_in_words(schedule: float | tuple[float, ...]) -> str:
+    """One number, or the least and the largest of a schedule."""
+    numbers = schedule if isinstance(schedule, tuple) else (schedule,)
+    least, largest = min(numbers), max(numbers)
+    return f"{least:g} to {largest:g}" if least < largest else f"{least:g}"
+
+
+def step_sizes(value: Any) -> float | tuple[float, ...]:
+    """One step size, or one for each step, all of them positive."""
+    if not is_row(value):
+        return positive("step_size", value)
+    sizes = tuple(positive("step_size", size) for size in entries(value))
+    if not sizes:
+        raise SettingError("step_size is empty; give one number for each step.")
+    return sizes
+
+
+# -----------------------------------------------------------------------------
+# Momentum, Nesterov's momentum and weight decay, as torch.optim.SGD has them.
+#
+# g <- gradient + weight_decay * w
+# m <- momentum * m + (1 - dampening) * g        in the first step m <- g
+# w <- w - step_size * m                         nesterov: w - step_size * (g + momentum * m)
+
+
+MOMENTUM = "momentum"
+
+
+@final
+@dataclass(frozen=True)
+class MomentumStep(AbstractGradientStep):
+    """Descent with momentum and weight decay, with the conventions of `torch.optim.SGD`.
+
+    Args:
+        step_size: the step size, or one for each step.
+        box: the largest size of a weight.
+        batch_size: how many examples a step takes, one batch after the other; by default all.
+        momentum: how much of the last direction is kept.
+        dampening: how much of the gradient is left out of the direction, after the first step.
+        nesterov: whether the direction looks ahead.
+        weight_decay: what is added to the gradient, times the weights.
+        gradient_scale: what the gradient of half the mean loss is multiplied by; 2 stands for the
+            mean loss.
+        average: how much a step keeps of the average of the weights, which then predicts; by
+            default there is none.
+
+    Raises:
+        SettingError: if a number is out of its range, or nesterov has no momentum.
+
+    Example:
+        >>> import icgd
+        >>> icgd.MomentumStep(0.1, box=2.0, nesterov=True).in_words()
+        'Nesterov steps (0.9) of 0.1, box 2'
+    """
+
+    momentum: float = 0.9
+    dampening: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    gradient_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        settle(self, momentum=not_negative("momentum", self.momentum))
+        settle(self, weight_decay=not_negative("weight_decay", self.weight_decay))
+        settle(self, dampening=finite("dampening", self.dampening))
+        settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
+        settle(self, nesterov=bool(self.nesterov))
+        if self.nesterov and (self.momentum == 0.0 or self.dampening != 0.0):
+            raise SettingError(
+                "nesterov=True needs a momentum above 0 and no dampening, got "
+                f"momentum={self.momentum:g} and dampening={self.dampening:g}."
+            )
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        return (MOMENTUM,) if self.momentum else ()
+
+    def rule(self, step: int) -> Rule:
+        if not self.momentum:
+            return Rule({WEIGHTS: 1.0, GRADIENT: -self.size_of(step)}, decay=self.weight_decay)
+        fresh = 1.0 if step == 0 else 1.0 - self.dampening
+        kept = {MOMENTUM: {MOMENTUM: self.momentum, GRADIENT: fresh}}
+        size = self.size_of(step)
+        moved = {GRADIENT: -size, MOMENTUM: -size * self.momentum}
+        moved = moved if self.nesterov else {MOMENTUM: -size}
+        return Rule({WEIGHTS: 1.0, **moved}, kept, decay=self.weight_decay)
+
+    @property
+    def gradient_factor(self) -> float:
+        return self.gradient_scale
+
+    @property
+    def is_constant(self) -> bool:
+        return super().is_constant and (self.dampening == 0.0 or self.momentum == 0.0)
+
+    def name_in_words(self) -> str:
+        kind = "Nesterov steps" if self.nesterov else "momentum steps"
+        decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
+        return f"{kind} ({self.momentum:g}{decay})"
+
+
+# -----------------------------------------------------------------------------
+# Adam, AdamW and RMSprop, as torch.optim has them.
+#
+# Adam, at step t = 1, 2, ...:
+#
+#     g <- gradient + weight_decay * w             decoupled: w <- (1 - step_size * decay) w instead
+#     m <- beta_1 m + (1 - beta_1) g,   v <- beta_2 v + (1 - beta_2) g^2
+#     w <- w - step_size / (1 - beta_1^t) * m / (sqrt(v / (1 - beta_2^t)) + eps)
+#
+# RMSprop:
+#
+#     v <- alpha v + (1 - alpha) g^2,   w <- w - step_size * g / (sqrt(v) + eps)
+
+
+FIRST, SECOND = "first_moment", "second_moment"
+
+LEAST_EPS, LARGEST_EPS = 1e-30, 1e30
+"""Beyond them a reciprocal root has slopes that leave the range of numbers."""
+
+
+def _eps(value: object) -> float:
+    eps = positive("eps", value)
+    within("eps", eps, LEAST_EPS, LARGEST_EPS)
+    return eps
+
+
+@final
+@dataclass(frozen=True)
+class AdamStep(AbstractGradientStep):
+    """Adam with the conventions of `torch.optim.Adam`; if `decoupled`, of `torch.optim.AdamW`.
+
+    Args:
+        step_size: the step size, or one for each step.
+        box: the largest size of a weight.
+        batch_size: how many examples a step takes, one batch after the other; by default all.
+        betas: how much of the mean gradient and of its mean square is kept in a step.
+        eps: what is added to the root; a smaller one costs more pieces, by its logarithm.
+        weight_decay: what is added to the gradient, times the weights.
+        decoupled: whether weights decay by themselves instead, as in AdamW.
+        gradient_scale: what the gradient of half the mean loss is multiplied by; 2 stands for the
+            mean loss.
+        average: how much a step keeps of the average of the weights, which then predicts; by
+            default there is none.
+
+    Raises:
+        SettingError: if a number is out of its range.
+
+    Example:
+        >>> import icgd
+        >>> icgd.AdamStep(0.01, box=2.0).in_words()
+        'Adam steps (0.9, 0.999, eps 0.001) of 0.01, box 2'
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-3
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    gradient_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        betas = entries(self.betas) if is_row(self.betas) else [self.betas]
+        if len(betas) != 2:
+            raise SettingError(f"betas has {len(betas)} entries; expected 2, one for each moment.")
+        first, second = (below_one(f"betas[{place}]", beta) for place, beta in enumerate(betas))
+        settle(self, betas=(first, second))
+        settle(self, eps=_eps(self.eps))
+        settle(self, weight_decay=not_negative("weight_decay", self.weight_decay))
+        settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
+        settle(self, decoupled=bool(self.decoupled))
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        return (FIRST, SECOND)
+
+    def rule(self, step: int) -> Rule:
+        (first, second), size = self.betas, self.size_of(step)
+        rest = 1.0 - second ** (step + 1)
+        kept = {SECOND: second, SQUARE: 1.0 - second}
+        root = Root(FIRST, {name: factor / rest for name, factor in kept.items()}, self.eps)
+        decay = size * self.weight_decay if self.decoupled else 0.0
+        return Rule(
+            weights={WEIGHTS: 1.0 - decay, SCALED: -size / (1.0 - first ** (step + 1))},
+            state={FIRST: {FIRST: first, GRADIENT: 1.0 - first}, SECOND: kept},
+            decay=0.0 if self.decoupled else self.weight_decay,
+            root=root,
+        )
+
+    @property
+    def gradient_factor(self) -> float:
+        return self.gradient_scale
+
+    @property
+    def is_constant(self) -> bool:
+        return False  # its corrections change with every step
+
+    def name_in_words(self) -> str:
+        first, second = self.betas
+        name = "AdamW" if self.decoupled else "Adam"
+        decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
+        return f"{name} steps ({first:g}, {second:g}, eps {self.eps:g}{decay})"
+
+
+@final
+@dataclass(frozen=True)
+class RmspropStep(AbstractGradientStep):
+    """RMSprop with the conventions of `torch.optim.RMSprop`, not centred and without momentum.
+
+    Args:
+        step_size: the step size, or one for each step.
+        box: the largest size of a weight.
+        batch_size: how many examples a step takes, one batch after the other; by default all.
+        alpha: how much of the mean square of the gradient is kept in a step.
+        eps: what is added to the root; a smaller one costs more pieces, by its logarithm.
+        weight_decay: what is added to the gradient, times the weights.
+        gradient_scale: what the gradient of half the mean loss is multiplied by; 2 stands for the
+            mean loss.
+        average: how much a step keeps of the average of the weights, which then predicts; by
+            default there is none.
+
+    Raises:
+        SettingError: if a number is out of its range.
+
+    Example:
+        >>> import icgd
+        >>> icgd.RmspropStep(0.01, box=2.0).in_words()
+        'RMSprop steps (0.99, eps 0.001) of 0.01, box 2'
+    """
+
+    alpha: float = 0.99
+    eps: float = 1e-3
+    weight_decay: float = 0.0
+    gradient_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        settle(self, alpha=below_one("alpha", self.alpha), eps=_eps(self.eps))
+        settle(self, weight_decay=not_negative("weight_decay", self.weight_decay))
+        settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        return (SECOND,)
+
+    def rule(self, step: int) -> Rule:
+        kept = {SECOND: self.alpha, SQUARE: 1.0 - self.alpha}
+        return Rule(
+            weights={WEIGHTS: 1.0, SCALED: -self.size_of(step)},
+            state={SECOND: kept},
+            decay=self.weight_decay,
+            root=Root(GRADIENT, kept, self.eps),
+        )
+
+    @property
+    def gradient_factor(self) -> float:
+        return self.gradient_scale
+
+    def name_in_words(self) -> str:
+        decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
+        return f"RMSprop steps ({self.alpha:g}, eps {self.eps:g}{decay})"

@@ -1,0 +1,713 @@
+r"""Updates: what one training step does, and step sizes that make many of them fast.
+
+A functional step moves the function itself, from f_0 = 0:
+
+    f_{l+1}(x) = f_l(x) + step_size_l * sum_i e_i K(x, x_i),    e_i = y_i - f_l(x_i)
+
+The error left on the examples is multiplied by I - step_size_l K, so after L steps by the
+polynomial prod_l (1 - step_size_l t) at every eigenvalue t of K. Of all such polynomials the
+Chebyshev polynomial is smallest on an interval: it needs about sqrt(high / low) steps where a
+constant step needs high / low. So does momentum, which keeps a share of the step before
+(`accelerated.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import cos, log, pi, sqrt
+from numbers import Real
+from typing import Any, ClassVar
+
+from icgd.errors import SettingError, brief
+from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_rows, unit_rows
+from icgd.problems.optimisers import span_in_words, step_sizes
+from icgd.problems.settings import (
+    as_float,
+    count,
+    entries,
+    finite,
+    instance,
+    is_row,
+    positive,
+    settle,
+    within,
+)
+
+# -----------------------------------------------------------------------------
+# Momentum: the share of the last change that a step keeps, for all steps or for each of them.
+
+
+Schedule = float | tuple[float, ...]
+"""One number for all steps, or one for each step."""
+
+MOST_SCHEDULED = 10**6
+"""The most steps that have numbers of their own: a second of work."""
+
+
+def as_momentum(value: object) -> Schedule | None:
+    """Momentum for all steps, or one for each of them; None if there is none."""
+    if value is None:
+        return None
+    if not is_row(value):
+        return _share(value)
+    shares = tuple(_share(share) for share in entries(value))
+    if not shares:
+        raise SettingError("momentum is empty; give one number for each step.")
+    return shares
+
+
+def _share(value: object) -> float:
+    share = finite("momentum", value)
+    within("momentum", share, 0.0, 1.0)
+    return share
+
+
+class Accelerated:
+    """What updates with momentum say of a step; `momentum` and `nesterov` are their fields."""
+
+    momentum: Schedule | None
+    nesterov: bool
+
+    def momentum_of(self, step: int) -> float:
+        """The momentum of a step.
+
+        Args:
+            step: the number of the step, counted from 0.
+
+        Returns:
+            The momentum.
+
+        Example:
+            >>> import icgd
+            >>> icgd.ProximalStep(0.1, momentum=(0.0, 0.5)).momentum_of(1)
+            0.5
+        """
+        return entry_of(self.momentum, step)
+
+    def lookahead_of(self, step: int) -> float:
+        """How much of the last change is added before the gradient is taken.
+
+        Args:
+            step: the number of the step, counted from 0.
+
+        Returns:
+            The momentum, or 0 if the gradient is taken where the step begins.
+
+        Example:
+            >>> import icgd
+            >>> icgd.FunctionalStep(0.1, momentum=0.5, nesterov=True).lookahead_of(0)
+            0.5
+        """
+        momentum = self.momentum_of(step)
+        return momentum if self.nesterov else 0.0
+
+
+def entry_of(momentum: Schedule | None, step: int) -> float:
+    """The momentum of a step, counted from 0; without momentum it is 0."""
+    share = momentum[step] if isinstance(momentum, tuple) else momentum
+    return share or 0.0
+
+
+def momentum_in_words(momentum: Schedule | None, nesterov: bool) -> str:
+    """Such as ", momentum 0.5"; nothing if there is none."""
+    if momentum is None:
+        return ""
+    return f", {'Nesterov momentum' if nesterov else 'momentum'} {span_in_words(momentum)}"
+
+
+def nesterov_momentum(low: float, high: float) -> float:
+    """(1 - sqrt(q)) / (1 + sqrt(q)), q = low / high: for curvatures in [low, high], steps 1 / high.
+
+    Nesterov's steps then leave about 1 - sqrt(q) a step of what 1 - q is left of by descent.
+
+    Args:
+        low: the smallest curvature.
+        high: the largest one.
+
+    Returns:
+        The momentum.
+
+    Raises:
+        SettingError: if `low` is negative or above `high`.
+
+    Example:
+        >>> import icgd
+        >>> icgd.nesterov_momentum(1.0, 4.0)
+        0.3333333333333333
+    """
+    within("low", finite("low", low), 0.0, positive("high", high))
+    root = sqrt(low / high)
+    return (1 - root) / (1 + root)
+
+
+def fista_momenta(n_steps: int) -> tuple[float, ...]:
+    """Nesterov's momenta, (t_l - 1) / t_{l+1} with t_{l+1} = (1 + sqrt(1 + 4 t_l^2)) / 2.
+
+    They begin with 0 and tend to 1. They need to know nothing of the curvature.
+
+    Args:
+        n_steps: the number of steps.
+
+    Returns:
+        A momentum for each step.
+
+    Raises:
+        SettingError: if there is not one step at least.
+
+    Example:
+        >>> import icgd
+        >>> [round(momentum, 3) for momentum in icgd.fista_momenta(3)]
+        [0.0, 0.282, 0.434]
+    """
+    count("n_steps", n_steps, most=MOST_SCHEDULED)
+    momenta, t = [], 1.0
+    for _ in range(n_steps):
+        after = (1 + sqrt(1 + 4 * t * t)) / 2
+        momenta.append((t - 1) / after)
+        t = after
+    return tuple(momenta)
+
+
+LEAST_SHARE = 1e-14
+"""Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
+
+
+MOST_CHEBYSHEV_STEPS = 10**4
+"""The most steps that are put in order; the time grows with the square of their number."""
+
+
+@dataclass(frozen=True, init=False)
+class FunctionalStep(Accelerated):
+    """f <- f + step_size * sum_i e_i K(., x_i), with `noise` * I added to K on the examples.
+
+    Args:
+        step_size: one number for all steps or one for each step, such as `chebyshev_steps`.
+        noise: what is added to the kernel where an example meets itself.
+        transforms: what moves the inputs along, x <- x + A sum_j K(x, x_j) x_j (GD++): one matrix A
+            for all steps or one for each step; a number a stands for a * I.
+        heads: if steps have a kernel each, as learnt layers have, those of every step, in place of
+            the machine's.
+        momentum: one number m, or one for each step: f also moves by m times its last change
+            (heavy ball).
+        nesterov: whether what is left, e, is taken after that move.
+
+    Raises:
+        SettingError: if a number or a matrix is none, or `heads` holds something else.
+
+    Example:
+        >>> import icgd
+        >>> icgd.FunctionalStep(0.1, noise=0.3)
+        FunctionalStep(steps of 0.1, noise 0.3)
+    """
+
+    step_size: float | tuple[float, ...]
+    noise: float
+    transforms: tuple[float | Rows, ...]
+    heads: tuple[tuple[KernelHead, ...], ...]
+    momentum: float | tuple[float, ...] | None
+    nesterov: bool
+    box: ClassVar[None] = None  # a function has no weights to clip
+    has_root: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        step_size: float | Iterable[Any],
+        noise: float = 0.0,
+        transforms: Any = (),
+        heads: Any = (),
+        momentum: float | Iterable[Any] | None = None,
+        nesterov: bool = False,
+    ) -> None:
+        settle(self, step_size=step_sizes(step_size), transforms=_as_transforms(transforms))
+        settle(self, noise=0.0 if as_float(noise) == 0 else positive("noise", noise))
+        settle(self, heads=_as_heads(heads), momentum=as_momentum(momentum))
+        settle(self, nesterov=bool(nesterov))
+        if nesterov and momentum is None:
+            raise SettingError("nesterov has no effect without momentum; give both or neither.")
+
+    def in_words(self) -> str:
+        """The step in a few words, such as "functional steps of 0.1, noise 0.3".
+
+        Returns:
+            The words.
+
+        Example:
+            >>> import icgd
+            >>> icgd.FunctionalStep((0.1, 0.5)).in_words()
+            'functional steps of 0.1 to 0.5'
+        """
+        span = span_in_words(self.step_size)
+        noise = f", noise {self.noise:g}" if self.noise else ""
+        moved = ", inputs are moved" if self.transforms else ""
+        own = ", each with its own kernel" if self.heads else ""
+        kept = momentum_in_words(self.momentum, self.nesterov)
+        return f"functional steps of {span}{kept}{noise}{moved}{own}"
+
+    def __repr__(self) -> str:
+        return f"FunctionalStep({self.in_words().removeprefix('functional ')})"
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all steps are alike."""
+        schedules = isinstance(self.step_size, tuple) or isinstance(self.momentum, tuple)
+        return not schedules and len(self.transforms) <= 1 and not self.heads
+
+    @property
+    def changes_kernel(self) -> bool:
+        """Whether steps differ in the kernel of the tokens."""
+        return bool(self.transforms or self.heads)
+
+    def require_steps(self, n_steps: int) -> None:
+        """Refuse a number of steps for which a schedule has no entry each.
+
+        Args:
+            n_steps: the number of steps.
+
+        Raises:
+            SettingError: if step sizes, transforms or heads are not one for each step.
+
+        Example:
+            >>> import icgd
+            >>> icgd.FunctionalStep((0.1, 0.5)).require_steps(2)
+        """
+        schedules = {
+            "step_size": self.step_size,
+            "transforms": self.transforms if len(self.transforms) > 1 else None,
+            "heads": self.heads or None,
+            "momentum": self.momentum,
+        }
+        for name, schedule in schedules.items():
+            if isinstance(schedule, tuple) and len(schedule) != n_steps:
+                raise SettingError(
+                    f"{name} has {len(schedule)} entries; expected {n_steps}, one for each step."
+                )
+
+    def require_machine(self, machine: KernelMachine) -> None:
+        """Refuse a machine whose inputs have another width than the matrices.
+
+        Args:
+            machine: the machine.
+
+        Raises:
+            SettingError: if a matrix has another width.
+
+        Example:
+            >>> import icgd
+            >>> icgd.FunctionalStep(0.1, transforms=[[1.0]]).require_machine(icgd.KernelMachine(1))
+        """
+        self._require_width(machine.input_width)
+        for step in range(len(self.heads)):
+            self.machine_of(step, machine)  # it checks its heads
+
+    def _require_width(self, width: int) -> None:
+        for part in self.transforms:
+            if not isinstance(part, float) and {len(part), *map(len, part)} != {width}:
+                raise SettingError(
+                    f"transforms must be {width} x {width} matrices, got one of "
+                    f"{len(part)} x {len(part[0])}."
+                )
+
+    def size_of(self, step: int) -> float:
+        """The step size of a step, counted from 0.
+
+        Args:
+            step: the number of the step.
+
+        Returns:
+            Its size.
+
+        Example:
+            >>> import icgd
+            >>> icgd.FunctionalStep((0.1, 0.5)).size_of(1)
+            0.5
+        """
+        sizes = self.step_size
+        return sizes[step] if isinstance(sizes, tuple) else sizes
+
+    def machine_of(self, step: int, machine: KernelMachine) -> KernelMachine:
+        """The machine with the kernel of a step, counted from 0.
+
+        Args:
+            step: the number of the step.
+            machine: the machine of the problem.
+
+        Returns:
+            The machine, or one with the heads of this step.
+
+        Example:
+            >>> import icgd
+            >>> heads = [icgd.KernelHead("exp"), icgd.KernelHead("rbf")]
+            >>> step = icgd.FunctionalStep((0.1, 0.1), heads=heads)
+            >>> step.machine_of(0, icgd.KernelMachine(2)).in_words()
+            'function of 2 inputs, exp kernel'
+        """
+        if not self.heads:
+            return machine
+        return KernelMachine(machine.input_width, self.heads[step], machine.output_width)
+
+    def transform_of(self, step: int, width: int) -> Rows | None:
+        """The matrix A of a step, counted from 0.
+
+        Args:
+            step: the number of the step.
+            width: the number of inputs.
+
+        Returns:
+            The rows of A, or None if inputs stay where they are.
+
+        Example:
+            >>> import icgd
+            >>> icgd.FunctionalStep(0.1, transforms=0.5).transform_of(0, 2)
+            ((0.5, 0.0), (0.0, 0.5))
+        """
+        if not self.transforms:
+            return None
+        part = self.transforms[step if len(self.transforms) > 1 else 0]
+        if not isinstance(part, float):
+            return part
+        return unit_rows(part, width)
+
+
+def _as_transforms(value: object) -> tuple[float | Rows, ...]:
+    """Numbers and matrices: one for all steps, or one for each step."""
+    if isinstance(value, Real):
+        return (finite("transforms", value),)
+    parts = entries(value) if is_row(value) else [value]
+    if parts and all(_is_row(part) for part in parts):  # one matrix
+        parts = [parts]
+    return tuple(
+        finite("transforms", part) if isinstance(part, Real) else as_rows("transforms", part)
+        for part in parts
+    )
+
+
+def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
+    """The heads of every step; a step with one head may give it alone."""
+    found = tuple(
+        tuple(entries(step)) if is_row(step) else (step,)
+        for step in (entries(steps) if is_row(steps) else [steps])
+    )
+    for head in (head for step in found for head in step):
+        instance("head", head, KernelHead)
+    return found
+
+
+def _is_row(part: object) -> bool:
+    """Whether it is a sequence of numbers."""
+    return is_row(part) and all(isinstance(entry, Real) for entry in entries(part))
+
+
+def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
+    """The step sizes that shrink the error most for a kernel with eigenvalues in [low, high].
+
+    They are the inverses of the Chebyshev points, in an order in which no partial product grows
+    large (Leja's), so that rounding stays small.
+
+    Args:
+        low: the smallest eigenvalue, such as `icgd.spectrum(machine, X).low`.
+        high: the largest one.
+        n_steps: the number of steps.
+
+    Returns:
+        A step size for each step.
+
+    Raises:
+        SettingError: if `low` is not below `high`, or so small beside it that float64 cannot tell
+            it from 0, or if `n_steps` is no positive whole number.
+
+    Example:
+        >>> import icgd
+        >>> [round(size, 3) for size in icgd.chebyshev_steps(1.0, 3.0, 2)]
+        [0.369, 0.773]
+    """
+    require_regular(low, high)
+    if not low < high:
+        raise SettingError(f"An interval needs finite ends low < high, got [{low}, {high}].")
+    count("n_steps", n_steps, most=MOST_CHEBYSHEV_STEPS)
+    middle, radius = (high + low) / 2, (high - low) / 2
+    points = [middle + radius * cos((2 * k + 1) * pi / (2 * n_steps)) for k in range(n_steps)]
+    return tuple(1 / point for point in _in_leja_order(points))
+
+
+def _in_leja_order(points: Sequence[float]) -> list[float]:
+    """Each next point is the one whose product of distances to those before is largest."""
+    left = sorted(points)
+    chosen = [left.pop()]
+    weights = [0.0] * len(left)
+    while left:
+        weights = [w + log(abs(p - chosen[-1])) for w, p in zip(weights, left, strict=True)]
+        best = max(range(len(left)), key=weights.__getitem__)
+        chosen.append(left.pop(best))
+        weights.pop(best)
+    return chosen
+
+
+def best_constant_step(low: float, high: float) -> float:
+    """The constant step size that shrinks the error most: 2 / (low + high)."""
+    require_regular(low, high)
+    return 2 / (low + high)
+
+
+def require_regular(low: float, high: float) -> None:
+    """Raise `SettingError` unless a kernel with these outermost eigenvalues can be inverted."""
+    if finite("low", low) <= LEAST_SHARE * positive("high", high):
+        noise = f"{0.01 * high - min(low, 0.0):.3g}"
+        is_negative = low < -LEAST_SHARE * high  # not by rounding
+        remedy = "another kernel" if is_negative else f"one constant step size below {2 / high:.3g}"
+        raise SettingError(
+            f"low, the smallest eigenvalue of the kernel on the examples, is {low:.3g}, but it "
+            f"must be above {LEAST_SHARE:g} times the largest one, which is {high:.3g}: no step "
+            "makes the error smaller along its eigenvector. Add noise, such as "
+            f"icgd.spectrum(machine, X, noise={noise}) and icgd.FunctionalStep(steps, "
+            f"noise={noise}). Or use {remedy}."
+        )
+
+
+# -----------------------------------------------------------------------------
+# Functional steps that need fewer layers: momentum, Nesterov, Chebyshev, Newton-Schulz.
+#
+# All but the last know the outermost eigenvalues `low` and `high` of the kernel on the examples,
+# with the noise, and their condition number k = high / low. What is left after L steps is at most
+# about
+#
+#     descent        (1 - 2 / (k + 1))^L
+#     Nesterov       (1 - 2 / sqrt(3 k + 1))^L          times a number that grows like L
+#     heavy ball     (1 - 2 / (sqrt(k) + 1))^L          times a number that grows like L
+#     Chebyshev      2 (1 - 2 / (sqrt(k) + 1))^L
+#
+# Newton-Schulz moves the inputs. It squares what is left once that is small, and needs about
+# log(k) / log(9/4) layers before.
+
+
+MOST_GROWN = 800
+"""The most Newton-Schulz steps: sizes grow by 9 / 4 a step, and float64 ends at (9 / 4)^875."""
+
+
+def heavy_ball(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
+    """Polyak's method with the numbers that are best for a spectrum in [low, high].
+
+    f_{l+1} = f_l + step_size * sum_i e_i K(., x_i) + momentum * (f_l - f_{l-1})
+
+    Args:
+        low: the smallest eigenvalue of the kernel on the examples, with the noise.
+        high: the largest one.
+        noise: what is added to the kernel where an example meets itself.
+
+    Returns:
+        The update.
+
+    Raises:
+        SettingError: if the kernel with these eigenvalues is singular.
+
+    Example:
+        >>> import icgd
+        >>> icgd.heavy_ball(1.0, 4.0)
+        FunctionalStep(steps of 0.444444, momentum 0.111111)
+    """
+    require_regular(low, high)
+    root, other = sqrt(high), sqrt(low)
+    momentum = ((root - other) / (root + other)) ** 2
+    return FunctionalStep((2 / (root + other)) ** 2, noise, momentum=momentum)
+
+
+def nesterov(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
+    """Nesterov's method with the numbers that are best for a spectrum in [low, high].
+
+    Both were found for quadratic problems (Lessard, Recht and Packard 2016, Proposition 1).
+
+    Args:
+        low: the smallest eigenvalue of the kernel on the examples, with the noise.
+        high: the largest one.
+        noise: what is added to the kernel where an example meets itself.
+
+    Returns:
+        The update.
+
+    Raises:
+        SettingError: if the kernel with these eigenvalues is singular.
+
+    Example:
+        >>> import icgd
+        >>> icgd.nesterov(1.0, 4.0)
+        FunctionalStep(steps of 0.307692, Nesterov momentum 0.286422)
+    """
+    require_regular(low, high)
+    root = sqrt(3 * high / low + 1)
+    momentum = (root - 2) / (root + 2)
+    return FunctionalStep(4 / (3 * high + low), noise, momentum=momentum, nesterov=True)
+
+
+def chebyshev_momentum(low: float, high: float, n_steps: int, noise: float = 0.0) -> FunctionalStep:
+    """The Chebyshev polynomials by their recurrence, which is heavy ball with numbers that vary.
+
+    It leaves after every step what `chebyshev_steps` leave after their last, because all Chebyshev
+    polynomials are met on the way; and nothing grows in between.
+
+    Args:
+        low: the smallest eigenvalue of the kernel on the examples, with the noise.
+        high: the largest one.
+        n_steps: the number of steps.
+        noise: what is added to the kernel where an example meets itself.
+
+    Returns:
+        The update.
+
+    Raises:
+        SettingError: if the kernel with these eigenvalues is singular.
+
+    Example:
+        >>> import icgd
+        >>> icgd.chebyshev_momentum(1.0, 4.0, n_steps=2)
+        FunctionalStep(steps of 0.4 to 0.487805, momentum 0 to 0.219512)
+    """
+    require_regular(low, high)
+    middle, radius = (high + low) / 2, (high - low) / 2
+    sizes, momenta, weight = [1 / middle], [0.0], 2.0
+    for _ in range(count("n_steps", n_steps, most=MOST_SCHEDULED) - 1):
+        weight = 1 / (1 - weight * (radius / middle) ** 2 / 4)
+        sizes.append(weight / middle)
+        momenta.append(weight - 1)
+    return FunctionalStep(sizes, noise, momentum=momenta)
+
+
+def newton_schulz(high: float, n_steps: int) -> FunctionalStep:
+    r"""Steps that make the linear kernel of the moved inputs a projection (GD++).
+
+    With the matrix X of all examples, the Newton-Schulz iteration X <- X (3 I - X^T X) / 2 takes
+    every singular value that is not 0 to 1, and squares the distance at every step. Written for
+    Z_l = X_l / sqrt(size_l), it needs no factor 3 / 2, which no head can apply to a query:
+
+        Z <- Z - (size_l / 3) Z Z^T Z,    size_{l+1} = (9 / 4) size_l,    size_0 = 1 / high
+
+    which is a step that moves the inputs by A = -(size_l / 3) I. What is left is multiplied by
+    1 - t_l, where t_0 = t / high for an eigenvalue t and t_{l+1} = t_l (3 - t_l)^2 / 4.
+
+    Args:
+        high: the largest eigenvalue of the linear kernel on the examples.
+        n_steps: the number of steps.
+
+    Returns:
+        The update.
+
+    Raises:
+        SettingError: if a number is not positive.
+
+    Example:
+        >>> import icgd
+        >>> icgd.newton_schulz(4.0, n_steps=2)
+        FunctionalStep(steps of 0.25 to 0.5625, inputs are moved)
+    """
+    positive("high", high)
+    sizes = [2.25**step / high for step in range(count("n_steps", n_steps, most=MOST_GROWN))]
+    return FunctionalStep(sizes, transforms=[-size / 3 for size in sizes])
+
+
+# -----------------------------------------------------------------------------
+# The update of a linear model: a gradient step, then the soft threshold of an l1 penalty.
+
+
+@dataclass(frozen=True)
+class ProximalStep(Accelerated):
+    """w <- clip(S(w - step_size * (grad L(w) + l2 * w)), -box, box), S the soft threshold.
+
+    It descends L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1 among the w in the box, or among all w without a
+    box. The threshold of S is step_size * l1. Both penalties leave out the intercept.
+
+    Args:
+        step_size: the step size; the default is 1 / beta, where beta is the largest curvature of
+            the data (`icgd.sized_problem`).
+        l2: the penalty of ridge.
+        l1: the penalty of the lasso.
+        box: the largest size of a coefficient.
+        momentum: one number m, or one for each step: the first w is w + m (w - w_before).
+        nesterov: whether the gradient is taken there too; with `fista_momenta` that is FISTA.
+
+    Raises:
+        SettingError: if a penalty is negative, or the step size or the box is not positive.
+
+    Example:
+        >>> import icgd
+        >>> icgd.ProximalStep(0.3, l2=0.1, box=1.0).in_words()
+        'proximal steps of 0.3, l2 0.1, box 1'
+    """
+
+    step_size: float | None = None
+    l2: float = 0.0
+    l1: float = 0.0
+    box: float | None = None
+    momentum: Any = None
+    """It may be given as a number or as anything that has one for each step."""
+    nesterov: bool = False
+    has_root: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        settle(self, l2=_penalty("l2", self.l2), l1=_penalty("l1", self.l1))
+        if self.step_size is not None:
+            settle(self, step_size=positive("step_size", self.step_size))
+        if self.box is not None:
+            settle(self, box=positive("box", self.box))
+        settle(self, momentum=as_momentum(self.momentum), nesterov=bool(self.nesterov))
+        if self.nesterov and self.momentum is None:
+            raise SettingError("nesterov has no effect without momentum; give both or neither.")
+
+    def in_words(self) -> str:
+        """The step in a few words, such as "proximal steps of 0.3, l2 0.1, box 1".
+
+        Returns:
+            The words.
+
+        Example:
+            >>> import icgd
+            >>> icgd.ProximalStep(l1=0.2).in_words()
+            'proximal steps of 1 / curvature, l1 0.2'
+        """
+        size = "1 / curvature" if self.step_size is None else f"{self.step_size:g}"
+        parts = {"l2": self.l2, "l1": self.l1, "box": self.box}
+        others = (f", {name} {value:g}" for name, value in parts.items() if value)
+        kept = momentum_in_words(self.momentum, self.nesterov)
+        return f"proximal steps of {size}{kept}{''.join(others)}"
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all steps are alike."""
+        return not isinstance(self.momentum, tuple)
+
+    def require_steps(self, n_steps: int) -> None:
+        """Check that momenta are as many as the steps.
+
+        Args:
+            n_steps: the number of steps.
+
+        Raises:
+            SettingError: if they are more or fewer.
+
+        Example:
+            >>> import icgd
+            >>> icgd.ProximalStep(0.1, momentum=(0.0, 0.5)).require_steps(2)
+        """
+        if isinstance(self.momentum, tuple) and len(self.momentum) != n_steps:
+            raise SettingError(
+                f"momentum has {len(self.momentum)} entries; expected {n_steps}, one for each step."
+            )
+
+    @property
+    def overshoot(self) -> float:
+        """How many times as far as the box the gradient may be taken: w + m (w - w_before)."""
+        momenta = self.momentum if isinstance(self.momentum, tuple) else (self.momentum or 0.0,)
+        return 1 + 2 * max(momenta) if self.nesterov else 1.0
+
+    @property
+    def penalises(self) -> bool:
+        """Whether it draws coefficients towards 0."""
+        return self.l2 > 0 or self.l1 > 0
+
+
+def _penalty(name: str, value: object) -> float:
+    number = finite(name, value)
+    if number < 0:
+        raise SettingError(
+            f"{name} must not be negative, got {brief(number)}: a penalty draws coefficients "
+            "towards 0. Give 0 for none."
+        )
+    return number

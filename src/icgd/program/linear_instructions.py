@@ -1,0 +1,342 @@
+r"""Instructions of a step on a linear model: its means, its gradient and its penalties.
+
+The tokens of a head of grid attention are multiples of the first column: points[g] times it for the
+keys and values[g] times it for the values, with an offset for each. A column whose query holds its
+own x has the scores points[g] <w, x> + offsets[g], and gets the mean of values[g], which is a
+function of <w, x>. Then attention with ReLUs adds up (mean_i - y_i) x_i over the examples.
+
+No weight depends on the number of examples or of queries. A constant slot of the prompt says how
+many there are, and a flag leaves queries out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from icgd.program.base import ProgramBase
+from icgd.program.instructions import IS_QUERY, N_TOKENS, ONE, Instruction, LayerKind
+from icgd.program.layout import Layout
+from icgd.program.meaning import Domain, Value
+from icgd.program.uses import Accumulated, Changed, Evaluated, Read, Written
+from icgd.program.wires import SIGN, Factor, Grid, Heads, Units, Wire, Wiring, relu_pairs
+
+FIRST_COLUMN = Grid((0.0,), (0.0,), (1.0,))
+"""The grid of a head that reads the first column itself."""
+
+
+def side_by_side(slots: tuple[str, ...], layout: Layout, *factors: Factor) -> tuple[Wire, ...]:
+    """Wires of slots whose entries are consecutive features, with a factor for all or for each."""
+    wires, start = [], 0
+    factors = factors or (1.0,)
+    for number, slot in enumerate(slots):
+        factor = factors[number % len(factors)]
+        wires.append(Wire(slot, ("entry",), "entry", factor, start))
+        start += layout.width_of(slot)
+    return tuple(wires)
+
+
+def shrinking(
+    layout: Layout, slot: str, pieces: tuple[tuple[float, float], ...], *also: str
+) -> tuple[Units, ...]:
+    """Units -sign relu(w - begin) and their mirror images, for each piece (begin, sign)."""
+    return tuple(
+        units
+        for number, (begin, sign) in enumerate(pieces, start=1)
+        for units in relu_pairs(
+            layout,
+            (slot,),
+            f"shrink and clip, piece {number}:",
+            gain=-sign,
+            lowered_by=(Wire(ONE, factor=-begin),),
+            also=also,
+        )
+    )
+
+
+def _term(weight: str, read: str, factor: float) -> str:
+    product = weight if read == ONE else f"<{weight}, {read}>"
+    return product if factor == 1 else f"{factor:g} {product}"
+
+
+def shrunk(value: Value, threshold: float, bound: float, domain: Domain[Value]) -> Value:
+    """The value moved towards 0 by the threshold, at most to 0, then clipped."""
+    towards_zero = value
+    if threshold:
+        towards_zero = domain.combine([(1.0, value), (-1.0, domain.clip(value, threshold))])
+    return domain.clip(towards_zero, bound)
+
+
+@dataclass(frozen=True)
+class DescendExamples(Instruction):
+    """Add `scale * share * sum_i (mean_i - label_i) inputs_i` to the `weights`.
+
+    Attention averages over all tokens, so the slot `tokens` holds n_tokens times the share of an
+    example: it is `tokens_per_example` for the mean over examples, and `n_tokens` for their sum.
+
+    Two heads have the inputs in the value, and weigh them by relu(s) - relu(-s) = s, where
+    s = tokens * (mean - label). On queries s and -s are lowered by `gate`, which is larger than any
+    mean less any label, so that both relus are 0.
+    """
+
+    mean: Read
+    label: Read
+    inputs: tuple[Read, ...]
+    weights: tuple[Accumulated, ...]
+    tokens: Read
+    gate: float
+    scale: float
+    kind = LayerKind.ATTENTION
+    constants = (IS_QUERY,)
+
+    def share(self, n_examples: int) -> float:
+        """The weight of an example in the sum: 1, or 1 / n_examples in a mean."""
+        return 1.0 if self.tokens == N_TOKENS else 1 / n_examples
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Query tokens, key +-(mean - label) - gate * is_query, value inputs."""
+        layout = program.layout
+        return (
+            Heads(
+                axes={"sign": 2},
+                query=(Wire(self.tokens),),
+                key=(
+                    Wire(self.mean, factor=SIGN),
+                    Wire(self.label, factor=(-1.0, SIGN)),
+                    Wire(IS_QUERY, factor=-self.gate),
+                ),
+                value=side_by_side(self.inputs, layout),
+                output=side_by_side(self.weights, layout, (self.scale, SIGN)),
+                label=f"the gradient in {', '.join(self.weights)}, where {{sign}}({self.mean} - "
+                f"{self.label}) > 0",
+            ),
+        )
+
+    def formula(self) -> str:
+        inputs = ", ".join(f"{name}_i" if name != ONE else "1" for name in self.inputs)
+        scale = f"{self.scale:g}" if self.tokens == N_TOKENS else f"{self.scale:g} / n"
+        left = f"({self.mean}_i - {self.label}_i) ({inputs})"
+        return f"{', '.join(self.weights)} += {scale} * sum_i {left}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        left = domain.combine([(1.0, slots[self.mean]), (-1.0, slots[self.label])])
+        mean, written = self.tokens != N_TOKENS, {}
+        for weights, inputs in zip(self.weights, self.inputs, strict=True):
+            nothing = domain.zero(slots[weights])
+            moved = domain.accumulate(nothing, left, slots[inputs], self.scale, self, mean=mean)
+            written[weights] = domain.add(slots[weights], moved)
+        return written
+
+
+@dataclass(frozen=True)
+class DecaySlot(Instruction):
+    """Add `decay` times the first column's `slot` to the slot of every column.
+
+    It takes one head with one token, which is that column.
+    """
+
+    slot: Changed
+    decay: float
+    kind = LayerKind.GRID
+    constants = (ONE,)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """A head with one token, which is the first column itself."""
+        entries = Wire(self.slot, ("entry",), "entry")
+        return (
+            Heads(
+                axes={},
+                query=(Wire(ONE, feature=-1),),
+                key=(),
+                value=(entries,),
+                output=(replace(entries, factor=self.decay),),
+                label=f"{self.slot}, {self.decay:g} times itself",
+                grid=FIRST_COLUMN,
+            ),
+        )
+
+    def formula(self) -> str:
+        return f"{self.slot} += {self.decay:g} * {self.slot}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {self.slot: domain.combine([(1 + self.decay, slots[self.slot])])}
+
+
+@dataclass(frozen=True)
+class PredictMean(Instruction):
+    """Set `write = mean(<weights, inputs>)` at every token; the head's grid holds the weights.
+
+    If there are `factors`, each product counts so many times: with momentum the score is that of
+    the weights and some of their velocity. A run stops if a score is larger than `reach` at a token
+    with the flag `checked`.
+    """
+
+    mean: Evaluated
+    weights: tuple[Read, ...]
+    inputs: tuple[Read, ...]
+    reach: float
+    checked: str
+    write: Written
+    factors: tuple[float, ...] = ()
+    kind = LayerKind.GRID
+    constants = (ONE,)
+
+    def products(self) -> tuple[tuple[str, str, float], ...]:
+        """The products of the score: weights, inputs and factor."""
+        factors = self.factors or (1.0,) * len(self.weights)
+        return tuple(zip(self.weights, self.inputs, factors, strict=True))
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Every column has its own inputs in the query, and meets the weights of the first."""
+        layout, mean = program.layout, program.grid_mean(self.mean)
+        factors = [factor for _, _, factor in self.products()]
+        return (
+            Heads(
+                axes={},
+                query=(*side_by_side(self.inputs, layout), Wire(ONE, feature=-1)),
+                key=side_by_side(self.weights, layout, *factors),
+                value=(Wire(ONE),),
+                output=(Wire(self.write),),
+                label=f"{self.write}, the mean {self.mean}",
+                grid=Grid(mean.points, mean.offsets, mean.values),
+            ),
+        )
+
+    def formula(self) -> str:
+        score = " + ".join(_term(*term) for term in self.products())
+        return f"{self.write} = {self.mean}({score})"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        points: dict[str, list[tuple[float, Value]]] = {}
+        for weights, inputs, factor in self.products():
+            points.setdefault(inputs, []).append((factor, slots[weights]))
+        parts = [domain.matmul(domain.combine(w), slots[x]) for x, w in points.items()]
+        score = domain.guard(domain.add(*parts), self.reach, self.checked)
+        return {self.write: domain.apply(self.mean, score, by="grid")}
+
+
+@dataclass(frozen=True)
+class ShrinkSlot(Instruction):
+    """Move every coordinate w of `slot` towards 0 by `threshold`, at most to 0, then clip it.
+
+    With t = `threshold` and b = `bound` that is w - clip(w, t) - relu(w - t - b) + relu(-w - t -
+    b), which takes six ReLUs for each coordinate.
+    """
+
+    slot: Changed
+    threshold: float
+    bound: float
+    kind = LayerKind.MLP
+    constants = (ONE,)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """-relu(w) + relu(-w), +-relu(+-w - threshold), -+relu(+-w - threshold - bound)."""
+        begins = (0.0, self.threshold, self.threshold + self.bound)
+        pieces = tuple(zip(begins, (1.0, -1.0, 1.0), strict=True))
+        return shrinking(program.layout, self.slot, pieces)
+
+    def formula(self) -> str:
+        clipped = f"clip to [-{self.bound:g}, {self.bound:g}]"
+        return f"shrink {self.slot} by {self.threshold:g}, {clipped}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {self.slot: shrunk(slots[self.slot], self.threshold, self.bound, domain)}
+
+
+# -----------------------------------------------------------------------------
+# Instructions of a step on a linear model that has momentum.
+#
+# A slot of velocities beside the weights w holds their last change v. Whatever a layer adds to w
+# it adds to v too, but the first layer takes the old v away. So v is the change of w again when
+# the step ends, also through a soft threshold and a clip.
+
+
+@dataclass(frozen=True)
+class MoveByVelocity(Instruction):
+    """Move `slot` by `momentum` of its `velocity`, less `decay` times where it looks.
+
+    velocity = momentum * velocity - decay * (slot + ahead * velocity)
+    slot    += velocity
+
+    It takes one head with one token, which is the first column.
+    """
+
+    slot: Changed
+    velocity: Changed
+    momentum: float
+    ahead: float
+    decay: float
+    kind = LayerKind.GRID
+    constants = (ONE,)
+
+    @property
+    def kept(self) -> float:
+        """What is added of the velocity to the slot."""
+        return self.momentum - self.decay * self.ahead
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """It reads weights and velocity of the first column, and adds to both."""
+        width, kept, decay = program.layout.width_of(self.slot), self.kept, self.decay
+        return (
+            Heads(
+                axes={},
+                query=(Wire(ONE, feature=-1),),
+                key=(),
+                value=side_by_side((self.slot, self.velocity), program.layout),
+                output=(
+                    Wire(self.slot, ("entry",), "entry", -decay),
+                    Wire(self.velocity, ("entry",), "entry", -decay),
+                    Wire(self.slot, ("entry",), "entry", kept, width),
+                    Wire(self.velocity, ("entry",), "entry", kept - 1, width),
+                ),
+                label=f"{self.slot} and {self.velocity}, moved on",
+                grid=FIRST_COLUMN,
+            ),
+        )
+
+    def formula(self) -> str:
+        decay = f" - {self.decay:g} {self.slot}" if self.decay else ""
+        moved = f"{self.velocity} = {self.kept:g} {self.velocity}{decay}"
+        return f"{moved}; {self.slot} += {self.velocity}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        slot, terms = slots[self.slot], [(self.kept, slots[self.velocity])]
+        velocity = domain.combine([*terms, (-self.decay, slot)] if self.decay else terms)
+        return {self.velocity: velocity, self.slot: domain.add(slot, velocity)}
+
+
+@dataclass(frozen=True)
+class ShrinkMoved(Instruction):
+    """Shrink every coordinate of `slot` by `threshold`, clip it, and add the change to `velocity`.
+
+    It takes six ReLUs for each coordinate as `ShrinkSlot` does, and two if nothing is shrunk.
+    """
+
+    slot: Changed
+    velocity: Changed
+    threshold: float
+    bound: float
+    kind = LayerKind.MLP
+    constants = (ONE,)
+
+    def pieces(self) -> tuple[tuple[float, float], ...]:
+        """For each pair of ReLUs, where it begins and its sign: the sum of -sign relu(w - begin)
+        and its mirror image is added to the slot.
+        """
+        last = (self.threshold + self.bound, 1.0)
+        return ((0.0, 1.0), (self.threshold, -1.0), last) if self.threshold else (last,)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """The units of a soft threshold and of a clip; what they write, they write to both."""
+        return shrinking(program.layout, self.slot, self.pieces(), self.velocity)
+
+    def formula(self) -> str:
+        shrunk = f"shrink {self.slot} by {self.threshold:g}, " if self.threshold else ""
+        clipped = f"clip {self.slot} to [-{self.bound:g}, {self.bound:g}]"
+        return f"{shrunk}{clipped}; {self.velocity} likewise"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        before, velocity = slots[self.slot], slots[self.velocity]
+        after = shrunk(before, self.threshold, self.bound, domain)
+        moved = domain.combine([(1.0, after), (-1.0, before)])
+        return {self.slot: after, self.velocity: domain.add(velocity, moved)}

@@ -1,0 +1,456 @@
+r"""Instructions for classes: the shares softmax(z) of classes with the scores z.
+
+A softmax head needs nothing but a token for each class, with its score: it returns the shares
+themselves. A layer of ReLUs has them by differences: the share of class k is
+
+    1 / sum_j exp(z_j - z_k),
+
+which is an exponential for each pair of classes and a reciprocal for each class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from icgd.program import instructions
+from icgd.program.base import ProgramBase
+from icgd.program.instructions import IS_EXAMPLE, ONE, Combination, Instruction, LayerKind
+from icgd.program.meaning import NOWHERE, Domain, Value
+from icgd.program.registers import IS_MEMORY, MASKED
+from icgd.program.uses import Changed, Evaluated, Read, Written
+from icgd.program.wires import SIGN, Heads, Over, Rows, Units, Wire, Wiring, by_slot
+
+
+def class_slot(number: int) -> str:
+    """The constant slot that is 1 in the token of a class, counted from 1."""
+    return f"class_{number}"
+
+
+@dataclass(frozen=True)
+class ShareClasses(Instruction):
+    """Set `write = softmax(scores)` at every token, with one head.
+
+    Its keys are the tokens of the classes: slot `classes[k]` is 1 in that of class k, and 0 in all
+    others. Other tokens are masked. The memory reads itself, and gets 0. It is exact.
+    """
+
+    scores: Read
+    classes: tuple[Read, ...]
+    write: Written
+    kind = LayerKind.SOFTMAX
+    constants = (ONE,)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Query [scores; 1], key [class; 0 at a class, -MASKED elsewhere], value the class.
+
+        The memory reads itself, and has the value 0.
+        """
+        others, memory = len(self.classes), len(self.classes) + 1
+        classes = tuple(Wire(name, feature=n) for n, name in enumerate(self.classes))
+        return (
+            Heads(
+                axes={},
+                query=(
+                    Wire(self.scores, ("class",), "class"),
+                    Wire(ONE, feature=others),
+                    Wire(IS_MEMORY, feature=memory, factor=3 * MASKED),
+                ),
+                key=(
+                    *classes,
+                    Wire(ONE, feature=others, factor=-MASKED),
+                    *(Wire(name, feature=others, factor=MASKED) for name in self.classes),
+                    Wire(IS_MEMORY, feature=memory),
+                ),
+                value=classes,
+                output=(Wire(self.write, ("class",), "class"),),
+                label=f"{self.write}, the shares of all classes",
+            ),
+        )
+
+    def formula(self) -> str:
+        return f"{self.write} = softmax({self.scores})"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {self.write: domain.softmax(slots[self.scores])}
+
+
+@dataclass(frozen=True)
+class MapDifferences(Instruction):
+    """Set `write[k, j] = function(source[j] - source[k])` at every token."""
+
+    source: Read
+    function: Evaluated
+    write: Written
+    kind = LayerKind.MLP
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """relu(scale * (source[other] - source[class]) + shift) for every pair and piece."""
+        n = program.layout.width_of(self.source)
+        scale, shift, coefficient = program.relu_sum(self.function).pieces
+        unlike = tuple(tuple(float(row != column) for column in range(n)) for row in range(n))
+        differ = Over(("class", "other"), unlike)  # a score less itself needs no weight
+        return (
+            Units(
+                axes={"class": n, "other": n, "piece": len(scale.numbers)},
+                reads=(
+                    Wire(self.source, ("other",), factor=(differ, scale)),
+                    Wire(self.source, ("class",), factor=(-1.0, differ, scale)),
+                ),
+                shift=shift,
+                writes=(Wire(self.write, (("class", "other"),), factor=coefficient),),
+                label=f"{self.write}[{{class}}, {{other}}], piece {{piece}} of {self.function}",
+            ),
+        )
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.function}({self.source}_j - {self.source}_k)"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        n_classes, source = domain.layout.width_of(self.source), slots[self.source]
+        pairs = [(k, j) for k in range(n_classes) for j in range(n_classes)]
+        # A score less itself is 0, exactly: so it is if both are taken as 0.
+        own = domain.take(source, [k if k != j else NOWHERE for k, j in pairs])
+        other = domain.take(source, [j if k != j else NOWHERE for k, j in pairs])
+        apart = domain.combine([(1.0, other), (-1.0, own)])
+        value = domain.apply(self.function, apart, by="mlp")
+        return {self.write: domain.as_read(self, value, apart)}
+
+    def own_error(self, bounds: Any, value: Any, apart: Any) -> Any:
+        """None beyond that of the function, which rises from 0: so does its fit."""
+        return value.at_least(-bounds.mlp_rounding(self.function, apart))
+
+
+@dataclass(frozen=True)
+class MapRowSums(Instruction):
+    """Set `write[k] = function(sum_j source[k, j])` at every token.
+
+    Where the source is capped, this changes what is written by at most `missed`.
+    """
+
+    source: Read
+    function: Evaluated
+    write: Written
+    missed: float
+    kind = LayerKind.MLP
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """relu(scale * sum_j source[class, j] + shift) for every class and piece."""
+        n = program.layout.width_of(self.write)
+        scale, shift, coefficient = program.relu_sum(self.function).pieces
+        all_others = Over(("other",), (1.0,) * n)
+        return (
+            Units(
+                axes={"class": n, "piece": len(scale.numbers)},
+                reads=(Wire(self.source, (("class", "other"),), factor=(all_others, scale)),),
+                shift=shift,
+                writes=(Wire(self.write, ("class",), factor=coefficient),),
+                label=f"{self.write}[{{class}}], piece {{piece}} of {self.function}",
+            ),
+        )
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.function}(sum_j {self.source}_kj)"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        n_classes, source = domain.layout.width_of(self.write), slots[self.source]
+        columns = [
+            domain.take(source, [k * n_classes + j for k in range(n_classes)])
+            for j in range(n_classes)
+        ]
+        total = domain.combine([(1.0, column) for column in columns])
+        return {self.write: domain.as_read(self, domain.apply(self.function, total, by="mlp"))}
+
+    def own_error(self, bounds: Any, value: Any) -> Any:
+        """What a cap on the source misses: shares are smaller without it."""
+        return value.lowered(self.missed)
+
+
+# -----------------------------------------------------------------------------
+# Instructions of layer norms. A token multiplies features of its own, and these may be centred.
+#
+# With h = c (z - mean z) and c = 1 / sqrt(var z + eps), what is pulled back through a norm is
+#
+#     c (g - mean g - h mean(g h)),
+#
+# and mean(g h) is the covariance of g and h over their coordinates, because the mean of h is 0.
+
+
+@lru_cache(maxsize=16)
+def centring(width: int) -> Rows:
+    """The matrix that takes the mean of its coordinates away from a vector."""
+    mean = 1.0 / width
+    return tuple(
+        tuple(1.0 - mean if row == column else 0.0 - mean for column in range(width))
+        for row in range(width)
+    )
+
+
+def centred(value: Value, width: int, domain: Domain[Value]) -> Value:
+    """The coordinates of a token less their mean."""
+    return domain.constant_map(centring(width), value)
+
+
+def _mean(value: Value, like: str, domain: Domain[Value]) -> Value:
+    """The mean of a token's coordinates, as many as slot `like` has."""
+    width = domain.layout.width_of(like)
+    return domain.constant_map(((1.0 / width,) * width,), value)
+
+
+@dataclass(frozen=True)
+class Covary(Instruction):
+    """Set the number `write = mean((left - mean left) (right - mean right))` at every token.
+
+    The means are over coordinates. One head does it, exactly.
+    """
+
+    left: Read
+    right: Read
+    write: Written
+    kind = LayerKind.PRODUCT
+    constants = (ONE,)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Query left - mean(left), key right - mean(right), value 1, output 1 / width."""
+        width = program.layout.width_of(self.left)
+        centre = Over(("k", "feature"), centring(width))
+        return (
+            Heads(
+                axes={},
+                query=(Wire(self.left, ("k",), "feature", centre),),
+                key=(Wire(self.right, ("k",), "feature", centre),),
+                value=(Wire(ONE),),
+                output=(Wire(self.write, factor=1.0 / width),),
+                label=f"{self.write}, the covariance of {self.left} and {self.right}",
+            ),
+        )
+
+    def formula(self) -> str:
+        return f"{self.write} = cov({self.left}, {self.right})"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        left = centred(slots[self.left], domain.layout.width_of(self.left), domain)
+        if self.left == self.right:
+            squares = domain.not_negative(domain.multiply(left, left))
+            return {self.write: domain.not_negative(_mean(squares, self.left, domain))}
+        right = centred(slots[self.right], domain.layout.width_of(self.right), domain)
+        return {self.write: _mean(domain.multiply(left, right), self.left, domain)}
+
+
+@dataclass(frozen=True)
+class ScaleCentred(Instruction):
+    """Set `write[k] = scale * (source[k] - mean source - share * along[k])`, exactly.
+
+    `scale` and `share` are one number a token. Without `along` and `share` nothing more is taken
+    away than the mean. Where the scale is the reciprocal of the source's own deviation, what is
+    written is at most `reach` in size, but for rounding.
+    """
+
+    source: Read
+    scale: Read
+    write: Written
+    along: Read | None = None
+    share: Read | None = None
+    reach: float | None = None
+    kind = LayerKind.PRODUCT
+    constants = (ONE,)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Query [source[k] - mean(source); -along[k]], key [1; share], value scale."""
+        width = program.layout.width_of(self.source)
+        query = [Wire(self.source, ("j",), factor=Over(("k", "j"), centring(width)))]
+        key = [Wire(ONE)]
+        if self.along is not None and self.share is not None:
+            query.append(Wire(self.along, ("k",), 1, -1.0))
+            key.append(Wire(self.share, feature=1))
+        return (
+            Heads(
+                axes={"k": width},
+                query=tuple(query),
+                key=tuple(key),
+                value=(Wire(self.scale),),
+                output=(Wire(self.write, ("k",)),),
+                label=f"{self.write}[{{k}}], {self.source} centred and scaled",
+            ),
+        )
+
+    def formula(self) -> str:
+        more = "" if self.along is None else f" - {self.share} * {self.along}"
+        return f"{self.write} = {self.scale} * ({self.source} - mean({self.source}){more})"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        source, scale = slots[self.source], slots[self.scale]
+        value = centred(source, domain.layout.width_of(self.source), domain)
+        if self.along is not None and self.share is not None:
+            along = domain.multiply(slots[self.share], slots[self.along])
+            value = domain.add(value, domain.combine([(-1.0, along)]))
+        return {self.write: domain.as_read(self, domain.multiply(scale, value), source, scale)}
+
+    def own_error(self, bounds: Any, value: Any, source: Any, scale: Any) -> Any:
+        """Rounding alone exceeds the reach: a norm centres twice, once for the deviation."""
+        if self.reach is None:
+            return value
+        width = source.value.error.shape[-1]
+        sizes = source.value.size @ bounds.matrix(centring(width)).abs()
+        off = bounds.how.sum_of(2 * width, sizes)
+        return value.within(self.reach + 2 * bounds.room * scale.value.size * off)
+
+
+# -----------------------------------------------------------------------------
+# Instructions of optimisers: slots become combinations of slots, and batches take turns.
+#
+# A step of an optimiser is linear in weights, gradient and state, but for squares and roots, which
+# other instructions have. An MLP layer does the linear part exactly, whatever the slots hold.
+
+
+N_EXAMPLES = "n_examples"
+"""The slot that holds the number of examples in every token."""
+
+PLACE, OUT_OF_BATCH = "place", instructions.OUT_OF_BATCH
+"""How many examples come before this one until its batch begins, and whether it has to wait."""
+
+LARGEST_COUNT = 2.0**20
+"""No prompt has as many examples; float32 counts exactly to more than twice as many."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """`write = value`, clipped to [-bound, bound] if there is a bound, and maybe averaged.
+
+    Then slot `average` keeps a share `keeps` of what it holds; the rest is the new `write`.
+    """
+
+    value: Combination
+    write: Changed
+    bound: float | None = None
+    average: Changed | None = None
+    keeps: float = 0.0
+
+    def formula(self) -> str:
+        value = self.value.formula()
+        if self.bound is not None:
+            value = f"clip({value}, {self.bound:g})"
+        found = f"{self.write} = {value}"
+        if self.average is not None:
+            mean = Combination((self.average, self.write), (self.keeps, 1.0 - self.keeps))
+            found = f"{found}, {self.average} = {mean.formula()}"
+        return found
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The slots that change, and which share of each becomes the new value."""
+        own = {self.write: 1.0}
+        return own if self.average is None else own | {self.average: 1.0 - self.keeps}
+
+    def change(self, write: str) -> dict[str, float]:
+        """What is added to a slot that changes, before it is clipped, without terms that are 0."""
+        share, terms = self.shares[write], dict[str, float]()
+        for slot, factor in (*self.value.terms(), (write, -1.0)):
+            terms[slot] = terms.get(slot, 0.0) + share * factor
+        return {slot: factor for slot, factor in terms.items() if factor != 0.0}
+
+
+@dataclass(frozen=True)
+class Recombine(Instruction):
+    """Set slots to combinations of what they and others hold, all at once. It is exact.
+
+    With d = value - write, that is write + relu(d) - relu(-d); and for a bound b, times slot
+    `unit`, - relu(value - b) + relu(-value - b). An average moves by its share of the same.
+    """
+
+    assignments: tuple[Assignment, ...]
+    unit: Read
+    kind = LayerKind.MLP
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """+-relu(+-d), then -+relu(+-value - bound * unit), for every coordinate."""
+        families = []
+        for part in self.assignments:
+            for write, share in part.shares.items():
+                kinds: list[tuple[str, dict[str, float], float, tuple[Wire, ...]]] = []
+                if change := part.change(write):
+                    kinds.append(("change", change, 1.0, ()))
+                if part.bound is not None:
+                    bound = Wire(self.unit, factor=-part.bound)
+                    kinds.append(("clip", by_slot(part.value.terms()), -share, (bound,)))
+                for kind, terms, gain, lowered_by in kinds:
+                    read = (Wire(s, ("k",), factor=(c, SIGN)) for s, c in terms.items())
+                    families.append(
+                        Units(
+                            axes={"sign": 2, "k": program.layout.width_of(write)},
+                            reads=(*read, *lowered_by),
+                            shift=0.0,
+                            writes=(Wire(write, ("k",), factor=(gain, SIGN)),),
+                            label=f"{kind} {write}[{{k}}], relu({{sign}} d)",
+                        )
+                    )
+        return tuple(families)
+
+    def formula(self) -> str:
+        unit = "" if self.unit == ONE else f", bounds times {self.unit}"
+        return f"{', '.join(part.formula() for part in self.assignments)}{unit}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        written: dict[str, Value] = {}
+        for part in self.assignments:
+            value = part.value.value(slots, domain)
+            written[part.write] = after = domain.replace(slots[part.write], value, part.bound)
+            if part.average is not None:
+                written[part.average] = domain.mix(slots[part.average], after, part.keeps)
+        return written
+
+
+@dataclass(frozen=True)
+class TakeTurns(Instruction):
+    r"""Count on to the next batch: of n examples, `batch_size` after the last ones, modulo n.
+
+    An example whose place is r < b is in the batch. Then its place is r - b, or r - b + n if it was
+    in the batch. The next batch has those with b <= r < 2b, and those with r < 2b - n. All numbers
+    are whole, and [r < c] = relu(c - r) - relu(c - 1 - r) for whole numbers, so that nothing is
+    rounded. Other tokens keep their zeros.
+    """
+
+    batch_size: int
+    place: Changed
+    waits: Changed
+    n_examples: Read
+    kind = LayerKind.MLP
+    constants = (ONE, IS_EXAMPLE)
+
+    def wires(self, program: ProgramBase) -> Wiring:
+        """Units of one number; a gate closes them at tokens that are no examples."""
+        place, waits, n, example = self.place, self.waits, self.n_examples, IS_EXAMPLE
+        size, gate = float(self.batch_size), LARGEST_COUNT
+        units: list[tuple[str, dict[str, float], str, float]] = [
+            ("a batch further", {example: 1.0}, place, -size),
+            ("round again", {n: 1.0, ONE: -gate, example: gate, waits: -gate}, place, 1.0),
+            ("waits", {example: 1.0}, waits, 1.0),
+            ("waited", {waits: 1.0}, waits, -1.0),
+        ]
+        brackets = {
+            f"{place} < 2 b": (2 * size, 0.0, -1.0),
+            f"{place} < b": (size, 0.0, 1.0),
+            f"{place} < 2 b - n": (2 * size, -1.0, -1.0),
+        }
+        for label, (end, of_n, gain) in brackets.items():
+            for below, sign in ((0.0, gain), (1.0, -gain)):
+                read = {place: -1.0, ONE: end - below - gate, example: gate, n: of_n}
+                units.append((f"{label}, relu of the end less {below:g}", read, waits, sign))
+        return tuple(
+            Units(
+                axes={},
+                reads=tuple(Wire(slot, factor=factor) for slot, factor in read.items()),
+                shift=0.0,
+                writes=(Wire(write, factor=gain),),
+                label=f"{write}: {label}",
+            )
+            for label, read, write, gain in units
+        )
+
+    def formula(self) -> str:
+        return f"{self.place} -= {self.batch_size}, modulo {self.n_examples}"
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return domain.take_turns(self, slots)
