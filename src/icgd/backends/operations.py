@@ -455,12 +455,16 @@ def _kernel(op: Op, run: Running) -> Function:
 
 
 def guard(op: Op, run: Running, value: Tensor) -> Callable[[], None] | None:
-    """The check of a guard, which raises `OverflowedRunError`; None if it cannot fail."""
+    """The check of a guard, which raises `OverflowedRunError`; None if it cannot fail.
+
+    What is beyond the reach of a chain's product, its generator checks.
+    """
+    if op.name == "guard_reach":
+        return None
     if op.name == "guard_root":
         fit, *names = op.options
         if not any(bool(run.inputs[name].any()) for name in names):
             return None
-
         return lambda: require_root(value, fit, run.step)
     reach, checked, start, stop = op.options
     scores = value[..., start:stop, :]
