@@ -181,3 +181,12 @@ def test_softmax_stacks_zero_the_memory_in_a_trace_only():
     traced = recorded_steps(program, tokens, trace=("weights_1",))
     assert not any(op.name == "without_first" for step in plain for op in step.ops)
     assert any(op.name == "without_first" for step in traced for op in step.ops)
+
+
+def test_what_is_kept_with_a_program_is_bounded():
+    program = build(RELU_STACK, cases.FEW[0], n_steps=1)
+    for n_examples in range(1, recorder.MOST_KEPT + 20):
+        recorded_steps(program, Tokens(examples=n_examples))
+    assert len(vars(program)["_kept"]) <= recorder.MOST_KEPT
+    last = Tokens(examples=n_examples)
+    assert recorded_steps(program, last) is recorded_steps(program, last)

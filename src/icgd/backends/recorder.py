@@ -520,12 +520,19 @@ def _size(shape: tuple[int, ...]) -> int:
     return prod(shape)
 
 
+MOST_KEPT = 64
+"""How many recordings and tables are kept with a program; the oldest make room."""
+
+
 def kept_with(program: Any, key: object, make: Callable[[], Kept]) -> Kept:
     """What `make` returns, made once for a program and kept as long as the program is."""
-    kept = vars(program).setdefault("_kept", {})
-    if key not in kept:
-        kept[key] = make()
-    found: Kept = kept[key]
+    kept: dict[object, Kept] = vars(program).setdefault("_kept", {})
+    found = kept.get(key)
+    if found is None:
+        found = make()
+        for oldest in list(kept)[: max(0, len(kept) - MOST_KEPT + 1)]:
+            kept.pop(oldest, None)  # another thread may have been faster
+        kept[key] = found
     return found
 
 
