@@ -189,7 +189,7 @@ class _BySearch(_Cells):
         self.edges = edges
 
     def find(self) -> None:
-        source = self.argument.reshape(-1)
+        source = self.argument.contiguous().view(-1)
         torch.bucketize(source, self.edges, out_int32=True, right=True, out=self.cell)
         self.gather()
 
