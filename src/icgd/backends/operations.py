@@ -269,15 +269,21 @@ def _joined_bands(fit: RidgeSum) -> list[tuple[float, float]]:
     return joined
 
 
+def _units_of(
+    run: Running, fit: RidgeSum, reaches: Sequence[float], gain: float | None = None
+) -> Units:
+    """The units of a fit, which stay with the program."""
+    key = ("units", id(fit), *reaches, gain, run.like.dtype, run.like.device)
+    return kept_with(run.program, key, lambda: Units(fit, reaches, run.like, gain))
+
+
 def _units(op: Op, run: Running) -> Function:
-    fit, reaches = op.options
-    return _computed(Units(fit, reaches, run.like))
+    return _computed(_units_of(run, *op.options))
 
 
 def _units_near_kinks(op: Op, run: Running) -> Function:
     """The exact value, but for the few arguments near a kink, which need the units."""
-    fit, reaches = op.options
-    units = Units(fit, reaches, run.like)
+    units = _units_of(run, *op.options)
 
     def compute(exact: Tensor, *arguments: Tensor) -> Tensor:
         near = units.is_coarse(arguments[-1])
@@ -293,7 +299,7 @@ def _units_near_kinks(op: Op, run: Running) -> Function:
 def _clip_by_units(op: Op, run: Running) -> Function:
     """Only the weights that lie where units are coarse need them: near the corners, or all."""
     bound, fit = op.options
-    units = Units(fit, (1.0,), run.like)
+    units = _units_of(run, fit, (1.0,))
 
     def clip(value: Tensor, out: Tensor | None = None) -> Tensor:
         near = units.is_coarse(value)
@@ -318,7 +324,7 @@ def _add_outer(op: Op, run: Running) -> Function:
 
 def _add_by_units(op: Op, run: Running) -> Function:
     share, fit, reaches = op.options
-    units = Units(fit, reaches, run.like, gain=reaches[0] * reaches[1])
+    units = _units_of(run, fit, reaches, reaches[0] * reaches[1])
 
     def add(weights: Tensor, left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
         total = units(left.unsqueeze(-1), right.unsqueeze(-2)).sum(-3)
@@ -343,7 +349,7 @@ def _add_rows(op: Op, run: Running) -> Function:
 
 def _add_rows_by_units(op: Op, run: Running) -> Function:
     share, fit, reaches = op.options
-    units = Units(fit, reaches, run.like, gain=reaches[0] * reaches[1])
+    units = _units_of(run, fit, reaches, reaches[0] * reaches[1])
 
     def add(weights: Tensor, left: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
         total = units(left.unsqueeze(-1), matrix).sum((-3, -2)).view_as(weights)
