@@ -12,7 +12,7 @@ from icgd.backends.chain import DenseGenerator
 from icgd.backends.engine import perform
 from icgd.backends.operations import Running
 from icgd.backends.prompt import encode
-from icgd.backends.recorder import Recorder, Recording, Tokens, _in_order
+from icgd.backends.recorder import Recorder, Recording, Tokens, in_order
 from icgd.certificates.chain import BlockEnclosures
 from icgd.certificates.enclosing import Bounded, Enclosures
 from icgd.certificates.enclosures import Arithmetic, Enclosure
@@ -102,7 +102,7 @@ def recorded(part, values, program, tokens):
         for name, value in values.items()
     }
     written = part.meaning(inputs, domain)
-    recording = Recording({}, tuple(_in_order(written.values())), written)
+    recording = Recording({}, tuple(in_order(written.values())), written)
     held = perform(recording, Running(program, dict(values), torch.zeros(1, 1).double()), values)
     return {name: held[op] for name, op in written.items()}
 
@@ -225,7 +225,7 @@ def recorded_block_part(part, values, program):
         op = domain.fill(number, shape) if is_known else None
         inputs[name] = op or domain.op("input", options=(name,), shape=shape)
     written = part.meaning(inputs, domain)
-    recording = Recording({}, tuple(_in_order(written.values())), written)
+    recording = Recording({}, tuple(in_order(written.values())), written)
     held = perform(recording, Running(program, {}, torch.zeros(1, 1).double()), values)
     return {name: held[op] for name, op in written.items()}
 

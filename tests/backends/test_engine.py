@@ -106,7 +106,7 @@ def test_lines_kinks_and_ramps_are_computed_as_their_sums_of_relus(knots, slopes
     domain = Recorder(program, Tokens(examples=20), 20)
     argument = domain.op("input", options=("z",), shape=(20, 2))
     applied = domain.apply("f", argument, by="mlp")
-    recording = recorder.Recording({}, tuple(recorder._in_order([applied])), {})
+    recording = recorder.Recording({}, tuple(recorder.in_order([applied])), {})
     run = Engine(program, {"x": z}, ())
     ours = perform(recording, run, {"z": z})[applied]
     truth = torch.tensor([[fit(p) for p in row] for row in z.tolist()], dtype=torch.float64)

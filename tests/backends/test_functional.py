@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.backends.functional import FunctionDescent, recalled, states
+from icgd.backends.functional import FunctionDescent, recalled
 from icgd.backends.run import RunOptions
 from icgd.problems.task import Task
 from tests.cases import KERNEL_CASES
@@ -40,9 +40,11 @@ def test_the_kernel_is_computed_once_unless_the_inputs_move():
         program = icgd.compile(problem, n_steps=4).program
         task = icgd.as_task(problem, case.x, case.y, queries=case.queries)
         calls.clear()
-        assert len(list(states(program, task))) == 5
+        executor = FunctionDescent(program, task, RunOptions())
+        for _ in range(4):
+            executor.step()
         queries, examples = (3, 3), (7, 3)
-        assert calls == [queries, examples] * expected
+        assert sorted(calls) == sorted([queries, examples] * expected)
 
 
 def test_large_batches_run_in_groups_with_the_same_result(monkeypatch):

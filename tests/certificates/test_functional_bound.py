@@ -71,7 +71,7 @@ def test_a_wrong_layer_breaks_its_bound(part, monkeypatch):
     right = icgd.verify(compiled, case.x, case.y)
     assert right.verdict.holds
     if part == "kernel":
-        layer = "icgd.backends.functional.sum_of_heads"
+        layer = "icgd.backends.operations.sum_of_heads"
         monkeypatch.setattr(layer, lambda heads, u, w: 1.000000001 * heads[0].matrix(u, w))
     else:
         layer = "icgd.backends.functional.known_labels"

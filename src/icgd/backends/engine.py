@@ -60,15 +60,23 @@ class Engine(Running):
     """Buffers for the slots of some tasks, on which recordings are performed.
 
     `inputs` holds what the recordings start from. Slots that are `changing` are the engine's own,
-    everything else is only read. `step` counts the steps taken.
+    everything else is only read. `step` counts the steps taken. What does not change is computed
+    once, if all recordings share it: operations in `shared`, by default all.
     """
 
-    def __init__(self, program: Any, inputs: Mapping[str, Tensor], changing: Sequence[str]) -> None:
+    def __init__(
+        self,
+        program: Any,
+        inputs: Mapping[str, Tensor],
+        changing: Sequence[str],
+        shared: frozenset[Op] | None = None,
+    ) -> None:
         super().__init__(program, dict(inputs), inputs["x"])
         self.changing = frozenset(changing)
         for name in changing:
             self.inputs[name] = inputs[name].clone(memory_format=torch.contiguous_format)
         self.free: dict[tuple[int, ...], list[Tensor]] = {}
+        self.shared, self.lasting = shared, dict[Op, Tensor]()
 
     def bind(self, recording: Recording) -> Bound:
         """The recording as calls on buffers."""
@@ -102,18 +110,21 @@ class Bound:
         self.home = self._homes()
         self.changes: set[Op] = set()  # operations that steps perform anew
         for number, op in enumerate(ops):
-            is_input = op.name == "input"
-            if op.options[0] in engine.changing if is_input else self.changes.intersection(op.args):
+            if self._changes(op):
                 self.changes.add(op)
+                self._add(op, number)
+                self._release(op, number)
+                continue
+            self.last_use[self.owner[op]] = NEVER
+            if op in engine.lasting:
+                self.held[op] = engine.lasting[op]
+                continue
             n_before = len(self.calls)
             self._add(op, number)
-            if op in self.changes:
-                self._release(op, number)
-            else:  # performed once, and kept
-                for call in self.calls[n_before:]:
-                    call()
-                del self.calls[n_before:]
-                self.last_use[self.owner[op]] = NEVER
+            for call in self.calls[n_before:]:
+                call()
+            del self.calls[n_before:]
+            engine.lasting[op] = self.held[op]
         for name, op in recording.outputs.items():
             if name in engine.changing and self.held[op] is not engine.inputs[name]:
                 self.commits.append(partial(engine.inputs[name].copy_, self.held[op]))
@@ -123,6 +134,13 @@ class Bound:
             call()
         for commit in self.commits:
             commit()
+
+    def _changes(self, op: Op) -> bool:
+        """Whether steps perform an operation anew: what it reads changes, or only some need it."""
+        if op.name == "input":
+            return op.options[0] in self.engine.changing
+        shared = self.engine.shared
+        return bool(self.changes.intersection(op.args)) or (shared is not None and op not in shared)
 
     def _homes(self) -> dict[Op, str]:
         """The slot that an operation's result ends in, through operations that work in place."""

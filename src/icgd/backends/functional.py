@@ -1,86 +1,174 @@
-r"""The fused run of functional descent computes the kernel once, then a product with it a step.
+r"""The fused run of descent in function space.
 
-For T tokens, n of them examples, L steps cost O(T n (d + L)) and T n numbers of memory a task.
-Only steps that move the inputs (GD++), or that have a kernel each, need a new kernel matrix each.
+The kernel is computed once, then each step is a product with it: for T tokens, n of them examples,
+L steps cost O(T n (d + L)) and T n numbers of memory a task. Only steps that move the inputs
+(GD++), or that have a kernel each, compute a kernel each.
+
+Examples and queries are recorded side by side, with products of their own, so that no bit of what
+is learnt at the examples depends on the queries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
-from itertools import cycle, islice, repeat
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
+from icgd.backends.engine import Engine
 from icgd.backends.prompt import constants_of, known_labels
+from icgd.backends.recorder import Op, Recorder, Recording, Tokens, in_order, kept_with
 from icgd.backends.run import AbstractExecutor, RunOptions
-from icgd.problems.kernel_machine import KernelHead, as_matrix, sum_of_heads
 from icgd.problems.task import Task
+from icgd.program.instructions import IS_EXAMPLE
 from icgd.program.kernel_instructions import VELOCITY, DescendFunction, KernelTerm
+from icgd.program.meaning import FunctionDomain, scheduled
 from icgd.program.stack import StackProgram
-from icgd.shapes import Labels, Parameters, Points, Predictions
+from icgd.shapes import Labels, Parameters, Predictions
+
+SLOTS = ("x", "y", VELOCITY)
+"""The slots of a function that differ from token to token; each has an input for each group."""
 
 
-class State(NamedTuple):
-    """The stream between two layers: all inputs, what is left to learn at each token, and what of
-    that the last step changed, which is kept only where there is momentum.
-    """
+def at_queries(slot: str) -> str:
+    """The input that holds a slot at the queries."""
+    return f"{slot} at queries"
 
-    points: Points
-    residual: Labels
-    velocity: Labels
+
+class Pair(NamedTuple):
+    """A value at the examples, and the same at the queries."""
+
+    examples: Op
+    queries: Op
+
+
+class Groups(FunctionDomain[Pair]):
+    """The primitives of a functional step on examples and queries apart."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def combine(self, terms: Sequence[tuple[float, Pair]]) -> Pair:
+        first = self.recorder.combine([(factor, pair.examples) for factor, pair in terms])
+        return Pair(
+            first, self.recorder.combine([(factor, pair.queries) for factor, pair in terms])
+        )
+
+    def add(self, *values: Pair) -> Pair:
+        return self.combine([(1.0, value) for value in values])
+
+    def zero(self, value: Pair) -> Pair:
+        return Pair(*map(self.recorder.zero, value))
+
+    def where(self, flag: str, closed_by: Sequence[str], value: Pair, otherwise: Pair) -> Pair:
+        is_example = flag == IS_EXAMPLE
+        return Pair(
+            value.examples if is_example else otherwise.examples,
+            otherwise.queries if is_example else value.queries,
+        )
+
+    def constant_map(self, rows: Sequence[Sequence[float]], value: Pair) -> Pair:
+        return Pair(*(self.recorder.constant_map(rows, part) for part in value))
+
+    def kernel(self, terms: Sequence[KernelTerm], points: Pair) -> Pair:
+        return Pair(*(self.recorder.kernel_of(terms, part, points.examples) for part in points))
+
+    def read_examples(self, kernel: Pair, value: Pair) -> Pair:
+        return Pair(*(self.recorder.times(part, value.examples) for part in kernel))
+
+
+def recorded_function(
+    program: StackProgram, n_examples: int, n_queries: int, *, recalls: bool = False
+) -> tuple[Recording, ...]:
+    """Each step of the block; one that `recalls` computes nothing at the examples."""
+    key = ("function", n_examples, n_queries, recalls)
+    return kept_with(program, key, lambda: _recorded(program, n_examples, n_queries, recalls))
+
+
+def _recorded(
+    program: StackProgram, n_examples: int, n_queries: int, recalls: bool
+) -> tuple[Recording, ...]:
+    recorder, layout = Recorder(program, Tokens(examples=n_examples)), program.layout
+    start: dict[str, Pair] = {}
+    for name in (name for name in SLOTS if name in layout.names):
+        width = layout.width_of(name)
+        start[name] = Pair(
+            recorder.op("input", options=(name,), shape=(n_examples, width)),
+            recorder.op("input", options=(at_queries(name),), shape=(n_queries, width)),
+        )
+    inputs = {op.options[0]: op for pair in start.values() for op in pair}
+    found = []
+    for step in _steps(program):
+        slots = start | step.meaning(start, Groups(recorder))
+        outputs = {at_queries(name): pair.queries for name, pair in slots.items() if n_queries}
+        if not recalls:
+            outputs |= {name: pair.examples for name, pair in slots.items()}
+        found.append(Recording(inputs, tuple(in_order(outputs.values())), outputs))
+    return tuple(found)
+
+
+def _steps(program: StackProgram) -> list[DescendFunction]:
+    """The steps of the block; those that differ in numbers alone are one step for all."""
+    parts = (part for layer in program.block for part in layer.instructions)
+    steps = [part for part in parts if isinstance(part, DescendFunction)]
+    alike = {(step.terms, step.transform) for step in steps}
+    return [scheduled(steps)] if len(alike) == 1 else steps
+
+
+def _engine(
+    program: StackProgram,
+    task: Task,
+    recordings: Sequence[Recording],
+    loaded: Mapping[str, Tensor] = MappingProxyType({}),
+) -> Engine:
+    """An engine that holds the prompt. What is `loaded` before every step begins with this."""
+    labels = known_labels(task)
+    slots = {"x": task.x, "y": task.y, VELOCITY: torch.zeros_like(task.y)}
+    unknown = labels[..., task.n_examples :, :]
+    queries = {"x": task.queries, "y": unknown, VELOCITY: torch.zeros_like(unknown)}
+    slots |= {at_queries(name): value for name, value in queries.items()} | dict(loaded)
+    written = {n for r in recordings for n, op in r.outputs.items() if op is not r.inputs[n]}
+    shared = frozenset.intersection(*(frozenset(recording.ops) for recording in recordings))
+    return Engine(program, slots, [*written, *loaded], shared)
 
 
 @final
-class FunctionDescent(AbstractExecutor[State]):
+class FunctionDescent(AbstractExecutor[Labels]):
     """Functional descent; memory grows with the steps only by what is recorded of each."""
 
     def __init__(self, program: StackProgram, task: Task, options: RunOptions) -> None:
         self._task, self._labels = task, known_labels(task).flatten(-2)
         self._constants = constants_of(program, task)
+        recordings = recorded_function(program, task.n_examples, task.n_queries)
+        self._engine = _engine(program, task, recordings)
+        self._steps = [self._engine.bind(recording) for recording in recordings]
         self.recorded: dict[str, list[Tensor]] = {
             program.layout.slot(name).name: [] for name in options.trace
         }
-        self._states = states(program, task)
-        self.start = next(self._states)
-        self._record(self.start)
+        self.start = self._reached()
 
-    def step(self) -> State:
-        state = next(self._states)
-        if self.recorded:
-            self._record(state)
-        return state
+    def step(self) -> Labels:
+        self._steps[self._engine.step % len(self._steps)]()
+        self._engine.step += 1
+        return self._reached()
 
-    def _record(self, state: State) -> None:
+    def _reached(self) -> Labels:
+        """What is left to learn now, at examples and queries; traced slots are recorded."""
+        slots = self._engine.inputs
         for name, layers in self.recorded.items():
-            known = {"x": state.points, "y": state.residual, VELOCITY: state.velocity}
-            slot = (known | self._constants)[name]
-            layers.append(slot.expand(*self._task.batch, -1, -1))
+            if name in SLOTS:
+                layers.append(torch.cat([slots[name], slots[at_queries(name)]], dim=-2))
+            else:
+                layers.append(self._constants[name].expand(*self._task.batch, -1, -1))
+        return torch.cat([slots["y"], slots[at_queries("y")]], dim=-2)
 
-    def read(self, reached: State, write: Parameters) -> None:
-        torch.sub(self._labels, reached.residual.flatten(-2), out=write)
+    def read(self, reached: Labels, write: Parameters) -> None:
+        torch.sub(self._labels, reached.flatten(-2), out=write)
 
-    def predictions(self, reached: State) -> Predictions:
-        return -reached.residual[..., self._task.n_examples :, :]
-
-
-def states(program: StackProgram, task: Task) -> Iterator[State]:
-    """The prompt, and the stream after every step.
-
-    Examples and queries have products of their own, so that no bit of what is learnt at the
-    examples depends on the queries.
-    """
-    examples, queries = State(task.x, task.y, torch.zeros_like(task.y)), _at_queries(task)
-    has_velocity = VELOCITY in program.layout.names
-    yield _joined(examples, queries, has_velocity)
-    kernel_of_examples, kernel_of_queries = Kernel(), Kernel()
-    for step, size in steps_of(program, task):
-        after = _after(step, size, queries, examples, kernel_of_queries)
-        learnt = _after(step, size, examples, examples, kernel_of_examples, step.noise)
-        examples, queries = learnt, after
-        yield _joined(examples, queries, has_velocity)
+    def predictions(self, reached: Labels) -> Predictions:
+        return -reached[..., self._task.n_examples :, :]
 
 
 def recalled(program: StackProgram, task: Task, trace: Mapping[str, Tensor]) -> Predictions:
@@ -90,80 +178,14 @@ def recalled(program: StackProgram, task: Task, trace: Mapping[str, Tensor]) -> 
     on the same examples, and slot `velocity` if there is one. Not a bit differs from the
     predictions of a whole run. Steps must not move the inputs.
     """
-    queries, kernel = _at_queries(task), Kernel()
-    has_velocity = VELOCITY in program.layout.names
-    kept = trace[VELOCITY] if has_velocity else repeat(torch.zeros_like(task.y))
-    traced = zip(steps_of(program, task), trace["y"], kept, strict=False)
-    for (step, size), left, velocity in traced:
-        queries = _after(step, size, queries, State(task.x, left, velocity), kernel)
-    return -queries.residual
-
-
-def _at_queries(task: Task) -> State:
-    labels = known_labels(task)[..., task.n_examples :, :]
-    return State(task.queries, labels, torch.zeros_like(labels))
-
-
-def steps_of(program: StackProgram, task: Task) -> Iterator[tuple[DescendFunction, Tensor]]:
-    """The instruction and the step size of every step."""
-    parts = [part for layer in program.block for part in layer.instructions]
-    steps = [part for part in parts if isinstance(part, DescendFunction)]
-    sizes = [task.x.new_tensor(step.step_size) for step in steps]  # a float takes longer
-    return islice(cycle(zip(steps, sizes, strict=True)), program.n_steps)
-
-
-def _joined(examples: State, queries: State, has_velocity: bool) -> State:
-    points = torch.cat([examples.points, queries.points], dim=-2)
-    residual = torch.cat([examples.residual, queries.residual], dim=-2)
-    if not has_velocity:
-        return State(points, residual, examples.velocity)
-    return State(points, residual, torch.cat([examples.velocity, queries.velocity], dim=-2))
-
-
-class Kernel:
-    """The kernel of some tokens and the examples, computed again only if a step has another."""
-
-    def __init__(self) -> None:
-        self._known: tuple[KernelTerm, ...] | None = None
-        self._matrix = torch.empty(0)
-
-    def at(self, step: DescendFunction, tokens: State, examples: State) -> Tensor:
-        """The kernel of this step."""
-        if self._known is None or step.terms != self._known:
-            self._matrix = sum_of_heads(heads_of(step), tokens.points, examples.points)
-        self._known = None if step.transform is not None else step.terms
-        return self._matrix
-
-
-def heads_of(step: DescendFunction) -> tuple[KernelHead, ...]:
-    """The kernels of a step, in the form that computes them."""
-    return tuple(KernelHead(**asdict(term)) for term in step.terms)
-
-
-def _after(
-    step: DescendFunction,
-    size: Tensor,
-    tokens: State,
-    examples: State,
-    kernel: Kernel,
-    noise: float = 0.0,
-) -> State:
-    """The stream of some tokens after one step, in which they read the examples."""
-    if not tokens.points.numel():
-        return tokens
-    matrix = kernel.at(step, tokens, examples)
-    left = examples.residual
-    if step.ahead:
-        left = left + step.ahead * examples.velocity
-    update = matrix @ left
-    if noise:
-        update += noise * left
-    update.mul_(size)
-    points = tokens.points
-    if step.transform is not None:
-        moved = matrix @ examples.points
-        points = points + moved @ as_matrix(step.transform, points).mT
-    if step.velocity is None:
-        return State(points, tokens.residual - update, tokens.velocity)
-    change = step.momentum * tokens.velocity - update
-    return State(points, tokens.residual + change, change)
+    recordings = recorded_function(program, task.n_examples, task.n_queries, recalls=True)
+    kept = {name: trace[name] for name in ("y", VELOCITY) if name in program.layout.names}
+    first = {name: history[..., 0, :, :] for name, history in kept.items()}
+    engine = _engine(program, task, recordings, first)
+    steps = [engine.bind(recording) for recording in recordings]
+    for number in range(program.n_steps):
+        for name, history in kept.items():
+            engine.inputs[name].copy_(history[..., number, :, :])
+        steps[number % len(steps)]()
+        engine.step += 1
+    return -engine.inputs[at_queries("y")]

@@ -142,7 +142,9 @@ def _combine_by_step(factors: Sequence[float], constant: float, run: Running) ->
     """A sum whose factors change from step to step."""
 
     def now(number: float) -> float:
-        return number.numbers[run.step] if isinstance(number, PerStep) else number
+        if not isinstance(number, PerStep):
+            return number
+        return number.numbers[run.step % len(number.numbers)]  # a block may be repeated
 
     def combine(*args: Tensor, out: Tensor | None = None) -> Tensor:
         terms = list(zip(args, factors, strict=True))

@@ -26,7 +26,15 @@ from icgd.program.functions import Function, RidgeSum
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Combination, Instruction, LayerKind
 from icgd.program.kernel_instructions import KernelTerm
 from icgd.program.layout import Layout, Role
-from icgd.program.meaning import BlockDomain, Domain, Means, PerStep, interpret, scheduled
+from icgd.program.meaning import (
+    BlockDomain,
+    Domain,
+    FunctionDomain,
+    Means,
+    PerStep,
+    interpret,
+    scheduled,
+)
 from icgd.program.network_instructions import OUT_OF_BATCH, TakeTurns
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
@@ -97,7 +105,7 @@ class Recording:
 
 
 @dataclass
-class Recorder(Domain[Op], BlockDomain[Op]):
+class Recorder(Domain[Op], BlockDomain[Op], FunctionDomain[Op]):
     """The primitives as operations, for a program at work on some tokens.
 
     A step takes the mean over `n_used` examples. In a traced run batches take turns by flags, as
@@ -150,6 +158,8 @@ class Recorder(Domain[Op], BlockDomain[Op]):
         constant: float = 0.0
         factors: dict[Op, float] = {}
         for factor, value in terms:
+            if value.name == "combine" and len(value.args) == 1 and value.options[1] == 0.0:
+                factor, value = factor * value.options[0], value.args[0]
             if value.name == "fill":
                 constant = constant + factor * value.options[0]
             else:
@@ -422,8 +432,12 @@ class Recorder(Domain[Op], BlockDomain[Op]):
         return self.op("reshape", found, shape=self.layout.slot(step.write).shape)
 
     def kernel(self, terms: Sequence[KernelTerm], points: Op) -> Op:
-        shape = (points.shape[0], self.tokens.examples)
-        return self.op("kernel", points, self.examples(points), options=tuple(terms), shape=shape)
+        return self.kernel_of(terms, points, self.examples(points))
+
+    def kernel_of(self, terms: Sequence[KernelTerm], points: Op, examples: Op) -> Op:
+        """The kernel of some points (rows) and the examples (columns)."""
+        shape = (points.shape[0], examples.shape[0])
+        return self.op("kernel", points, examples, options=tuple(terms), shape=shape)
 
     def read_examples(self, kernel: Op, value: Op) -> Op:
         return self.times(kernel, self.examples(value))
@@ -582,7 +596,7 @@ def _recorded(
     kept = [slot.name for slot in program.layout.slots if slot.role in KEPT]
     named = {name: after[name] for name in outputs or kept if name in after}
     wanted = [*named.values(), *(op for slots in traced for op in slots.values())]
-    return Recording(inputs, tuple(_in_order(wanted)), named, tuple(traced))
+    return Recording(inputs, tuple(in_order(wanted)), named, tuple(traced))
 
 
 Constants = tuple[float | None, ...]
@@ -609,10 +623,10 @@ def _recorded_block(program: ChainProgram, near: Constants, far: Constants) -> R
     for instruction in (part for layer in program.layers for part in layer.instructions):
         slots |= instruction.meaning(slots, recorder)
     outputs = {name: slots[row_of(OUT, name)] for name in program.rows.names}
-    return Recording(inputs, tuple(_in_order(outputs.values())), outputs)
+    return Recording(inputs, tuple(in_order(outputs.values())), outputs)
 
 
-def _in_order(wanted: Iterable[Op]) -> list[Op]:
+def in_order(wanted: Iterable[Op]) -> list[Op]:
     """All operations that these need, each after those that it reads."""
     found: dict[Op, None] = {}
     stack = [(op, False) for op in reversed(list(wanted))]

@@ -40,7 +40,6 @@ from icgd.problems.catalog import class_function_named, function_named, root_nam
 from icgd.problems.losses import loss_named
 from icgd.program.functions import ReluSum, RidgeSum
 from icgd.program.instructions import IDENTITY, IS_QUERY, ONE, HeadError
-from icgd.program.kernel_instructions import KernelTerm
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.meaning import NOWHERE, Domain, Means, PerStep
 from icgd.program.network_instructions import TakeTurns
@@ -559,7 +558,7 @@ class Enclosures(Domain[Bounded]):
         )
         return after.mapped(lambda part: part.squeeze(-2).unflatten(-1, shape))
 
-    # Tables of whole steps, and kernels.
+    # Tables of whole steps.
 
     def step_from_table(
         self, step: LookUpStep, key: Bounded, slots: Mapping[str, Bounded]
@@ -589,12 +588,6 @@ class Enclosures(Domain[Bounded]):
         after = self._accumulated(w, delta, x, step.scale).value
         exact, actual = after.exact.clipped(step.bound), after.actual.clipped(step.bound)
         return Bounded(Enclosure.around(exact, after.error, actual))
-
-    def kernel(self, terms: Sequence[KernelTerm], points: Bounded) -> Bounded:
-        raise TypeError("Descent in function space has bounds of its own, in functional_bound.py")
-
-    def read_examples(self, kernel: Bounded, value: Bounded) -> Bounded:
-        raise TypeError("Descent in function space has bounds of its own, in functional_bound.py")
 
 
 def split(layout: Layout, weights: Enclosure) -> dict[str, Enclosure]:

@@ -103,7 +103,8 @@ class Instruction(ABC):
     def meaning(self, slots: Mapping[str, Value], domain: Any) -> dict[str, Value]:
         """What stands in the slots that it writes, from what stood in all slots before.
 
-        The domain is a `Domain` in stacks, and a `BlockDomain` in chains.
+        The domain is a `Domain` in stacks, a `FunctionDomain` for a step in function space, and
+        a `BlockDomain` in chains.
         """
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from icgd.program.base import ProgramBase
 from icgd.program.instructions import IS_EXAMPLE, Instruction, LayerKind
-from icgd.program.meaning import Domain, Value
+from icgd.program.meaning import FunctionDomain, Value
 from icgd.program.uses import Read
 from icgd.program.wires import (
     ITSELF_AT_EXAMPLES,
@@ -138,7 +138,9 @@ class DescendFunction(Instruction):
         moved = "" if self.transform is None else f"; {self.inputs} += A sum_j K {self.inputs}_j"
         return f"{self._step_formula()}{moved}, K = {kernel}"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(
+        self, slots: Mapping[str, Value], domain: FunctionDomain[Value]
+    ) -> dict[str, Value]:
         read = domain.combine(
             [(factor, slots[name]) for name, factor in self.read_at_examples().items()]
         )

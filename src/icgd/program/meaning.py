@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from math import nan
-from operator import add, mul
+from operator import add, mul, neg
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ class PerStep(float):
 
     def __iter__(self) -> Iterator[float]:
         return iter(self.numbers)
+
+    def __neg__(self) -> PerStep:
+        return PerStep(map(neg, self))
 
     def __mul__(self, other: float) -> PerStep:
         return PerStep(map(mul, self, self._like(other)))
@@ -226,11 +229,35 @@ class Domain(ABC, Generic[Value]):
     ) -> Value:
         """`weights + scale * mean(left^T matrix)` over the examples, by these heads."""
 
-    # Tables of whole steps, and kernels.
+    # Tables of whole steps.
 
     @abstractmethod
     def step_from_table(self, step: LookUpStep, key: Value, slots: Mapping[str, Value]) -> Value:
         """The new weight that the table holds for this key."""
+
+
+class FunctionDomain(ABC, Generic[Value]):
+    """The primitives of a step in function space."""
+
+    @abstractmethod
+    def combine(self, terms: Sequence[tuple[float, Value]]) -> Value:
+        """The sum of all values, each times its factor."""
+
+    @abstractmethod
+    def add(self, *values: Value) -> Value:
+        """The sum, one value after the other."""
+
+    @abstractmethod
+    def zero(self, value: Value) -> Value:
+        """Zeros of the same shape."""
+
+    @abstractmethod
+    def where(self, flag: str, closed_by: Sequence[str], value: Value, otherwise: Value) -> Value:
+        """The value at the tokens with this flag; elsewhere `otherwise`."""
+
+    @abstractmethod
+    def constant_map(self, rows: Sequence[Sequence[float]], value: Value) -> Value:
+        """A constant matrix times the value at every token."""
 
     @abstractmethod
     def kernel(self, terms: Sequence[KernelTerm], points: Value) -> Value:
