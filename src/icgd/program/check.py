@@ -6,14 +6,24 @@ import sys
 
 from icgd.errors import ProgramError
 from icgd.program.chain import FAR, IS_DATA, NEAR, OUT, ChainProgram, row_of
-from icgd.program.chain_shapes import chain_shape_problem
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum, RidgeSum
-from icgd.program.instructions import IS_QUERY, Instruction, LayerKind, WipeSlots
+from icgd.program.instructions import (
+    IS_EXAMPLE,
+    IS_QUERY,
+    ONE,
+    OUT_OF_BATCH,
+    Instruction,
+    LayerKind,
+    MapSlots,
+    WipeSlots,
+)
 from icgd.program.kernel_instructions import DescendFunction
-from icgd.program.layout import Role
+from icgd.program.layout import Layout, Role
+from icgd.program.network_instructions import ShareClasses
 from icgd.program.numbers import beyond
 from icgd.program.program import AbstractProgram, Layer
-from icgd.program.shape_rules import shape_problem
+from icgd.program.registers import IS_REGISTER, SCALE_SIZE
+from icgd.program.shapes import Shapes
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import ByUnits, WipeByUnits
 from icgd.program.uses import Use, names
@@ -60,7 +70,7 @@ def _check_layers(
     Instructions of one layer of a chain may add to the same slot: their flags exclude each other.
     """
     layout, is_chain = program.layout, isinstance(program, ChainProgram)
-    shape_rule = chain_shape_problem if is_chain else shape_problem
+    shapes = Shapes(layout, is_chain=is_chain)
     known = {(type(function), function.name) for function in program.functions}
     filled = set(given)
     for number, layer in enumerate(layers, start=1):
@@ -96,7 +106,7 @@ def _check_layers(
             ):
                 problem = f"writes to {fixed[0]!r}, which must stay as the prompt sets it"
             else:
-                problem = shape_rule(part, layout)
+                problem = _unsuited(part, layout) or shapes.problem_with(part)
             if problem:
                 verb = type(part).__name__
                 raise ProgramError(f"{stage} layer {number} ({layer.title}), {verb}: {problem}.")
@@ -114,3 +124,27 @@ def _evaluated(instruction: Instruction) -> type[Function]:
     if instruction.kind is LayerKind.GRID:
         return GridMean
     return LatticeFunction if instruction.kind is LayerKind.SOFTMAX else ReluSum
+
+
+def _unsuited(instruction: Instruction, layout: Layout) -> str | None:
+    """What is wrong with the flags, the unit or the classes that an instruction names, or None."""
+    if isinstance(instruction, MapSlots):
+        kinds = {IS_EXAMPLE, IS_QUERY, IS_REGISTER}
+        if instruction.only_where == IS_EXAMPLE:
+            kinds.add(OUT_OF_BATCH)
+        flags, expected = (
+            [instruction.only_where, *instruction.never_where],
+            kinds & {*layout.names},
+        )
+        if flags != [ONE] and sorted(flags) != sorted(expected):
+            return (
+                f"its flags are {', '.join(flags)}, expected {', '.join(sorted(expected))} or {ONE}"
+            )
+    unit = getattr(instruction, "unit", ONE)
+    if unit not in (ONE, SCALE_SIZE):
+        return f"its unit is {unit!r}, expected {ONE} or {SCALE_SIZE}"
+    if isinstance(instruction, ShareClasses):
+        n_classes, n_scores = len(instruction.classes), layout.width_of(instruction.scores)
+        if n_classes != n_scores:
+            return f"shares {n_scores} scores {instruction.scores!r} among {n_classes} classes"
+    return None
