@@ -45,17 +45,18 @@ def check_program(program: AbstractProgram) -> None:
     """
     if found := beyond(program, sys.float_info.max):
         raise ProgramError(f"{found[0]} is {found[1]}; every number of a program must be finite.")
+    shapes = Shapes(program.layout, is_chain=isinstance(program, ChainProgram))
     if isinstance(program, StackProgram):
         given = {slot.name for slot in program.layout.slots if slot.role not in SCRATCH}
         for stage, layers in (("block", program.block_of(0)), ("prediction", program.prediction)):
-            if left := _check_layers(program, stage, layers, given) - given:
+            if left := _check_layers(program, shapes, stage, layers, given) - given:
                 raise ProgramError(
                     f"The {stage} leaves {', '.join(sorted(left))} filled at its end; wipe it."
                 )
     if isinstance(program, ChainProgram):
         given = {row_of(block, row) for block in (NEAR, FAR) for row in program.rows.names}
         given |= {slot.name for slot in program.layout.having(Role.CONSTANT)}
-        filled = _check_layers(program, "chain", program.layers, given)
+        filled = _check_layers(program, shapes, "chain", program.layers, given)
         # No block that is written holds data, so nothing writes that flag.
         next_block = {row_of(OUT, row) for row in program.rows.names if row != IS_DATA}
         if missing := next_block - filled:
@@ -63,14 +64,17 @@ def check_program(program: AbstractProgram) -> None:
 
 
 def _check_layers(
-    program: AbstractProgram, stage: str, layers: tuple[Layer, ...], given: set[str]
+    program: AbstractProgram,
+    shapes: Shapes,
+    stage: str,
+    layers: tuple[Layer, ...],
+    given: set[str],
 ) -> set[str]:
     """Check layers one after the other; return the slots that are filled after the last one.
 
     Instructions of one layer of a chain may add to the same slot: their flags exclude each other.
     """
     layout, is_chain = program.layout, isinstance(program, ChainProgram)
-    shapes = Shapes(layout, is_chain=is_chain)
     known = {(type(function), function.name) for function in program.functions}
     filled = set(given)
     for number, layer in enumerate(layers, start=1):
