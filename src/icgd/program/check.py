@@ -136,14 +136,10 @@ def _unsuited(instruction: Instruction, layout: Layout) -> str | None:
         kinds = {IS_EXAMPLE, IS_QUERY, IS_REGISTER}
         if instruction.only_where == IS_EXAMPLE:
             kinds.add(OUT_OF_BATCH)
-        flags, expected = (
-            [instruction.only_where, *instruction.never_where],
-            kinds & {*layout.names},
-        )
-        if flags != [ONE] and sorted(flags) != sorted(expected):
-            return (
-                f"its flags are {', '.join(flags)}, expected {', '.join(sorted(expected))} or {ONE}"
-            )
+        flags = [instruction.only_where, *instruction.never_where]
+        expected = sorted(kinds & {*layout.names})
+        if flags != [ONE] and sorted(flags) != expected:
+            return f"its flags are {', '.join(flags)}, expected {', '.join(expected)} or {ONE}"
     unit = getattr(instruction, "unit", ONE)
     if unit not in (ONE, SCALE_SIZE):
         return f"its unit is {unit!r}, expected {ONE} or {SCALE_SIZE}"

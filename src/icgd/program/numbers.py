@@ -35,7 +35,7 @@ def _numbers(part: object, field: str = "") -> Iterator[tuple[str, float]]:
         for entry in part:
             yield from _numbers(entry, field)
     elif is_dataclass(part):
-        for name in _names(type(part)):
+        for name in _names(part.__class__):
             yield from _numbers(getattr(part, name), name)
 
 

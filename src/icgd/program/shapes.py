@@ -176,7 +176,7 @@ class Shapes(Domain[Shape], BlockDomain[Shape]):
         return (TOKENS, weights[0] * prod(matrix[1:]))
 
     def step_from_table(self, step: LookUpStep, key: Shape, slots: Mapping[str, Shape]) -> Shape:
-        alike(A_NUMBER, key, *(slots[name] for name in step.levels))
+        alike(A_NUMBER, key, *(slots.get(name, ()) for name in step.levels))
         return (1, 1)
 
     def kernel(self, terms: Sequence[KernelTerm], points: Shape) -> Shape:
