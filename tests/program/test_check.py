@@ -6,6 +6,17 @@ from math import inf, nan
 import pytest
 
 from icgd.errors import ProgramError
+from icgd.problems.mlp import MLP
+from icgd.problems.optimisers import GradientStep
+from icgd.program.chain import ChainProgram
+from icgd.program.chain_instructions import (
+    CopyWhere,
+    LookUpProduct,
+    MultiplyEntries,
+    MultiplyMatrices,
+    SelectWhere,
+    ShareColumns,
+)
 from icgd.program.check import check_program
 from icgd.program.functions import LatticeFunction, ReluSum
 from icgd.program.instructions import (
@@ -16,6 +27,7 @@ from icgd.program.instructions import (
     Argument,
     ClipSlots,
     Combination,
+    Instruction,
     LookUp,
     MapSlots,
     MultiplySlots,
@@ -24,11 +36,15 @@ from icgd.program.instructions import (
     Summand,
     WipeSlots,
 )
+from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.layout import Layout, Role, Slot
+from icgd.program.linear_instructions import PredictMean
 from icgd.program.program import Layer
 from icgd.program.registers import REGISTER_SLOTS
+from icgd.program.shapes import Shapes
 from icgd.program.stack import StackProgram
 from tests import cases
+from tests.backends.chain_cases import problem_of, program_of
 from tests.cases import build, every_construction_on
 
 LAYOUT = Layout(
@@ -168,11 +184,13 @@ BROKEN = {
     ),
     "units of the wrong shape": (
         with_layer(1, FORWARD, replace(FORWARD, write="pulled")),
-        "block layer 1 (here), ApplyUnits: 'weights' has shape (2, 3), expected (3, 3).",
+        "block layer 1 (here), ApplyUnits: writes (2) to pulled, in pulled = relu(weights @ x) "
+        "with pulled (3), one (1), weights (2, 3), x (3).",
     ),
     "factors of different widths": (
         with_layer(3, replace(MULTIPLY, right="x")),
-        "block layer 3 (here), MultiplySlots: widths differ: units 2, x 3, delta 2.",
+        "block layer 3 (here), MultiplySlots: (2) meets (3), expected equal shapes, in delta = "
+        "units * x with delta (2), one (1), units (2), x (3).",
     ),
     "an infinite number": (
         with_layer(2, replace(SLOPE, gate=inf)),
@@ -262,11 +280,13 @@ def test_a_product_may_add_to_what_another_instruction_left():
 BROKEN_SOFTMAX = {
     "a look-up of the wrong shape": (
         with_softmax_layer(1, replace(LOOK_UP, into=("units", "pulled"))),
-        "block layer 1 (here), LookUp: widths differ: units 2, pulled 3.",
+        "block layer 1 (here), LookUp: writes (2) to pulled, in units, pulled = tanh, tanh' at "
+        "weights @ x with units (2), pulled (3), x (3), weights (2, 3).",
     ),
     "a gradient of the wrong shape": (
         with_softmax_layer(4, replace(GRADIENT, right="delta")),
-        "block layer 4 (here), AddGradient: 'weights' has shape (2, 3), expected (2, 2).",
+        "block layer 4 (here), AddGradient: products of (2) and (2) are added to (2, 3), in "
+        "weights += -0.5 * mean(delta (x) delta) with weights (2, 3), delta (2).",
     ),
     "a product added to weights": (
         with_softmax_layer(2, replace(PRODUCT, write="weights")),
@@ -290,8 +310,8 @@ BROKEN_SOFTMAX = {
     ),
     "a copy that registers have too": (
         softmax_program(prediction=((LOOK_UP,), (COPY, WipeSlots(("units", "slope"))))),
-        "prediction layer 2 (there), MapSlots: its flags are is_example, is_query, "
-        "expected is_example, is_query, is_register, or only one.",
+        "prediction layer 2 (there), MapSlots: its flags are is_query, is_example, "
+        "expected is_example, is_query, is_register or one.",
     ),
 }
 
@@ -309,3 +329,238 @@ def test_every_look_up_must_exist_and_sums_do_not_count(name):
     with pytest.raises(ProgramError) as caught:
         check_program(softmax_program(functions=(*functions, replace(RELU, name=name), RELU)))
     assert f"needs a LatticeFunction called {name!r}, and there is none." in str(caught.value)
+
+
+SHAPES_LAYOUT = Layout(
+    (
+        *LAYOUT.slots,
+        Slot("w", (1, 3), Role.PARAMETER),
+        Slot("residual", (1,), Role.RESIDUAL),
+        Slot("v", (1,), Role.VELOCITY),
+        Slot("wide_v", (2,), Role.VELOCITY),
+        Slot("mean", (1,), Role.SCRATCH),
+    )
+)
+
+
+def descend(*terms: KernelTerm, **changes: object) -> DescendFunction:
+    step = DescendFunction(terms, 0.1, 0.0, None, residual="residual")
+    return replace(step, **changes)
+
+
+RBF = KernelTerm("rbf", None, 1.0, None)
+PREDICT = PredictMean("logistic", ("w",), ("x",), 1.0, "is_query", "mean")
+BACK = Argument(Combination.of("x"), "weights", transposed=True)
+
+FITTING = [
+    FORWARD,
+    WIPE,
+    CLIP,
+    PREDICT,
+    PROJECT,
+    descend(RBF),
+    descend(RBF, velocity="v", momentum=0.5),
+    descend(KernelTerm("rbf", ((1.0, 0.0, 0.0),), 1.0, None)),
+]
+
+UNFIT = {
+    "too few inputs": (replace(FORWARD, inputs="y"), "a matrix (2, 3) meets (2) coordinates"),
+    "no matrix": (replace(FORWARD, weights="x"), "(3) is no matrix that all tokens share"),
+    "no matrix to pull back by": (
+        replace(PULL, weights="x", upstream="one", write="pulled"),
+        "(3) is no matrix that all tokens share",
+    ),
+    "too many columns to pull back": (
+        replace(PULL, weights="w", upstream="mean", write="mean"),
+        "a matrix (1, 3) has no 1 columns, or one more for a bias",
+    ),
+    "a slope of another width": (replace(PULL, slope="y"), "(2) meets (3), expected equal shapes"),
+    "a transposed matrix": (Project(BACK, 9.0, "pulled"), "a matrix (3, 2) meets (3) coordinates"),
+    "a sum of different widths": (
+        replace(SLOPE, summands=(Summand(Combination(("units", "x"), (1.0, 1.0)), "relu"),)),
+        "(2) meets (3), expected equal shapes",
+    ),
+    "weights that a token maps for itself": (
+        MapSlots((Summand(Combination.of("weights"), "relu"),), "one", (), 0.0, "units"),
+        "(2, 3) meets (2), expected equal shapes",
+    ),
+    "a mean of matrices": (replace(PREDICT, weights=("weights",)), "writes (2) to mean"),
+    "scores that are checked nowhere": (
+        replace(PREDICT, checked="somewhere"),
+        "checks scores where 'somewhere', which is no slot",
+    ),
+    "a transform without rows": (
+        descend(KernelTerm("rbf", (), 1.0, None)),
+        "a constant matrix without (3) columns, or without rows",
+    ),
+    "a transform of other inputs": (
+        descend(KernelTerm("rbf", None, 1.0, None, ((1.0, 0.0),))),
+        "a constant matrix without (3) columns, or without rows",
+    ),
+    "inputs that are moved elsewhere": (
+        descend(RBF, transform=((1.0, 0.0, 0.0),)),
+        "(3) meets (1), expected equal shapes",
+    ),
+    "a velocity of another width": (
+        descend(RBF, velocity="wide_v", momentum=0.5),
+        "(2) meets (1), expected equal shapes",
+    ),
+}
+
+
+@pytest.mark.parametrize("instruction", FITTING)
+def test_an_instruction_whose_shapes_fit_has_no_problem(instruction):
+    assert Shapes(SHAPES_LAYOUT, is_chain=False).problem_with(instruction) is None
+
+
+@pytest.mark.parametrize(("instruction", "problem"), UNFIT.values(), ids=UNFIT)
+def test_shapes_that_do_not_fit_are_named_with_all_slots(instruction, problem):
+    found = Shapes(SHAPES_LAYOUT, is_chain=False).problem_with(instruction)
+    assert found is not None
+    assert found.startswith(f"{problem}, in {instruction.formula()} with ")
+    for name in (*instruction.reads(), *instruction.writes()):
+        shape = SHAPES_LAYOUT.slot(name).shape
+        assert f"{name} ({', '.join(map(str, shape))})" in found
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: replace(LOOK_UP, into=("units",)), "LookUp: looks up 2 functions into 1 slots"),
+        (
+            lambda: replace(PREDICT, inputs=("x", "one")),
+            "PredictMean: has 1 weights, 2 inputs and 1 factors",
+        ),
+        (
+            lambda: replace(PREDICT, factors=(1.0, 1.0)),
+            "PredictMean: has 1 weights, 1 inputs and 2 factors",
+        ),
+        (
+            lambda: descend(RBF, momentum=0.5),
+            "DescendFunction: has momentum, but no slot for the velocity",
+        ),
+        (
+            lambda: replace(select("out.first", "linear", "kinked"), zeros=()),
+            "SelectWhere: has 1 flags of bits that are 1, and 0 of those that are 0",
+        ),
+    ],
+)
+def test_an_instruction_that_makes_no_sense_is_not_made(make, message):
+    with pytest.raises(ProgramError, match=message):
+        make()
+
+
+CHAIN = program_of(problem_of(MLP((3, 4, 2), "relu"), batch_size=2))
+SCHEDULE = program_of(
+    replace(problem_of(MLP((2, 1))), update=GradientStep((0.3, 0.2, 0.1, 0.3), 1.0, 1))
+)
+CLASSES = program_of(problem_of(MLP((3, 4, 2), "relu"), 2, loss="cross_entropy"))
+
+
+def with_part(number: int, *added: Instruction, chain: ChainProgram = CHAIN) -> ChainProgram:
+    """The chain with instructions added to one of its layers, counted from 1."""
+    layers = list(chain.layers)
+    layer = layers[number - 1]
+    layers[number - 1] = replace(layer, instructions=(*layer.instructions, *added))
+    return replace(chain, layers=tuple(layers))
+
+
+def copy(source: str, write: str, *flags: str, gate: float = 8.0) -> CopyWhere:
+    return CopyWhere(Combination.of(source), flags, gate, write)
+
+
+def select(write: str, *flags: str) -> SelectWhere:
+    """One of three sums, by the first flags and as many others."""
+    ones, zeros = flags[::2], flags[1::2]
+    return SelectWhere((Combination.of("weights"),) * 3, ones, zeros, (), 8.0, write)
+
+
+@pytest.mark.parametrize("chain", [CHAIN, CLASSES, SCHEDULE])
+def test_a_chain_as_built_obeys_the_rules(chain):
+    check_program(chain)
+
+
+ROUTER, PRODUCTS, NEXT = (
+    "chain layer 1 (router)",
+    "chain layer 2 (products)",
+    "chain layer 3 (next block)",
+)
+BROKEN_CHAIN = [
+    (
+        with_part(1, copy("near.first", "inptus")),
+        f"{ROUTER}, CopyWhere: uses 'inptus', and the layout has no such slot.",
+    ),
+    (with_part(1, copy("z", "inputs")), f"{ROUTER}, CopyWhere: reads 'z' before it is written."),
+    (
+        with_part(3, copy("delta", "inputs")),
+        f"{NEXT}, CopyWhere: writes over 'inputs', which still holds a value.",
+    ),
+    (
+        with_part(1, copy("near.first", "weights")),
+        f"{ROUTER}, CopyWhere: (4, 4) meets (4, 2), expected a common shape, in weights += "
+        "near.first with weights (4, 4), near.first (4, 2).",
+    ),
+    (
+        with_part(1, copy("near.first", "inputs", "far.first")),
+        f"{ROUTER}, CopyWhere: (4, 2) is no flag: one number, or one for each unit, in inputs += "
+        "near.first unless far.first with inputs (4, 2), near.first (4, 2), far.first (4, 2).",
+    ),
+    (
+        with_part(2, MultiplyMatrices("weights", "delta", 1.0, "outer")),
+        f"{PRODUCTS}, MultiplyMatrices: writes (4, 2) to outer, in outer = weights @ delta with "
+        "outer (4, 4), weights (4, 4), delta (4, 2).",
+    ),
+    (
+        with_part(2, MultiplyMatrices("delta", "weights", 1.0, "outer")),
+        f"{PRODUCTS}, MultiplyMatrices: a matrix (4, 2) is multiplied by (4, 4), in ",
+    ),
+    (
+        with_part(2, MultiplyEntries("delta", "weights", 1.0, "back")),
+        f"{PRODUCTS}, MultiplyEntries: (4, 2) meets (4, 4), expected equal shapes, in back = delta "
+        "* weights with back (4, 2), delta (4, 2), weights (4, 4).",
+    ),
+    (
+        with_part(2, LookUpProduct("weights", "delta", 1.0, "outer", "identity", "z")),
+        f"{PRODUCTS}, LookUpProduct: (4, 2) meets (4, 4), expected equal shapes, in z = ",
+    ),
+    (
+        with_part(3, ShareColumns("delta", ("class_1",) * 5, "back"), chain=CLASSES),
+        "chain layer 3 (products), ShareColumns: shares 5 classes among (4, 2) scores, in ",
+    ),
+    (
+        with_part(3, ShareColumns("weights", ("class_1",), "back"), chain=CLASSES),
+        "chain layer 3 (products), ShareColumns: writes (4, 4) to back, in back = softmax(",
+    ),
+    (
+        with_part(2, LookUpProduct("weights", "inputs", 1.0, "z", "tanh", "back")),
+        f"{PRODUCTS}, LookUpProduct: needs a LatticeFunction called 'tanh', and there is none.",
+    ),
+    (
+        with_part(2, copy("delta", "z")),
+        f"{PRODUCTS}, CopyWhere: is for mlp layers, and the layer is softmax.",
+    ),
+    (
+        with_part(1, copy("near.first", "inputs", gate=inf)),
+        "gate of CopyWhere in layer 'router' is inf; every number of a program must be finite.",
+    ),
+    (
+        with_part(3, select("out.first", "linear", "kinked")),
+        f"{NEXT}, SelectWhere: selects one of 3 sums by 1 bits, in ",
+    ),
+    (
+        with_part(3, select("out.first", "linear", "kinked", "forward", "backward")),
+        f"{NEXT}, SelectWhere: (4, 2) meets (4, 4), expected a common shape, in ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("broken", "message"), BROKEN_CHAIN)
+def test_what_is_wrong_with_a_chain_is_named_with_its_instruction(broken, message):
+    with pytest.raises(ProgramError) as caught:
+        check_program(broken)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_chain_writes_every_row_of_the_next_block():
+    with pytest.raises(ProgramError, match=r"^The chain writes no out\.first, out\.flat, "):
+        check_program(replace(CHAIN, layers=CHAIN.layers[:-1]))

@@ -70,9 +70,13 @@ def broken(good: StackProgram, kind: type, **change: object) -> StackProgram:
 @pytest.mark.parametrize(
     ("kind", "change", "rule"),
     [
-        (ShareClasses, {"classes": ("class_1", "class_2")}, r"has shape \(3,\), expected \(2,\)"),
-        (MapDifferences, {"write": "shares"}, r"'shares' has shape \(3,\), expected \(9,\)"),
-        (MapRowSums, {"source": "units_2"}, r"'units_2' has shape \(3,\), expected \(9,\)"),
+        (
+            ShareClasses,
+            {"classes": ("class_1", "class_2")},
+            "shares 3 scores 'units_2' among 2 classes",
+        ),
+        (MapDifferences, {"write": "shares"}, r"writes \(9\) to shares"),
+        (MapRowSums, {"source": "units_2"}, r"reads coordinate 7 of \(3\), .* units_2 \(3\)"),
         (MapRowSums, {"missed": float("nan")}, "missed of MapRowSums in layer .* is nan"),
     ],
 )

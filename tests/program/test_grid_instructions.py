@@ -51,10 +51,16 @@ def broken(program: StackProgram, **change: object) -> StackProgram:
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"tokens": "one"}, "reads the share of an example in 'one', which has none"),
+        (
+            {"tokens": "one"},
+            "reads the share of an example in 'one', expected tokens_per_example or n_tokens",
+        ),
         ({"inputs": ("x",)}, "has 2 weights for 1 inputs"),
-        ({"inputs": ("one", "x")}, "widths differ: w 3, one 1"),
-        ({"label": "x"}, r"'x' has shape \(3,\), expected \(1,\)"),
+        (
+            {"inputs": ("one", "x")},
+            r"products of \(1\) and \(1\) are added to \(1, 3\), .* w \(1, 3\)",
+        ),
+        ({"label": "x"}, r"\(1\) meets \(3\), .* x \(3\)"),
         ({"scale": float("nan")}, "scale of DescendExamples in layer .* is nan"),
         ({"gate": float("inf")}, "gate of DescendExamples in layer .* is inf"),
     ],

@@ -1,7 +1,12 @@
+from dataclasses import replace
+
+import pytest
+
+from icgd.errors import ProgramError
 from icgd.program.instructions import LayerKind
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.linear_instructions import MoveByVelocity, ShrinkMoved
-from icgd.program.shape_rules import shape_problem
+from icgd.program.linear_instructions import MoveByVelocity, ShrinkMoved, ShrinkSlot
+from icgd.program.shapes import Shapes
 
 SLOTS = (Slot("w", (1, 2), Role.PARAMETER), Slot("v", (1, 2), Role.VELOCITY))
 
@@ -28,10 +33,18 @@ def test_what_is_shrunk_and_clipped_changes_the_velocity_too():
 
 
 def test_a_velocity_is_as_its_weights_are():
-    layout = Layout((*SLOTS, Slot("u", (2, 1), Role.VELOCITY), Slot("s", (1, 2), Role.SCRATCH)))
-    assert shape_problem(MoveByVelocity("w", "v", 0.5, 0.0, 0.0), layout) is None
-    problem = shape_problem(MoveByVelocity("w", "u", 0.5, 0.0, 0.0), layout)
-    assert problem == "'u' has shape (2, 1), expected (1, 2)"
-    problem = shape_problem(ShrinkMoved("w", "s", 0.0, 2.0), layout)
-    assert problem == "keeps its last change in 's', which is no velocity"
-    assert shape_problem(ShrinkMoved("w", "v", -1.0, 2.0), layout) == "shrinks by less than 0"
+    more = (("u", (2, 1), Role.VELOCITY), ("s", (1, 2), Role.SCRATCH), ("one", (1,), Role.CONSTANT))
+    shapes = Shapes(Layout((*SLOTS, *(Slot(*slot) for slot in more))), is_chain=False)
+    assert shapes.problem_with(MoveByVelocity("w", "v", 0.5, 0.0, 0.0)) is None
+    for move in (MoveByVelocity("w", "u", 0.5, 0.0, 0.0), ShrinkMoved("w", "u", 0.0, 2.0)):
+        problem = shapes.problem_with(move)
+        assert problem is not None
+        assert problem.endswith(" with w (1, 2), u (2, 1), one (1)")
+    # What tokens hold each for themselves is no velocity of weights that they share.
+    assert shapes.problem_with(ShrinkMoved("w", "s", 0.0, 2.0)) is not None
+
+
+@pytest.mark.parametrize("verb", [ShrinkSlot("w", 1.0, 2.0), ShrinkMoved("w", "v", 1.0, 2.0)])
+def test_nothing_is_shrunk_by_less_than_nothing(verb):
+    with pytest.raises(ProgramError, match=f"{type(verb).__name__}: shrinks w by -1"):
+        replace(verb, threshold=-1.0)

@@ -3,12 +3,13 @@ from dataclasses import replace
 import pytest
 
 import icgd
+from icgd.errors import ProgramError
 from icgd.program.check import check_program
 from icgd.program.instructions import ONE, LayerKind, PullBack
 from icgd.program.network_instructions import Covary, ScaleCentred
 from icgd.program.program import Layer
 from icgd.program.registry import from_data
-from icgd.program.shape_rules import shape_problem
+from icgd.program.shapes import Shapes
 from icgd.program.stack import StackProgram
 
 COVARY = Covary("passed_2", "normed_2", "shared_2")
@@ -63,15 +64,29 @@ def test_a_program_with_norms_and_shortcuts_keeps_all_rules_and_comes_back_from_
 @pytest.mark.parametrize(
     ("instruction", "problem"),
     [
-        (Covary("passed_2", "one", "shared_2"), "widths differ: passed_2 3, one 1"),
-        (Covary("passed_2", "normed_2", "delta_2"), "'delta_2' has shape (3,), expected (1,)"),
-        (replace(FORWARD, scale="slope_2"), "'slope_2' has shape (3,), expected (1,)"),
-        (replace(FORWARD, source="one"), "widths differ: one 1, normed_2 3"),
-        (replace(BACKWARD, share=None), "has one of `along` and `share`, expected both or neither"),
-        (replace(BACKWARD, along="one"), "widths differ: passed_2 3, one 1, delta_2 3"),
-        (replace(BACKWARD, reach=4.0), "promises a reach of 4, which only a norm has"),
-        (replace(FORWARD, reach=0.0), "promises a reach of 0, which only a norm has"),
+        (Covary("passed_2", "one", "shared_2"), "(3) meets (1), expected equal shapes"),
+        (Covary("passed_2", "normed_2", "delta_2"), "writes (1) to delta_2"),
+        (replace(FORWARD, scale="slope_2"), "(3) coordinates, expected one number a token"),
+        (replace(FORWARD, source="one"), "writes (1) to normed_2"),
+        (replace(BACKWARD, along="one"), "(3) meets (1), expected equal shapes"),
     ],
 )
 def test_shapes_that_do_not_fit_are_named(instruction, problem):
-    assert shape_problem(instruction, program().layout) == problem
+    shapes = Shapes(program().layout, is_chain=False)
+    assert shapes.problem_with(FORWARD) is shapes.problem_with(BACKWARD) is None
+    found = shapes.problem_with(instruction)
+    assert found is not None
+    assert found.startswith(f"{problem}, in {instruction.formula()} with ")
+
+
+@pytest.mark.parametrize(
+    ("instruction", "change", "problem"),
+    [
+        (BACKWARD, {"share": None}, "has one of `along` and `share`, expected both or neither"),
+        (BACKWARD, {"reach": 4.0}, "promises a reach of 4, which only a norm has"),
+        (FORWARD, {"reach": 0.0}, "promises a reach of 0, which only a norm has"),
+    ],
+)
+def test_what_no_norm_has_is_refused(instruction, change, problem):
+    with pytest.raises(ProgramError, match=f"ScaleCentred: {problem}"):
+        replace(instruction, **change)

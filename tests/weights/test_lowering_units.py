@@ -10,7 +10,7 @@ from icgd.program.functions import RidgeSum, RidgeUnit
 from icgd.program.instructions import Argument, Combination, Instruction
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
-from icgd.program.shape_rules import shape_problem
+from icgd.program.shapes import Shapes
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import (
     ActivateUnits,
@@ -113,7 +113,7 @@ def assert_adds(
     """The layer adds `expected` to those slots and leaves every other one; its size is counted."""
     program, before = program_of(activation), prompt()
     layer = Layer("here", (instruction,))
-    assert shape_problem(instruction, LAYOUT) is None
+    assert Shapes(LAYOUT, is_chain=False).problem_with(instruction) is None
     built = lower_layer(layer, program, torch.float64)
     truth = before.clone()
     for name, values in expected.items():
@@ -228,20 +228,31 @@ def test_jacobians_and_products_have_a_column_for_the_bias():
 
 
 BROKEN = {
-    "pass on": (PassOn("second", Z_B, "f", "mixed", "one"), "'second' has shape (4, 2)"),
+    "pass on": (
+        PassOn("second", Z_B, "f", "mixed", "one"),
+        "a matrix (4, 2) meets (3) coordinates",
+    ),
     "start": (
         StartJacobian("second_b", "x", Z_B, "tanh", "g", 3.0, "started", "one"),
-        "'started' has shape (4, 6), expected (4, 8)",
+        "writes (32) to started",
     ),
-    "push": (PushJacobian("first", "started", Z_2, "tanh", "g", 3.0, "pushed"), "'first' has"),
-    "product": (AddGatedProduct("slope", "mixed", 9.0, 16.0, 1.0, 1.0, "last", "one"), "'last' "),
+    "push": (
+        PushJacobian("first", "started", Z_2, "tanh", "g", 3.0, "pushed"),
+        "a matrix (2, 3) has no 4 columns, or one more for a bias",
+    ),
+    "product": (
+        AddGatedProduct("slope", "mixed", 9.0, 16.0, 1.0, 1.0, "last", "one"),
+        "products of (2) and (5) are added to (2, 4)",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_weights_without_a_column_for_the_bias_are_named(name):
     instruction, message = BROKEN[name]
-    assert shape_problem(instruction, LAYOUT).startswith(message)
+    problem = Shapes(LAYOUT, is_chain=False).problem_with(instruction)
+    assert problem is not None
+    assert problem.startswith(f"{message}, in {instruction.formula()} with ")
 
 
 def test_the_slope_of_the_loss_is_taken_at_prediction_and_label():

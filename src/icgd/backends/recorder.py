@@ -182,6 +182,9 @@ class Recorder(Domain[Op], BlockDomain[Op], FunctionDomain[Op]):
                 return self.combine([(one.options[0], other)])
         return self.op("multiply", left, right, shape=shape)
 
+    def scale(self, number: Op, value: Op) -> Op:
+        return self.multiply(number, value)
+
     def matmul(self, weights: Op, inputs: Op) -> Op:
         return self.times(inputs, self.transpose(weights, weights.shape[1]))
 

@@ -197,6 +197,9 @@ class Enclosures(Domain[Bounded]):
     def multiply(self, left: Bounded, right: Bounded) -> Bounded:
         return Bounded(enclosures.multiply(left.value, right.value, self.how))
 
+    def scale(self, number: Bounded, value: Bounded) -> Bounded:
+        return self.multiply(number, value)
+
     def matmul(self, weights: Bounded, inputs: Bounded) -> Bounded:
         return self._once(self._matmul, weights, inputs)
 

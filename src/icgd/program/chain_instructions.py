@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from icgd.errors import ProgramError
 from icgd.program.base import ProgramBase
 from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction, LayerKind
 from icgd.program.layout import Layout
@@ -169,6 +170,13 @@ class SelectWhere(Instruction):
     write: Written
     bound: float | None = None
     kind = LayerKind.MLP
+
+    def __post_init__(self) -> None:
+        if len(self.ones) != len(self.zeros):
+            raise ProgramError(
+                f"SelectWhere: has {len(self.ones)} flags of bits that are 1, and "
+                f"{len(self.zeros)} of those that are 0."
+            )
 
     def wires(self, program: ProgramBase) -> Wiring:
         parts = [self.sum_of(number) for number in range(len(self.sources))]

@@ -6,14 +6,24 @@ import sys
 
 from icgd.errors import ProgramError
 from icgd.program.chain import FAR, IS_DATA, NEAR, OUT, ChainProgram, row_of
-from icgd.program.chain_shapes import chain_shape_problem
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum, RidgeSum
-from icgd.program.instructions import IS_QUERY, Instruction, LayerKind, WipeSlots
+from icgd.program.instructions import (
+    IS_EXAMPLE,
+    IS_QUERY,
+    ONE,
+    OUT_OF_BATCH,
+    Instruction,
+    LayerKind,
+    MapSlots,
+    WipeSlots,
+)
 from icgd.program.kernel_instructions import DescendFunction
-from icgd.program.layout import Role
+from icgd.program.layout import Layout, Role
+from icgd.program.network_instructions import ShareClasses
 from icgd.program.numbers import beyond
 from icgd.program.program import AbstractProgram, Layer
-from icgd.program.shape_rules import shape_problem
+from icgd.program.registers import IS_REGISTER, SCALE_SIZE
+from icgd.program.shapes import Shapes
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import ByUnits, WipeByUnits
 from icgd.program.uses import Use, names
@@ -35,17 +45,18 @@ def check_program(program: AbstractProgram) -> None:
     """
     if found := beyond(program, sys.float_info.max):
         raise ProgramError(f"{found[0]} is {found[1]}; every number of a program must be finite.")
+    shapes = Shapes(program.layout, is_chain=isinstance(program, ChainProgram))
     if isinstance(program, StackProgram):
         given = {slot.name for slot in program.layout.slots if slot.role not in SCRATCH}
         for stage, layers in (("block", program.block_of(0)), ("prediction", program.prediction)):
-            if left := _check_layers(program, stage, layers, given) - given:
+            if left := _check_layers(program, shapes, stage, layers, given) - given:
                 raise ProgramError(
                     f"The {stage} leaves {', '.join(sorted(left))} filled at its end; wipe it."
                 )
     if isinstance(program, ChainProgram):
         given = {row_of(block, row) for block in (NEAR, FAR) for row in program.rows.names}
         given |= {slot.name for slot in program.layout.having(Role.CONSTANT)}
-        filled = _check_layers(program, "chain", program.layers, given)
+        filled = _check_layers(program, shapes, "chain", program.layers, given)
         # No block that is written holds data, so nothing writes that flag.
         next_block = {row_of(OUT, row) for row in program.rows.names if row != IS_DATA}
         if missing := next_block - filled:
@@ -53,14 +64,17 @@ def check_program(program: AbstractProgram) -> None:
 
 
 def _check_layers(
-    program: AbstractProgram, stage: str, layers: tuple[Layer, ...], given: set[str]
+    program: AbstractProgram,
+    shapes: Shapes,
+    stage: str,
+    layers: tuple[Layer, ...],
+    given: set[str],
 ) -> set[str]:
     """Check layers one after the other; return the slots that are filled after the last one.
 
     Instructions of one layer of a chain may add to the same slot: their flags exclude each other.
     """
     layout, is_chain = program.layout, isinstance(program, ChainProgram)
-    shape_rule = chain_shape_problem if is_chain else shape_problem
     known = {(type(function), function.name) for function in program.functions}
     filled = set(given)
     for number, layer in enumerate(layers, start=1):
@@ -96,7 +110,7 @@ def _check_layers(
             ):
                 problem = f"writes to {fixed[0]!r}, which must stay as the prompt sets it"
             else:
-                problem = shape_rule(part, layout)
+                problem = _unsuited(part, layout) or shapes.problem_with(part)
             if problem:
                 verb = type(part).__name__
                 raise ProgramError(f"{stage} layer {number} ({layer.title}), {verb}: {problem}.")
@@ -114,3 +128,23 @@ def _evaluated(instruction: Instruction) -> type[Function]:
     if instruction.kind is LayerKind.GRID:
         return GridMean
     return LatticeFunction if instruction.kind is LayerKind.SOFTMAX else ReluSum
+
+
+def _unsuited(instruction: Instruction, layout: Layout) -> str | None:
+    """What is wrong with the flags, the unit or the classes that an instruction names, or None."""
+    if isinstance(instruction, MapSlots):
+        kinds = {IS_EXAMPLE, IS_QUERY, IS_REGISTER}
+        if instruction.only_where == IS_EXAMPLE:
+            kinds.add(OUT_OF_BATCH)
+        flags = [instruction.only_where, *instruction.never_where]
+        expected = sorted(kinds & {*layout.names})
+        if flags != [ONE] and sorted(flags) != expected:
+            return f"its flags are {', '.join(flags)}, expected {', '.join(expected)} or {ONE}"
+    unit = getattr(instruction, "unit", ONE)
+    if unit not in (ONE, SCALE_SIZE):
+        return f"its unit is {unit!r}, expected {ONE} or {SCALE_SIZE}"
+    if isinstance(instruction, ShareClasses):
+        n_classes, n_scores = len(instruction.classes), layout.width_of(instruction.scores)
+        if n_classes != n_scores:
+            return f"shares {n_scores} scores {instruction.scores!r} among {n_classes} classes"
+    return None

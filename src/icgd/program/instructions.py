@@ -506,8 +506,8 @@ class Argument:
         """How many coordinates it has."""
         if self.weights is None:
             return layout.slot(self.inputs.slots[0]).width
-        rows, columns = layout.slot(self.weights).shape
-        return columns - self.has_bias if self.transposed else rows
+        shape = layout.slot(self.weights).shape
+        return shape[-1] - self.has_bias if self.transposed else shape[0]
 
     def value(self, slots: Mapping[str, Value], domain: Domain[Value]) -> Value:
         """The argument, from what the slots hold."""
@@ -596,6 +596,12 @@ class LookUp(Instruction):
     into: tuple[Written, ...]
     reach: ClassVar[float] = 1.0
     kind = LayerKind.SOFTMAX
+
+    def __post_init__(self) -> None:
+        if len(self.lookups) != len(self.into):
+            raise ProgramError(
+                f"LookUp: looks up {len(self.lookups)} functions into {len(self.into)} slots."
+            )
 
     def wires(self, program: ProgramBase) -> Wiring:
         """Head k looks up all functions at coordinate k of the argument."""

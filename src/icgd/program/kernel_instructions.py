@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from icgd.errors import ProgramError
 from icgd.program.base import ProgramBase
 from icgd.program.instructions import IS_EXAMPLE, Instruction, LayerKind
 from icgd.program.meaning import FunctionDomain, Value
@@ -78,6 +79,10 @@ class DescendFunction(Instruction):
     ahead: float = 0.0
     kind = LayerKind.KERNEL
     constants = (IS_EXAMPLE,)
+
+    def __post_init__(self) -> None:
+        if self.velocity is None and (self.momentum or self.ahead):
+            raise ProgramError("DescendFunction: has momentum, but no slot for the velocity.")
 
     def writes(self) -> tuple[str, ...]:
         moved = () if self.transform is None else (self.inputs,)

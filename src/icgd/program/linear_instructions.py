@@ -14,8 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from icgd.errors import ProgramError
 from icgd.program.base import ProgramBase
-from icgd.program.instructions import IS_QUERY, N_TOKENS, ONE, Instruction, LayerKind
+from icgd.program.instructions import (
+    IS_QUERY,
+    N_TOKENS,
+    ONE,
+    TOKENS_PER_EXAMPLE,
+    Instruction,
+    LayerKind,
+)
 from icgd.program.layout import Layout
 from icgd.program.meaning import Domain, Value
 from icgd.program.uses import Accumulated, Changed, Evaluated, Read, Written
@@ -67,6 +75,11 @@ def shrunk(value: Value, threshold: float, bound: float, domain: Domain[Value]) 
     return domain.clip(towards_zero, bound)
 
 
+def _check_threshold(verb: ShrinkSlot | ShrinkMoved) -> None:
+    if verb.threshold < 0:
+        raise ProgramError(f"{type(verb).__name__}: shrinks {verb.slot} by {verb.threshold:g}.")
+
+
 @dataclass(frozen=True)
 class DescendExamples(Instruction):
     """Add `scale * share * sum_i (mean_i - label_i) inputs_i` to the `weights`.
@@ -88,6 +101,17 @@ class DescendExamples(Instruction):
     scale: float
     kind = LayerKind.ATTENTION
     constants = (IS_QUERY,)
+
+    def __post_init__(self) -> None:
+        if len(self.weights) != len(self.inputs):
+            raise ProgramError(
+                f"DescendExamples: has {len(self.weights)} weights for {len(self.inputs)} inputs."
+            )
+        if self.tokens not in (TOKENS_PER_EXAMPLE, N_TOKENS):
+            raise ProgramError(
+                f"DescendExamples: reads the share of an example in {self.tokens!r}, expected "
+                f"{TOKENS_PER_EXAMPLE} or {N_TOKENS}."
+            )
 
     def share(self, n_examples: int) -> float:
         """The weight of an example in the sum: 1, or 1 / n_examples in a mean."""
@@ -181,6 +205,13 @@ class PredictMean(Instruction):
     kind = LayerKind.GRID
     constants = (ONE,)
 
+    def __post_init__(self) -> None:
+        numbers = len(self.weights), len(self.inputs), len(self.factors or self.weights)
+        if len({*numbers}) > 1:
+            raise ProgramError(
+                "PredictMean: has {} weights, {} inputs and {} factors.".format(*numbers)
+            )
+
     def products(self) -> tuple[tuple[str, str, float], ...]:
         """The products of the score: weights, inputs and factor."""
         factors = self.factors or (1.0,) * len(self.weights)
@@ -228,6 +259,9 @@ class ShrinkSlot(Instruction):
     bound: float
     kind = LayerKind.MLP
     constants = (ONE,)
+
+    def __post_init__(self) -> None:
+        _check_threshold(self)
 
     def wires(self, program: ProgramBase) -> Wiring:
         """-relu(w) + relu(-w), +-relu(+-w - threshold), -+relu(+-w - threshold - bound)."""
@@ -318,6 +352,9 @@ class ShrinkMoved(Instruction):
     bound: float
     kind = LayerKind.MLP
     constants = (ONE,)
+
+    def __post_init__(self) -> None:
+        _check_threshold(self)
 
     def pieces(self) -> tuple[tuple[float, float], ...]:
         """For each pair of ReLUs, where it begins and its sign: the sum of -sign relu(w - begin)

@@ -4,7 +4,7 @@ A domain is a kind of value with these primitives. From one meaning follow
 
     recorded operations     the fused run                           backends/recorder.py
     enclosures              error bounds                            certificates/enclosing.py
-    shapes                  the check of a program when it is built program/check.py
+    shapes                  the check of a program when it is built program/shapes.py
 
 A value has a row for each token, or is a matrix that all tokens share: weights, what an optimiser
 remembers, a gradient. Instructions of one layer read what stood in the slots before it.
@@ -89,6 +89,10 @@ class Domain(ABC, Generic[Value]):
     @abstractmethod
     def multiply(self, left: Value, right: Value) -> Value:
         """The product, entry by entry."""
+
+    @abstractmethod
+    def scale(self, number: Value, value: Value) -> Value:
+        """All coordinates of a token times its number."""
 
     @abstractmethod
     def matmul(self, weights: Value, inputs: Value) -> Value:

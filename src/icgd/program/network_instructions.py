@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from icgd.errors import ProgramError
 from icgd.program import instructions
 from icgd.program.base import ProgramBase
 from icgd.program.instructions import IS_EXAMPLE, ONE, Combination, Instruction, LayerKind
@@ -257,6 +258,16 @@ class ScaleCentred(Instruction):
     kind = LayerKind.PRODUCT
     constants = (ONE,)
 
+    def __post_init__(self) -> None:
+        if (self.along is None) != (self.share is None):
+            raise ProgramError(
+                "ScaleCentred: has one of `along` and `share`, expected both or neither."
+            )
+        if self.reach is not None and (self.share is not None or self.reach <= 0):
+            raise ProgramError(
+                f"ScaleCentred: promises a reach of {self.reach:g}, which only a norm has."
+            )
+
     def wires(self, program: ProgramBase) -> Wiring:
         """Query [source[k] - mean(source); -along[k]], key [1; share], value scale."""
         width = program.layout.width_of(self.source)
@@ -284,9 +295,9 @@ class ScaleCentred(Instruction):
         source, scale = slots[self.source], slots[self.scale]
         value = centred(source, domain.layout.width_of(self.source), domain)
         if self.along is not None and self.share is not None:
-            along = domain.multiply(slots[self.share], slots[self.along])
+            along = domain.scale(slots[self.share], slots[self.along])
             value = domain.add(value, domain.combine([(-1.0, along)]))
-        return {self.write: domain.as_read(self, domain.multiply(scale, value), source, scale)}
+        return {self.write: domain.as_read(self, domain.scale(scale, value), source, scale)}
 
     def own_error(self, bounds: Any, value: Any, source: Any, scale: Any) -> Any:
         """Rounding alone exceeds the reach: a norm centres twice, once for the deviation."""

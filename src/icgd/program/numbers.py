@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from itertools import chain
+from typing import Any
 
 from icgd.program.program import AbstractProgram
 
@@ -33,5 +35,11 @@ def _numbers(part: object, field: str = "") -> Iterator[tuple[str, float]]:
         for entry in part:
             yield from _numbers(entry, field)
     elif is_dataclass(part):
-        for each in fields(part):
-            yield from _numbers(getattr(part, each.name), each.name)
+        for name in _names(part.__class__):
+            yield from _numbers(getattr(part, name), name)
+
+
+@lru_cache
+def _names(kind: Any) -> tuple[str, ...]:
+    """The fields of a dataclass; a schedule asks for those of the same few classes very often."""
+    return tuple(field.name for field in fields(kind))

@@ -361,7 +361,7 @@ class PushJacobian(ByUnits):
         return f"{self.write} = {self.weights} @ ({slope} * {self.jacobian})"
 
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        n_rows, _ = domain.layout.slot(self.jacobian).shape
+        n_rows = domain.layout.slot(self.jacobian).shape[0]
         jacobian = domain.unflatten(slots[self.jacobian], n_rows)
         products = times_slope(self, jacobian, slots, domain, n_sums=n_rows)
         value = domain.flatten(domain.matmul_rows(slots[self.weights], products))
@@ -443,7 +443,7 @@ class AddJacobian(ByUnits):
         return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
 
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        n_rows, _ = domain.layout.slot(self.jacobian).shape
+        n_rows = domain.layout.slot(self.jacobian).shape[0]
         jacobian = domain.unflatten(slots[self.jacobian], n_rows)
         left, before = slots[self.left], slots[self.write]
         return {self.write: domain.accumulate_rows(before, left, jacobian, self.scale, self)}
@@ -535,7 +535,7 @@ class AddGatedJacobian(Instruction):
         return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
 
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        n_rows, _ = domain.layout.slot(self.jacobian).shape
+        n_rows = domain.layout.slot(self.jacobian).shape[0]
         jacobian = domain.unflatten(slots[self.jacobian], n_rows)
         left, before = slots[self.left], slots[self.write]
         return {self.write: domain.accumulate_rows(before, left, jacobian, self.scale, self)}
