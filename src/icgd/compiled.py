@@ -40,7 +40,7 @@ from icgd.problems.problem import Problem
 from icgd.problems.settings import count, is_row, positive
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
-from icgd.program.numbers import beyond
+from icgd.program.check import beyond
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
 from icgd.torch_modes import own_modes

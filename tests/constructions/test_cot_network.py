@@ -25,8 +25,8 @@ from icgd.problems.problem import Problem
 from icgd.problems.steps import FunctionalStep
 from icgd.program.chain import ChainProgram
 from icgd.program.chain_instructions import MarkFlat, MultiplyMatrices
+from icgd.program.check import from_data
 from icgd.program.instructions import Instruction
-from icgd.program.registry import from_data
 from tests.backends.chain_cases import COT_NETWORK, problem_of, program_of, task_of
 
 PROBLEM = problem_of(MLP((3, 4, 4, 2), "relu"))

@@ -20,9 +20,8 @@ from icgd.errors import (
 from icgd.problems.activations import UNIT_ACTIVATIONS
 from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
-from icgd.program.check import check_program
+from icgd.program.check import check_program, from_data
 from icgd.program.layout import Role
-from icgd.program.registry import from_data
 from icgd.weights.lowering import lower_layer
 from icgd.weights.sizes import layer_size
 from tests.cases import make_case

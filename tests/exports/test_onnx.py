@@ -26,7 +26,7 @@ from icgd.exports.onnx import export_onnx, run_onnx
 from icgd.layers import Transformer
 from icgd.problems.activations import UNIT_ACTIVATIONS
 from icgd.problems.problem import Problem
-from icgd.program.registry import from_data
+from icgd.program.check import from_data
 from tests import cases
 from tests.cases import build
 from tests.exports.hand_made import HandMade, hand_made, run, some_stream, streams

@@ -4,11 +4,10 @@ import pytest
 
 import icgd
 from icgd.errors import ProgramError
-from icgd.program.check import check_program
+from icgd.program.check import check_program, from_data
 from icgd.program.instructions import LayerKind
 from icgd.program.network_instructions import MapDifferences, MapRowSums, ShareClasses, class_slot
 from icgd.program.program import Layer
-from icgd.program.registry import from_data
 from icgd.program.stack import StackProgram
 
 SHARE = ShareClasses("units_2", ("class_1", "class_2"), "shares")

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from icgd.errors import ProgramError
-from icgd.program.check import check_program
+from icgd.program.check import check_program, from_data
 from icgd.program.linear_instructions import (
     DecaySlot,
     DescendExamples,
@@ -11,7 +11,6 @@ from icgd.program.linear_instructions import (
     ShrinkSlot,
 )
 from icgd.program.program import Layer
-from icgd.program.registry import from_data
 from icgd.program.stack import StackProgram
 from tests.linear_cases import PROBLEMS, compiled_of
 

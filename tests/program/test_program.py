@@ -6,6 +6,7 @@ import pytest
 
 from icgd.problems.catalog import FUNCTIONS
 from icgd.problems.functions import StepFunction
+from icgd.program.check import PROGRAMS
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import (
     ApplyUnits,
@@ -15,7 +16,6 @@ from icgd.program.instructions import (
     MultiplySlots,
 )
 from icgd.program.program import AbstractProgram, Layer
-from icgd.program.registry import PROGRAMS
 from tests import cases
 from tests.cases import build, every_construction_on
 from tests.contracts.backend import RELU_STACK

@@ -6,7 +6,7 @@ import pytest
 from icgd.errors import ProgramError
 from icgd.problems.mlp import MLP
 from icgd.program.chain import ChainProgram
-from icgd.program.registry import PROGRAMS, from_data
+from icgd.program.check import PROGRAMS, from_data
 from icgd.program.stack import StackProgram
 from tests import cases
 from tests.backends.chain_cases import problem_of, program_of

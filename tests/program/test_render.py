@@ -5,7 +5,7 @@ import pytest
 
 from icgd.errors import ProgramError
 from icgd.problems.mlp import MLP
-from icgd.program.registry import from_data
+from icgd.program.check import from_data
 from tests import cases
 from tests.backends.chain_cases import problem_of, program_of
 from tests.cases import build, every_construction_on

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from icgd.errors import ProgramError
-from icgd.program.base import ProgramBase
+from icgd.program.functions import ProgramBase
 from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction, LayerKind
 from icgd.program.layout import Layout
 from icgd.program.meaning import BlockDomain, Value

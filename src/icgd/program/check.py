@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import Any
 
 from icgd.errors import ProgramError
 from icgd.program.chain import FAR, IS_DATA, NEAR, OUT, ChainProgram, row_of
@@ -20,13 +25,50 @@ from icgd.program.instructions import (
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout, Role
 from icgd.program.network_instructions import ShareClasses
-from icgd.program.numbers import beyond
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.registers import IS_REGISTER, SCALE_SIZE
 from icgd.program.shapes import Shapes
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import ByUnits, WipeByUnits
 from icgd.program.uses import Use, names
+
+# -----------------------------------------------------------------------------
+# The numbers of a program, wherever they stand in its dataclasses.
+
+
+def beyond(program: AbstractProgram, most: float) -> tuple[str, float] | None:
+    """Find the first number that is NaN or larger in size than `most`, with a name for it."""
+    schedule = chain.from_iterable(getattr(program, "schedule", ()))
+    parts = [
+        (f"{type(instruction).__name__} in layer {layer.title!r}", instruction)
+        for layer in (*program.layers, *schedule)
+        for instruction in layer.instructions
+    ]
+    parts += [(f"function {function.name!r}", function) for function in program.functions]
+    for name, part in parts:
+        for field, number in _numbers(part):
+            if not abs(number) <= most:
+                return f"{field} of {name}", number
+    return None
+
+
+def _numbers(part: object, field: str = "") -> Iterator[tuple[str, float]]:
+    """Yield all floats in a dataclass, each after the name of the field that it stands in."""
+    if isinstance(part, float):
+        yield field, part
+    elif isinstance(part, tuple):
+        for entry in part:
+            yield from _numbers(entry, field)
+    elif is_dataclass(part):
+        for name in _names(part.__class__):
+            yield from _numbers(getattr(part, name), name)
+
+
+@lru_cache
+def _names(kind: Any) -> tuple[str, ...]:
+    """The fields of a dataclass; a schedule asks for those of the same few classes very often."""
+    return tuple(field.name for field in fields(kind))
+
 
 SCRATCH = (Role.SCRATCH, Role.SHARED)
 """Slots that hold something within a step alone."""
@@ -148,3 +190,19 @@ def _unsuited(instruction: Instruction, layout: Layout) -> str | None:
         if n_classes != n_scores:
             return f"shares {n_scores} scores {instruction.scores!r} among {n_classes} classes"
     return None
+
+
+# -----------------------------------------------------------------------------
+# All kinds of program. The kind that wrote a file's data reads them.
+
+
+PROGRAMS: dict[str, type[AbstractProgram]] = {"block": StackProgram, "rows": ChainProgram}
+"""The kinds, each under a key that only its own data have."""
+
+
+def from_data(data: Mapping[str, Any]) -> AbstractProgram:
+    """The program whose `to_data` these are."""
+    for key, kind in PROGRAMS.items():
+        if key in data:
+            return kind.from_data(data)
+    raise ProgramError(f"The data of a program lack a key of {', '.join(PROGRAMS)}.")

@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 
 from icgd.errors import ProgramError
 from icgd.program import uses
-from icgd.program.base import ProgramBase
-from icgd.program.functions import LatticeFunction
+from icgd.program.functions import LatticeFunction, ProgramBase
 from icgd.program.layout import Layout
 from icgd.program.meaning import AnyDomain, Domain, Value
 from icgd.program.registers import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from icgd.errors import ProgramError
-from icgd.program.base import ProgramBase
+from icgd.program.functions import ProgramBase
 from icgd.program.instructions import IS_EXAMPLE, Instruction, LayerKind
 from icgd.program.meaning import FunctionDomain, Value
 from icgd.program.uses import Read

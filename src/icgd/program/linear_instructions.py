@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from icgd.errors import ProgramError
-from icgd.program.base import ProgramBase
+from icgd.program.functions import ProgramBase
 from icgd.program.instructions import (
     IS_QUERY,
     N_TOKENS,

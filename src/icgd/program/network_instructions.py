@@ -17,7 +17,7 @@ from typing import Any
 
 from icgd.errors import ProgramError
 from icgd.program import instructions
-from icgd.program.base import ProgramBase
+from icgd.program.functions import ProgramBase
 from icgd.program.instructions import IS_EXAMPLE, ONE, Combination, Instruction, LayerKind
 from icgd.program.meaning import NOWHERE, Domain, Value
 from icgd.program.registers import IS_MEMORY, MASKED

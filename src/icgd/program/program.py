@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from icgd.program.base import ProgramBase
-from icgd.program.functions import Function
+from icgd.program.functions import Function, ProgramBase
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.layout import Layout
 from icgd.program.wires import Heads, Units

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from icgd.program.base import ProgramBase
+from icgd.program.functions import ProgramBase
 from icgd.program.instructions import (
     IS_QUERY,
     ONE,

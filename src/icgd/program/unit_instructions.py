@@ -19,8 +19,7 @@ from math import inf
 from typing import Any, ClassVar
 
 from icgd.program import instructions
-from icgd.program.base import ProgramBase
-from icgd.program.functions import ACTIVATIONS_AT_ONE, RidgeSum
+from icgd.program.functions import ACTIVATIONS_AT_ONE, ProgramBase, RidgeSum
 from icgd.program.instructions import (
     IS_QUERY,
     ONE,

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from icgd.errors import FileError, IcgdError, UnknownNameError
 from icgd.problems.problem import Problem
+from icgd.program.check import from_data
 from icgd.program.program import AbstractProgram
-from icgd.program.registry import from_data
 
 # -----------------------------------------------------------------------------
 # Write files that are complete or not there at all.
