@@ -1,5 +1,8 @@
 """Recordings of steps, and the engine that performs them on buffers it uses again."""
 
+import copy
+import gc
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -187,6 +190,39 @@ def test_what_is_kept_with_a_program_is_bounded():
     program = build(RELU_STACK, cases.FEW[0], n_steps=1)
     for n_examples in range(1, recorder.MOST_KEPT + 20):
         recorded_steps(program, Tokens(examples=n_examples))
-    assert len(vars(program)["_kept"]) <= recorder.MOST_KEPT
+    assert len(recorder._KEPT[id(program)]) <= recorder.MOST_KEPT
     last = Tokens(examples=n_examples)
     assert recorded_steps(program, last) is recorded_steps(program, last)
+
+
+def test_a_compiled_run_that_was_run_is_copied_and_pickled_without_what_is_kept():
+    compiled = program_of(STEPS["adam"])
+    run = compiled.run([[0.5, 0.2]], [0.1])
+    fresh = len(pickle.dumps(program_of(STEPS["adam"])))
+    for again in (copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):  # noqa: S301
+        assert again == compiled
+        assert torch.equal(again.run([[0.5, 0.2]], [0.1]).parameters, run.parameters)
+    assert len(pickle.dumps(compiled)) < fresh + 100
+    address = id(compiled.program)
+    assert address in recorder._KEPT
+    del compiled, run, again
+    gc.collect()
+    assert address not in recorder._KEPT
+
+
+def test_a_trace_without_queries_predicts_nothing():
+    compiled = program_of(STEPS["plain"], "softmax-stack")
+    assert compiled.run([[0.5, 0.2]], [0.1], trace=["y"]).predictions.shape == (0, 1)
+
+
+def test_a_trace_keeps_the_velocity_in_the_layers_that_predict():
+    step = icgd.ProximalStep(0.2, box=2.0, momentum=0.5)
+    problem = icgd.Problem(icgd.LinearModel(1), "matching", step, icgd.Domain(1.0, 1.0))
+    compiled = icgd.compile(problem, "cot-ridge", n_steps=3)
+    traces = [
+        compiled.run([[0.5], [1.0]], [1.0, 0.5], queries=[[0.3]], trace=["velocity_w"], backend=b)
+        for b in ("fused", "dense")
+    ]
+    ours, theirs = (run.trace["velocity_w"] for run in traces)
+    assert float(theirs[-1].abs().max()) > 0.01
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)

@@ -295,3 +295,13 @@ def test_the_usual_device_of_a_program_changes_no_file(compiled, path, tmp_path)
         assert icgd.load(path) == compiled
         compiled.save(tmp_path / "again")
     assert icgd.load(tmp_path / "again") == compiled
+
+
+def test_equal_runs_have_equal_files(tmp_path):
+    step = icgd.GradientStep(0.1, 1.0)
+    problem = icgd.Problem(icgd.MLP((2, 2, 1)), "squared", step, icgd.Domain(1.0, 1.0))
+    for name in ("a", "b", "c"):
+        icgd.compile(problem, "relu-stack", n_steps=1).save(tmp_path / f"{name}.safetensors")
+    first, *others = (path.read_bytes() for path in sorted(tmp_path.iterdir()))
+    assert all(other == first for other in others)
+    assert icgd.load(tmp_path / "a.safetensors").program.n_steps == 1

@@ -24,7 +24,7 @@ from icgd.backends.run import AbstractBackend, AbstractExecutor, MakeExecutor, R
 from icgd.memory import require_memory
 from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
-from icgd.program.instructions import IS_EXAMPLE, RATES
+from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, RATES
 from icgd.program.layout import Role
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
@@ -178,7 +178,7 @@ class TracedStack(AbstractExecutor[Parameters]):
         self._steps = [self._engine.bind(recording) for recording in recordings]
         self._recordings = recordings
         self._reached: tuple[Parameters, dict[str, Tensor]] = (task.initial, {})
-        """What the last step reached, and whose turn it is then."""
+        """The weights that the last step reached, and what else it leaves to the next."""
         self.recorded: dict[str, list[Stream]] = {name: [] for name in trace}
         self.n_per_step = program.layers_per_step
         for name in trace:
@@ -228,22 +228,23 @@ class TracedStack(AbstractExecutor[Parameters]):
         slots, layout = self._engine.inputs, self._program.layout
         weights = [slots[slot.name].flatten(-2) for slot in layout.having(Role.PARAMETER)]
         reached = torch.cat(weights, dim=-1)
-        turns = {slot.name: slots[slot.name].clone() for slot in layout.having(Role.TURN)}
-        self._reached = reached, turns
+        others = (*layout.having(Role.TURN), *layout.having(Role.VELOCITY))
+        self._reached = reached, {slot.name: slots[slot.name].clone() for slot in others}
         return reached
 
     def read(self, reached: Parameters, write: Parameters) -> None:
         write.copy_(reached)
 
     def predictions(self, reached: Parameters) -> Predictions:
-        last, turns = self._reached
+        last, others = self._reached
         slots = self._prompt | split_parameters(self._program.layout, reached)
-        slots |= turns if last is reached else {}
+        slots |= others if last is reached else {}
         recording = recorded_prediction(self._program, self._tokens, trace=self._seen)
         bound = Engine(self._program, slots, ()).bind(recording)
         bound()
         self._record(bound.held, recording)
-        return bound.held[recording.outputs["y"]][..., -self._task.n_queries :, :].clone()
+        first = self._tokens.where(IS_QUERY).start
+        return bound.held[recording.outputs["y"]][..., first:, :].clone()
 
     def _record(self, held: dict[Op, Tensor], recording: Recording) -> None:
         for slots in recording.trace:

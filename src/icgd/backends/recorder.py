@@ -7,6 +7,7 @@ neither does the slope of a linear output. `engine.py` performs the operations.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -538,13 +539,19 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 MOST_KEPT = 64
-"""How many recordings and tables are kept with a program; the oldest make room."""
+"""How many recordings and tables are kept for a program; the oldest make room."""
+
+_KEPT: dict[int, dict[object, Any]] = {}
+"""What is kept for each program that is alive, by its id: no copy and no pickle takes it along."""
 
 
 def kept_with(program: Any, key: object, make: Callable[[], Kept]) -> Kept:
     """What `make` returns, made once for a program and kept as long as the program is."""
-    kept: dict[object, Kept] = vars(program).setdefault("_kept", {})
-    found = kept.get(key)
+    kept = _KEPT.get(id(program))
+    if kept is None:
+        kept = _KEPT[id(program)] = {}
+        weakref.finalize(program, _KEPT.pop, id(program), None)
+    found: Kept | None = kept.get(key)
     if found is None:
         found = make()
         for oldest in list(kept)[: max(0, len(kept) - MOST_KEPT + 1)]:

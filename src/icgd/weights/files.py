@@ -176,7 +176,20 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     """Write a safetensors file."""
     plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     with whole_file(path) as temporary:
-        temporary.write_bytes(safetensors.save(plain, dict(metadata)))
+        temporary.write_bytes(_in_order(safetensors.save(plain, dict(metadata))))
+
+
+def _in_order(file: bytes) -> bytes:
+    """The same file with sorted metadata, which safetensors writes in any order.
+
+    So equal runs have equal files, and equal checksums of the files.
+    """
+    length = int.from_bytes(file[:8], "little")
+    header = json.loads(file[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header.pop("__metadata__").items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
+    return len(text).to_bytes(8, "little") + text + file[8 + length :]
 
 
 def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
