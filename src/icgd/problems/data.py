@@ -73,26 +73,36 @@ def as_task(
         torch.Size([2, 2])
     """
     oracle, domain, kind = problem.oracle, problem.domain, dtype_named(dtype)
-    columns = _columns(x, queries)
+    columns, asked = column_names(x), column_names(queries)
+    if columns and asked and columns != asked:
+        raise DataError(
+            f"queries has the columns {', '.join(asked)}, but X has {', '.join(columns)}. Give the "
+            "same columns in the same order."
+        )
     x = checked_inputs(x, problem.target.input_width)
     y = _labels(problem, checked_array("y", y), x)
-    queries = x[..., :0, :] if queries is None else _queries(checked_array("queries", queries), x)
+    if queries is None:
+        queries = x[..., :0, :]
+    else:
+        queries = checked_array("queries", queries)
+        fits = queries.ndim == x.ndim and queries.shape[:-2] == x.shape[:-2]
+        if not fits or queries.shape[-1] != x.shape[-1]:
+            expected = ", ".join(map(str, (*x.shape[:-2], "n_queries", x.shape[-1])))
+            raise DataError(f"queries has shape {tuple(queries.shape)}; expected ({expected}).")
     weights = oracle.initial(x, queries, given=initial, seed=seed)
     require_within("X", x, domain.x, "domain.x", columns)
     require_within("y", y, domain.y, "domain.y")
     require_within("queries", queries, domain.x, "domain.x", columns)
-    if problem.box is not None:
-        require_within("initial", oracle.boxed(weights), problem.box, "box")
-    oracle.require_state(weights, kind)
+    oracle.require_initial(weights, kind)
     oracle.require_examples(x.shape[-2])
-    rated = _rates(domain.rate, rates, x)
+    rates = _rates(domain.rate, rates, x)
     device = x.device
     return Task(
         converted("X", x, device, kind, columns),
         converted("y", y, device, kind),
         converted("queries", queries, device, kind, columns),
         converted("initial", weights, device, kind),
-        rates=None if rated is None else converted("rates", rated, device, kind),
+        rates=None if rates is None else converted("rates", rates, device, kind),
         input_names=columns,
     )
 
@@ -111,17 +121,6 @@ def checked_task(problem: Problem, task: Task) -> Task:
     return replace(checked, input_names=task.input_names)
 
 
-def _columns(x: Any, queries: Any) -> tuple[str, ...]:
-    """The names of the inputs, if X has any."""
-    names, asked = column_names(x), column_names(queries)
-    if names and asked and names != asked:
-        raise DataError(
-            f"queries has the columns {', '.join(asked)}, but X has {', '.join(names)}. Give the "
-            "same columns in the same order."
-        )
-    return names
-
-
 def _labels(problem: Problem, y: Tensor, x: Tensor) -> Tensor:
     width = problem.target.output_width
     expected = (*x.shape[:-1], width)
@@ -133,14 +132,6 @@ def _labels(problem: Problem, y: Tensor, x: Tensor) -> Tensor:
     y = y.reshape(expected)
     problem.oracle.require_labels(y)
     return y
-
-
-def _queries(queries: Tensor, x: Tensor) -> Tensor:
-    fits = queries.ndim == x.ndim and queries.shape[:-2] == x.shape[:-2]
-    if not fits or queries.shape[-1] != x.shape[-1]:
-        expected = ", ".join(map(str, (*x.shape[:-2], "n_queries", x.shape[-1])))
-        raise DataError(f"queries has shape {tuple(queries.shape)}; expected ({expected}).")
-    return queries.to(x.device)
 
 
 def _rates(largest: float | None, given: Any, x: Tensor) -> Tensor | None:

@@ -117,11 +117,12 @@ def within(name: str, value: float | int, least: float | int, most: float | int)
         raise SettingError(f"{name} must lie between {least:g} and {most:g}, got {brief(value)}.")
 
 
-def instance(name: str, value: object, kind: type) -> None:
+def instance(name: str, value: object, kind: type[Thing]) -> Thing:
     """Require a `kind`, where another class of the same family is easily given instead."""
     if not isinstance(value, kind):
         expected = kind.__name__.removeprefix("Abstract")
         raise SettingError(f"{name} must be of type {expected}, got {brief(value)}.")
+    return value
 
 
 def is_row(value: object) -> TypeGuard[Iterable[Any]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from icgd.errors import DataError, OverflowedRunError, SettingError
 from icgd.facts import counted
 from icgd.memory import require_memory
-from icgd.problems.data import checked_array
+from icgd.problems.data import checked_array, require_within
 from icgd.problems.domain import Domain
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
@@ -75,18 +75,9 @@ class AbstractOracle(ABC):
     def require_labels(self, y: Labels) -> None:
         """Raise `DataError` unless every label suits the loss."""
 
-    @property
-    def batch_size(self) -> int | None:
-        """How many examples a step takes, none of them twice, if not all."""
-        return None
-
     def require_examples(self, n_examples: int) -> None:
         """Raise `DataError` if a step needs more examples than there are."""
-        if self.batch_size is not None and self.batch_size > n_examples:
-            raise DataError(
-                f"X has {n_examples} examples, fewer than batch_size={self.batch_size} that a step "
-                f"takes. Give at least {self.batch_size}, or a smaller batch_size."
-            )
+        return None
 
     def initial(
         self, x: Inputs, queries: Queries, *, given: Any = None, seed: int | None = None
@@ -109,17 +100,10 @@ class AbstractOracle(ABC):
         """Weights with what an optimiser remembers beside them, if these are weights alone."""
         return weights
 
-    def weights_of(self, trained: Tensor) -> Tensor:
-        """What is trained without what an optimiser remembers."""
-        return trained
-
-    def boxed(self, trained: Tensor) -> Tensor:
-        """What is trained, with 0 for all that no box bounds."""
-        return trained
-
-    def require_state(self, trained: Tensor, dtype: torch.dtype) -> None:
-        """Raise `DataError` if what is remembered is of no use beside weights of this precision."""
-        return None
+    def require_initial(self, trained: Tensor, dtype: torch.dtype) -> None:
+        """Raise an error if weights leave the box, or if the optimiser's state is of no use."""
+        if self.update.box is not None:
+            require_within("initial", trained, self.update.box, "box")
 
     def starts_fresh(self, trained: Tensor) -> bool:
         """Whether nothing is remembered yet."""
