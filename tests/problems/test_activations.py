@@ -6,8 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from icgd.errors import UnknownNameError
-from icgd.problems.activations import ACTIVATIONS, LEAK, activation_named
-from icgd.problems.catalog import FUNCTIONS
+from icgd.problems.activations import ACTIVATIONS, FUNCTIONS, LEAK, activation_named
 from tests.cases import SMOOTH
 
 TORCH = {

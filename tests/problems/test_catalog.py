@@ -1,8 +1,7 @@
 import pytest
 
 from icgd.errors import UnknownNameError
-from icgd.problems.activations import ACTIVATIONS
-from icgd.problems.catalog import FUNCTIONS, function_named
+from icgd.problems.activations import ACTIVATIONS, FUNCTIONS, function_named
 from icgd.problems.losses import LOSSES
 
 

@@ -5,7 +5,7 @@ from math import e
 import pytest
 import torch
 
-from icgd.problems.catalog import RECIPROCAL, capped_exponential, class_function_named
+from icgd.problems.functions import RECIPROCAL, capped_exponential, class_function_named
 
 INTERVALS = ((-3.0, 0.5), (0.75, 1.5), (2.5, 9.0))
 

@@ -12,13 +12,13 @@ import icgd
 from icgd.errors import DataError, DomainError, IcgdError, SettingError, UnknownNameError
 from icgd.problems.data import (
     FLOAT32_ROUNDING,
+    Domain,
     as_task,
     checked_array,
     checked_task,
     column_names,
     require_within,
 )
-from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep, MomentumStep
 from icgd.problems.problem import Problem

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from icgd.errors import DataError, SettingError
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 
 
 def test_bounds_become_floats():

@@ -3,7 +3,7 @@ import torch
 
 import icgd
 from icgd.errors import SizeError
-from icgd.problems.drawn_task import drawn_task
+from icgd.problems.data import drawn_task
 
 DOMAIN = icgd.Domain(x=3.0, y=0.5)
 STEP = icgd.GradientStep(0.1, box=1.0)

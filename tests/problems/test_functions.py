@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from icgd.problems.catalog import FUNCTIONS
+from icgd.problems.activations import FUNCTIONS
 from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction, StepFunction
 
 CONTINUOUS = [name for name, f in FUNCTIONS.items() if not isinstance(f, StepFunction)]

@@ -5,7 +5,8 @@ import torch
 from torch.nn import functional
 
 from icgd.errors import UnknownNameError
-from icgd.problems.losses import CLIP, DOUBLE, LOSSES, NEGATE, loss_named
+from icgd.problems.activations import CLIP, DOUBLE, NEGATE
+from icgd.problems.losses import LOSSES, loss_named
 
 TORCH = {
     "squared": lambda p, y: functional.mse_loss(p, y, reduction="none").sum(-1),

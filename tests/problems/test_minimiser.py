@@ -10,7 +10,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, PoissonRegressor, Ridge
 
 from icgd.errors import SeparableDataError
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, Task
 from icgd.problems.linear_model import LINKS, LinearModel
 from icgd.problems.minimiser import (
     accuracy,
@@ -26,7 +26,6 @@ from icgd.problems.minimiser import (
 from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.separable import separation
 from icgd.problems.steps import ProximalStep
-from icgd.problems.task import Task
 from tests.hostile_cases import CASES, FLAT, hostile
 from tests.precise import Precise, at_most, exactly
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from icgd.errors import SettingError, UnknownNameError
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.losses import HUBER

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from icgd.problems.catalog import reciprocal_deviation, reciprocal_root, root_named
+from icgd.problems.functions import reciprocal_deviation, reciprocal_root, root_named
 
 EPS = (1e-8, 1e-3, 2.0)
 ROOTS = (reciprocal_root, reciprocal_deviation)

@@ -1,6 +1,6 @@
 import numpy as np
 
-from icgd.problems.scaling import Scaling
+from icgd.problems.tables import Scaling
 
 
 def test_columns_get_mean_0_and_deviation_1_and_come_back():

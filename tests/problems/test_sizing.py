@@ -9,7 +9,7 @@ import torch
 
 from icgd.errors import DataError, SettingError
 from icgd.problems.convergence import allowed_scores, sized_problem
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep

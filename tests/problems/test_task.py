@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.problems.task import Task
+from icgd.problems.data import Task
 from tests.bare_oracles import bare_task
 
 X = torch.arange(15.0).reshape(5, 3)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from icgd.backends.prompt import constants_of, known_labels
 from icgd.backends.run import AbstractExecutor, RunOptions
+from icgd.problems.data import Task
 from icgd.problems.kernel_machine import KernelHead, as_matrix, sum_of_heads
-from icgd.problems.task import Task
 from icgd.program.kernel_instructions import VELOCITY, DescendFunction, KernelTerm
 from icgd.program.stack import StackProgram
 from icgd.shapes import Labels, Parameters, Points, Predictions

@@ -1,4 +1,4 @@
-r"""The activations of the target network.
+r"""Activations and the other functions of one variable, by name.
 
 The stationary points below are where a derivative of the next order vanishes. Those of tanh,
 sigmoid and softplus come from t = tanh z:
@@ -22,7 +22,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from icgd.errors import UnsupportedActivationError
-from icgd.problems.functions import Evaluate, KinkedFunction, ScalarFunction, SmoothFunction
+from icgd.problems.functions import (
+    Evaluate,
+    KinkedFunction,
+    ScalarFunction,
+    SmoothFunction,
+    class_function_named,
+    root_named,
+)
 from icgd.problems.settings import by_name, named
 
 
@@ -178,6 +185,11 @@ LEAKY_RELU = KinkedFunction(
 )
 IDENTITY_FUNCTION = KinkedFunction("identity", lambda z: z, (), (1.0,))
 
+# The slopes of losses are made of these.
+DOUBLE = KinkedFunction("double", lambda z: 2 * z, (), (2.0,))
+NEGATE = KinkedFunction("negate", lambda z: -z, (), (-1.0,))
+CLIP = KinkedFunction("clip", lambda z: z.clamp(-1.0, 1.0), (-1.0, 1.0), (0.0, 1.0, 0.0))
+
 ACTIVATIONS = by_name(
     *map(Activation, (RELU, LEAKY_RELU, IDENTITY_FUNCTION, TANH, SIGMOID)),
     Activation(GELU, gate=NORMAL_DISTRIBUTION),
@@ -189,6 +201,20 @@ ACTIVATIONS = by_name(
 def activation_named(name: str) -> Activation:
     """The activation called `name`."""
     return named("activation", name, ACTIVATIONS)
+
+
+FUNCTIONS: dict[str, ScalarFunction] = by_name(
+    *(activation.value for activation in ACTIVATIONS.values()),
+    *(activation.derivative for activation in ACTIVATIONS.values()),
+    *(part for a in ACTIVATIONS.values() for part in (a.gate, a.rest) if part is not None),
+    *(DOUBLE, NEGATE, CLIP),
+)
+"""The functions that a program may approximate, besides those with a number in their name."""
+
+
+def function_named(name: str) -> ScalarFunction:
+    """The function called `name`; a derivative is called by its function's name and a prime."""
+    return root_named(name) or class_function_named(name) or named("function", name, FUNCTIONS)
 
 
 # -----------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from icgd.errors import SeparableDataError
-from icgd.problems.data import checked_inputs
+from icgd.problems.data import Task, checked_inputs
 from icgd.problems.minimiser import hessian, minimise, units
 from icgd.problems.oracles.function import FunctionOracle
 from icgd.problems.oracles.linear import LinearOracle
@@ -39,7 +39,6 @@ from icgd.problems.spectrum import (
     spectrum,
     step_size,
 )
-from icgd.problems.task import Task
 from icgd.shapes import History, Inputs
 
 OF_OBJECTIVE, OF_LABELS, OF_FALL = 1e-4, 1e-3, 1e-3

@@ -26,8 +26,8 @@ from jaxtyping import Float
 from scipy.optimize import lsq_linear
 from torch import Tensor
 
+from icgd.problems.data import Task
 from icgd.problems.oracles.linear import LinearOracle
-from icgd.problems.task import Task
 from icgd.shapes import Parameters
 
 MOST_STEPS = 300

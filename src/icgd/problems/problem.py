@@ -9,7 +9,7 @@ from typing import Any
 
 from icgd.errors import SettingError, brief
 from icgd.facts import shown
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.losses import Loss, loss_named

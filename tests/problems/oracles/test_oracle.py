@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from icgd.errors import DataError, OverflowedRunError, SettingError
-from icgd.problems.data import as_task, checked_task
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, as_task, checked_task
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP

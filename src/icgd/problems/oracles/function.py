@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError, brief
-from icgd.problems.data import as_numbers
+from icgd.problems.data import Task, as_numbers
 from icgd.problems.kernel_machine import (
     SHAPES,
     KernelHead,
@@ -42,7 +42,6 @@ from icgd.problems.oracles.oracle import (
 )
 from icgd.problems.spectrum import divergence
 from icgd.problems.steps import FunctionalStep
-from icgd.problems.task import Task
 from icgd.shapes import History, Inputs, KernelMatrix, Labels, Parameters, Predictions, Queries
 
 

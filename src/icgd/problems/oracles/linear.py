@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icgd.errors import BoxWarning, SettingError, brief
+from icgd.problems.data import Task
 from icgd.problems.linear_model import LinearModel, require_labels
 from icgd.problems.oracles.oracle import (
     AbstractOracle,
@@ -34,7 +35,6 @@ from icgd.problems.separable import require_minimiser
 from icgd.problems.settings import count, positive
 from icgd.problems.spectrum import step_size
 from icgd.problems.steps import ProximalStep
-from icgd.problems.task import Task
 from icgd.shapes import History, Inputs, Labels, Parameters, Predictions
 
 MATCHING = "matching"

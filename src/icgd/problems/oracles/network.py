@@ -28,13 +28,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from icgd.errors import BoxWarning, DataError, ProofError, SettingError, at
-from icgd.problems.data import first_set
+from icgd.problems.data import Task, first_set
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import AVERAGE, SECOND, WEIGHTS, AbstractGradientStep
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
 from icgd.problems.settings import count
-from icgd.problems.task import Task
 from icgd.shapes import History, Inputs, Labels, Parameters, Predictions, Rates
 
 NUMBERS_AT_ONCE = 2**16

@@ -15,14 +15,12 @@ from torch import Tensor
 from icgd.errors import DataError, OverflowedRunError, SettingError
 from icgd.facts import counted
 from icgd.memory import require_memory
-from icgd.problems.data import checked_array, require_within
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, Task, checked_array, require_within
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import AbstractGradientStep
 from icgd.problems.steps import FunctionalStep, ProximalStep
-from icgd.problems.task import Task
 from icgd.shapes import History, Inputs, Labels, Parameters, Predictions, Queries
 
 Shapes = tuple[tuple[int, int], ...]
