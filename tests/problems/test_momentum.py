@@ -7,7 +7,6 @@ import torch
 from icgd.errors import SettingError
 from icgd.problems.steps import (
     as_momentum,
-    entry_of,
     fista_momenta,
     momentum_in_words,
     nesterov_momentum,
@@ -20,7 +19,6 @@ def test_momentum_is_one_number_or_one_for_each_step():
     assert as_momentum(0) == 0.0
     assert as_momentum(np.array([0.5, 1.0])) == (0.5, 1.0)
     assert as_momentum(torch.tensor([0.5, 0.25])) == (0.5, 0.25)
-    assert [entry_of(momentum, 1) for momentum in (None, 0.5, (0.5, 0.25))] == [0.0, 0.5, 0.25]
 
 
 @pytest.mark.parametrize(

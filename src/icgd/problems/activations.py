@@ -61,17 +61,14 @@ def _tanh_1(z: Tensor) -> Tensor:
     return 1 / torch.cosh(z) ** 2
 
 
-def _tanh_2(z: Tensor) -> Tensor:
-    return -2 * torch.tanh(z) * _tanh_1(z)
-
-
-def _tanh_3(z: Tensor) -> Tensor:
-    return (6 * torch.tanh(z) ** 2 - 2) * _tanh_1(z)
-
-
 TANH = SmoothFunction(
     "tanh",
-    (torch.tanh, _tanh_1, _tanh_2, _tanh_3),
+    (
+        torch.tanh,
+        _tanh_1,
+        lambda z: -2 * torch.tanh(z) * _tanh_1(z),
+        lambda z: (6 * torch.tanh(z) ** 2 - 2) * _tanh_1(z),
+    ),
     (
         (),
         (0.0,),
@@ -217,7 +214,6 @@ def function_named(name: str) -> ScalarFunction:
     return root_named(name) or class_function_named(name) or named("function", name, FUNCTIONS)
 
 
-# -----------------------------------------------------------------------------
 # The activations of the transformer's own units, with what a proof needs to know about them.
 #
 # They need not be activations that a target network can have: elu and cos are only here. A proof
@@ -297,10 +293,6 @@ def _elu(z: Tensor) -> Tensor:
     return torch.where(z > 0, z, torch.expm1(z.clamp(max=0.0)))
 
 
-def _elu_slope(z: Tensor) -> Tensor:
-    return torch.exp(z.clamp(max=0.0))
-
-
 # The bounds on the distance to relu are rounded up.
 UNIT_ACTIVATIONS = by_name(
     UnitActivation("relu", RELU, RELU.derivative(), PIECE_STRIP, kinked=True, off_relu=0.0),
@@ -309,7 +301,9 @@ UNIT_ACTIVATIONS = by_name(
     UnitActivation("softplus", SOFTPLUS, SOFTPLUS.derivative(), SOFTPLUS_STRIP, off_relu=0.6932),
     UnitActivation("gelu", GELU, GELU.derivative(), GELU_STRIP, off_relu=0.17),
     UnitActivation("silu", SILU, SILU.derivative(), SILU_STRIP, off_relu=0.2785),
-    UnitActivation("elu", _elu, _elu_slope, PIECE_STRIP, kinked=True, off_relu=1.0),
+    UnitActivation(
+        "elu", _elu, lambda z: z.clamp(max=0.0).exp(), PIECE_STRIP, kinked=True, off_relu=1.0
+    ),
     UnitActivation("cos", torch.cos, lambda z: -torch.sin(z), COS_STRIP),
 )
 

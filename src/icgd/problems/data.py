@@ -290,15 +290,23 @@ def as_task(
             "same columns in the same order."
         )
     x = checked_inputs(x, problem.target.input_width)
-    y = _labels(problem, checked_array("y", y), x)
+    width = problem.target.output_width
+    expected = (*x.shape[:-1], width)
+    y = oracle.labelled(checked_array("y", y), expected)
+    if tuple(y.shape) != expected and not (width == 1 and y.shape == x.shape[:-1]):
+        raise DataError(
+            f"y has shape {tuple(y.shape)}; expected {expected}, a label for each row of X."
+        )
+    y = y.reshape(expected)
+    oracle.require_labels(y)
     if queries is None:
         queries = x[..., :0, :]
     else:
         queries = checked_array("queries", queries)
         fits = queries.ndim == x.ndim and queries.shape[:-2] == x.shape[:-2]
         if not fits or queries.shape[-1] != x.shape[-1]:
-            expected = ", ".join(map(str, (*x.shape[:-2], "n_queries", x.shape[-1])))
-            raise DataError(f"queries has shape {tuple(queries.shape)}; expected ({expected}).")
+            wanted = ", ".join(map(str, (*x.shape[:-2], "n_queries", x.shape[-1])))
+            raise DataError(f"queries has shape {tuple(queries.shape)}; expected ({wanted}).")
     weights = oracle.initial(x, queries, given=initial, seed=seed)
     require_within("X", x, domain.x, "domain.x", columns)
     require_within("y", y, domain.y, "domain.y")
@@ -348,19 +356,6 @@ def drawn_task(problem: Problem, n_examples: int, *, seed: int) -> Task:
     if problem.loss == "cross_entropy":
         y = y / y.sum(-1, keepdim=True)
     return as_task(problem, x, y, seed=seed)
-
-
-def _labels(problem: Problem, y: Tensor, x: Tensor) -> Tensor:
-    width = problem.target.output_width
-    expected = (*x.shape[:-1], width)
-    y = problem.oracle.labelled(y, expected)
-    if tuple(y.shape) != expected and not (width == 1 and y.shape == x.shape[:-1]):
-        raise DataError(
-            f"y has shape {tuple(y.shape)}; expected {expected}, a label for each row of X."
-        )
-    y = y.reshape(expected)
-    problem.oracle.require_labels(y)
-    return y
 
 
 def _rates(largest: float | None, given: Any, x: Tensor) -> Tensor | None:
@@ -413,14 +408,24 @@ def checked_array(name: str, data: Any) -> Tensor:
 
 def as_numbers(name: str, data: Any) -> Tensor:
     """Copy `data` into a tensor of float64 or float32; whole numbers and bool become float64."""
-    if not isinstance(data, Tensor):
-        return torch.from_numpy(_as_array(name, data))
-    numbers: Tensor = data.detach()
-    if not (numbers.is_floating_point() or numbers.is_complex()):
-        return numbers.double()
-    if numbers.dtype not in DTYPES.values():
-        raise _wrong_dtype(name, str(numbers.dtype).removeprefix("torch."))
-    return numbers.clone()
+    if isinstance(data, Tensor):
+        numbers: Tensor = data.detach()
+        dtype = str(numbers.dtype).removeprefix("torch.")
+        if not (numbers.is_floating_point() or numbers.is_complex()):
+            return numbers.double()
+        if dtype in DTYPES:
+            return numbers.clone()
+    else:
+        array = _as_array(name, data)
+        dtype = array.dtype.name
+        if array.dtype.kind in "Obiu":
+            return torch.from_numpy(array.astype(np.float64))
+        if dtype in DTYPES:
+            return torch.from_numpy(array.copy())  # torch takes no negative strides
+    raise DataError(
+        f"{name} has dtype {dtype}; float64, float32, integers or bool are expected. "
+        "Convert it explicitly to one of them."
+    )
 
 
 def _as_array(name: str, data: Any) -> Any:
@@ -447,18 +452,7 @@ def _as_array(name: str, data: Any) -> Any:
                     f"{name}{place} is {brief(cell)}, which is not a number. Remove the column or "
                     "encode it as numbers; drop or fill what is missing."
                 )
-    if array.dtype.kind in "Obiu":
-        return array.astype(np.float64)
-    if array.dtype.name not in DTYPES:
-        raise _wrong_dtype(name, array.dtype.name)
-    return array.copy()  # torch takes no negative strides
-
-
-def _wrong_dtype(name: str, dtype: str) -> DataError:
-    return DataError(
-        f"{name} has dtype {dtype}; float64, float32, integers or bool are expected. "
-        "Convert it explicitly to one of them."
-    )
+    return array
 
 
 def column_names(data: Any) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ So both do the same by construction, and a new optimiser is a new table.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -102,10 +102,6 @@ def evaluated(terms: Sum, known: Mapping[str, Tensor]) -> Tensor:
     return total
 
 
-# -----------------------------------------------------------------------------
-# What every optimiser of a network's weights says of itself; and plain gradient descent.
-
-
 AVERAGE = "average"
 
 
@@ -127,7 +123,9 @@ class AbstractGradientStep(ABC):
     average: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        settle(self, step_size=_sizes_of_steps(self.step_size), box=positive("box", self.box))
+        settle(
+            self, step_size=step_sizes(self.step_size, not_negative), box=positive("box", self.box)
+        )
         if self.batch_size is not None:
             settle(self, batch_size=count("batch_size", self.batch_size))
         if self.average is not None:
@@ -197,7 +195,8 @@ class AbstractGradientStep(ABC):
     @property
     def gradient_factor(self) -> float:
         """What the gradient of half the mean loss is multiplied by before the rule."""
-        return 1.0
+        scale: float = getattr(self, "gradient_scale", 1.0)  # a field of all but GradientStep
+        return scale
 
     @property
     def is_constant(self) -> bool:
@@ -315,16 +314,6 @@ class GradientStep(AbstractGradientStep):
         return "gradient steps"
 
 
-def _sizes_of_steps(value: Any) -> float | tuple[float, ...]:
-    """One positive step size, or one for each step; a warm-up may begin with 0, and a decay end."""
-    if not is_row(value):
-        return positive("step_size", value)
-    sizes = tuple(not_negative("step_size", size) for size in entries(value))
-    if not sizes:
-        raise SettingError("step_size is empty; give one number for each step.")
-    return sizes
-
-
 def span_in_words(schedule: float | tuple[float, ...]) -> str:
     """One number, or the least and the largest of a schedule."""
     numbers = schedule if isinstance(schedule, tuple) else (schedule,)
@@ -332,11 +321,16 @@ def span_in_words(schedule: float | tuple[float, ...]) -> str:
     return f"{least:g} to {largest:g}" if least < largest else f"{least:g}"
 
 
-def step_sizes(value: Any) -> float | tuple[float, ...]:
-    """One step size, or one for each step, all of them positive."""
+def step_sizes(
+    value: Any, check: Callable[[str, object], float] = positive
+) -> float | tuple[float, ...]:
+    """Check one positive step size, or a schedule with one for each step.
+
+    With `check` = `not_negative` a schedule may have zeros: a warm-up begins and a decay ends so.
+    """
     if not is_row(value):
         return positive("step_size", value)
-    sizes = tuple(positive("step_size", size) for size in entries(value))
+    sizes = tuple(check("step_size", size) for size in entries(value))
     if not sizes:
         raise SettingError("step_size is empty; give one number for each step.")
     return sizes
@@ -412,10 +406,6 @@ class MomentumStep(AbstractGradientStep):
         moved = {GRADIENT: -size, MOMENTUM: -size * self.momentum}
         moved = moved if self.nesterov else {MOMENTUM: -size}
         return Rule({WEIGHTS: 1.0, **moved}, kept, decay=self.weight_decay)
-
-    @property
-    def gradient_factor(self) -> float:
-        return self.gradient_scale
 
     @property
     def is_constant(self) -> bool:
@@ -516,10 +506,6 @@ class AdamStep(AbstractGradientStep):
         )
 
     @property
-    def gradient_factor(self) -> float:
-        return self.gradient_scale
-
-    @property
     def is_constant(self) -> bool:
         return False  # its corrections change with every step
 
@@ -579,10 +565,6 @@ class RmspropStep(AbstractGradientStep):
             decay=self.weight_decay,
             root=Root(GRADIENT, kept, self.eps),
         )
-
-    @property
-    def gradient_factor(self) -> float:
-        return self.gradient_scale
 
     def name_in_words(self) -> str:
         decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""

@@ -7,8 +7,7 @@ A functional step moves the function itself, from f_0 = 0:
 The error left on the examples is multiplied by I - step_size_l K, so after L steps by the
 polynomial prod_l (1 - step_size_l t) at every eigenvalue t of K. Of all such polynomials the
 Chebyshev polynomial is smallest on an interval: it needs about sqrt(high / low) steps where a
-constant step needs high / low. So does momentum, which keeps a share of the step before
-(`accelerated.py`).
+constant step needs high / low. So does momentum, which keeps a share of the step before.
 """
 
 from __future__ import annotations
@@ -33,10 +32,6 @@ from icgd.problems.settings import (
     settle,
     within,
 )
-
-# -----------------------------------------------------------------------------
-# Momentum: the share of the last change that a step keeps, for all steps or for each of them.
-
 
 Schedule = float | tuple[float, ...]
 """One number for all steps, or one for each step."""
@@ -83,7 +78,8 @@ class Accelerated:
             >>> icgd.ProximalStep(0.1, momentum=(0.0, 0.5)).momentum_of(1)
             0.5
         """
-        return entry_of(self.momentum, step)
+        share = self.momentum[step] if isinstance(self.momentum, tuple) else self.momentum
+        return share or 0.0
 
     def lookahead_of(self, step: int) -> float:
         """How much of the last change is added before the gradient is taken.
@@ -99,14 +95,7 @@ class Accelerated:
             >>> icgd.FunctionalStep(0.1, momentum=0.5, nesterov=True).lookahead_of(0)
             0.5
         """
-        momentum = self.momentum_of(step)
-        return momentum if self.nesterov else 0.0
-
-
-def entry_of(momentum: Schedule | None, step: int) -> float:
-    """The momentum of a step, counted from 0; without momentum it is 0."""
-    share = momentum[step] if isinstance(momentum, tuple) else momentum
-    return share or 0.0
+        return self.momentum_of(step) if self.nesterov else 0.0
 
 
 def momentum_in_words(momentum: Schedule | None, nesterov: bool) -> str:
@@ -167,14 +156,6 @@ def fista_momenta(n_steps: int) -> tuple[float, ...]:
         momenta.append((t - 1) / after)
         t = after
     return tuple(momenta)
-
-
-LEAST_SHARE = 1e-14
-"""Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
-
-
-MOST_CHEBYSHEV_STEPS = 10**4
-"""The most steps that are put in order; the time grows with the square of their number."""
 
 
 @dataclass(frozen=True, init=False)
@@ -296,17 +277,15 @@ class FunctionalStep(Accelerated):
             >>> import icgd
             >>> icgd.FunctionalStep(0.1, transforms=[[1.0]]).require_machine(icgd.KernelMachine(1))
         """
-        self._require_width(machine.input_width)
-        for step in range(len(self.heads)):
-            self.machine_of(step, machine)  # it checks its heads
-
-    def _require_width(self, width: int) -> None:
+        width = machine.input_width
         for part in self.transforms:
             if not isinstance(part, float) and {len(part), *map(len, part)} != {width}:
                 raise SettingError(
                     f"transforms must be {width} x {width} matrices, got one of "
                     f"{len(part)} x {len(part[0])}."
                 )
+        for step in range(len(self.heads)):
+            self.machine_of(step, machine)  # it checks its heads
 
     def size_of(self, step: int) -> float:
         """The step size of a step, counted from 0.
@@ -322,8 +301,7 @@ class FunctionalStep(Accelerated):
             >>> icgd.FunctionalStep((0.1, 0.5)).size_of(1)
             0.5
         """
-        sizes = self.step_size
-        return sizes[step] if isinstance(sizes, tuple) else sizes
+        return self.step_size[step] if isinstance(self.step_size, tuple) else self.step_size
 
     def machine_of(self, step: int, machine: KernelMachine) -> KernelMachine:
         """The machine with the kernel of a step, counted from 0.
@@ -364,9 +342,7 @@ class FunctionalStep(Accelerated):
         if not self.transforms:
             return None
         part = self.transforms[step if len(self.transforms) > 1 else 0]
-        if not isinstance(part, float):
-            return part
-        return unit_rows(part, width)
+        return unit_rows(part, width) if isinstance(part, float) else part
 
 
 def _as_transforms(value: object) -> tuple[float | Rows, ...]:
@@ -374,7 +350,8 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
     if isinstance(value, Real):
         return (finite("transforms", value),)
     parts = entries(value) if is_row(value) else [value]
-    if parts and all(_is_row(part) for part in parts):  # one matrix
+    rows = (is_row(part) and all(isinstance(x, Real) for x in entries(part)) for part in parts)
+    if parts and all(rows):  # one matrix
         parts = [parts]
     return tuple(
         finite("transforms", part) if isinstance(part, Real) else as_rows("transforms", part)
@@ -393,9 +370,8 @@ def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
     return found
 
 
-def _is_row(part: object) -> bool:
-    """Whether it is a sequence of numbers."""
-    return is_row(part) and all(isinstance(entry, Real) for entry in entries(part))
+MOST_CHEBYSHEV_STEPS = 10**4
+"""The most steps that are put in order; the time grows with the square of their number."""
 
 
 def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
@@ -449,6 +425,10 @@ def best_constant_step(low: float, high: float) -> float:
     return 2 / (low + high)
 
 
+LEAST_SHARE = 1e-14
+"""Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
+
+
 def require_regular(low: float, high: float) -> None:
     """Raise `SettingError` unless a kernel with these outermost eigenvalues can be inverted."""
     if finite("low", low) <= LEAST_SHARE * positive("high", high):
@@ -464,7 +444,6 @@ def require_regular(low: float, high: float) -> None:
         )
 
 
-# -----------------------------------------------------------------------------
 # Functional steps that need fewer layers: momentum, Nesterov, Chebyshev, Newton-Schulz.
 #
 # All but the last know the outermost eigenvalues `low` and `high` of the kernel on the examples,
@@ -601,10 +580,6 @@ def newton_schulz(high: float, n_steps: int) -> FunctionalStep:
     positive("high", high)
     sizes = [2.25**step / high for step in range(count("n_steps", n_steps, most=MOST_GROWN))]
     return FunctionalStep(sizes, transforms=[-size / 3 for size in sizes])
-
-
-# -----------------------------------------------------------------------------
-# The update of a linear model: a gradient step, then the soft threshold of an l1 penalty.
 
 
 @dataclass(frozen=True)

@@ -96,13 +96,13 @@ class FunctionOracle(AbstractOracle):
         """The function 0 at all tokens, which may also be given."""
         n_values = (x.shape[-2] + queries.shape[-2]) * self.target.output_width
         start = self.own_start((*x.shape[:-2], n_values), seed).to(x.device)
-        if given is not None and not self._is_start(given, start):
-            raise SettingError("A kernel machine starts from the function 0; leave `initial` out.")
+        if given is not None:
+            numbers = as_numbers("initial", given) if isinstance(given, Tensor) else None
+            if numbers is None or numbers.shape != start.shape or numbers.any():
+                raise SettingError(
+                    "A kernel machine starts from the function 0; leave `initial` out."
+                )
         return start
-
-    def _is_start(self, given: Any, start: Parameters) -> bool:
-        numbers = as_numbers("initial", given) if isinstance(given, Tensor) else None
-        return numbers is not None and numbers.shape == start.shape and not numbers.any()
 
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
         return torch.zeros(batch, dtype=torch.float64)
@@ -199,13 +199,11 @@ class FunctionOracle(AbstractOracle):
         points, y = task.points, task.y.double()
         examples, queries = points[..., : task.n_examples, :], points[..., task.n_examples :, :]
         noise = self.update.noise * torch.eye(task.n_examples).to(points)
-        coefficients = self._solved(self.target.gram(examples) + noise, y)
-        return self.target.matrix(queries, examples) @ coefficients
-
-    def _solved(self, gram: Tensor, y: Tensor) -> Tensor:
+        gram = self.target.gram(examples) + noise
         inverse: Tensor = torch.linalg.pinv(gram, hermitian=self.target.is_symmetric)
-        solution = inverse @ y
-        return solution + inverse @ (y - gram @ solution)  # once refined, against rounding
+        coefficients = inverse @ y
+        refined = coefficients + inverse @ (y - gram @ coefficients)  # once, against rounding
+        return self.target.matrix(queries, examples) @ refined
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
         """The function's values at the queries, out of those at all tokens."""
@@ -251,19 +249,20 @@ class FunctionOracle(AbstractOracle):
     def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
         """A warning if steps are too long for these data; a function is not clipped."""
         worst = divergence(self.target, self.update, task.x, n_steps)
-        if worst is not None:
-            yield self._diverges(worst.eigenvalue, worst.growth)
-
-    def _diverges(self, eigenvalue: float, growth: float) -> DivergenceWarning:
-        start = f"The steps diverge on these data: the error grows {growth:.3g}-fold along "
-        if eigenvalue < 0:
-            return DivergenceWarning(
-                f"{start}an eigenvector of eigenvalue {eigenvalue:.6g}. The kernel is not positive "
-                "there: add noise of at least that size, or use another kernel."
+        if worst is None:
+            return
+        size, place = self.update.step_size, f"the kernel's eigenvalue {worst.eigenvalue:.6g}"
+        if worst.eigenvalue < 0:
+            place = f"an eigenvector of eigenvalue {worst.eigenvalue:.6g}"
+            remedy = (
+                "The kernel is not positive there: add noise of at least that size, or use another "
+                "kernel."
             )
-        size = self.update.step_size
-        if self.update.momentum is not None or isinstance(size, tuple):
+        elif self.update.momentum is not None or isinstance(size, tuple):
             remedy = "Choose steps for a spectrum that reaches that far."
         else:
-            remedy = f"step_size is {size:.6g}; it must be below {2 / eigenvalue:.6g}."
-        return DivergenceWarning(f"{start}the kernel's eigenvalue {eigenvalue:.6g}. {remedy}")
+            remedy = f"step_size is {size:.6g}; it must be below {2 / worst.eigenvalue:.6g}."
+        yield DivergenceWarning(
+            f"The steps diverge on these data: the error grows {worst.growth:.3g}-fold along "
+            f"{place}. {remedy}"
+        )
