@@ -207,7 +207,6 @@ def _of_function(oracle: FunctionOracle, task: Task, history: History) -> Conver
     return replace(found, remedies=(remedy,))
 
 
-# -----------------------------------------------------------------------------
 # Step sizes of linear models from their data.
 
 

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from icgd.shapes import Values
 
-# -----------------------------------------------------------------------------
 # How far torch's values of the functions of one variable are from the real ones.
 #
 # With the unit roundoff u and the least normal number of a precision, a value f(z) is off by at
@@ -277,7 +276,6 @@ class StepFunction(ScalarFunction):
         return StepFunction(f"{self.name}'", (), (0.0,))
 
 
-# -----------------------------------------------------------------------------
 # The functions of which shares of classes are made: a capped exponential and a reciprocal.
 #
 # Both are convex and positive, and are wanted to a relative error over many powers of ten. What
@@ -360,7 +358,6 @@ def class_function_named(name: str) -> CappedExponential | Reciprocal | None:
     return capped_exponential(cap) if 0 < cap < inf else None
 
 
-# -----------------------------------------------------------------------------
 # The reciprocal roots by which Adam, RMSprop and layer norms divide.
 #
 # Both fall from t = 0 on, convex. That of an optimiser is 1 / (sqrt(t) + eps), infinitely steep

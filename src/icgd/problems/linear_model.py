@@ -17,7 +17,6 @@ from icgd.problems.functions import Evaluate, ScalarFunction, SmoothFunction
 from icgd.problems.settings import by_name, count, named, settle
 from icgd.shapes import Inputs, Labels, Parameters, Values
 
-# -----------------------------------------------------------------------------
 # Links: how the score z = <w, x> of a linear model says what label to expect.
 #
 # The inverse link mu turns a score into the expected label. The loss of an example is
@@ -95,10 +94,6 @@ def _softplus_integral(z: Tensor) -> Tensor:
     return torch.where(z > 0, pi**2 / 6 + z * z / 2 - below, below)
 
 
-def _normal_integral(z: Tensor) -> Tensor:
-    return z * NORMAL_DISTRIBUTION(z) + NORMAL_DISTRIBUTION.derivative()(z)
-
-
 def _at_the_score_of_the_label(y: Tensor) -> Tensor:
     """exp z - y z is least where exp z = y."""
     least: Tensor = y - torch.special.xlogy(y, y)
@@ -113,7 +108,14 @@ def _half_square_below(y: Tensor) -> Tensor:
 LINKS = by_name(
     Link("identity", IDENTITY_FUNCTION, lambda z: z * z / 2, -inf, inf, _half_square_below),
     Link("logistic", SIGMOID, SOFTPLUS, 0.0, 1.0, torch.zeros_like),
-    Link("probit", NORMAL_DISTRIBUTION, _normal_integral, 0.0, 1.0, torch.zeros_like),
+    Link(
+        "probit",
+        NORMAL_DISTRIBUTION,
+        lambda z: z * NORMAL_DISTRIBUTION(z) + NORMAL_DISTRIBUTION.derivative()(z),
+        0.0,
+        1.0,
+        torch.zeros_like,
+    ),
     Link("poisson", EXP, torch.exp, 0.0, inf, _at_the_score_of_the_label),
     Link("softplus", SOFTPLUS, _softplus_integral, 0.0, inf, _half_square_below),
 )

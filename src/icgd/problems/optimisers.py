@@ -336,7 +336,6 @@ def step_sizes(
     return sizes
 
 
-# -----------------------------------------------------------------------------
 # Momentum, Nesterov's momentum and weight decay, as torch.optim.SGD has them.
 #
 # g <- gradient + weight_decay * w
@@ -417,7 +416,6 @@ class MomentumStep(AbstractGradientStep):
         return f"{kind} ({self.momentum:g}{decay})"
 
 
-# -----------------------------------------------------------------------------
 # Adam, AdamW and RMSprop, as torch.optim has them.
 #
 # Adam, at step t = 1, 2, ...:

@@ -171,7 +171,6 @@ def _outermost(matrix: np.ndarray, is_symmetric: bool) -> np.ndarray:
     return np.array(found)
 
 
-# -----------------------------------------------------------------------------
 # How strongly a linear model's risk curves: which steps are safe, and how fast they converge.
 #
 # With s_i = mu'(<w, x_i>) the Hessian of the smooth part is

@@ -199,11 +199,8 @@ class LinearOracle(AbstractOracle):
         require_minimiser(self.target, self.update, task.x.double(), task.y.double())
 
     def named(self, weights: Parameters, inputs: Sequence[str]) -> dict[str, float]:
-        return dict(zip(self._names(inputs), weights.tolist(), strict=True))
-
-    def _names(self, inputs: Sequence[str]) -> tuple[str, ...]:
-        """The names of all coefficients; the intercept is the last."""
-        return (*inputs, *(INTERCEPT,) * self.target.intercept)
+        names = (*inputs, *(INTERCEPT,) * self.target.intercept)
+        return dict(zip(names, weights.tolist(), strict=True))
 
     def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
         """A warning if the descent ends at the box, because its minimiser lies beyond."""
@@ -215,7 +212,7 @@ class LinearOracle(AbstractOracle):
             number = int(place) % weights.shape[-1]
             which = f"Coefficient {number} (counted from 0)"
             if task.input_names:
-                which = f"The coefficient of {self._names(task.input_names)[number]!r}"
+                which = f"The coefficient of {(*task.input_names, INTERCEPT)[number]!r}"
             yield BoxWarning(
                 f"{which} ends at the box, {box:g}: without it, it would be larger. Give a larger "
                 "box, or a smaller step size if steps diverge."

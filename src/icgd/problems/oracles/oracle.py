@@ -195,7 +195,6 @@ class AbstractOracle(ABC):
         return iter(())
 
 
-# -----------------------------------------------------------------------------
 # Steps with momentum: they need where a run was one step earlier, besides where it is.
 
 
