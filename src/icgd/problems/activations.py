@@ -196,7 +196,7 @@ ACTIVATIONS = by_name(
 
 
 def activation_named(name: str) -> Activation:
-    """The activation called `name`."""
+    """Return the activation called `name`."""
     return named("activation", name, ACTIVATIONS)
 
 
@@ -210,7 +210,7 @@ FUNCTIONS: dict[str, ScalarFunction] = by_name(
 
 
 def function_named(name: str) -> ScalarFunction:
-    """The function called `name`; a derivative is called by its function's name and a prime."""
+    """Return the function called `name`; a prime after the name marks a derivative."""
     return root_named(name) or class_function_named(name) or named("function", name, FUNCTIONS)
 
 
@@ -312,12 +312,12 @@ DEGREES: dict[str, int | None] = {"identity": 1, "square": 2, "cube": 3, "polyno
 
 
 def bending_activations() -> list[str]:
-    """The names of the activations that bend like relu."""
+    """Return the names of the activations that bend like relu."""
     return [name for name, activation in UNIT_ACTIVATIONS.items() if activation.bends]
 
 
 def unit_activation_named(name: str) -> UnitActivation:
-    """The activation called `name`."""
+    """Return the activation called `name`."""
     if isinstance(name, str) and name in DEGREES:
         of_degree = "" if DEGREES[name] is None else f" of degree {DEGREES[name]}"
         raise UnsupportedActivationError(

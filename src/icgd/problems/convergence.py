@@ -76,12 +76,12 @@ class Convergence:
 
 @singledispatch
 def convergence(oracle: AbstractOracle, task: Task, history: History) -> Convergence:
-    """How far the run `history` on this task is from its end; of several tasks, the furthest."""
+    """Measure how far the run `history` is from its end; of several tasks, the furthest."""
     raise NotImplementedError(type(oracle).__name__)
 
 
 def steps_text(number: float) -> str:
-    """A number of steps that is known roughly: two digits are enough."""
+    """Format an estimated number of steps to two digits."""
     return f"{float(f'{number:.2g}'):,.0f}"
 
 
@@ -149,14 +149,14 @@ def _steps(contraction: float, share: float) -> float:
 
 
 def _centred(curved: Tensor) -> Tensor:
-    """The Hessian if inputs are centred: the intercept, its last row, goes with no other."""
+    """Return the Hessian for centred inputs, where the intercept (last row) is uncoupled."""
     beside, own = curved[:-1, -1:], curved[-1:, -1:]
     centred: Tensor = torch.block_diag(curved[:-1, :-1] - beside @ beside.mT / own, own)
     return centred
 
 
 def _extremes(matrix: Tensor) -> Curvature:
-    """The extreme eigenvalues; directions in which the objective is flat do not count."""
+    """Return the extreme eigenvalues, leaving out directions in which the objective is flat."""
     values = torch.linalg.eigvalsh(matrix)
     if not values.numel() or not values[-1] > 0:
         return Curvature(1.0, 1.0)
@@ -211,7 +211,7 @@ def _of_function(oracle: FunctionOracle, task: Task, history: History) -> Conver
 
 
 def sized_problem(problem: Problem, X: Any) -> Problem:
-    """The problem of a linear model with the step size 1 / beta, if it has none.
+    """Return the problem of a linear model with the step size 1 / beta, if it has none.
 
     beta is the largest curvature of the risk on these inputs, for all scores that the box and
     `domain.score` allow.
@@ -241,7 +241,7 @@ def sized_problem(problem: Problem, X: Any) -> Problem:
 
 
 def allowed_scores(problem: Problem, x: Inputs) -> Scores:
-    """The scores of each example at which the box and `domain.score` let a gradient be taken."""
+    """Return the scores of each example that the box and `domain.score` allow."""
     box = problem.box and problem.box * problem.proximal_step.overshoot
     low, high = everywhere(x) if box is None else over_box(problem.model, x, box)
     most = problem.domain.score or inf

@@ -52,7 +52,7 @@ class Domain:
     rate: float | None = None
 
     def in_words(self) -> str:
-        """The bounds, such as "|x| <= 2, |y| <= 1".
+        """Return the bounds, such as "|x| <= 2, |y| <= 1".
 
         Returns:
             The words.
@@ -76,7 +76,7 @@ class Domain:
 
     @classmethod
     def of(cls, X: Any, y: Any, *, room: float = ROOM) -> Domain:
-        """The domain of these data, larger by the factor `room`; 1 where all of them are 0.
+        """Return the domain of these data, larger by the factor `room`; 1 where all of them are 0.
 
         Args:
             X: The inputs, of one task or of many.
@@ -133,7 +133,7 @@ class Task:
     input_names: tuple[str, ...] = field(default=(), kw_only=True)
 
     def facts(self) -> dict[str, str]:
-        """What it shows of itself in a line or in a notebook.
+        """Return what its repr and a notebook show.
 
         Returns:
             A text for each name.
@@ -183,7 +183,7 @@ class Task:
         return tuple(self.x.shape[:-2])
 
     def double(self) -> Task:
-        """The same task in float64.
+        """Return the same task in float64.
 
         Returns:
             A task with the same numbers.
@@ -200,7 +200,7 @@ class Task:
         return replace(self, **{name: part.double() for name, part in parts.items()})
 
     def of_batch(self, place: int | slice) -> Task:
-        """The task at this place of a batch, or the tasks of a slice.
+        """Return the task at this place of a batch, or the tasks of a slice.
 
         Args:
             place: which tasks.
@@ -359,7 +359,7 @@ def drawn_task(problem: Problem, n_examples: int, *, seed: int) -> Task:
 
 
 def _rates(largest: float | None, given: Any, x: Tensor) -> Tensor | None:
-    """The rates of the examples as a column, if examples have any."""
+    """Return the rates of the examples as a column, if examples have any."""
     if largest is None:
         if given is not None:
             raise SettingError(

@@ -69,9 +69,9 @@ def from_torch(
     box: float | None = None,
     average: float | None = None,
 ) -> Problem:
-    """The problem that trains `model` by this loss and optimiser, from the model's own weights.
+    """Turn a model, a loss and an optimiser of torch into a problem that starts at its weights.
 
-    Nothing of what is given changes. A scheduler is stepped once after every step, `n_steps` times,
+    The arguments are not changed. A scheduler is stepped once after every step, `n_steps` times,
     on a copy. `box` bounds every weight, which torch does not: choose it so large that no weight
     reaches it (default: twice the largest initial weight, and at least 4).
 
@@ -210,7 +210,7 @@ class _Layers:
         )
 
     def initial(self) -> Tensor:
-        """All weights in one vector; a bias is the last column of its layer's matrix."""
+        """Return all weights in one vector; a bias is the last column of its layer's matrix."""
         matrices = [
             layer.weight
             if layer.bias is None
@@ -221,7 +221,7 @@ class _Layers:
 
 
 def _leaves(model: nn.Module, place: str = "model") -> Iterator[tuple[str, nn.Module]]:
-    """The modules of nested sequences, with where they stand."""
+    """Yield the modules of nested sequences with their places."""
     if not isinstance(model, nn.Sequential):
         yield place, model
         return
@@ -231,7 +231,7 @@ def _leaves(model: nn.Module, place: str = "model") -> Iterator[tuple[str, nn.Mo
 
 
 def _require_own_forward(place: str, module: nn.Module) -> None:
-    """A layer computes what torch says that it does, and a flattened row is the row itself."""
+    """Raise `UnreadableError` if a layer computes anything but what its class documents."""
     where = f"{place} ({_named(module)})"
     if isinstance(module, nn.Linear) and is_lazy(module.weight):
         raise UnreadableError(
@@ -283,7 +283,7 @@ def _require_plain(name: str, weights: Tensor) -> None:
 
 
 def _loss(loss: nn.Module, n_outputs: int, n_examples: int | None) -> tuple[str, float]:
-    """The loss by name, and what the gradient of half its mean is multiplied by."""
+    """Return the name of the loss and the factor of the gradient of half its mean."""
     if type(loss) not in LOSSES:
         known = [kind.__name__ for kind in LOSSES]
         raise UnreadableError(
@@ -322,7 +322,7 @@ LOSSES: dict[type[nn.Module], Callable[[Any], tuple[str, float]]] = {
 
 
 def _options(optimizer: torch.optim.Optimizer, layers: _Layers) -> dict[str, Any]:
-    """The options of an optimiser, which are the same for all parameters of the model."""
+    """Return the options of an optimiser, which are the same for all parameters of the model."""
     if type(optimizer) not in OPTIMISERS:
         known = [kind.__name__ for kind in OPTIMISERS]
         raise UnreadableError(
@@ -353,7 +353,7 @@ def _options(optimizer: torch.optim.Optimizer, layers: _Layers) -> dict[str, Any
 
 
 def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a group of parameters that say what a step is."""
+    """Return the options of a parameter group that determine a step."""
     left_out = ("params", "initial_lr", *IGNORED)
     return {name: value for name, value in group.items() if name not in left_out}
 
@@ -361,7 +361,7 @@ def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
 def _step_sizes(
     optimizer: torch.optim.Optimizer, scheduler: Any, n_steps: int | None
 ) -> float | tuple[float, ...]:
-    """The step size, or that of every step if there is a scheduler."""
+    """Return the step size, or that of every step if there is a scheduler."""
     if scheduler is None:
         return float(optimizer.param_groups[0]["lr"])
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
@@ -414,7 +414,7 @@ def _update(
 
 
 def _number(value: Any) -> Any:
-    """An option as a plain number, a flag or a tuple of numbers."""
+    """Return an option as a plain number, a flag or a tuple of numbers."""
     if isinstance(value, tuple | list):
         return tuple(map(float, value))
     return value if isinstance(value, bool) else float(value)

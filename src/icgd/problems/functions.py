@@ -1,4 +1,4 @@
-r"""Functions of one variable with everything a proof needs to know about them.
+r"""Functions of one variable with what a proof needs to know about them.
 
 There are three kinds: smooth functions (known by their derivatives and where these are stationary),
 kinked ones (piecewise linear) and steps (piecewise constant, the derivative of a kinked function).
@@ -62,7 +62,7 @@ class FunctionRounding:
         roundoff: float = 2.0**-53,
         least: float = torch.finfo(torch.float64).tiny,
     ) -> Values:
-        """What values of at most this size are off by."""
+        """Bound the rounding error of values of at most this size."""
         off = roundoff * self.relative * size
         if self.is_linear:
             return torch.add(off, off.sign(), alpha=LEAST_NUMBERS * least)
@@ -114,7 +114,7 @@ _OTHER = FunctionRounding(16.0, 16.0)
 
 
 def rounding_of(name: str) -> FunctionRounding:
-    """The rounding of a function, whose name has a prime for each derivative.
+    """Return the rounding of a function, whose name has a prime for each derivative.
 
     A function that the table does not know is taken to be off by 16 units.
     """
@@ -128,7 +128,7 @@ Evaluate = Callable[[Tensor], Tensor]
 def _extremes(
     evaluate: Evaluate, low: Values, high: Values, points: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
-    """Least and largest value of `evaluate` on [low, high].
+    """Return the least and the largest value of `evaluate` on [low, high].
 
     The function must be monotone between consecutive `points`; then its extremes are taken at
     the ends or at points inside. If both ends are the same tensor, it is evaluated once.
@@ -144,9 +144,9 @@ def _extremes(
 
 
 def _outwards(name: str, least: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
-    """The range with what values are off by: its own ends, and those that it holds.
+    """Widen a range by the rounding error of its ends and of the values in it.
 
-    That is twice, and once more for the rounding here.
+    That is two errors, and a third for the rounding of this sum.
     """
     rounding = rounding_of(name)
     if rounding == EXACT:
@@ -161,11 +161,11 @@ class ScalarFunction(ABC):
 
     @abstractmethod
     def __call__(self, z: Values) -> Values:
-        """The value at every entry of `z`."""
+        """Return the value at every entry of `z`."""
 
     @abstractmethod
     def bounds(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
-        """Least and largest value on [low, high]."""
+        """Return the least and the largest value on [low, high]."""
 
     @abstractmethod
     def lipschitz(self, low: Values, high: Values) -> Values:
@@ -173,10 +173,10 @@ class ScalarFunction(ABC):
 
     @abstractmethod
     def derivative(self) -> ScalarFunction:
-        """The derivative; at a kink, its value from the left."""
+        """Return the derivative; at a kink, its value from the left."""
 
     def slope_times(self, low: Values, high: Values, distance: Values) -> Values:
-        """The Lipschitz constant on [low, high] times `distance`; it is 0 if `distance` is 0.
+        """Return the Lipschitz constant on [low, high] times `distance`; 0 if `distance` is 0.
 
         It bounds |f(a) - f(b)| for a, b in [low, high] at most `distance` apart, as the width of
         the range does.
@@ -207,7 +207,7 @@ class SmoothFunction(ScalarFunction):
         return torch.maximum(-least, largest)
 
     def curvature(self, low: Values, high: Values) -> Values:
-        """Largest |f''| on [low, high]."""
+        """Return the largest |f''| on [low, high]."""
         return self.derivative().lipschitz(low, high)
 
     def derivative(self) -> SmoothFunction:
@@ -230,7 +230,7 @@ class KinkedFunction(ScalarFunction):
         return _outwards(self.name, *_extremes(self.evaluate, low, high, self.knots))
 
     def lipschitz(self, low: Values, high: Values) -> Values:
-        """The steepest slope in [low, high]; a point has the slope of the piece to its left."""
+        """Return the steepest slope in [low, high]; a point has that of the piece to its left."""
         steepest = torch.zeros_like(low)
         ends = zip((-inf, *self.knots), (*self.knots, inf), self.slopes, strict=True)
         for left, right, slope in ends:
@@ -341,12 +341,12 @@ RECIPROCAL = Reciprocal()
 
 @lru_cache
 def capped_exponential(cap: float) -> CappedExponential:
-    """The function for this cap, which stands in its name."""
+    """Return the function with this cap; its name contains it."""
     return CappedExponential(f"{CAPPED}{cap!r}", cap)
 
 
 def class_function_named(name: str) -> CappedExponential | Reciprocal | None:
-    """The capped exponential or the reciprocal called `name`, if it is one."""
+    """Return the capped exponential or the reciprocal called `name`, if it is one."""
     if name == RECIPROCAL.name:
         return RECIPROCAL
     if not name.startswith(CAPPED):
@@ -393,11 +393,11 @@ class AbstractRoot(ScalarFunction):
 
     @abstractmethod
     def bend(self, t: Values) -> Values:
-        """The root of the relative curvature."""
+        """Return the root of the relative curvature."""
 
     @abstractmethod
     def first_end(self, error: float) -> float:
-        """Where a chord from 0 may end that is to have this relative error."""
+        """Return the end of the chord from 0 whose relative error is `error`."""
 
 
 @dataclass(frozen=True)
@@ -448,18 +448,18 @@ class ReciprocalDeviation(AbstractRoot):
 
 @lru_cache
 def reciprocal_root(eps: float) -> ReciprocalRoot:
-    """The function for this `eps`, which stands in its name."""
+    """Return the function with this `eps`; its name contains it."""
     return ReciprocalRoot(f"{PREFIX}{eps!r}", eps)
 
 
 @lru_cache
 def reciprocal_deviation(eps: float) -> ReciprocalDeviation:
-    """The function for this `eps`, which stands in its name."""
+    """Return the function with this `eps`; its name contains it."""
     return ReciprocalDeviation(f"{NORM_PREFIX}{eps!r}", eps)
 
 
 def root_named(name: str) -> AbstractRoot | None:
-    """The reciprocal root called `name`, if it is one."""
+    """Return the reciprocal root called `name`, if it is one."""
     for prefix, root in ((PREFIX, reciprocal_root), (NORM_PREFIX, reciprocal_deviation)):
         if name.startswith(prefix):
             eps = _number(name.removeprefix(prefix))

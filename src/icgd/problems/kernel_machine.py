@@ -68,7 +68,7 @@ class Kernel:
     """What a user states of a kernel of their own; see `register_kernel`."""
 
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
-        """The kernel of every pair."""
+        """Return the kernel of every pair."""
         values = self.function(left, right)
         if not self.is_own:
             return values
@@ -94,7 +94,7 @@ class Kernel:
         return values
 
     def stated(self, what: str, radius: float) -> float:
-        """The constant called `what` for points of at most this norm; infinite if none is known."""
+        """Return the constant `what` for points of at most this norm; infinity if unknown."""
         constant: Constant | None = getattr(self, what)
         if constant is None:
             return inf
@@ -119,7 +119,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _distance(left: Tensor, right: Tensor) -> Tensor:
-    """The Euclidean distance, from differences: it is exactly 0 between equal points."""
+    """Return the Euclidean distance, from differences: it is exactly 0 between equal points."""
     return torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
 
 
@@ -175,7 +175,7 @@ KERNELS = by_name(
 
 
 def kernel_named(name: str, shape: float | None = None) -> Kernel:
-    """The kernel called `name`; `shape` is the smoothness of matern, the degree of polynomial."""
+    """Return the kernel called `name`; `shape` is the smoothness of matern or the degree."""
     kernel = named("kernel", name, KERNELS)
     if shape is None:
         return kernel
@@ -260,7 +260,7 @@ def register_kernel(
 
 
 def _constant(what: str, value: Any) -> Constant | None:
-    """What is stated, if it is a number that is not negative, or a function."""
+    """Check a stated constant: a number from 0 on, or a function of the radius."""
     return value if value is None or callable(value) else not_negative(what, value)
 
 
@@ -283,7 +283,7 @@ def as_rows(name: str, matrix: object) -> Rows:
 
 
 def unit_rows(factor: float, width: int) -> Rows:
-    """The matrix factor * I as plain data."""
+    """Return the matrix factor * I as plain data."""
     return tuple(tuple(factor * (i == j) for j in range(width)) for i in range(width))
 
 
@@ -342,7 +342,7 @@ class KernelHead:
                 )
 
     def __repr__(self) -> str:
-        """The head without the numbers of its matrices."""
+        """Return the head without the numbers of its matrices."""
         shape = "" if self.shape is None else f"[{self.shape:g}]"
         maps = {"G": self.transform, "H": self.key_transform}
         sizes = [f", {name} {len(m)} x {len(m[0])}" for name, m in maps.items() if m is not None]
@@ -396,7 +396,7 @@ class KernelHead:
         return self.weight * self.function.matrix(self.moved(left), self.keys.moved(right))
 
     def moved(self, points: Points) -> Tensor:
-        """Every point u as G u.
+        """Return every point u as G u.
 
         Args:
             points: points (..., n, d).
@@ -466,7 +466,7 @@ class KernelMachine:
                         )
 
     def in_words(self) -> str:
-        """The machine in a few words, such as "function of 3 inputs, rbf kernel".
+        """Return the machine in a few words, such as "function of 3 inputs, rbf kernel".
 
         Returns:
             The words.
@@ -490,7 +490,7 @@ class KernelMachine:
         return all(head.is_positive for head in self.heads)
 
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
-        """The machine's kernel of every pair.
+        """Return the machine's kernel of every pair.
 
         Args:
             left: points (..., i, d).
@@ -533,7 +533,7 @@ class KernelMachine:
                 )
 
     def gram(self, points: Points) -> KernelMatrix:
-        """The kernel of every pair of `points`, if it is finite and as symmetric as it claims.
+        """Return the kernel of every pair of `points`, checked to be finite and symmetric.
 
         Args:
             points: points (..., n, d).
@@ -573,5 +573,5 @@ class KernelMachine:
 
 
 def sum_of_heads(heads: tuple[KernelHead, ...], left: Points, right: OtherPoints) -> KernelMatrix:
-    """The sum of the heads' kernels of every pair."""
+    """Return the sum of the heads' kernels of every pair."""
     return reduce(torch.add, (head.matrix(left, right) for head in heads))

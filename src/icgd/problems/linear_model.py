@@ -55,7 +55,7 @@ class Link:
         return self.potential(score) - label * score
 
     def slopes(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
-        """Least and largest slope of mu on [low, high], whose ends may be infinite."""
+        """Return least and largest slope of mu on [low, high], whose ends may be infinite."""
         return self.mean.derivative().bounds(low, high)
 
     @property
@@ -89,7 +89,7 @@ def _dilogarithm(t: Tensor) -> Tensor:
 
 
 def _softplus_integral(z: Tensor) -> Tensor:
-    """The integral of softplus from -infinity; softplus(z) = z + softplus(-z) mirrors it at 0."""
+    """Integrate softplus from -infinity; softplus(z) = z + softplus(-z) mirrors it at 0."""
     below = _dilogarithm(torch.log1p(torch.exp(-z.abs())))
     return torch.where(z > 0, pi**2 / 6 + z * z / 2 - below, below)
 
@@ -122,7 +122,7 @@ LINKS = by_name(
 
 
 def link_named(name: str) -> Link:
-    """The link called `name`."""
+    """Return the link called `name`."""
     return named("link", name, LINKS)
 
 
@@ -170,7 +170,7 @@ class LinearModel:
             )
 
     def in_words(self) -> str:
-        """The model in a few words, such as "linear model of 3 inputs, logistic link".
+        """Return the model in a few words, such as "linear model of 3 inputs, logistic link".
 
         Returns:
             The words.
@@ -199,7 +199,7 @@ class LinearModel:
         return link_named(self.link)
 
     def loss_scale(self, n_examples: int) -> float:
-        """What multiplies the sum of the examples' losses in the risk.
+        """Return the factor of the sum of losses in the risk.
 
         Args:
             n_examples: the number of examples.

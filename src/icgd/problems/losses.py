@@ -104,7 +104,7 @@ LOSSES = by_name(SQUARED, LOGISTIC, HUBER, CROSS_ENTROPY)
 
 
 def loss_named(name: str) -> Loss:
-    """The loss called `name`."""
+    """Return the loss called `name`."""
     if isinstance(name, str) and name.startswith(SMOOTH_L1):
         with suppress(ValueError, SettingError):
             return smooth_l1(float(name.removeprefix(SMOOTH_L1)))

@@ -129,7 +129,7 @@ class MLP:
         return first, last
 
     def in_words(self) -> str:
-        """The network in a few words, such as "3-4-1 tanh network with biases".
+        """Return the network in a few words, such as "3-4-1 tanh network with biases".
 
         Returns:
             The words.
@@ -156,7 +156,7 @@ class MLP:
         return not self.shortcuts and not self.norms
 
     def sources(self, layer: int) -> tuple[int, ...]:
-        """The layers whose outputs are added to those of `layer`.
+        """Return the layers that a shortcut to `layer` starts from.
 
         Args:
             layer: the number of the layer.
@@ -172,7 +172,7 @@ class MLP:
         return tuple(first for first, last in self.shortcuts if last == layer)
 
     def ends(self, layer: int) -> tuple[int, ...]:
-        """The layers to whose outputs those of `layer` are added.
+        """Return the layers that a shortcut from `layer` ends in.
 
         Args:
             layer: the number of the layer, 0 for the input.
@@ -214,7 +214,7 @@ class MLP:
         return sum(rows * columns for rows, columns in self.matrix_shapes)
 
     def layer_activation(self, layer: int) -> Activation:
-        """The activation of `layer`, counted from 1 as in the papers.
+        """Return the activation of `layer`, counted from 1 as in the papers.
 
         Args:
             layer: the number of the layer.
@@ -255,7 +255,7 @@ class MLP:
         ]
 
     def layer_inputs(self, outputs: Values) -> Values:
-        """What a layer's matrix multiplies: the outputs before it, and the constant 1 if needed.
+        """Return the inputs of a layer's matrix: the outputs before it, and a 1 for biases.
 
         Args:
             outputs: the outputs of the layer before (..., width).

@@ -63,7 +63,7 @@ class Rule:
     def applied(
         self, weights: Parameters, gradient: Parameters, state: Mapping[str, Parameters]
     ) -> tuple[Parameters, dict[str, Parameters]]:
-        """The weights after the step, before they are clipped, and the new state."""
+        """Return the weights after the step, before they are clipped, and the new state."""
         gradient = gradient + self.decay * weights if self.decay else gradient
         known: dict[str, Tensor] = {WEIGHTS: weights, GRADIENT: gradient, **state}
         if self.root is not None:
@@ -95,7 +95,7 @@ class Rule:
 
 
 def evaluated(terms: Sum, known: Mapping[str, Tensor]) -> Tensor:
-    """The sum of coefficients times quantities."""
+    """Evaluate a sum of coefficients times quantities."""
     total = torch.zeros_like(known[WEIGHTS])
     for name, factor in terms.items():
         total = total + factor * known[name]
@@ -133,7 +133,7 @@ class AbstractGradientStep(ABC):
 
     @abstractmethod
     def rule(self, step: int) -> Rule:
-        """What a step does to weights, gradient and state, entry by entry.
+        """Return the rule that a step applies to weights, gradient and state.
 
         Args:
             step: the number of the step, counted from 0.
@@ -149,7 +149,7 @@ class AbstractGradientStep(ABC):
 
     @abstractmethod
     def name_in_words(self) -> str:
-        """What kind of steps they are.
+        """Name the kind of steps.
 
         Returns:
             The words.
@@ -176,7 +176,7 @@ class AbstractGradientStep(ABC):
         return self.state if self.average is None else (*self.state, AVERAGE)
 
     def kept_of_average(self, step: int) -> float:
-        """How much of the average a step keeps; the first one begins it anew.
+        """Return the share of the average that a step keeps; the first step starts it.
 
         Args:
             step: the number of the step, counted from 0.
@@ -209,7 +209,7 @@ class AbstractGradientStep(ABC):
         return False
 
     def in_words(self) -> str:
-        """The step in a few words, such as "gradient steps of 0.1, box 2, batches of 4".
+        """Return the step in a few words, such as "gradient steps of 0.1, box 2, batches of 4".
 
         Returns:
             The words.
@@ -225,7 +225,7 @@ class AbstractGradientStep(ABC):
         return f"{self.name_in_words()} of {span}, box {self.box:g}{batches}{averages}"
 
     def size_of(self, step: int) -> float:
-        """The step size of a step.
+        """Return the step size of a step.
 
         Args:
             step: the number of the step, counted from 0.
@@ -261,7 +261,7 @@ class AbstractGradientStep(ABC):
             )
 
     def examples_of(self, step: int, n_examples: int) -> tuple[int, ...]:
-        """The examples of a step, counted from 0.
+        """Return the examples of a step, counted from 0.
 
         Args:
             step: the number of the step, counted from 0.
@@ -315,7 +315,7 @@ class GradientStep(AbstractGradientStep):
 
 
 def span_in_words(schedule: float | tuple[float, ...]) -> str:
-    """One number, or the least and the largest of a schedule."""
+    """Format one number, or the least and the largest of a schedule."""
     numbers = schedule if isinstance(schedule, tuple) else (schedule,)
     least, largest = min(numbers), max(numbers)
     return f"{least:g} to {largest:g}" if least < largest else f"{least:g}"

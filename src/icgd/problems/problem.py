@@ -161,7 +161,7 @@ class Problem:
         return instance("oracle", self.oracle, LinearOracle)
 
     def facts(self) -> dict[str, str]:
-        """What it shows of itself in a line or in a notebook.
+        """Return what its repr and a notebook show.
 
         Returns:
             A text for each name.
@@ -218,7 +218,7 @@ class Problem:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Problem:
-        """The problem that `to_data` described.
+        """Return the problem that `to_data` described.
 
         Args:
             data: the dictionary.

@@ -68,7 +68,7 @@ def require_minimiser(model: LinearModel, update: ProximalStep, x: Inputs, y: La
 
 
 def separation(model: LinearModel, update: ProximalStep, x: Inputs, y: Labels) -> Separation | None:
-    """A direction in which one task's objective has no minimum, if there is one.
+    """Return a direction in which one task's objective has no minimum, if there is one.
 
     A penalty holds every coefficient but the intercept. Costs O(n d) a turn of the least squares.
     """
@@ -90,7 +90,7 @@ def separation(model: LinearModel, update: ProximalStep, x: Inputs, y: Labels) -
 
 
 def _lengths(rows: Tensor) -> Tensor:
-    """The length of every row, 1 if it is 0."""
+    """Return the length of every row, 1 if it is 0."""
     lengths = rows.norm(dim=-1)
     return torch.where(lengths > 0, lengths, torch.ones_like(lengths))
 

@@ -65,7 +65,7 @@ class Accelerated:
     nesterov: bool
 
     def momentum_of(self, step: int) -> float:
-        """The momentum of a step.
+        """Return the momentum of a step.
 
         Args:
             step: the number of the step, counted from 0.
@@ -82,7 +82,7 @@ class Accelerated:
         return share or 0.0
 
     def lookahead_of(self, step: int) -> float:
-        """How much of the last change is added before the gradient is taken.
+        """Return how much of the last change is added before the gradient is taken.
 
         Args:
             step: the number of the step, counted from 0.
@@ -208,7 +208,7 @@ class FunctionalStep(Accelerated):
             raise SettingError("nesterov has no effect without momentum; give both or neither.")
 
     def in_words(self) -> str:
-        """The step in a few words, such as "functional steps of 0.1, noise 0.3".
+        """Return the step in a few words, such as "functional steps of 0.1, noise 0.3".
 
         Returns:
             The words.
@@ -288,7 +288,7 @@ class FunctionalStep(Accelerated):
             self.machine_of(step, machine)  # it checks its heads
 
     def size_of(self, step: int) -> float:
-        """The step size of a step, counted from 0.
+        """Return the step size of a step, counted from 0.
 
         Args:
             step: the number of the step.
@@ -304,7 +304,7 @@ class FunctionalStep(Accelerated):
         return self.step_size[step] if isinstance(self.step_size, tuple) else self.step_size
 
     def machine_of(self, step: int, machine: KernelMachine) -> KernelMachine:
-        """The machine with the kernel of a step, counted from 0.
+        """Return the machine with the kernel of a step, counted from 0.
 
         Args:
             step: the number of the step.
@@ -325,7 +325,7 @@ class FunctionalStep(Accelerated):
         return KernelMachine(machine.input_width, self.heads[step], machine.output_width)
 
     def transform_of(self, step: int, width: int) -> Rows | None:
-        """The matrix A of a step, counted from 0.
+        """Return the matrix A of a step, counted from 0.
 
         Args:
             step: the number of the step.
@@ -360,7 +360,7 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
 
 
 def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
-    """The heads of every step; a step with one head may give it alone."""
+    """Return the heads of every step; a step with one head may give it alone."""
     found = tuple(
         tuple(entries(step)) if is_row(step) else (step,)
         for step in (entries(steps) if is_row(steps) else [steps])
@@ -375,7 +375,7 @@ MOST_CHEBYSHEV_STEPS = 10**4
 
 
 def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
-    """The step sizes that shrink the error most for a kernel with eigenvalues in [low, high].
+    """Return the step sizes that shrink the error most for eigenvalues in [low, high].
 
     They are the inverses of the Chebyshev points, in an order in which no partial product grows
     large (Leja's), so that rounding stays small.
@@ -420,7 +420,7 @@ def _in_leja_order(points: Sequence[float]) -> list[float]:
 
 
 def best_constant_step(low: float, high: float) -> float:
-    """The constant step size that shrinks the error most: 2 / (low + high)."""
+    """Return the constant step size that shrinks the error most: 2 / (low + high)."""
     require_regular(low, high)
     return 2 / (low + high)
 
@@ -518,10 +518,10 @@ def nesterov(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
 
 
 def chebyshev_momentum(low: float, high: float, n_steps: int, noise: float = 0.0) -> FunctionalStep:
-    """The Chebyshev polynomials by their recurrence, which is heavy ball with numbers that vary.
+    """Follow the recurrence of the Chebyshev polynomials: heavy ball with varying numbers.
 
-    It leaves after every step what `chebyshev_steps` leave after their last, because all Chebyshev
-    polynomials are met on the way; and nothing grows in between.
+    After every step the error is what `chebyshev_steps` leave after their last one, because the
+    recurrence passes through all Chebyshev polynomials; nothing grows in between.
 
     Args:
         low: the smallest eigenvalue of the kernel on the examples, with the noise.
@@ -627,7 +627,7 @@ class ProximalStep(Accelerated):
             raise SettingError("nesterov has no effect without momentum; give both or neither.")
 
     def in_words(self) -> str:
-        """The step in a few words, such as "proximal steps of 0.3, l2 0.1, box 1".
+        """Return the step in a few words, such as "proximal steps of 0.3, l2 0.1, box 1".
 
         Returns:
             The words.

@@ -50,7 +50,7 @@ def _hex(rows: Rows | None) -> list[list[str]]:
 
 
 def _described(head: KernelHead, width: int) -> dict[str, Any]:
-    """A head in the words of a certificate: nothing is left to a default."""
+    """Describe a head for a certificate, defaults included."""
     if head.function.is_own:
         raise SettingError(
             f"The kernel {brief(head.kernel)} is a function of your own, which no rigorous proof "
@@ -88,12 +88,12 @@ class FunctionOracle(AbstractOracle):
         return ()
 
     def require_labels(self, y: Labels) -> None:
-        """The squared loss takes every label."""
+        """Accept every label, as the squared loss does."""
 
     def initial(
         self, x: Inputs, queries: Queries, *, given: Any = None, seed: int | None = None
     ) -> Parameters:
-        """The function 0 at all tokens, which may also be given."""
+        """Return the function 0 at all tokens, the only one that may be given."""
         n_values = (x.shape[-2] + queries.shape[-2]) * self.target.output_width
         start = self.own_start((*x.shape[:-2], n_values), seed).to(x.device)
         if given is not None:
@@ -108,7 +108,7 @@ class FunctionOracle(AbstractOracle):
         return torch.zeros(batch, dtype=torch.float64)
 
     def kernels(self, task: Task) -> Iterator[KernelMatrix]:
-        """The kernel of every token (row) and example in each step, noise included, without end."""
+        """Yield the kernel of all tokens (rows) and examples for each step, noise included."""
         points, n_examples = task.points, task.n_examples
         itself = self.update.noise * torch.eye(task.n_tokens, n_examples).to(points)
         for number in count():
@@ -122,12 +122,12 @@ class FunctionOracle(AbstractOracle):
                 points = points + kernel @ examples @ as_matrix(transform, points).mT
 
     def exact_step(self, task: Task) -> ExactStep:
-        """A step that starts from rest: momentum has nothing to keep."""
+        """Return a step that starts from rest: momentum has nothing to keep."""
         resumed = self._resumed_step(task)
         return lambda values, number: resumed(values, values, number)
 
     def stepped(self, task: Task, history: History) -> Tensor:
-        """One exact step from each entry of a run but its last; momentum keeps its last change."""
+        """Take one exact step from each entry but the last, with the run's own last change."""
         return stepped(self._resumed_step(task), history)
 
     def _resumed_step(self, task: Task) -> ResumedStep:
@@ -168,7 +168,7 @@ class FunctionOracle(AbstractOracle):
         }
 
     def train(self, task: Task, n_steps: int) -> History:
-        """The function's values at all tokens before the first step and after every step."""
+        """Return the function's values at all tokens before the first step and after every step."""
         if self.update.changes_kernel:
             return trained(self._resumed_step(task), task.initial.double(), n_steps)
         y, update = task.y.double(), self.update
@@ -185,7 +185,7 @@ class FunctionOracle(AbstractOracle):
         return torch.stack(history, dim=-3).flatten(-2)
 
     def limit(self, task: Task) -> Labels:
-        """What the function tends to at the queries: k_q (K + noise I)^-1 y, the kernel regression.
+        """Return the limit at the queries: k_q (K + noise I)^-1 y, the kernel regression.
 
         Where the kernel matrix is singular it is the pseudo-inverse: descent from 0 never leaves
         its range.
@@ -206,7 +206,7 @@ class FunctionOracle(AbstractOracle):
         return self.target.matrix(queries, examples) @ refined
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
-        """The function's values at the queries, out of those at all tokens."""
+        """Return the function's values at the queries, out of those at all tokens."""
         values: Tensor = weights.unflatten(-1, (task.n_tokens, task.y.shape[-1]))
         return values[..., task.n_examples :, :]
 
@@ -221,13 +221,13 @@ class FunctionOracle(AbstractOracle):
         return "half the mean squared loss of all examples"
 
     def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
-        """The function's values at the examples and at the queries: it has no weights."""
+        """Return the function's values at the examples and at the queries: it has no weights."""
         values: Tensor = weights.unflatten(-1, (task.n_tokens, task.y.shape[-1]))
         examples, queries = values.split((task.n_examples, task.n_queries), dim=-2)
         return {"at_examples": examples, "at_queries": queries}
 
     def require_end(self, task: Task) -> None:
-        """A function takes all its steps."""
+        """Refuse: a function takes all its steps."""
         raise SettingError(
             "stop_below is for runs that train weights; a function takes all its steps. Leave it "
             "out."

@@ -45,7 +45,7 @@ INTERCEPT = "(intercept)"
 
 
 def soft_threshold(values: Tensor, threshold: Tensor) -> Tensor:
-    """Every value moved towards 0 by its threshold, and no further."""
+    """Move every value towards 0 by its threshold, and no further."""
     return torch.relu(values - threshold) - torch.relu(-values - threshold)
 
 
@@ -89,7 +89,7 @@ class LinearOracle(AbstractOracle):
         return self.target.design(x) @ weights.double().unsqueeze(-1)
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
-        """The expected labels mu(<w, x>)."""
+        """Return the expected labels mu(<w, x>)."""
         return self.target.link_function.mean(self.scores(weights, task.queries))
 
     def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
@@ -105,7 +105,7 @@ class LinearOracle(AbstractOracle):
         return f"{self.target.reduction} over all examples of {link}{formula}"
 
     def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
-        """The coefficients, and the intercept if there is one."""
+        """Return the coefficients, and the intercept if there is one."""
         width = self.target.input_width
         found = {"coefficients": weights[..., :width]}
         return found | ({"intercept": weights[..., width]} if self.target.intercept else {})
@@ -122,14 +122,14 @@ class LinearOracle(AbstractOracle):
         return "(z - y)^2 / 2 less y^2 / 2" if self.target.link == "identity" else None
 
     def gradient(self, task: Task, weights: Parameters) -> Parameters:
-        """The gradient of L(w) + (l2 / 2) |w|_2^2, the smooth part of the objective."""
+        """Return the gradient of L(w) + (l2 / 2) |w|_2^2, the smooth part of the objective."""
         weights, design = weights.double(), self.target.design(task.x)
         left = self.target.link_function.mean(self.scores(weights, task.x)) - task.y.double()
         slope = (design.mT @ left).squeeze(-1) * self.target.loss_scale(task.n_examples)
         return slope + self.update.l2 * self.target.penalised(slope) * weights
 
     def exact_step(self, task: Task) -> ExactStep:
-        """A step that starts from rest: momentum has nothing to keep."""
+        """Return a step that starts from rest: momentum has nothing to keep."""
         resumed = self._resumed_step(task)
         return lambda weights, number: resumed(weights, weights, number)
 

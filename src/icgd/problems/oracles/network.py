@@ -73,14 +73,14 @@ def forward(target: MLP, parameters: Parameters, x: Inputs) -> Forward:
 
 
 def predict(target: MLP, parameters: Parameters, x: Inputs) -> Labels:
-    """The network's output."""
+    """Return the network's output."""
     return forward(target, parameters, x).outputs[-1]
 
 
 def gradient(
     target: MLP, loss: Loss, weights: Parameters, x: Inputs, y: Labels, rates: Rates | None = None
 ) -> Parameters:
-    """The gradient of the risk on these examples; `rates` multiply what each of them adds to it."""
+    """Return the gradient of the risk on these examples, each times its rate if any."""
     matrices = target.matrices(weights)
     states = forward(target, weights, x)
     slope = loss.slope(states.outputs[-1], y)
@@ -133,11 +133,11 @@ class NetworkOracle(AbstractOracle):
         return self.target.matrix_shapes * (1 + len(self.update.remembered))
 
     def weights_of(self, trained: Tensor) -> Tensor:
-        """The weights without what the optimiser remembers."""
+        """Return the weights without the state of the optimiser."""
         return trained[..., : self.target.n_parameters]
 
     def _split(self, trained: Tensor) -> dict[str, Tensor]:
-        """The weights, each part of the optimiser's state and the average of the weights."""
+        """Split into the weights, each part of the state, and the average of the weights."""
         parts = trained.split(self.target.n_parameters, dim=-1)
         return dict(zip((WEIGHTS, *self.update.remembered), parts, strict=True))
 
@@ -229,7 +229,7 @@ class NetworkOracle(AbstractOracle):
         return self.update.examples_of(number, n_examples)
 
     def examples(self, task: Task, number: int) -> Task:
-        """The task with the examples that a step uses: all of them, or its batch."""
+        """Return the task with the examples that a step uses: all of them, or its batch."""
         if self.update.batch_size is None:
             return task
         rows = list(self.examples_of(number, task.n_examples))
@@ -303,7 +303,7 @@ class NetworkOracle(AbstractOracle):
         return torch.cat(after, dim=-2)
 
     def gradient(self, task: Task, weights: Parameters, number: int = 0) -> Parameters:
-        """The gradient of the risk on the examples of a step, as the update scales it."""
+        """Return the gradient of the risk on the examples of a step, as the update scales it."""
         used, weights = self.examples(task, number), self.weights_of(weights).double()
         x, y, loss = used.x.double(), used.y.double(), loss_named(self.loss)
         rates = None if used.rates is None else used.rates.double()
