@@ -15,7 +15,6 @@ counts as left.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import singledispatch
 from math import ceil, inf, log, sqrt
 from typing import Any
 
@@ -30,6 +29,7 @@ from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.oracles.network import NetworkOracle
 from icgd.problems.oracles.oracle import AbstractOracle
 from icgd.problems.problem import Problem
+from icgd.problems.settings import instance
 from icgd.problems.spectrum import (
     Curvature,
     Scores,
@@ -74,10 +74,13 @@ class Convergence:
         return " ".join((f"{done} after {self.n_steps:,} steps: {share}.", *self.remedies))
 
 
-@singledispatch
 def convergence(oracle: AbstractOracle, task: Task, history: History) -> Convergence:
     """Measure how far the run `history` is from its end; of several tasks, the furthest."""
-    raise NotImplementedError(type(oracle).__name__)
+    if isinstance(oracle, LinearOracle):
+        return _of_linear(oracle, task, history)
+    if isinstance(oracle, NetworkOracle):
+        return _of_network(oracle, task, history)
+    return _of_function(instance("oracle", oracle, FunctionOracle), task, history)
 
 
 def steps_text(number: float) -> str:
@@ -85,7 +88,6 @@ def steps_text(number: float) -> str:
     return f"{float(f'{number:.2g}'):,.0f}"
 
 
-@convergence.register
 def _of_linear(oracle: LinearOracle, task: Task, history: History) -> Convergence:
     if task.batch:
         pairs = zip(task.x, task.y, task.queries, history, strict=True)
@@ -164,7 +166,6 @@ def _extremes(matrix: Tensor) -> Curvature:
     return Curvature(float(curved[0]), float(curved[-1]))
 
 
-@convergence.register
 def _of_network(oracle: NetworkOracle, task: Task, history: History) -> Convergence:
     n_steps, what = history.shape[-2] - 1, "the loss that the run began with"
     if n_steps == 0:
@@ -189,7 +190,6 @@ def _of_network(oracle: NetworkOracle, task: Task, history: History) -> Converge
     return replace(found, more_steps=float(ceil(more)), remedies=(remedy,))
 
 
-@convergence.register
 def _of_function(oracle: FunctionOracle, task: Task, history: History) -> Convergence:
     first, last = (oracle.risk(task, history[..., end, :]) for end in (0, -1))
     left = float((last / first).sqrt().nan_to_num(0.0).max())

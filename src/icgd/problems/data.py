@@ -311,8 +311,7 @@ def as_task(
     require_within("X", x, domain.x, "domain.x", columns)
     require_within("y", y, domain.y, "domain.y")
     require_within("queries", queries, domain.x, "domain.x", columns)
-    oracle.require_initial(weights, kind)
-    oracle.require_examples(x.shape[-2])
+    oracle.require_start(weights, x.shape[-2], kind)
     rates = _rates(domain.rate, rates, x)
     device = x.device
     return Task(

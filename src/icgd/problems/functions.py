@@ -349,13 +349,19 @@ def class_function_named(name: str) -> CappedExponential | Reciprocal | None:
     """Return the capped exponential or the reciprocal called `name`, if it is one."""
     if name == RECIPROCAL.name:
         return RECIPROCAL
-    if not name.startswith(CAPPED):
+    cap = _number_after(CAPPED, name)
+    return None if cap is None else capped_exponential(cap)
+
+
+def _number_after(prefix: str, name: str) -> float | None:
+    """Return the positive number that follows `prefix` in `name`, if there is one."""
+    if not name.startswith(prefix):
         return None
     try:
-        cap = float(name.removeprefix(CAPPED))
+        number = float(name.removeprefix(prefix))
     except ValueError:
         return None
-    return capped_exponential(cap) if 0 < cap < inf else None
+    return number if 0 < number < inf else None
 
 
 # The reciprocal roots by which Adam, RMSprop and layer norms divide.
@@ -461,14 +467,6 @@ def reciprocal_deviation(eps: float) -> ReciprocalDeviation:
 def root_named(name: str) -> AbstractRoot | None:
     """Return the reciprocal root called `name`, if it is one."""
     for prefix, root in ((PREFIX, reciprocal_root), (NORM_PREFIX, reciprocal_deviation)):
-        if name.startswith(prefix):
-            eps = _number(name.removeprefix(prefix))
-            return root(eps) if 0 < eps < inf else None
+        if (eps := _number_after(prefix, name)) is not None:
+            return root(eps)
     return None
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0

@@ -81,17 +81,15 @@ class Rule:
         Weight decay is part of the gradient, and the new state is put into the weights. What is
         named does not depend on numbers: a coefficient may be 0 in one step and not in the next.
         """
-        state = {name: self._with_decay(terms) for name, terms in self.state.items()}
+        moved, state = dict(self.weights), {name: dict(s) for name, s in self.state.items()}
+        for terms in (moved, *state.values()):
+            if self.decay and GRADIENT in terms:
+                terms[WEIGHTS] = terms.get(WEIGHTS, 0.0) + self.decay * terms[GRADIENT]
         weights: dict[str, float] = {}
-        for quantity, factor in self._with_decay(self.weights).items():
+        for quantity, factor in moved.items():
             for inner, share in state.get(quantity, {quantity: 1.0}).items():
                 weights[inner] = weights.get(inner, 0.0) + factor * share
         return {WEIGHTS: weights, **state}
-
-    def _with_decay(self, terms: Sum) -> dict[str, float]:
-        if not self.decay or GRADIENT not in terms:
-            return dict(terms)
-        return {**terms, WEIGHTS: terms.get(WEIGHTS, 0.0) + self.decay * terms[GRADIENT]}
 
 
 def evaluated(terms: Sum, known: Mapping[str, Tensor]) -> Tensor:

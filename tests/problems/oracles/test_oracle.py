@@ -135,18 +135,13 @@ def test_a_function_starts_from_0_alone(given):
         task_of(FUNCTION, initial=given)
 
 
-def test_labels_and_batches_are_checked_by_their_oracle():
+def test_labels_are_checked_by_their_oracle():
     logistic = replace(NETWORK, loss="logistic")
     with pytest.raises(DataError, match=r"y\[1, 0\] is 1.5; the logistic loss needs labels"):
         logistic.oracle.require_labels(torch.tensor([[0.5], [1.5]]))
     counts = replace(LINEAR, target=LinearModel(3, "poisson"))
     with pytest.raises(DataError, match=r"y\[0, 0\] is -1; the poisson link needs labels of"):
         counts.oracle.require_labels(torch.tensor([[-1.0]]))
-    batches = replace(NETWORK, update=GradientStep(0.1, 3.0, batch_size=4))
-    with pytest.raises(DataError, match="X has 3 examples, fewer than batch_size=4"):
-        batches.oracle.require_examples(3)
-    for problem in (batches, LINEAR, FUNCTION):
-        problem.oracle.require_examples(4)
 
 
 def test_a_step_uses_all_examples_or_its_batch():

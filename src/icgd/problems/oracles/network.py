@@ -141,15 +141,15 @@ class NetworkOracle(AbstractOracle):
         parts = trained.split(self.target.n_parameters, dim=-1)
         return dict(zip((WEIGHTS, *self.update.remembered), parts, strict=True))
 
-    def require_initial(self, trained: Tensor, dtype: torch.dtype) -> None:
-        """The box bounds weights and their average.
+    def require_start(self, trained: Tensor, n_examples: int, dtype: torch.dtype) -> None:
+        """Check weights and their average against the box, the state, and the batch size.
 
         A mean of squares is not negative; all else of the state must leave a weight some digits
         when a step along it is added.
         """
         parts, n_weights = self._split(trained), self.target.n_parameters
         bounded = [part * (name not in self.update.state) for name, part in parts.items()]
-        super().require_initial(torch.cat(bounded, dim=-1), dtype)
+        super().require_start(torch.cat(bounded, dim=-1), n_examples, dtype)
         sizes = self.update.step_size
         size = max(sizes) if isinstance(sizes, tuple) else sizes
         largest = self.update.box / torch.finfo(dtype).eps / size if size else inf
@@ -166,6 +166,12 @@ class NetworkOracle(AbstractOracle):
                     f"{name.replace('_', ' ')}, {why}. Give another one, or weights alone: the "
                     "optimiser then starts from 0."
                 )
+        batch = self.update.batch_size
+        if batch is not None and batch > n_examples:
+            raise DataError(
+                f"X has {n_examples} examples, fewer than batch_size={batch} that a step takes. "
+                f"Give at least {batch}, or a smaller batch_size."
+            )
 
     def starts_fresh(self, trained: Tensor) -> bool:
         parts = self._split(trained)
@@ -209,14 +215,6 @@ class NetworkOracle(AbstractOracle):
                     f"{self.loss} loss needs shares that add up to 1, such as a 1 for the class "
                     "and 0 for all others."
                 )
-
-    def require_examples(self, n_examples: int) -> None:
-        size = self.update.batch_size
-        if size is not None and size > n_examples:
-            raise DataError(
-                f"X has {n_examples} examples, fewer than batch_size={size} that a step takes. "
-                f"Give at least {size}, or a smaller batch_size."
-            )
 
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
         if self.start is not None and seed is None:

@@ -73,10 +73,6 @@ class AbstractOracle(ABC):
     def require_labels(self, y: Labels) -> None:
         """Raise `DataError` unless every label suits the loss."""
 
-    def require_examples(self, n_examples: int) -> None:
-        """Raise `DataError` if a step needs more examples than there are."""
-        return None
-
     def initial(
         self, x: Inputs, queries: Queries, *, given: Any = None, seed: int | None = None
     ) -> Parameters:
@@ -98,8 +94,8 @@ class AbstractOracle(ABC):
         """Weights with what an optimiser remembers beside them, if these are weights alone."""
         return weights
 
-    def require_initial(self, trained: Tensor, dtype: torch.dtype) -> None:
-        """Raise an error if weights leave the box, or if the optimiser's state is of no use."""
+    def require_start(self, trained: Tensor, n_examples: int, dtype: torch.dtype) -> None:
+        """Raise an error unless a run of this precision can start from what is trained."""
         if self.update.box is not None:
             require_within("initial", trained, self.update.box, "box")
 
