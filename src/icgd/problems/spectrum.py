@@ -36,7 +36,7 @@ class Spectrum:
     @property
     def condition(self) -> float:
         """Largest over smallest."""
-        return self.high / self.low if self.low > 0 else float("inf")
+        return self.high / self.low if self.low > 0 else inf
 
 
 def spectrum(machine: KernelMachine, X: Any, noise: float = 0.0) -> Spectrum:
@@ -258,12 +258,17 @@ def eigenvalues(model: LinearModel, update: ProximalStep, design: Design, slopes
 
     They are infinite if an entry of it is beyond the range of numbers.
     """
-    scale = model.loss_scale(design.shape[-2])
-    hessian = scale * design.mT @ (slopes * design) + update.l2 * model.penalised(design).diag()
-    if not hessian.isfinite().all():
-        return torch.full_like(hessian[..., 0], inf)
-    values: Tensor = torch.linalg.eigvalsh(hessian)
+    curved = hessian(model, update, design, slopes)
+    if not curved.isfinite().all():
+        return torch.full_like(curved[..., 0], inf)
+    values: Tensor = torch.linalg.eigvalsh(curved)
     return values
+
+
+def hessian(model: LinearModel, update: ProximalStep, design: Design, slopes: Tensor) -> Tensor:
+    """Return H where the link has these slopes at the examples."""
+    scale = model.loss_scale(design.shape[-2])
+    return scale * design.mT @ (slopes * design) + update.l2 * model.penalised(design).diag()
 
 
 def step_size(
