@@ -36,7 +36,7 @@ def compiled_of(
     return icgd.compile(problem, n_steps=n_rounds, construction="cot-network")
 
 
-def task_for(compiled: icgd.Compiled) -> icgd.problems.task.Task:
+def task_for(compiled: icgd.Compiled) -> icgd.problems.data.Task:
     """An example for each round."""
     target = compiled.problem.target
     generator = torch.Generator().manual_seed(target.depth)

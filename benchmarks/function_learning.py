@@ -15,7 +15,7 @@ from torch import Tensor
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, INK, ORANGE, RED, Axes, Figure
 from icgd.pipeline import compile
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.problem import Problem
 from icgd.problems.spectrum import spectrum

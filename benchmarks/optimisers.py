@@ -13,9 +13,9 @@ from torch import Tensor
 
 import icgd
 from benchmarks.problems import problem_of, task_of
-from icgd.problems.catalog import reciprocal_root
+from icgd.problems.data import Task
+from icgd.problems.functions import reciprocal_root
 from icgd.problems.problem import Problem
-from icgd.problems.task import Task
 from icgd.reproductions.timing import interleaved_medians
 
 WIDTHS, N_EXAMPLES = (8, 64, 64, 1), 64

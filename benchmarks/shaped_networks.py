@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import icgd
 from icgd.compiled import Compiled
-from icgd.problems.catalog import reciprocal_deviation
+from icgd.problems.functions import reciprocal_deviation
 from icgd.problems.mlp import MLP
 from icgd.reproductions.timing import interleaved_medians, one_thread
 

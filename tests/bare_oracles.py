@@ -2,12 +2,11 @@
 
 from torch import Tensor
 
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, Task
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.oracles.linear import Descent, LinearOracle
 from icgd.problems.problem import Problem
 from icgd.problems.steps import ProximalStep
-from icgd.problems.task import Task
 
 
 def bare_task(x: Tensor, y: Tensor, initial: Tensor) -> Task:

@@ -10,8 +10,7 @@ from torch import Tensor
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.problems.activations import ACTIVATIONS
-from icgd.problems.data import as_task
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, Task, as_task
 from icgd.problems.functions import SmoothFunction
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.losses import LOSSES
@@ -19,7 +18,6 @@ from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.steps import FunctionalStep
-from icgd.problems.task import Task
 from icgd.program.stack import StackProgram
 
 

@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 from icgd.problems.convergence import sized_problem
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, Task
 from icgd.problems.linear_model import LINKS, LinearModel
 from icgd.problems.minimiser import minimise
 from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.problem import Problem
 from icgd.problems.steps import ProximalStep
-from icgd.problems.task import Task
 
 N_EXAMPLES, WIDTH = 12, 4
 

@@ -5,8 +5,8 @@ from torch import Tensor
 
 import icgd
 from icgd.compiled import Compiled
+from icgd.problems.data import Task
 from icgd.problems.linear_model import LINKS
-from icgd.problems.task import Task
 
 N_EXAMPLES, N_QUERIES, WIDTH = 6, 3, 3
 

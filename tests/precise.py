@@ -10,8 +10,8 @@ from math import inf
 from flint import arb, arb_mat, ctx, fmpq
 from torch import Tensor
 
+from icgd.problems.data import Task
 from icgd.problems.oracles.linear import LinearOracle
-from icgd.problems.task import Task
 
 BITS, N_NEWTON = 300, 14
 

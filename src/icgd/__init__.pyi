@@ -49,8 +49,9 @@ from icgd.pipeline import (
     verify as verify,
 )
 from icgd.problems.convergence import sized_problem as sized_problem
+from icgd.problems.data import Domain as Domain
+from icgd.problems.data import Task as Task
 from icgd.problems.data import as_task as as_task
-from icgd.problems.domain import Domain as Domain
 from icgd.problems.from_torch import from_torch as from_torch
 from icgd.problems.kernel_machine import (
     KernelHead as KernelHead,
@@ -104,7 +105,6 @@ from icgd.problems.steps import (
 from icgd.problems.steps import (
     newton_schulz as newton_schulz,
 )
-from icgd.problems.task import Task as Task
 
 __version__: str
 __all__: list[str]

@@ -35,10 +35,9 @@ from icgd.errors import (
 from icgd.facts import shown
 from icgd.layers import Transformer
 from icgd.memory import require_memory
-from icgd.problems.data import as_task, checked_task, dtype_named
+from icgd.problems.data import Task, as_task, checked_task, dtype_named
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, is_row, positive
-from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.check import beyond
 from icgd.program.program import AbstractProgram

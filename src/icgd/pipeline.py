@@ -19,9 +19,9 @@ from icgd.compiled import Compiled, run_checked
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import construction_for
 from icgd.errors import EstimateWarning, SettingError
+from icgd.problems.data import Task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import MOST_STEPS, count
-from icgd.problems.task import Task
 from icgd.tolerance import STEP, goal_of
 from icgd.torch_modes import own_modes
 from icgd.warn import warn

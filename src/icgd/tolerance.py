@@ -16,9 +16,9 @@ from icgd.certificates.network import at_end, near_kinks
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.errors import DataError, SettingError, ToleranceError, UnknownNameError
+from icgd.problems.data import Task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import positive
-from icgd.problems.task import Task
 from icgd.program.instructions import IDENTITY, SQUARE
 from icgd.program.program import AbstractProgram
 

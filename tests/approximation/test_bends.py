@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from icgd.approximation.ridge import by_bends, fit_bends, kinked_slope
-from icgd.problems.activations import LEAKY_RELU, UNIT_ACTIVATIONS, bending_activations
+from icgd.problems.activations import CLIP, LEAKY_RELU, UNIT_ACTIVATIONS, bending_activations
 from icgd.problems.functions import KinkedFunction
-from icgd.problems.losses import CLIP
 from icgd.program.functions import Band, RidgeSum, RidgeUnit
 from tests.approximation.yardsticks import evaluate
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from icgd.approximation.relu_sum import fit_exponential, fit_reciprocal
-from icgd.problems.catalog import RECIPROCAL, capped_exponential
+from icgd.problems.functions import RECIPROCAL, capped_exponential
 from tests.approximation.test_relu_sum import inside, values
 
 ERRORS = (2.0**-4, 2.0**-8, 2.0**-14)  # of which roots are powers of two

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from icgd.approximation.relu_sum import fit_relu_sum, narrow_ramp
 from icgd.errors import SettingError
-from icgd.problems.catalog import FUNCTIONS, function_named
+from icgd.problems.activations import FUNCTIONS, function_named
 from icgd.problems.functions import KinkedFunction, SmoothFunction, StepFunction
 from icgd.program.functions import ReluSum
 from tests.approximation.yardsticks import asymptotic_optimum

@@ -6,6 +6,8 @@ import torch
 from icgd.approximation import ridge as ridge_line
 from icgd.approximation.ridge import LARGEST_COEFFICIENT, SQUARE, fit_line, units_of
 from icgd.problems.activations import (
+    CLIP,
+    DOUBLE,
     IDENTITY_FUNCTION,
     LEAKY_RELU,
     RELU,
@@ -15,7 +17,6 @@ from icgd.problems.activations import (
     UNIT_ACTIVATIONS,
 )
 from icgd.problems.functions import ScalarFunction
-from icgd.problems.losses import CLIP, DOUBLE
 from icgd.program.functions import RidgeSum, RidgeUnit
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from icgd.approximation.relu_sum import fit_reciprocal_root, shifted
-from icgd.problems.catalog import RECIPROCAL, reciprocal_deviation, reciprocal_root
+from icgd.problems.functions import RECIPROCAL, reciprocal_deviation, reciprocal_root
 from tests.approximation.test_relu_sum import inside, values
 
 CASES = [(1e-1, 4.0, 1e-2), (1e-3, 100.0, 1e-4), (1e-8, 1e6, 1e-3), (10.0, 1e-3, 1e-4)]

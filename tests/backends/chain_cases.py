@@ -3,12 +3,10 @@
 import torch
 
 from icgd.constructions.cot_network import CotNetwork
-from icgd.problems.data import as_task
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, Task, as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.task import Task
 from icgd.program.chain import ChainProgram
 
 COT_NETWORK = CotNetwork()

@@ -14,9 +14,8 @@ from icgd.backends.causal import (
 from icgd.backends.dense import DenseBackend
 from icgd.backends.prompt import encode, read_parameters
 from icgd.errors import ProgramError
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, Task
 from icgd.problems.mlp import MLP
-from icgd.problems.task import Task
 from icgd.program.stack import StackProgram
 from tests.cases import CONSTRUCTIONS, Case, build, make_case
 

@@ -4,8 +4,7 @@ import torch
 from icgd.backends.chain import GENERATORS, run_chain
 from icgd.backends.run import RunOptions
 from icgd.errors import OverflowedRunError
-from icgd.problems.data import as_task
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem

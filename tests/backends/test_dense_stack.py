@@ -3,7 +3,7 @@ from functools import cache
 from icgd.backends.dense import DenseStack
 from icgd.backends.run import RunOptions
 from icgd.layers import Transformer
-from icgd.problems.task import Task
+from icgd.problems.data import Task
 from icgd.weights.lowering import lower_program
 from tests.backends.test_fused_stack import CASE
 from tests.cases import build

@@ -10,7 +10,7 @@ import torch
 import icgd
 from icgd.backends.run import AbstractExecutor, Kept, Run, RunOptions, drive
 from icgd.errors import InterruptedRunError, OverflowedRunError
-from icgd.problems.task import Task
+from icgd.problems.data import Task
 from tests.contracts.executor import Steps
 
 TASK = Task(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([1.0, 2.0]))

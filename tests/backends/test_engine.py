@@ -16,10 +16,8 @@ from icgd.backends.fused import Aside, FusedBackend, _Training
 from icgd.backends.operations import Units
 from icgd.backends.recorder import Recorder, Tokens, is_computed_as_such, recorded_steps
 from icgd.constructions.recursion import Recursion
-from icgd.problems.data import as_task
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, Task, as_task
 from icgd.problems.mlp import MLP
-from icgd.problems.task import Task
 from icgd.program.functions import ReluSum
 from tests import cases
 from tests.approximation.yardsticks import evaluate

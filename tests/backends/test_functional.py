@@ -6,7 +6,7 @@ import torch
 import icgd
 from icgd.backends.functional import FunctionDescent, recalled
 from icgd.backends.run import RunOptions
-from icgd.problems.task import Task
+from icgd.problems.data import Task
 from tests.cases import KERNEL_CASES
 from tests.contracts.executor import ExecutorContract
 

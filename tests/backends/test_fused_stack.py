@@ -4,7 +4,7 @@ import torch
 import icgd
 from icgd.backends.fused import STEPS_BETWEEN, FusedStack
 from icgd.backends.run import RunOptions
-from icgd.problems.task import Task
+from icgd.problems.data import Task
 from tests import cases
 from tests.cases import build
 from tests.contracts.backend import RELU_STACK

@@ -5,7 +5,7 @@ import torch
 
 from icgd.backends.run import PLAIN, Run, RunOptions, in_groups, joined, run_in_groups
 from icgd.errors import InterruptedRunError
-from icgd.problems.task import Task
+from icgd.problems.data import Task
 
 N_TASKS = 5
 BATCH = Task(*(torch.arange(5.0).double().view(5, 1, 1) for _ in range(3)), torch.zeros(5, 1))

@@ -14,7 +14,7 @@ from icgd.backends.look_up import (
     is_single_ramp,
     table_error,
 )
-from icgd.problems.catalog import FUNCTIONS, function_named
+from icgd.problems.activations import FUNCTIONS, function_named
 from icgd.problems.functions import SmoothFunction
 from icgd.program.functions import LatticeFunction, ReluSum
 

@@ -20,7 +20,7 @@ from icgd.certificates.enclosures import Arithmetic, Enclosure, ridge_error
 from icgd.certificates.intervals import ROOM, Interval
 from icgd.constructions.registry import construction_named
 from icgd.problems.activations import IDENTITY_FUNCTION, RELU, TANH
-from icgd.problems.catalog import capped_exponential
+from icgd.problems.functions import capped_exponential
 from icgd.problems.mlp import MLP
 from icgd.program.functions import Band, RidgeSum
 from icgd.program.instructions import (

@@ -14,7 +14,7 @@ from icgd.backends.registry import BACKENDS
 from icgd.certificates import enclosures
 from icgd.certificates.enclosures import Arithmetic, fit_error, uneven_response
 from icgd.certificates.intervals import Interval
-from icgd.problems.catalog import FUNCTIONS, function_named
+from icgd.problems.activations import FUNCTIONS, function_named
 from icgd.program.functions import LatticeFunction
 
 # Arithmetic and fits.

@@ -25,7 +25,7 @@ from icgd.certificates.network import (
     after_steps,
 )
 from icgd.constructions.registry import construction_named
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
 from icgd.program.layout import Role
 from icgd.program.network_instructions import Recombine

@@ -13,10 +13,10 @@ from icgd.certificates import balls as rigorous
 from icgd.certificates.balls import Trajectory, exact_data, rigorous_trajectory
 from icgd.errors import MissingExtraError, ProofError, SettingError
 from icgd.problems.activations import ACTIVATIONS
+from icgd.problems.data import Task
 from icgd.problems.kernel_machine import KERNELS
 from icgd.problems.linear_model import LINKS
 from icgd.problems.losses import LOSSES
-from icgd.problems.task import Task
 from tests.cases import make_case, tasks_of
 
 

@@ -16,8 +16,7 @@ from icgd.constructions.cot_network import CotNetwork
 from icgd.constructions.parts.chain_block import BACKWARD, FORWARD, FROM_X, FROM_Y
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, ToleranceError, UnsupportedProblemError
-from icgd.problems.data import as_task
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, as_task
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import AbstractGradientStep, AdamStep, GradientStep, MomentumStep

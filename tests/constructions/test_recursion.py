@@ -18,7 +18,7 @@ from icgd.errors import (
     UnsupportedProblemError,
 )
 from icgd.problems.activations import UNIT_ACTIVATIONS
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
 from icgd.program.check import check_program, from_data
 from icgd.program.layout import Role

@@ -17,8 +17,7 @@ from icgd.constructions.registry import CONSTRUCTIONS, construction_for, constru
 from icgd.constructions.relu_stack import ReluStack
 from icgd.errors import SettingError, UnknownNameError, UnsupportedProblemError
 from icgd.problems.activations import ACTIVATIONS
-from icgd.problems.data import as_task
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import icgd
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import DataError, DomainError, ProofError, SettingError, UnsupportedProblemError
-from icgd.problems.catalog import reciprocal_deviation
+from icgd.problems.functions import reciprocal_deviation
 from icgd.training import LearnableRun
 from tests.problems.oracles.test_network import SHAPED
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 import icgd
 from icgd.backends.run import AbstractBackend, Run, RunOptions
-from icgd.problems.task import Task
+from icgd.problems.data import Task
 from tests.cases import KERNEL_CASES, Case, over, tasks_of
 
 N_STEPS = 3

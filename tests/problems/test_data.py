@@ -1,4 +1,4 @@
-"""What `as_task` makes of good data, and what it says about bad data."""
+"""Domains and tasks: what `as_task` makes of good data, and what it says about bad data."""
 
 from dataclasses import replace
 from datetime import date
@@ -9,19 +9,22 @@ import pytest
 import torch
 
 import icgd
-from icgd.errors import DataError, DomainError, IcgdError, SettingError, UnknownNameError
+from icgd.errors import DataError, DomainError, IcgdError, SettingError, SizeError, UnknownNameError
 from icgd.problems.data import (
     FLOAT32_ROUNDING,
+    Domain,
+    Task,
     as_task,
     checked_array,
     checked_task,
     column_names,
+    drawn_task,
     require_within,
 )
-from icgd.problems.domain import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep, MomentumStep
 from icgd.problems.problem import Problem
+from tests.bare_oracles import bare_task
 
 PROBLEM = Problem(MLP((3, 4, 1)), "squared", GradientStep(0.1, 3.0), Domain(4.0, 2.0))
 TWO_OUTPUTS = replace(PROBLEM, target=MLP((3, 4, 2)))
@@ -466,3 +469,160 @@ def test_a_bound_is_inside_and_float32_may_have_rounded_it_up():
     for outside in (rounded.double(), beyond):
         with pytest.raises(DomainError, match=r"^X\[0\] is 0\.1.*, outside \[-0\.1, 0\.1\]\."):
             require_within("X", outside, bound, "domain.x")
+
+
+def test_bounds_become_floats():
+    domain = Domain(np.float64(4), np.float64(2), score=np.float64(3))
+    bounds = [domain.x, domain.y, domain.score]
+    assert bounds == [4.0, 2.0, 3.0]
+    assert {type(bound) for bound in bounds} == {float}
+
+
+def test_the_bound_on_scores_may_be_left_out():
+    assert Domain(1.0, 2.0).score is None
+
+
+def test_the_domain_of_data_has_room_for_queries():
+    assert Domain.of([[1.0, -2.0]], [4.0]) == Domain(x=2.5, y=5.0)
+    assert Domain.of(np.array([[3, -8]]), np.array([True]), room=1.0) == Domain(x=8.0, y=1.0)
+    assert Domain.of([[0.0]], [0.0]) == Domain(x=1.0, y=1.0)
+    with pytest.raises(SettingError, match="room must be a positive finite number, got 0"):
+        Domain.of([[1.0]], [1.0], room=0.0)
+    with pytest.raises(DataError, match=r"X\[0, 0\] is nan"):
+        Domain.of([[float("nan")]], [1.0])
+
+
+@pytest.mark.parametrize("name", ["x", "y", "score"])
+@pytest.mark.parametrize("bad", [0.0, -1.5, float("nan"), float("inf")])
+def test_bounds_must_be_positive_and_finite(name, bad):
+    with pytest.raises(SettingError) as caught:
+        Domain(**{"x": 1.0, "y": 1.0, name: bad})
+    assert str(caught.value) == f"domain.{name} must be a positive finite number, got {bad!r}."
+
+
+def test_rates_have_a_bound_if_examples_have_rates():
+    assert Domain(x=1.0, y=1.0).rate is None
+    domain = Domain(x=1.0, y=1.0, rate=2.0)
+    assert domain.rate == 2.0
+    assert domain.in_words() == "|x| <= 1, |y| <= 1, rates <= 2"
+    with pytest.raises(SettingError, match=r"domain.rate must be a positive finite number, got 0"):
+        Domain(x=1.0, y=1.0, rate=0.0)
+
+
+ROWS = torch.arange(15.0).reshape(5, 3)
+LABELS, WEIGHTS = torch.zeros(5, 1), torch.zeros(16)
+
+
+def test_its_counts_follow_from_its_data():
+    task = Task(ROWS, LABELS, -ROWS[:2], WEIGHTS)
+    assert (task.n_examples, task.n_queries, task.n_tokens, task.batch) == (5, 2, 7, ())
+    alone = bare_task(ROWS, LABELS, WEIGHTS)
+    assert (alone.n_queries, alone.n_tokens) == (0, 5)
+
+
+def test_a_batch_has_an_axis_in_front():
+    task = Task(
+        ROWS.expand(4, 5, 3),
+        LABELS.expand(4, 5, 1),
+        -ROWS[:2].expand(4, 2, 3),
+        WEIGHTS.expand(4, 16),
+    )
+    assert (task.n_examples, task.n_queries, task.n_tokens, task.batch) == (5, 2, 7, (4,))
+
+
+def test_its_points_are_the_examples_then_the_queries_in_float64():
+    points = Task(ROWS, LABELS, -ROWS[:2], WEIGHTS).points
+    assert points.dtype is torch.float64
+    assert points.tolist() == [*ROWS.tolist(), *(-ROWS[:2]).tolist()]
+
+
+def test_it_shows_the_names_of_its_inputs_if_it_has_any():
+    named = Task(ROWS, LABELS, ROWS[:0], WEIGHTS, input_names=("age", "<size>", "bmi"))
+    assert "1 label; inputs: age, <size>, bmi; queries: 0;" in repr(named)
+    assert ">age, &lt;size&gt;, bmi</td>" in named._repr_html_()
+
+
+def test_it_shows_itself_in_a_line():
+    assert repr(Task(ROWS, LABELS, -ROWS[:2], WEIGHTS)) == (
+        "Task(examples: 5 of 3 inputs, 1 label; queries: 2; initial: 16 numbers; dtype: float32)"
+    )
+    batch = Task(
+        ROWS.expand(4, 5, 3),
+        LABELS.expand(4, 5, 1),
+        ROWS[:0].expand(4, 0, 3),
+        WEIGHTS.expand(4, 16),
+    )
+    assert repr(batch).startswith("Task(tasks: 4; examples: 5 of 3 inputs, 1 label; queries: 0;")
+
+
+def test_tasks_of_a_batch_keep_their_own_rates():
+    network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+    problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0, rate=1.0))
+    rates = torch.tensor([[0.0, 0.5, 1.0], [1.0, 0.25, 0.0]], dtype=torch.float64)
+    batch = icgd.as_task(problem, torch.ones(2, 3, 2), torch.ones(2, 3), rates=rates)
+    assert batch.facts()["rates"] == "one for each example"
+    assert torch.equal(batch.of_batch(1).rates, rates[1, :, None])
+    assert torch.equal(batch.of_batch(slice(1, 2)).rates, rates[1:, :, None])
+    assert batch.of_batch(slice(1, 2)).batch == (1,)
+    plain = replace(problem, domain=icgd.Domain(1.0, 1.0))
+    without = icgd.as_task(plain, torch.ones(2, 3, 2), torch.ones(2, 3))
+    assert without.of_batch(0).rates is None
+    assert "rates" not in without.facts()
+
+
+def test_places_that_are_not_there_are_refused():
+    problem = icgd.Problem(
+        icgd.MLP((2, 1)), "squared", icgd.GradientStep(0.1, box=1.0), icgd.Domain(x=1.0, y=1.0)
+    )
+    batch = icgd.as_task(problem, torch.ones(2, 3, 2), torch.ones(2, 3))
+    with pytest.raises(icgd.errors.SettingError, match="place must lie between -2 and 1, got 2"):
+        batch.of_batch(2)
+    with pytest.raises(icgd.errors.DataError, match="This is one task, which has no places"):
+        batch.of_batch(0).of_batch(0)
+
+
+def test_a_task_in_float64_has_the_same_numbers_and_names():
+    network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+    problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0, rate=1.0))
+    task = icgd.as_task(problem, ROWS[:, :2] / 15, LABELS, rates=ROWS[:, 2] / 15, dtype="float32")
+    named = replace(task, input_names=("a", "b")).double()
+    assert named.input_names == ("a", "b")
+    for part in ("x", "y", "queries", "initial", "rates"):
+        assert getattr(named, part).dtype == torch.float64
+        assert torch.equal(getattr(named, part), getattr(task, part).double())
+
+
+DOMAIN = icgd.Domain(x=3.0, y=0.5)
+STEP = icgd.GradientStep(0.1, box=1.0)
+
+
+def test_inputs_cover_the_domain_and_labels_lie_in_it():
+    problem = icgd.Problem(icgd.MLP((2, 1)), "squared", STEP, DOMAIN)
+    task = drawn_task(problem, 500, seed=0)
+    assert task.n_examples == 500
+    assert 2.9 < float(task.x.abs().max()) <= 3
+    assert float(task.x.min()) < -2.9
+    assert float(task.y.min()) >= 0
+    assert 0.49 < float(task.y.max()) <= 0.5
+
+
+def test_labels_of_classes_are_shares():
+    network = icgd.MLP((2, 3))
+    problem = icgd.Problem(network, "cross_entropy", STEP, icgd.Domain(x=1.0, y=1.0))
+    labels = drawn_task(problem, 20, seed=0).y
+    assert torch.allclose(labels.sum(-1), torch.ones(20, dtype=torch.float64))
+    assert len(set(labels[:, 0].tolist())) == 20
+
+
+def test_the_seed_decides():
+    problem = icgd.Problem(icgd.MLP((2, 1)), "squared", STEP, DOMAIN)
+    first, again, other = (drawn_task(problem, 3, seed=seed) for seed in (4, 4, 5))
+    assert torch.equal(first.x, again.x)
+    assert torch.equal(first.initial, again.initial)
+    assert not torch.equal(first.x, other.x)
+
+
+def test_memory_is_asked_for_first():
+    problem = icgd.Problem(icgd.MLP((2, 1)), "squared", STEP, DOMAIN)
+    with pytest.raises(SizeError, match="1,000,000,000,000 examples"):
+        drawn_task(problem, 10**12, seed=0)

@@ -15,6 +15,7 @@ from torch import Tensor
 from icgd.approximation.ridge import SQUARE
 from icgd.problems.activations import (
     COIN_ENTROPY,
+    FUNCTIONS,
     GELU,
     LEAKY_RELU,
     NORMAL_DISTRIBUTION,
@@ -24,7 +25,6 @@ from icgd.problems.activations import (
     TANH,
     UNIT_ACTIVATIONS,
 )
-from icgd.problems.catalog import FUNCTIONS
 from icgd.problems.functions import EXACT, FUNCTION_ROUNDING, LEAST_NUMBERS, rounding_of
 from icgd.problems.linear_model import EXP, LINKS
 

@@ -1,6 +1,6 @@
 """Ranges, Lipschitz constants and variations on intervals, against dense samples."""
 
-from math import inf
+from math import e, inf
 
 import pytest
 import torch
@@ -8,8 +8,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from icgd.problems.catalog import FUNCTIONS
-from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction, StepFunction
+from icgd.problems.activations import FUNCTIONS
+from icgd.problems.functions import (
+    RECIPROCAL,
+    KinkedFunction,
+    ScalarFunction,
+    SmoothFunction,
+    StepFunction,
+    capped_exponential,
+    class_function_named,
+    reciprocal_deviation,
+    reciprocal_root,
+    root_named,
+)
 
 CONTINUOUS = [name for name, f in FUNCTIONS.items() if not isinstance(f, StepFunction)]
 SMOOTH = [name for name, f in FUNCTIONS.items() if isinstance(f, SmoothFunction)]
@@ -183,3 +194,115 @@ def test_many_intervals_at_once_give_what_each_gives_alone(name):
         a, b, d = low[index], high[index], distance[index]
         alone = (*function.bounds(a, b), function.lipschitz(a, b), variation(function, a, b, d))
         assert tuple(part[index] for part in together) == alone
+
+
+# The capped exponential and the reciprocal: values, ranges, slopes, and names.
+
+
+INTERVALS = ((-3.0, 0.5), (0.75, 1.5), (2.5, 9.0))
+
+
+def test_values_are_capped():
+    z = torch.tensor([-1.0, 0.0, 1.0, 50.0], dtype=torch.float64)
+    torch.testing.assert_close(capped_exponential(1.0)(z), torch.tensor([1 / e, 1, e, e]).double())
+    z = torch.tensor([-5.0, 0.25, 0.5, 1.0, 4.0], dtype=torch.float64)
+    assert RECIPROCAL(z).tolist() == [2.0, 2.0, 2.0, 1.0, 0.25]
+
+
+@pytest.mark.parametrize("function", [capped_exponential(2.0), RECIPROCAL], ids=["exp", "1/z"])
+@pytest.mark.parametrize(("low", "high"), INTERVALS)
+def test_ranges_and_slopes_hold_and_are_reached(function, low, high):
+    z = torch.linspace(low, high, 4001, dtype=torch.float64)
+    values = function(z)
+    least, largest = function.bounds(number(low), number(high))
+    assert least < values.min() <= least * (1 + 1e-12)
+    assert largest * (1 - 1e-12) <= values.max() < largest
+    steepest = float((values.diff() / z.diff()).abs().max())
+    constant = float(function.lipschitz(number(low), number(high)))
+    assert steepest <= constant + 1e-9
+    if low > 0.5:
+        assert constant <= 1.01 * steepest + 1e-9
+
+
+def test_the_curvature_of_the_reciprocal_is_its_second_derivative():
+    z = torch.tensor([0.5, 1.0, 30.0], dtype=torch.float64)
+    assert RECIPROCAL.curvature(z).tolist() == [16.0, 2.0, 2 / 30.0**3]
+
+
+def test_a_name_gives_the_function_back():
+    for cap in (3.0, 11.0):
+        assert class_function_named(capped_exponential(cap).name) is capped_exponential(cap)
+    assert class_function_named("reciprocal") is RECIPROCAL
+    for name in ("exp", "exp up to ", "exp up to x", "exp up to -1.0", "exp up to inf", "tanh"):
+        assert class_function_named(name) is None
+
+
+@pytest.mark.parametrize("function", [capped_exponential(2.0), RECIPROCAL], ids=["exp", "1/z"])
+def test_their_slopes_are_no_functions_of_a_program(function):
+    with pytest.raises(NotImplementedError, match="No proof needs the slope"):
+        function.derivative()
+
+
+# Reciprocal roots: values, ranges and slopes against dense samples; their names say their eps.
+
+
+EPS = (1e-8, 1e-3, 2.0)
+ROOTS = (reciprocal_root, reciprocal_deviation)
+ROOT_INTERVALS = ((-1.0, 0.5), (0.25, 9.0), (1e-12, 1e-11))
+
+
+def test_it_is_what_adam_divides_by_and_constant_below_0():
+    root = reciprocal_root(0.5)
+    z = torch.tensor([-4.0, 0.0, 0.25, 4.0], dtype=torch.float64)
+    assert root(z).tolist() == [2.0, 2.0, 1.0, 0.4]
+
+
+def test_that_of_norms_has_eps_below_the_root():
+    root = reciprocal_deviation(0.25)
+    z = torch.tensor([-4.0, 0.0, 0.75, 3.75], dtype=torch.float64)
+    assert root(z).tolist() == [2.0, 2.0, 1.0, 0.5]
+
+
+@pytest.mark.parametrize("kind", ROOTS)
+@pytest.mark.parametrize("eps", EPS)
+@pytest.mark.parametrize(("low", "high"), ROOT_INTERVALS)
+def test_ranges_and_slopes_of_roots_hold_and_are_reached(kind, eps, low, high):
+    root, z = kind(eps), torch.linspace(low, high, 4001, dtype=torch.float64)
+    values = root(z)
+    least, largest = root.bounds(number(low), number(high))
+    assert least < values.min() <= least * (1 + 1e-12)
+    assert largest * (1 - 1e-12) <= values.max() < largest
+    steepest = float((values.diff() / z.diff()).abs().max())
+    constant = float(root.lipschitz(number(low), number(high)))
+    rounding = 2.0**-51 * float(values.max() / z.diff().min())
+    assert steepest <= constant * (1 + 1e-9) + rounding
+    if low > 0:
+        assert constant <= steepest * 1.1
+    assert float(root.lipschitz(number(-2.0), number(-1.0))) == 0.0
+
+
+@pytest.mark.parametrize("kind", ROOTS)
+@pytest.mark.parametrize("eps", EPS)
+def test_the_curvature_is_the_second_derivative_and_bends_are_its_relative_root(kind, eps):
+    z = torch.tensor([0.01, 1.0, 30.0], dtype=torch.float64, requires_grad=True)
+    value = kind(eps)(z)
+    (slope,) = torch.autograd.grad(value.sum(), z, create_graph=True)
+    (second,) = torch.autograd.grad(slope.sum(), z)
+    torch.testing.assert_close(kind(eps).curvature(z.detach()), second)
+    relative = (z**2 * second / value).detach().sqrt()
+    torch.testing.assert_close(kind(eps).bend(z.detach()), relative)
+
+
+def test_a_name_gives_the_root_back():
+    for kind in ROOTS:
+        for eps in EPS:
+            assert root_named(kind(eps).name) is kind(eps)
+    for name in ("tanh", "reciprocal root of eps ", "reciprocal root of eps x"):
+        assert root_named(name) is None
+    for eps in ("0.0", "-1.0", "inf", "nan"):
+        assert root_named(f"reciprocal root of eps {eps}") is None
+
+
+def test_its_slope_is_no_function_of_a_program():
+    with pytest.raises(NotImplementedError, match="slope of a reciprocal root"):
+        reciprocal_root(1.0).derivative()

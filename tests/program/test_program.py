@@ -4,7 +4,7 @@ from dataclasses import is_dataclass
 
 import pytest
 
-from icgd.problems.catalog import FUNCTIONS
+from icgd.problems.activations import FUNCTIONS
 from icgd.problems.functions import StepFunction
 from icgd.program.check import PROGRAMS
 from icgd.program.functions import ReluSum

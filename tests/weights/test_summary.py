@@ -3,7 +3,7 @@ import time
 import pytest
 import torch
 
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import AbstractGradientStep, AdamStep, GradientStep
 from icgd.problems.problem import Problem

@@ -19,9 +19,16 @@ import torch
 from torch import Tensor
 
 from icgd.errors import SettingError, UnknownNameError
-from icgd.problems.catalog import RECIPROCAL, AbstractRoot, CappedExponential
-from icgd.problems.catalog import ROOT_ROUNDING as RELATIVE_ROUNDING
-from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction, StepFunction
+from icgd.problems.functions import (
+    RECIPROCAL,
+    AbstractRoot,
+    CappedExponential,
+    KinkedFunction,
+    ScalarFunction,
+    SmoothFunction,
+    StepFunction,
+)
+from icgd.problems.functions import ROOT_ROUNDING as RELATIVE_ROUNDING
 from icgd.problems.settings import count, power_of_two
 from icgd.program.functions import ReluSum
 

@@ -26,7 +26,7 @@ from icgd.backends.prompt import encode, read_parameters
 from icgd.backends.run import Run
 from icgd.errors import ProgramError
 from icgd.layers import SoftmaxAttention, Transformer
-from icgd.problems.task import Task
+from icgd.problems.data import Task
 from icgd.program.instructions import LayerKind
 from icgd.program.stack import StackProgram
 from icgd.torch_modes import own_modes

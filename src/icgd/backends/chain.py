@@ -26,7 +26,7 @@ from icgd.backends.operations import (
 from icgd.backends.recorder import Constants, Op, Recording, recorded_block
 from icgd.backends.run import PLAIN, AbstractExecutor, Run, RunOptions, drive
 from icgd.errors import OverflowedRunError, SettingError, UnknownNameError, brief
-from icgd.problems.task import Task
+from icgd.problems.data import Task
 from icgd.program.chain import (
     BACK,
     CONSTANT,

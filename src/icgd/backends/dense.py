@@ -27,7 +27,7 @@ from icgd.backends.run import AbstractBackend, AbstractExecutor, MakeExecutor, R
 from icgd.errors import PrecisionWarning, ProgramError
 from icgd.layers import Transformer
 from icgd.memory import require_memory
-from icgd.problems.task import Task
+from icgd.problems.data import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.linear_instructions import PredictMean
 from icgd.program.program import AbstractProgram, Layer

@@ -21,7 +21,7 @@ from icgd.backends.engine import Engine
 from icgd.backends.prompt import constants_of, known_labels
 from icgd.backends.recorder import Op, Recorder, Recording, Tokens, in_order, kept_with
 from icgd.backends.run import AbstractExecutor, RunOptions
-from icgd.problems.task import Task
+from icgd.problems.data import Task
 from icgd.program.instructions import IS_EXAMPLE
 from icgd.program.kernel_instructions import VELOCITY, DescendFunction, KernelTerm
 from icgd.program.meaning import FunctionDomain, scheduled

@@ -17,8 +17,7 @@ from torch import Tensor
 from icgd.backends.look_up import PieceTable, PolynomialTable
 from icgd.backends.prompt import require_root, require_scores
 from icgd.backends.recorder import AS_SUCH, Op, kept_with
-from icgd.problems.activations import unit_activation_named
-from icgd.problems.catalog import function_named
+from icgd.problems.activations import function_named, unit_activation_named
 from icgd.problems.kernel_machine import KernelHead, sum_of_heads
 from icgd.problems.linear_model import link_named
 from icgd.problems.losses import loss_named

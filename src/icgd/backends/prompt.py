@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from icgd.errors import DataError, OverflowedRunError, at
-from icgd.problems.catalog import PREFIX
-from icgd.problems.task import Task
+from icgd.problems.data import Task
+from icgd.problems.functions import PREFIX
 from icgd.program import instructions, registers, unit_instructions
 from icgd.program import network_instructions as update_instructions
 from icgd.program.functions import ReluSum

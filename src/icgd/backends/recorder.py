@@ -15,7 +15,7 @@ from math import prod
 from typing import Any, TypeVar
 
 from icgd.backends.look_up import is_kink, is_line, is_single_ramp
-from icgd.problems.catalog import PREFIX
+from icgd.problems.functions import PREFIX
 from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
 from icgd.program.chain_instructions import (
     LookUpProduct,

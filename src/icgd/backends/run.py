@@ -27,11 +27,11 @@ from icgd.errors import (
 )
 from icgd.facts import counted, in_short, number, shown
 from icgd.memory import require_memory
+from icgd.problems.data import Task
 from icgd.problems.from_torch import load_weights
 from icgd.problems.optimisers import AVERAGE
 from icgd.problems.oracles.oracle import overflowed
 from icgd.problems.problem import Problem
-from icgd.problems.task import Task
 from icgd.program.program import AbstractProgram
 from icgd.shapes import History, Parameters, Predictions
 

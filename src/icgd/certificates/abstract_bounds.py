@@ -12,8 +12,8 @@ from torch import Tensor
 
 from icgd.backends.run import OnProgress
 from icgd.certificates.enclosures import Arithmetic
+from icgd.problems.data import Task
 from icgd.problems.problem import Problem
-from icgd.problems.task import Task
 from icgd.program.program import AbstractProgram
 from icgd.shapes import History, Predictions
 

@@ -30,8 +30,8 @@ from torch import Tensor
 from icgd.backends.run import OnProgress
 from icgd.errors import DataError, FileError, MissingExtraError, ProofError
 from icgd.facts import number, shown
+from icgd.problems.data import Task
 from icgd.problems.problem import Problem
-from icgd.problems.task import Task
 from icgd.shapes import History
 from icgd.weights.files import is_same_file, whole_file
 

@@ -36,9 +36,9 @@ from icgd.certificates.intervals import ROOM, Interval
 from icgd.certificates.network import STEPS_ONE_BY_ONE, after_steps, least_kept
 from icgd.constructions.cot_network import LARGEST_REACH
 from icgd.memory import require_memory
+from icgd.problems.data import Task
 from icgd.problems.functions import KinkedFunction
 from icgd.problems.optimisers import WEIGHTS
-from icgd.problems.task import Task
 from icgd.program import chain_instructions as verbs
 from icgd.program.chain import FAR, IS_BACKWARD, IS_DATA, NEAR, OUT, ChainProgram, row_of
 from icgd.program.instructions import IDENTITY, ONE, Combination

@@ -35,8 +35,8 @@ from icgd.backends.recorder import is_computed_as_such
 from icgd.certificates import enclosures
 from icgd.certificates.enclosures import Arithmetic, Enclosure, function_at, touched
 from icgd.certificates.intervals import ROOM, Interval
-from icgd.problems.activations import activation_named
-from icgd.problems.catalog import class_function_named, function_named, root_named
+from icgd.problems.activations import activation_named, function_named
+from icgd.problems.functions import class_function_named, root_named
 from icgd.problems.losses import loss_named
 from icgd.program.functions import ReluSum, RidgeSum
 from icgd.program.instructions import IDENTITY, IS_QUERY, ONE, HeadError

@@ -33,8 +33,8 @@ from icgd.approximation.lattice import lattice_of
 from icgd.backends.look_up import DEGREE, table_error
 from icgd.backends.registry import backend_named
 from icgd.certificates.intervals import ROOM, UNIT_ROUNDOFF, Interval
-from icgd.problems.catalog import SOFTMAX_ROUNDING, function_named
-from icgd.problems.functions import ScalarFunction, rounding_of
+from icgd.problems.activations import function_named
+from icgd.problems.functions import SOFTMAX_ROUNDING, ScalarFunction, rounding_of
 from icgd.program.functions import GridMean, LatticeFunction, ReluSum, RidgeSum
 from icgd.program.meaning import PerStep
 from icgd.shapes import Values

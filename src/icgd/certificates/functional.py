@@ -25,11 +25,10 @@ from icgd.certificates.intervals import ROOM, UNIT_ROUNDOFF
 from icgd.certificates.linear import Motion, Pair, Responses, is_stable, multiplied
 from icgd.errors import KernelError, at, brief
 from icgd.memory import require_memory
-from icgd.problems.data import first_set
+from icgd.problems.data import Task, first_set
 from icgd.problems.functions import FUNCTION_ROUNDING, LEAST_NUMBERS
 from icgd.problems.kernel_machine import SHAPES, Kernel, KernelHead, Rows, as_matrix, sum_of_heads
 from icgd.problems.problem import Problem
-from icgd.problems.task import Task
 from icgd.shapes import History, Predictions
 
 

@@ -33,12 +33,12 @@ from icgd.certificates.linear import LinearBounds
 from icgd.errors import DataError, SettingError
 from icgd.facts import number, shown
 from icgd.problems.convergence import allowed_scores
+from icgd.problems.data import Task
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.minimiser import Minimiser, find_minimiser, objective_rounding, sum_rounding
 from icgd.problems.problem import Problem
 from icgd.problems.spectrum import Curvature, Scores, common, curvature, over_ball, spanned
 from icgd.problems.steps import ProximalStep
-from icgd.problems.task import Task
 from icgd.shapes import History, Inputs
 
 STEP_ROUNDING = 1e-9

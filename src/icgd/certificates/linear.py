@@ -34,10 +34,10 @@ from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBo
 from icgd.certificates.intervals import ROOM, Interval, norm
 from icgd.errors import ProgramError
 from icgd.memory import require_memory
+from icgd.problems.data import Task
 from icgd.problems.problem import Problem
 from icgd.problems.spectrum import Scores, common, curvature, eigenvalues, over_box, spanned
 from icgd.problems.steps import FunctionalStep, ProximalStep
-from icgd.problems.task import Task
 from icgd.program.instructions import Instruction
 from icgd.program.linear_instructions import (
     DecaySlot,

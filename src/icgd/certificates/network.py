@@ -40,12 +40,11 @@ from icgd.certificates.enclosures import Arithmetic, Enclosure
 from icgd.certificates.intervals import Interval
 from icgd.errors import ProgramError
 from icgd.problems.activations import Activation
-from icgd.problems.data import FLOAT32_ROUNDING
+from icgd.problems.data import FLOAT32_ROUNDING, Task
 from icgd.problems.functions import ScalarFunction, StepFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import AVERAGE, WEIGHTS, AbstractGradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.task import Task
 from icgd.program.functions import RidgeSum
 from icgd.program.instructions import IDENTITY, RATES, Instruction, MapSlots
 from icgd.program.layout import Role

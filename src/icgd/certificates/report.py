@@ -16,8 +16,8 @@ from icgd.certificates.balls import Trajectory
 from icgd.certificates.network import NearKinks, at_end
 from icgd.errors import OverflowedRunError
 from icgd.facts import number, shown
+from icgd.problems.data import Task
 from icgd.problems.problem import Problem
-from icgd.problems.task import Task
 from icgd.shapes import History
 
 

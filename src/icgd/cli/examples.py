@@ -11,11 +11,10 @@ import polars as pl
 
 from icgd.cli.classes import Classes
 from icgd.errors import DataError, DomainError, SettingError, brief
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.losses import CROSS_ENTROPY, HUBER, SQUARED
 from icgd.problems.problem import Problem
-from icgd.problems.scaling import Scaling
-from icgd.problems.tables import Numbers, Reading, Table, read_table
+from icgd.problems.tables import Numbers, Reading, Scaling, Table, read_table
 
 FILLS = ("mean", "median")
 CHOICES = ("refuse", "drop", *FILLS)

@@ -21,8 +21,7 @@ from icgd.cli.examples import Examples, read_examples
 from icgd.cli.options import in_panel
 from icgd.errors import SettingError
 from icgd.problems.convergence import sized_problem
-from icgd.problems.data import as_task
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, as_task
 from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.problem import Problem
 

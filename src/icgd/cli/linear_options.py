@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from icgd.errors import SettingError
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.oracles.linear import MATCHING
 from icgd.problems.problem import Problem

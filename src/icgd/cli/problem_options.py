@@ -18,8 +18,7 @@ from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, brief
 from icgd.pipeline import compile
 from icgd.problems.activations import ACTIVATIONS, UNIT_ACTIVATIONS
-from icgd.problems.data import DTYPES
-from icgd.problems.domain import Domain
+from icgd.problems.data import DTYPES, Domain
 from icgd.problems.kernel_machine import KERNELS, KernelMachine
 from icgd.problems.linear_model import LINKS, REDUCTIONS
 from icgd.problems.losses import LOSSES

@@ -41,7 +41,7 @@ from icgd.compiled import Compiled
 from icgd.errors import InterruptedRunError, SettingError
 from icgd.pipeline import load
 from icgd.problems.convergence import Convergence, convergence
-from icgd.problems.task import Task
+from icgd.problems.data import Task
 
 
 @takes_table

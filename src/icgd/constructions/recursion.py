@@ -43,7 +43,7 @@ from icgd.constructions.parts.network import (
 )
 from icgd.constructions.parts.unit_fits import Fits, fit_all, jacobian, preactivation
 from icgd.problems.activations import IDENTITY_FUNCTION, UNIT_ACTIVATIONS, unit_activation_named
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep

@@ -53,8 +53,7 @@ from icgd.constructions.parts.network import (
 )
 from icgd.errors import ConstructionError
 from icgd.problems.activations import IDENTITY_FUNCTION
-from icgd.problems.catalog import RECIPROCAL, capped_exponential, reciprocal_root
-from icgd.problems.functions import SmoothFunction
+from icgd.problems.functions import RECIPROCAL, SmoothFunction, capped_exponential, reciprocal_root
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive, settle

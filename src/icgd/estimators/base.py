@@ -26,9 +26,8 @@ from icgd.estimators.scaling import Array, Scaling
 from icgd.pipeline import compile as compile_problem
 from icgd.pipeline import verify
 from icgd.problems.convergence import convergence
-from icgd.problems.data import device_of
+from icgd.problems.data import Task, device_of
 from icgd.problems.problem import Problem
-from icgd.problems.task import Task
 from icgd.warn import warn
 
 Fit = TypeVar("Fit", bound=Callable[..., Any])

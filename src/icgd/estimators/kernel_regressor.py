@@ -16,13 +16,12 @@ from icgd.backends.run import Run
 from icgd.estimators.base import ROOM, AbstractInContext, Lesson, at_once
 from icgd.estimators.reading import read_examples
 from icgd.estimators.scaling import Array, Scaling, bound_above
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, Task
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, unit_rows
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive
 from icgd.problems.spectrum import spectrum
 from icgd.problems.steps import FunctionalStep, chebyshev_steps
-from icgd.problems.task import Task
 
 
 class InContextKernelRegressor(RegressorMixin, AbstractInContext):  # type: ignore[misc]

@@ -16,8 +16,7 @@ from icgd.errors import SettingError, brief
 from icgd.estimators.base import ROOM, AbstractInContext
 from icgd.estimators.scaling import Array, Scaling, bound_above
 from icgd.problems.convergence import sized_problem
-from icgd.problems.data import as_task
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, as_task
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.settings import MOST_STEPS, count, finite, positive

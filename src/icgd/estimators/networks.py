@@ -17,8 +17,7 @@ from icgd.estimators.classes import AbstractClassifier
 from icgd.estimators.reading import read_examples, seed_of
 from icgd.estimators.scaling import Array, Scaling, bound_above
 from icgd.estimators.sharpness import sharpness
-from icgd.problems.data import as_task
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem

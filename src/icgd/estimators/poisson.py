@@ -15,9 +15,9 @@ from icgd.estimators.base import Lesson, at_once
 from icgd.estimators.linear import AbstractLinear
 from icgd.estimators.reading import read_examples
 from icgd.estimators.scaling import Array
+from icgd.problems.data import Task
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.steps import ProximalStep
-from icgd.problems.task import Task
 
 LARGEST_SCORE = 6.5
 """Heads are made for expected counts between 1/665 and 665 times the mean of all labels."""

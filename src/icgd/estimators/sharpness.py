@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from icgd.problems.data import Task
 from icgd.problems.oracles.network import NetworkOracle
-from icgd.problems.task import Task
 
 N_TURNS = 20
 """Products with the Hessian; the largest eigenvalue is then known to a few per cent."""

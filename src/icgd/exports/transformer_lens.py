@@ -27,9 +27,8 @@ from icgd.compiled import Compiled
 from icgd.errors import ExportError, LayoutError, MissingExtraError, UnknownNameError
 from icgd.exports.streams import as_batch
 from icgd.layers import KernelAttention, MLPLayer, SoftmaxAttention, Transformer
-from icgd.problems.data import dtype_named
+from icgd.problems.data import Task, dtype_named
 from icgd.problems.settings import count
-from icgd.problems.task import Task
 from icgd.program.instructions import LayerKind
 from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import Layout

@@ -14,9 +14,8 @@ from icgd.errors import DataError
 from icgd.pictures import plotting
 from icgd.pictures.picture import Picture, saved
 from icgd.pictures.plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, RED, Axes
-from icgd.problems.data import checked_array, column_names
+from icgd.problems.data import Task, checked_array, column_names
 from icgd.problems.oracles.oracle import AbstractOracle
-from icgd.problems.task import Task
 
 OUTPUTS = (BLUE, RED, GREEN, PURPLE, ORANGE)
 """The colours of the first outputs; further ones take them again."""

@@ -1,4 +1,4 @@
-r"""The activations of the target network.
+r"""Activations and the other functions of one variable, by name.
 
 The stationary points below are where a derivative of the next order vanishes. Those of tanh,
 sigmoid and softplus come from t = tanh z:
@@ -22,7 +22,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from icgd.errors import UnsupportedActivationError
-from icgd.problems.functions import Evaluate, KinkedFunction, ScalarFunction, SmoothFunction
+from icgd.problems.functions import (
+    Evaluate,
+    KinkedFunction,
+    ScalarFunction,
+    SmoothFunction,
+    class_function_named,
+    root_named,
+)
 from icgd.problems.settings import by_name, named
 
 
@@ -54,17 +61,14 @@ def _tanh_1(z: Tensor) -> Tensor:
     return 1 / torch.cosh(z) ** 2
 
 
-def _tanh_2(z: Tensor) -> Tensor:
-    return -2 * torch.tanh(z) * _tanh_1(z)
-
-
-def _tanh_3(z: Tensor) -> Tensor:
-    return (6 * torch.tanh(z) ** 2 - 2) * _tanh_1(z)
-
-
 TANH = SmoothFunction(
     "tanh",
-    (torch.tanh, _tanh_1, _tanh_2, _tanh_3),
+    (
+        torch.tanh,
+        _tanh_1,
+        lambda z: -2 * torch.tanh(z) * _tanh_1(z),
+        lambda z: (6 * torch.tanh(z) ** 2 - 2) * _tanh_1(z),
+    ),
     (
         (),
         (0.0,),
@@ -178,6 +182,11 @@ LEAKY_RELU = KinkedFunction(
 )
 IDENTITY_FUNCTION = KinkedFunction("identity", lambda z: z, (), (1.0,))
 
+# The slopes of losses are made of these.
+DOUBLE = KinkedFunction("double", lambda z: 2 * z, (), (2.0,))
+NEGATE = KinkedFunction("negate", lambda z: -z, (), (-1.0,))
+CLIP = KinkedFunction("clip", lambda z: z.clamp(-1.0, 1.0), (-1.0, 1.0), (0.0, 1.0, 0.0))
+
 ACTIVATIONS = by_name(
     *map(Activation, (RELU, LEAKY_RELU, IDENTITY_FUNCTION, TANH, SIGMOID)),
     Activation(GELU, gate=NORMAL_DISTRIBUTION),
@@ -187,11 +196,24 @@ ACTIVATIONS = by_name(
 
 
 def activation_named(name: str) -> Activation:
-    """The activation called `name`."""
+    """Return the activation called `name`."""
     return named("activation", name, ACTIVATIONS)
 
 
-# -----------------------------------------------------------------------------
+FUNCTIONS: dict[str, ScalarFunction] = by_name(
+    *(activation.value for activation in ACTIVATIONS.values()),
+    *(activation.derivative for activation in ACTIVATIONS.values()),
+    *(part for a in ACTIVATIONS.values() for part in (a.gate, a.rest) if part is not None),
+    *(DOUBLE, NEGATE, CLIP),
+)
+"""The functions that a program may approximate, besides those with a number in their name."""
+
+
+def function_named(name: str) -> ScalarFunction:
+    """Return the function called `name`; a prime after the name marks a derivative."""
+    return root_named(name) or class_function_named(name) or named("function", name, FUNCTIONS)
+
+
 # The activations of the transformer's own units, with what a proof needs to know about them.
 #
 # They need not be activations that a target network can have: elu and cos are only here. A proof
@@ -271,10 +293,6 @@ def _elu(z: Tensor) -> Tensor:
     return torch.where(z > 0, z, torch.expm1(z.clamp(max=0.0)))
 
 
-def _elu_slope(z: Tensor) -> Tensor:
-    return torch.exp(z.clamp(max=0.0))
-
-
 # The bounds on the distance to relu are rounded up.
 UNIT_ACTIVATIONS = by_name(
     UnitActivation("relu", RELU, RELU.derivative(), PIECE_STRIP, kinked=True, off_relu=0.0),
@@ -283,7 +301,9 @@ UNIT_ACTIVATIONS = by_name(
     UnitActivation("softplus", SOFTPLUS, SOFTPLUS.derivative(), SOFTPLUS_STRIP, off_relu=0.6932),
     UnitActivation("gelu", GELU, GELU.derivative(), GELU_STRIP, off_relu=0.17),
     UnitActivation("silu", SILU, SILU.derivative(), SILU_STRIP, off_relu=0.2785),
-    UnitActivation("elu", _elu, _elu_slope, PIECE_STRIP, kinked=True, off_relu=1.0),
+    UnitActivation(
+        "elu", _elu, lambda z: z.clamp(max=0.0).exp(), PIECE_STRIP, kinked=True, off_relu=1.0
+    ),
     UnitActivation("cos", torch.cos, lambda z: -torch.sin(z), COS_STRIP),
 )
 
@@ -292,12 +312,12 @@ DEGREES: dict[str, int | None] = {"identity": 1, "square": 2, "cube": 3, "polyno
 
 
 def bending_activations() -> list[str]:
-    """The names of the activations that bend like relu."""
+    """Return the names of the activations that bend like relu."""
     return [name for name, activation in UNIT_ACTIVATIONS.items() if activation.bends]
 
 
 def unit_activation_named(name: str) -> UnitActivation:
-    """The activation called `name`."""
+    """Return the activation called `name`."""
     if isinstance(name, str) and name in DEGREES:
         of_degree = "" if DEGREES[name] is None else f" of degree {DEGREES[name]}"
         raise UnsupportedActivationError(

@@ -15,7 +15,6 @@ counts as left.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import singledispatch
 from math import ceil, inf, log, sqrt
 from typing import Any
 
@@ -23,13 +22,14 @@ import torch
 from torch import Tensor
 
 from icgd.errors import SeparableDataError
-from icgd.problems.data import checked_inputs
+from icgd.problems.data import Task, checked_inputs
 from icgd.problems.minimiser import hessian, minimise, units
 from icgd.problems.oracles.function import FunctionOracle
 from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.oracles.network import NetworkOracle
 from icgd.problems.oracles.oracle import AbstractOracle
 from icgd.problems.problem import Problem
+from icgd.problems.settings import instance
 from icgd.problems.spectrum import (
     Curvature,
     Scores,
@@ -39,7 +39,6 @@ from icgd.problems.spectrum import (
     spectrum,
     step_size,
 )
-from icgd.problems.task import Task
 from icgd.shapes import History, Inputs
 
 OF_OBJECTIVE, OF_LABELS, OF_FALL = 1e-4, 1e-3, 1e-3
@@ -75,18 +74,20 @@ class Convergence:
         return " ".join((f"{done} after {self.n_steps:,} steps: {share}.", *self.remedies))
 
 
-@singledispatch
 def convergence(oracle: AbstractOracle, task: Task, history: History) -> Convergence:
-    """How far the run `history` on this task is from its end; of several tasks, the furthest."""
-    raise NotImplementedError(type(oracle).__name__)
+    """Measure how far the run `history` is from its end; of several tasks, the furthest."""
+    if isinstance(oracle, LinearOracle):
+        return _of_linear(oracle, task, history)
+    if isinstance(oracle, NetworkOracle):
+        return _of_network(oracle, task, history)
+    return _of_function(instance("oracle", oracle, FunctionOracle), task, history)
 
 
 def steps_text(number: float) -> str:
-    """A number of steps that is known roughly: two digits are enough."""
+    """Format an estimated number of steps to two digits."""
     return f"{float(f'{number:.2g}'):,.0f}"
 
 
-@convergence.register
 def _of_linear(oracle: LinearOracle, task: Task, history: History) -> Convergence:
     if task.batch:
         pairs = zip(task.x, task.y, task.queries, history, strict=True)
@@ -150,14 +151,14 @@ def _steps(contraction: float, share: float) -> float:
 
 
 def _centred(curved: Tensor) -> Tensor:
-    """The Hessian if inputs are centred: the intercept, its last row, goes with no other."""
+    """Return the Hessian for centred inputs, where the intercept (last row) is uncoupled."""
     beside, own = curved[:-1, -1:], curved[-1:, -1:]
     centred: Tensor = torch.block_diag(curved[:-1, :-1] - beside @ beside.mT / own, own)
     return centred
 
 
 def _extremes(matrix: Tensor) -> Curvature:
-    """The extreme eigenvalues; directions in which the objective is flat do not count."""
+    """Return the extreme eigenvalues, leaving out directions in which the objective is flat."""
     values = torch.linalg.eigvalsh(matrix)
     if not values.numel() or not values[-1] > 0:
         return Curvature(1.0, 1.0)
@@ -165,7 +166,6 @@ def _extremes(matrix: Tensor) -> Curvature:
     return Curvature(float(curved[0]), float(curved[-1]))
 
 
-@convergence.register
 def _of_network(oracle: NetworkOracle, task: Task, history: History) -> Convergence:
     n_steps, what = history.shape[-2] - 1, "the loss that the run began with"
     if n_steps == 0:
@@ -190,7 +190,6 @@ def _of_network(oracle: NetworkOracle, task: Task, history: History) -> Converge
     return replace(found, more_steps=float(ceil(more)), remedies=(remedy,))
 
 
-@convergence.register
 def _of_function(oracle: FunctionOracle, task: Task, history: History) -> Convergence:
     first, last = (oracle.risk(task, history[..., end, :]) for end in (0, -1))
     left = float((last / first).sqrt().nan_to_num(0.0).max())
@@ -208,12 +207,11 @@ def _of_function(oracle: FunctionOracle, task: Task, history: History) -> Conver
     return replace(found, remedies=(remedy,))
 
 
-# -----------------------------------------------------------------------------
 # Step sizes of linear models from their data.
 
 
 def sized_problem(problem: Problem, X: Any) -> Problem:
-    """The problem of a linear model with the step size 1 / beta, if it has none.
+    """Return the problem of a linear model with the step size 1 / beta, if it has none.
 
     beta is the largest curvature of the risk on these inputs, for all scores that the box and
     `domain.score` allow.
@@ -243,7 +241,7 @@ def sized_problem(problem: Problem, X: Any) -> Problem:
 
 
 def allowed_scores(problem: Problem, x: Inputs) -> Scores:
-    """The scores of each example at which the box and `domain.score` let a gradient be taken."""
+    """Return the scores of each example that the box and `domain.score` allow."""
     box = problem.box and problem.box * problem.proximal_step.overshoot
     low, high = everywhere(x) if box is None else over_box(problem.model, x, box)
     most = problem.domain.score or inf

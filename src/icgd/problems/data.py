@@ -1,9 +1,9 @@
-"""Validate user data and convert it to a Task."""
+"""Bounds on data, the data of a run, and the checks that turn what users give into a `Task`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,222 @@ import torch
 from torch import Tensor
 
 from icgd.errors import DataError, DomainError, SettingError, at, brief
-from icgd.problems.settings import named
-from icgd.problems.task import Task
+from icgd.facts import counted, in_short, shown
+from icgd.memory import require_memory
+from icgd.problems.settings import count, named, positive, settle, within
+from icgd.shapes import Inputs, Labels, Parameters, Points, Queries, Rates
 from icgd.torch_modes import own_modes
 
 if TYPE_CHECKING:  # a problem needs the arrays below
     from icgd.problems.problem import Problem
+
+ROOM = 1.25
+"""How much larger than the data the bounds of `Domain.of` are: queries may lie a little outside."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Bounds on every entry: |x| <= `x` and |y| <= `y`. Certificates rely on them.
+
+    Args:
+        x: the bound of inputs.
+        y: the bound of labels.
+        score: for a linear model, a bound of |<w, x>|; it may be smaller than what `x` and the box
+            allow. A run that leaves this bound is stopped.
+        rate: for a network, the largest rate of an example, if examples have rates: numbers from 0
+            on by which their gradients are multiplied.
+
+    Raises:
+        SettingError: if a bound is no positive number.
+
+    Example:
+        >>> import icgd
+        >>> icgd.Domain(x=2.0, y=1.0).in_words()
+        '|x| <= 2, |y| <= 1'
+    """
+
+    x: float
+    y: float
+    score: float | None = None
+    rate: float | None = None
+
+    def in_words(self) -> str:
+        """Return the bounds, such as "|x| <= 2, |y| <= 1".
+
+        Returns:
+            The words.
+
+        Example:
+            >>> import icgd
+            >>> icgd.Domain(x=2.0, y=1.0, score=3.0).in_words()
+            '|x| <= 2, |y| <= 1, |<w, x>| <= 3'
+        """
+        bounds = {"x": self.x, "y": self.y, "<w, x>": self.score}
+        words = [f"|{name}| <= {b:g}" for name, b in bounds.items() if b is not None]
+        words += [] if self.rate is None else [f"rates <= {self.rate:g}"]
+        return ", ".join(words)
+
+    def __post_init__(self) -> None:
+        settle(self, x=positive("domain.x", self.x), y=positive("domain.y", self.y))
+        if self.score is not None:
+            settle(self, score=positive("domain.score", self.score))
+        if self.rate is not None:
+            settle(self, rate=positive("domain.rate", self.rate))
+
+    @classmethod
+    def of(cls, X: Any, y: Any, *, room: float = ROOM) -> Domain:
+        """Return the domain of these data, larger by the factor `room`; 1 where all of them are 0.
+
+        Args:
+            X: The inputs, of one task or of many.
+            y: The labels.
+            room: How much larger than the data the bounds are, for queries.
+
+        Returns:
+            The bounds of inputs and labels.
+
+        Raises:
+            DataError: if the data are no arrays of finite numbers.
+            SettingError: if `room` is no positive number.
+
+        Example:
+            >>> import icgd
+            >>> icgd.Domain.of([[1.0, -2.0]], [4.0])
+            Domain(x=2.5, y=5.0, score=None, rate=None)
+        """
+        factor = positive("room", room)
+        bounds = [factor * float(checked_array(n, a).abs().max()) for n, a in (("X", X), ("y", y))]
+        return cls(*(bound or 1.0 for bound in bounds))
+
+
+@shown
+@dataclass(frozen=True)
+class Task:
+    """Examples (x, y), queries and initial weights; with a leading axis for many tasks.
+
+    `icgd.as_task` and `Compiled.task` make checked tasks.
+
+    Attributes:
+        x: the inputs of the examples.
+        y: their labels.
+        queries: the inputs of the queries.
+        initial: the initial weights. A task of a kernel machine has, for weights, the values of the
+            function at all tokens.
+        rates: the rates of the examples, if they have any: (..., n, 1).
+        input_names: the names of the columns of x, if it was a data frame.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> task = icgd.as_task(problem, [[0.5, 1.0]], [1.0], queries=[[0.0, 1.0], [1.0, 1.0]])
+        >>> task.n_examples, task.n_queries, task.n_tokens
+        (1, 2, 3)
+    """
+
+    x: Inputs
+    y: Labels
+    queries: Queries
+    initial: Parameters
+    rates: Rates | None = field(default=None, kw_only=True)
+    input_names: tuple[str, ...] = field(default=(), kw_only=True)
+
+    def facts(self) -> dict[str, str]:
+        """Return what its repr and a notebook show.
+
+        Returns:
+            A text for each name.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> icgd.as_task(problem, [[0.5, 1.0]], [1.0]).facts()["examples"]
+            '1 of 2 inputs, 1 label'
+        """
+        tasks = {"tasks": f"{self.batch[0]:,}"} if self.batch else {}
+        inputs = counted(self.x.shape[-1], "input")
+        names = {"inputs": in_short(self.input_names)} if self.input_names else {}
+        return tasks | {
+            "examples": f"{self.n_examples:,} of {inputs}, {counted(self.y.shape[-1], 'label')}",
+            **names,
+            **({} if self.rates is None else {"rates": "one for each example"}),
+            "queries": f"{self.n_queries:,}",
+            "initial": counted(self.initial.shape[-1], "number"),
+            "dtype": str(self.x.dtype).removeprefix("torch."),
+        }
+
+    @property
+    def n_examples(self) -> int:
+        """The number of examples."""
+        return self.x.shape[-2]
+
+    @property
+    def n_queries(self) -> int:
+        """The number of queries."""
+        return self.queries.shape[-2]
+
+    @property
+    def n_tokens(self) -> int:
+        """The number of examples and queries."""
+        return self.n_examples + self.n_queries
+
+    @property
+    def points(self) -> Points:
+        """The inputs of examples and queries, in float64."""
+        return torch.cat([self.x, self.queries], dim=-2).double()
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """() for one task, (n_tasks,) for a batch."""
+        return tuple(self.x.shape[:-2])
+
+    def double(self) -> Task:
+        """Return the same task in float64.
+
+        Returns:
+            A task with the same numbers.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> icgd.as_task(problem, [[0.5, 1.0]], [1.0], dtype="float32").double().x.dtype
+            torch.float64
+        """
+        names = ("x", "y", "queries", "initial", "rates")
+        parts = {name: part for name in names if (part := getattr(self, name)) is not None}
+        return replace(self, **{name: part.double() for name, part in parts.items()})
+
+    def of_batch(self, place: int | slice) -> Task:
+        """Return the task at this place of a batch, or the tasks of a slice.
+
+        Args:
+            place: which tasks.
+
+        Returns:
+            A task without a leading axis, or a smaller batch.
+
+        Raises:
+            DataError: if it is one task.
+            SettingError: if there is no such place.
+
+        Example:
+            >>> import icgd, torch
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> batch = icgd.as_task(problem, torch.ones(4, 3, 2), torch.ones(4, 3))
+            >>> batch.of_batch(0).batch, batch.of_batch(slice(2)).batch
+            ((), (2,))
+        """
+        if not self.batch:
+            raise DataError("This is one task, which has no places. Use it as it is.")
+        if not isinstance(place, slice):
+            within("place", place, -len(self.x), len(self.x) - 1)
+        rates = None if self.rates is None else self.rates[place]
+        parts = (part[place] for part in (self.x, self.y, self.queries, self.initial))
+        return Task(*parts, rates=rates)
+
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
@@ -73,26 +283,43 @@ def as_task(
         torch.Size([2, 2])
     """
     oracle, domain, kind = problem.oracle, problem.domain, dtype_named(dtype)
-    columns = _columns(x, queries)
+    columns, asked = column_names(x), column_names(queries)
+    if columns and asked and columns != asked:
+        raise DataError(
+            f"queries has the columns {', '.join(asked)}, but X has {', '.join(columns)}. Give the "
+            "same columns in the same order."
+        )
     x = checked_inputs(x, problem.target.input_width)
-    y = _labels(problem, checked_array("y", y), x)
-    queries = x[..., :0, :] if queries is None else _queries(checked_array("queries", queries), x)
+    width = problem.target.output_width
+    expected = (*x.shape[:-1], width)
+    y = oracle.labelled(checked_array("y", y), expected)
+    if tuple(y.shape) != expected and not (width == 1 and y.shape == x.shape[:-1]):
+        raise DataError(
+            f"y has shape {tuple(y.shape)}; expected {expected}, a label for each row of X."
+        )
+    y = y.reshape(expected)
+    oracle.require_labels(y)
+    if queries is None:
+        queries = x[..., :0, :]
+    else:
+        queries = checked_array("queries", queries)
+        fits = queries.ndim == x.ndim and queries.shape[:-2] == x.shape[:-2]
+        if not fits or queries.shape[-1] != x.shape[-1]:
+            wanted = ", ".join(map(str, (*x.shape[:-2], "n_queries", x.shape[-1])))
+            raise DataError(f"queries has shape {tuple(queries.shape)}; expected ({wanted}).")
     weights = oracle.initial(x, queries, given=initial, seed=seed)
     require_within("X", x, domain.x, "domain.x", columns)
     require_within("y", y, domain.y, "domain.y")
     require_within("queries", queries, domain.x, "domain.x", columns)
-    if problem.box is not None:
-        require_within("initial", oracle.boxed(weights), problem.box, "box")
-    oracle.require_state(weights, kind)
-    oracle.require_examples(x.shape[-2])
-    rated = _rates(domain.rate, rates, x)
+    oracle.require_start(weights, x.shape[-2], kind)
+    rates = _rates(domain.rate, rates, x)
     device = x.device
     return Task(
         converted("X", x, device, kind, columns),
         converted("y", y, device, kind),
         converted("queries", queries, device, kind, columns),
         converted("initial", weights, device, kind),
-        rates=None if rated is None else converted("rates", rated, device, kind),
+        rates=None if rates is None else converted("rates", rates, device, kind),
         input_names=columns,
     )
 
@@ -111,40 +338,27 @@ def checked_task(problem: Problem, task: Task) -> Task:
     return replace(checked, input_names=task.input_names)
 
 
-def _columns(x: Any, queries: Any) -> tuple[str, ...]:
-    """The names of the inputs, if X has any."""
-    names, asked = column_names(x), column_names(queries)
-    if names and asked and names != asked:
-        raise DataError(
-            f"queries has the columns {', '.join(asked)}, but X has {', '.join(names)}. Give the "
-            "same columns in the same order."
-        )
-    return names
+def drawn_task(problem: Problem, n_examples: int, *, seed: int) -> Task:
+    """Draw inputs over the whole domain, and labels between 0 and 1; those of classes add up to 1.
 
-
-def _labels(problem: Problem, y: Tensor, x: Tensor) -> Tensor:
-    width = problem.target.output_width
-    expected = (*x.shape[:-1], width)
-    y = problem.oracle.labelled(y, expected)
-    if tuple(y.shape) != expected and not (width == 1 and y.shape == x.shape[:-1]):
-        raise DataError(
-            f"y has shape {tuple(y.shape)}; expected {expected}, a label for each row of X."
-        )
-    y = y.reshape(expected)
-    problem.oracle.require_labels(y)
-    return y
-
-
-def _queries(queries: Tensor, x: Tensor) -> Tensor:
-    fits = queries.ndim == x.ndim and queries.shape[:-2] == x.shape[:-2]
-    if not fits or queries.shape[-1] != x.shape[-1]:
-        expected = ", ".join(map(str, (*x.shape[:-2], "n_queries", x.shape[-1])))
-        raise DataError(f"queries has shape {tuple(queries.shape)}; expected ({expected}).")
-    return queries.to(x.device)
+    Raise `SizeError` if so many examples do not fit into memory.
+    """
+    target = problem.target
+    n_numbers = n_examples * (target.input_width + target.output_width)
+    require_memory(f"{n_examples:,} examples", 8 * n_numbers, "Give fewer examples.")
+    generator = torch.Generator().manual_seed(count("seed", seed, least=0))
+    x, y = (
+        torch.rand((n_examples, width), generator=generator, dtype=torch.float64)
+        for width in (target.input_width, target.output_width)
+    )
+    x, y = problem.domain.x * (2 * x - 1), y * min(1.0, problem.domain.y)
+    if problem.loss == "cross_entropy":
+        y = y / y.sum(-1, keepdim=True)
+    return as_task(problem, x, y, seed=seed)
 
 
 def _rates(largest: float | None, given: Any, x: Tensor) -> Tensor | None:
-    """The rates of the examples as a column, if examples have any."""
+    """Return the rates of the examples as a column, if examples have any."""
     if largest is None:
         if given is not None:
             raise SettingError(
@@ -193,14 +407,24 @@ def checked_array(name: str, data: Any) -> Tensor:
 
 def as_numbers(name: str, data: Any) -> Tensor:
     """Copy `data` into a tensor of float64 or float32; whole numbers and bool become float64."""
-    if not isinstance(data, Tensor):
-        return torch.from_numpy(_as_array(name, data))
-    numbers: Tensor = data.detach()
-    if not (numbers.is_floating_point() or numbers.is_complex()):
-        return numbers.double()
-    if numbers.dtype not in DTYPES.values():
-        raise _wrong_dtype(name, str(numbers.dtype).removeprefix("torch."))
-    return numbers.clone()
+    if isinstance(data, Tensor):
+        numbers: Tensor = data.detach()
+        dtype = str(numbers.dtype).removeprefix("torch.")
+        if not (numbers.is_floating_point() or numbers.is_complex()):
+            return numbers.double()
+        if dtype in DTYPES:
+            return numbers.clone()
+    else:
+        array = _as_array(name, data)
+        dtype = array.dtype.name
+        if array.dtype.kind in "Obiu":
+            return torch.from_numpy(array.astype(np.float64))
+        if dtype in DTYPES:
+            return torch.from_numpy(array.copy())  # torch takes no negative strides
+    raise DataError(
+        f"{name} has dtype {dtype}; float64, float32, integers or bool are expected. "
+        "Convert it explicitly to one of them."
+    )
 
 
 def _as_array(name: str, data: Any) -> Any:
@@ -227,18 +451,7 @@ def _as_array(name: str, data: Any) -> Any:
                     f"{name}{place} is {brief(cell)}, which is not a number. Remove the column or "
                     "encode it as numbers; drop or fill what is missing."
                 )
-    if array.dtype.kind in "Obiu":
-        return array.astype(np.float64)
-    if array.dtype.name not in DTYPES:
-        raise _wrong_dtype(name, array.dtype.name)
-    return array.copy()  # torch takes no negative strides
-
-
-def _wrong_dtype(name: str, dtype: str) -> DataError:
-    return DataError(
-        f"{name} has dtype {dtype}; float64, float32, integers or bool are expected. "
-        "Convert it explicitly to one of them."
-    )
+    return array
 
 
 def column_names(data: Any) -> tuple[str, ...]:

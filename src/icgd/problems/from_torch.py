@@ -24,7 +24,7 @@ from torch.nn.parameter import is_lazy
 
 from icgd.errors import UnreadableError, brief
 from icgd.problems.activations import LEAK
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.losses import smooth_l1
 from icgd.problems.mlp import MLP, NORM_EPS
 from icgd.problems.optimisers import (
@@ -69,9 +69,9 @@ def from_torch(
     box: float | None = None,
     average: float | None = None,
 ) -> Problem:
-    """The problem that trains `model` by this loss and optimiser, from the model's own weights.
+    """Turn a model, a loss and an optimiser of torch into a problem that starts at its weights.
 
-    Nothing of what is given changes. A scheduler is stepped once after every step, `n_steps` times,
+    The arguments are not changed. A scheduler is stepped once after every step, `n_steps` times,
     on a copy. `box` bounds every weight, which torch does not: choose it so large that no weight
     reaches it (default: twice the largest initial weight, and at least 4).
 
@@ -113,15 +113,12 @@ def from_torch(
     options = _options(optimizer, layers)
     sizes = _step_sizes(optimizer, scheduler, n_steps)
     initial = layers.initial()
-    box = _box_of(initial) if box is None else box
+    if box is None:
+        largest = 2 * float(initial.abs().max())
+        box = max(LEAST_BOX, 2.0 ** ceil(log2(largest)) if largest else LEAST_BOX)
     update = _update(optimizer, options, sizes, box, batch_size, factor)
     update = replace(update, average=average)
     return Problem(target, name, update, domain, initial=tuple(initial.tolist()))
-
-
-def _box_of(initial: Tensor) -> float:
-    largest = 2 * float(initial.abs().max())
-    return max(LEAST_BOX, 2.0 ** ceil(log2(largest)) if largest else LEAST_BOX)
 
 
 @dataclass(frozen=True)
@@ -139,17 +136,29 @@ class _Layers:
         norms: dict[int, float] = {}
         for place, module in _leaves(model):
             _require_own_forward(place, module)
+            where = f"{place} ({_named(module)})"
+            is_activation, is_norm = type(module) in ACTIVATIONS, isinstance(module, nn.LayerNorm)
+            follows_linear = bool(linear) and activations[-1] == "identity"
+            if is_norm and len(linear) in norms:
+                follows_linear = False
+            if (is_activation or is_norm) and not follows_linear:
+                raise UnreadableError(
+                    f"{place} is {_named(module)}, but no linear layer stands right before it. "
+                    "Every activation and every norm belongs to the Linear before it."
+                )
             if isinstance(module, nn.Linear):
                 linear.append(module)
                 activations.append("identity")
-            elif type(module) in ACTIVATIONS:
-                if not linear or activations[-1] != "identity":
-                    raise _misplaced(place, module)
-                activations[-1] = _activation(place, module)
+            elif is_activation:
+                activations[-1], options = ACTIVATIONS[type(module)]
+                _require_options(where, vars(module), options)
             elif isinstance(module, nn.LayerNorm):
-                if not linear or activations[-1] != "identity" or len(linear) in norms:
-                    raise _misplaced(place, module)
-                norms[len(linear)] = _norm_eps(place, module, linear[-1].out_features, norms)
+                width = linear[-1].out_features
+                expected = {"elementwise_affine": False, "normalized_shape": (width,)}
+                if norms:  # all norms add the same to variances
+                    expected["eps"] = next(iter(norms.values()))
+                _require_options(where, vars(module), expected)
+                norms[len(linear)] = module.eps
             elif not isinstance(module, SKIPPED):
                 readable: list[type] = [nn.Linear, nn.LayerNorm, *ACTIVATIONS, *SKIPPED]
                 known = [kind.__name__ for kind in readable]
@@ -161,39 +170,32 @@ class _Layers:
                 f"The model is {_named(model)} without any Linear. Give an nn.Sequential of Linear "
                 "layers and activations."
             )
-        return cls(tuple(linear), tuple(activations), norms).checked()
-
-    def checked(self) -> _Layers:
-        """Raise `UnreadableError` unless all layers are alike, and each is there once."""
-        if len({id(layer.weight) for layer in self.linear}) < len(self.linear):
+        if len({id(layer.weight) for layer in linear}) < len(linear):
             raise UnreadableError(
                 "The model uses the same weights in two layers. Give every layer weights of its "
                 "own."
             )
-        if len({layer.bias is None for layer in self.linear}) > 1:
-            found = ["without" if layer.bias is None else "with" for layer in self.linear]
+        if len({layer.bias is None for layer in linear}) > 1:
+            found = ["without" if layer.bias is None else "with" for layer in linear]
             raise UnreadableError(
                 f"The layers of the model are {', '.join(found)} bias, in this order. Give all of "
                 "them a bias, or none."
             )
-        if len(set(self.activations[:-1])) > 1:
+        if len(set(activations[:-1])) > 1:
             raise UnreadableError(
-                f"The hidden layers have the activations {', '.join(self.activations[:-1])}. Give "
-                "all of them the same; the last layer may have another."
+                f"The hidden layers have the activations {', '.join(activations[:-1])}. Give all "
+                "of them the same; the last layer may have another."
             )
-        for name, weights in self.parameters():
+        layers = cls(tuple(linear), tuple(activations), norms)
+        for name, weights in layers.parameters():
             _require_plain(name, weights)
-        return self
+        return layers
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         for number, layer in enumerate(self.linear, start=1):
             yield f"weight of layer {number}", layer.weight
             if layer.bias is not None:
                 yield f"bias of layer {number}", layer.bias
-
-    @property
-    def has_biases(self) -> bool:
-        return self.linear[0].bias is not None
 
     def target(self) -> MLP:
         widths = (self.linear[0].in_features, *(layer.out_features for layer in self.linear))
@@ -202,13 +204,13 @@ class _Layers:
             widths,
             hidden,
             self.activations[-1],
-            biases=self.has_biases,
+            biases=self.linear[0].bias is not None,
             norms=tuple(self.norms),
             norm_eps=next(iter(self.norms.values()), NORM_EPS),
         )
 
     def initial(self) -> Tensor:
-        """All weights in one vector; a bias is the last column of its layer's matrix."""
+        """Return all weights in one vector; a bias is the last column of its layer's matrix."""
         matrices = [
             layer.weight
             if layer.bias is None
@@ -219,7 +221,7 @@ class _Layers:
 
 
 def _leaves(model: nn.Module, place: str = "model") -> Iterator[tuple[str, nn.Module]]:
-    """The modules of nested sequences, with where they stand."""
+    """Yield the modules of nested sequences with their places."""
     if not isinstance(model, nn.Sequential):
         yield place, model
         return
@@ -228,15 +230,8 @@ def _leaves(model: nn.Module, place: str = "model") -> Iterator[tuple[str, nn.Mo
         yield from _leaves(module, f"{place}[{number}]")
 
 
-def _misplaced(place: str, module: nn.Module) -> UnreadableError:
-    return UnreadableError(
-        f"{place} is {_named(module)}, but no linear layer stands right before it. Every "
-        "activation and every norm belongs to the Linear before it."
-    )
-
-
 def _require_own_forward(place: str, module: nn.Module) -> None:
-    """A layer computes what torch says that it does, and a flattened row is the row itself."""
+    """Raise `UnreadableError` if a layer computes anything but what its class documents."""
     where = f"{place} ({_named(module)})"
     if isinstance(module, nn.Linear) and is_lazy(module.weight):
         raise UnreadableError(
@@ -259,21 +254,6 @@ def _named(module: object) -> str:
     if isinstance(module, type):
         return f"the class {module.__name__}"
     return type(module).__name__
-
-
-def _activation(place: str, module: nn.Module) -> str:
-    name, options = ACTIVATIONS[type(module)]
-    _require_options(f"{place} ({_named(module)})", vars(module), options)
-    return name
-
-
-def _norm_eps(place: str, module: nn.LayerNorm, width: int, others: Mapping[int, float]) -> float:
-    """What a norm adds to variances: the same as other norms do."""
-    options = {"elementwise_affine": False, "normalized_shape": (width,)}
-    if others:
-        options["eps"] = next(iter(others.values()))
-    _require_options(f"{place} ({_named(module)})", vars(module), options)
-    return module.eps
 
 
 def _require_options(where: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -303,7 +283,7 @@ def _require_plain(name: str, weights: Tensor) -> None:
 
 
 def _loss(loss: nn.Module, n_outputs: int, n_examples: int | None) -> tuple[str, float]:
-    """The loss by name, and what the gradient of half its mean is multiplied by."""
+    """Return the name of the loss and the factor of the gradient of half its mean."""
     if type(loss) not in LOSSES:
         known = [kind.__name__ for kind in LOSSES]
         raise UnreadableError(
@@ -330,14 +310,11 @@ def _loss(loss: nn.Module, n_outputs: int, n_examples: int | None) -> tuple[str,
     return name, 2 * own_factor * count("n_examples", n_examples)
 
 
-def _huber(loss: Any) -> tuple[str, float]:
-    return smooth_l1(loss.delta).name, loss.delta  # huber is delta times smooth l1 of that width
-
-
 LOSSES: dict[type[nn.Module], Callable[[Any], tuple[str, float]]] = {
     nn.MSELoss: lambda loss: ("squared", 1.0),
     nn.BCEWithLogitsLoss: lambda loss: ("logistic", 1.0),
-    nn.HuberLoss: _huber,
+    # huber is delta times smooth l1 of that width
+    nn.HuberLoss: lambda loss: (smooth_l1(loss.delta).name, loss.delta),
     nn.SmoothL1Loss: lambda loss: (smooth_l1(loss.beta).name, 1.0),
     nn.CrossEntropyLoss: lambda loss: ("cross_entropy", 1.0),
 }
@@ -345,7 +322,7 @@ LOSSES: dict[type[nn.Module], Callable[[Any], tuple[str, float]]] = {
 
 
 def _options(optimizer: torch.optim.Optimizer, layers: _Layers) -> dict[str, Any]:
-    """The options of an optimiser, which are the same for all parameters of the model."""
+    """Return the options of an optimiser, which are the same for all parameters of the model."""
     if type(optimizer) not in OPTIMISERS:
         known = [kind.__name__ for kind in OPTIMISERS]
         raise UnreadableError(
@@ -362,9 +339,8 @@ def _options(optimizer: torch.optim.Optimizer, layers: _Layers) -> dict[str, Any
     trained = {id(part) for group in optimizer.param_groups for part in group["params"]}
     missing = [name for name, part in layers.parameters() if id(part) not in trained]
     if missing or len(trained) > len(list(layers.parameters())):
-        fault = "trains other parameters too"
-        if missing:
-            fault = f"does not train the {', '.join(missing)}"
+        fault = f"does not train the {', '.join(missing)}"
+        fault = fault if missing else "trains other parameters too"
         raise UnreadableError(
             f"The optimizer {fault}. Give it exactly the parameters of the model."
         )
@@ -377,7 +353,7 @@ def _options(optimizer: torch.optim.Optimizer, layers: _Layers) -> dict[str, Any
 
 
 def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a group of parameters that say what a step is."""
+    """Return the options of a parameter group that determine a step."""
     left_out = ("params", "initial_lr", *IGNORED)
     return {name: value for name, value in group.items() if name not in left_out}
 
@@ -385,7 +361,7 @@ def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
 def _step_sizes(
     optimizer: torch.optim.Optimizer, scheduler: Any, n_steps: int | None
 ) -> float | tuple[float, ...]:
-    """The step size, or that of every step if there is a scheduler."""
+    """Return the step size, or that of every step if there is a scheduler."""
     if scheduler is None:
         return float(optimizer.param_groups[0]["lr"])
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
@@ -438,7 +414,7 @@ def _update(
 
 
 def _number(value: Any) -> Any:
-    """An option as a plain number, a flag or a tuple of numbers."""
+    """Return an option as a plain number, a flag or a tuple of numbers."""
     if isinstance(value, tuple | list):
         return tuple(map(float, value))
     return value if isinstance(value, bool) else float(value)

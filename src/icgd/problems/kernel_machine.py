@@ -20,16 +20,15 @@ from icgd.problems.settings import (
     by_name,
     count,
     entries,
-    finite,
     instance,
     is_row,
     named,
+    not_negative,
     positive,
     settle,
 )
 from icgd.shapes import KernelMatrix, OtherPoints, Points
 
-# -----------------------------------------------------------------------------
 # Kernels: how alike two points are, and so how much one learns from the other.
 #
 #     linear      <u, w>                     rbf         exp(-|u - w|^2 / 2)
@@ -69,14 +68,33 @@ class Kernel:
     """What a user states of a kernel of their own; see `register_kernel`."""
 
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
-        """The kernel of every pair."""
+        """Return the kernel of every pair."""
         values = self.function(left, right)
-        if self.is_own:
-            _require_matrix(self.name, values, left, right)
+        if not self.is_own:
+            return values
+        returned = f"Kernel {brief(self.name)} returned"
+        shape = (*left.shape[:-1], right.shape[-2])
+        if not isinstance(values, Tensor) or tuple(values.shape) != shape:
+            is_tensor = isinstance(values, Tensor)
+            found = tuple(values.shape) if is_tensor else f"a {type(values).__name__}"
+            raise KernelError(
+                f"{returned} {found}; expected a tensor of shape {shape}: a row for each point on "
+                "the left, a column for each on the right."
+            )
+        if values.dtype is not left.dtype:
+            raise KernelError(
+                f"{returned} {str(values.dtype).removeprefix('torch.')} for points of "
+                f"{str(left.dtype).removeprefix('torch.')}. Keep the type of the points."
+            )
+        if index := first_set(~values.isfinite()):
+            raise KernelError(
+                f"{returned} {values[tuple(index)].item()} at {at(index)}; every entry must be "
+                "finite. Rescale the inputs, or use a kernel that stays bounded."
+            )
         return values
 
     def stated(self, what: str, radius: float) -> float:
-        """The constant called `what` for points of at most this norm; infinite if none is known."""
+        """Return the constant `what` for points of at most this norm; infinity if unknown."""
         constant: Constant | None = getattr(self, what)
         if constant is None:
             return inf
@@ -96,36 +114,12 @@ class Kernel:
         return number
 
 
-def _require_matrix(name: str, values: Any, left: Tensor, right: Tensor) -> None:
-    shape = (*left.shape[:-1], right.shape[-2])
-    if not isinstance(values, Tensor):
-        raise KernelError(
-            f"Kernel {brief(name)} returned a {type(values).__name__}; expected a tensor of shape "
-            f"{shape}: a row for each point on the left, a column for each on the right."
-        )
-    if tuple(values.shape) != shape:
-        raise KernelError(
-            f"Kernel {brief(name)} returned {tuple(values.shape)}; expected a tensor of shape "
-            f"{shape}: a row for each point on the left, a column for each on the right."
-        )
-    if values.dtype is not left.dtype:
-        raise KernelError(
-            f"Kernel {brief(name)} returned {str(values.dtype).removeprefix('torch.')} for points "
-            f"of {str(left.dtype).removeprefix('torch.')}. Keep the type of the points."
-        )
-    if index := first_set(~values.isfinite()):
-        raise KernelError(
-            f"Kernel {brief(name)} returned {values[tuple(index)].item()} at {at(index)}; every "
-            "entry must be finite. Rescale the inputs, or use a kernel that stays bounded."
-        )
-
-
 def _product(left: Tensor, right: Tensor) -> Tensor:
     return left @ right.mT
 
 
 def _distance(left: Tensor, right: Tensor) -> Tensor:
-    """The Euclidean distance, from differences: it is exactly 0 between equal points."""
+    """Return the Euclidean distance, from differences: it is exactly 0 between equal points."""
     return torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
 
 
@@ -181,7 +175,7 @@ KERNELS = by_name(
 
 
 def kernel_named(name: str, shape: float | None = None) -> Kernel:
-    """The kernel called `name`; `shape` is the smoothness of matern, the degree of polynomial."""
+    """Return the kernel called `name`; `shape` is the smoothness of matern or the degree."""
     kernel = named("kernel", name, KERNELS)
     if shape is None:
         return kernel
@@ -260,21 +254,14 @@ def register_kernel(
         is_own=True,
         lipschitz=_constant("lipschitz", lipschitz),
         bound=_constant("bound", bound),
-        rounding=_not_negative("rounding", rounding),
+        rounding=not_negative("rounding", rounding),
     )
     return KERNELS[name]
 
 
 def _constant(what: str, value: Any) -> Constant | None:
-    """What is stated, if it is a number that is not negative, or a function."""
-    return value if value is None or callable(value) else _not_negative(what, value)
-
-
-def _not_negative(what: str, value: Any) -> float:
-    number = finite(what, value)
-    if number < 0:
-        raise SettingError(f"{what} must be a number that is not negative, got {brief(value)}.")
-    return number
+    """Check a stated constant: a number from 0 on, or a function of the radius."""
+    return value if value is None or callable(value) else not_negative(what, value)
 
 
 Rows = tuple[tuple[float, ...], ...]
@@ -296,7 +283,7 @@ def as_rows(name: str, matrix: object) -> Rows:
 
 
 def unit_rows(factor: float, width: int) -> Rows:
-    """The matrix factor * I as plain data."""
+    """Return the matrix factor * I as plain data."""
     return tuple(tuple(factor * (i == j) for j in range(width)) for i in range(width))
 
 
@@ -344,22 +331,18 @@ class KernelHead:
             if getattr(self, name) is not None:
                 settle(self, **{name: as_rows(name, getattr(self, name))})
         if self.key_transform is not None:
-            self._require_same_rows()
-
-    def _require_same_rows(self) -> None:
-        """Scores and distances are of vectors of one length."""
-        if self.transform is None:
-            raise SettingError(
-                "key_transform has no effect without transform; give both or neither."
-            )
-        if len(self.key_transform) != len(self.transform):
-            raise SettingError(
-                f"key_transform has {len(self.key_transform)} rows; expected "
-                f"{len(self.transform)}, as many as transform has."
-            )
+            if self.transform is None:
+                raise SettingError(
+                    "key_transform has no effect without transform; give both or neither."
+                )
+            if len(self.key_transform) != len(self.transform):
+                raise SettingError(
+                    f"key_transform has {len(self.key_transform)} rows; expected "
+                    f"{len(self.transform)}, as many as transform has."
+                )
 
     def __repr__(self) -> str:
-        """The head without the numbers of its matrices."""
+        """Return the head without the numbers of its matrices."""
         shape = "" if self.shape is None else f"[{self.shape:g}]"
         maps = {"G": self.transform, "H": self.key_transform}
         sizes = [f", {name} {len(m)} x {len(m[0])}" for name, m in maps.items() if m is not None]
@@ -407,17 +390,13 @@ class KernelHead:
             tensor([[2.],
                     [2.]])
         """
-        return self._of_pairs(left, right)
-
-    def _of_pairs(self, left: Points, right: OtherPoints) -> KernelMatrix:
-        """`matrix` of points that were checked before."""
         n_bytes = 2 * left[..., 0].numel() * right.shape[-2] * left.itemsize
         what = f"The kernel of {left.shape[-2]:,} by {right.shape[-2]:,} points"
         require_memory(what, n_bytes, "Take fewer examples or queries, or train a network on them.")
-        return self.weight * self.function.matrix(self._moved(left), self.keys._moved(right))
+        return self.weight * self.function.matrix(self.moved(left), self.keys.moved(right))
 
     def moved(self, points: Points) -> Tensor:
-        """Every point u as G u.
+        """Return every point u as G u.
 
         Args:
             points: points (..., n, d).
@@ -430,9 +409,6 @@ class KernelHead:
             >>> icgd.KernelHead("rbf", transform=[[2.0]]).moved(torch.ones(1, 1))
             tensor([[2.]])
         """
-        return self._moved(points)
-
-    def _moved(self, points: Points) -> Tensor:
         if self.transform is None:
             return points
         return points @ as_matrix(self.transform, points).mT
@@ -481,19 +457,16 @@ class KernelMachine:
             raise SettingError("heads is empty; give at least one.")
         for head in self.heads:
             instance("head", head, KernelHead)
-            self._require_width(head)
-
-    def _require_width(self, head: KernelHead) -> None:
-        expected = f"{self.input_width}, one for each input"
-        for name in ("transform", "key_transform"):
-            for row in getattr(head, name) or ():
-                if len(row) != self.input_width:
-                    raise SettingError(
-                        f"A row of {name} has {len(row)} entries; expected {expected}."
-                    )
+            for name in ("transform", "key_transform"):
+                for row in getattr(head, name) or ():
+                    if len(row) != self.input_width:
+                        raise SettingError(
+                            f"A row of {name} has {len(row)} entries; expected {self.input_width}, "
+                            "one for each input."
+                        )
 
     def in_words(self) -> str:
-        """The machine in a few words, such as "function of 3 inputs, rbf kernel".
+        """Return the machine in a few words, such as "function of 3 inputs, rbf kernel".
 
         Returns:
             The words.
@@ -517,7 +490,7 @@ class KernelMachine:
         return all(head.is_positive for head in self.heads)
 
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
-        """The machine's kernel of every pair.
+        """Return the machine's kernel of every pair.
 
         Args:
             left: points (..., i, d).
@@ -560,7 +533,7 @@ class KernelMachine:
                 )
 
     def gram(self, points: Points) -> KernelMatrix:
-        """The kernel of every pair of `points`, if it is finite and as symmetric as it claims.
+        """Return the kernel of every pair of `points`, checked to be finite and symmetric.
 
         Args:
             points: points (..., n, d).
@@ -577,31 +550,28 @@ class KernelMachine:
             tensor([[1., 1.],
                     [1., 1.]])
         """
-        matrices = [head._of_pairs(points, points) for head in self.heads]
+        matrices = [head.matrix(points, points) for head in self.heads]
         for head, matrix in zip(self.heads, matrices, strict=True):
-            _require_gram(head, matrix)
+            if index := first_set(~matrix.isfinite()):
+                raise KernelError(
+                    f"Kernel {brief(head.kernel)} returned {matrix[tuple(index)].item()} at "
+                    f"{at(index)}; every entry must be finite. Rescale the inputs, or use a kernel "
+                    "that stays bounded."
+                )
+            if not head.is_symmetric or not matrix.numel():
+                continue
+            excess = (matrix - matrix.mT).abs() - ASYMMETRY * matrix.abs().amax()
+            if index := first_set(excess > 0):
+                mirrored = [*index[:-2], index[-1], index[-2]]
+                raise KernelError(
+                    f"Kernel {brief(head.kernel)} is not symmetric: it is "
+                    f"{matrix[tuple(index)].item():.6g} at {at(index)} and "
+                    f"{matrix[tuple(mirrored)].item():.6g} with the two points exchanged. Correct "
+                    "it, or register it with symmetric=False and do without what needs symmetry."
+                )
         return reduce(torch.add, matrices)
 
 
 def sum_of_heads(heads: tuple[KernelHead, ...], left: Points, right: OtherPoints) -> KernelMatrix:
-    """The sum of the heads' kernels of every pair."""
-    return reduce(torch.add, (head._of_pairs(left, right) for head in heads))
-
-
-def _require_gram(head: KernelHead, matrix: Tensor) -> None:
-    if index := first_set(~matrix.isfinite()):
-        raise KernelError(
-            f"Kernel {brief(head.kernel)} returned {matrix[tuple(index)].item()} at {at(index)}; "
-            "every entry must be finite. Rescale the inputs, or use a kernel that stays bounded."
-        )
-    if not head.is_symmetric or not matrix.numel():
-        return
-    excess = (matrix - matrix.mT).abs() - ASYMMETRY * matrix.abs().amax()
-    if index := first_set(excess > 0):
-        mirrored = [*index[:-2], index[-1], index[-2]]
-        raise KernelError(
-            f"Kernel {brief(head.kernel)} is not symmetric: it is "
-            f"{matrix[tuple(index)].item():.6g} at {at(index)} and "
-            f"{matrix[tuple(mirrored)].item():.6g} with the two points exchanged. Correct it, or "
-            "register it with symmetric=False and do without what needs symmetry."
-        )
+    """Return the sum of the heads' kernels of every pair."""
+    return reduce(torch.add, (head.matrix(left, right) for head in heads))

@@ -17,7 +17,6 @@ from icgd.problems.functions import Evaluate, ScalarFunction, SmoothFunction
 from icgd.problems.settings import by_name, count, named, settle
 from icgd.shapes import Inputs, Labels, Parameters, Values
 
-# -----------------------------------------------------------------------------
 # Links: how the score z = <w, x> of a linear model says what label to expect.
 #
 # The inverse link mu turns a score into the expected label. The loss of an example is
@@ -56,7 +55,7 @@ class Link:
         return self.potential(score) - label * score
 
     def slopes(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
-        """Least and largest slope of mu on [low, high], whose ends may be infinite."""
+        """Return least and largest slope of mu on [low, high], whose ends may be infinite."""
         return self.mean.derivative().bounds(low, high)
 
     @property
@@ -90,13 +89,9 @@ def _dilogarithm(t: Tensor) -> Tensor:
 
 
 def _softplus_integral(z: Tensor) -> Tensor:
-    """The integral of softplus from -infinity; softplus(z) = z + softplus(-z) mirrors it at 0."""
+    """Integrate softplus from -infinity; softplus(z) = z + softplus(-z) mirrors it at 0."""
     below = _dilogarithm(torch.log1p(torch.exp(-z.abs())))
     return torch.where(z > 0, pi**2 / 6 + z * z / 2 - below, below)
-
-
-def _normal_integral(z: Tensor) -> Tensor:
-    return z * NORMAL_DISTRIBUTION(z) + NORMAL_DISTRIBUTION.derivative()(z)
 
 
 def _at_the_score_of_the_label(y: Tensor) -> Tensor:
@@ -113,14 +108,21 @@ def _half_square_below(y: Tensor) -> Tensor:
 LINKS = by_name(
     Link("identity", IDENTITY_FUNCTION, lambda z: z * z / 2, -inf, inf, _half_square_below),
     Link("logistic", SIGMOID, SOFTPLUS, 0.0, 1.0, torch.zeros_like),
-    Link("probit", NORMAL_DISTRIBUTION, _normal_integral, 0.0, 1.0, torch.zeros_like),
+    Link(
+        "probit",
+        NORMAL_DISTRIBUTION,
+        lambda z: z * NORMAL_DISTRIBUTION(z) + NORMAL_DISTRIBUTION.derivative()(z),
+        0.0,
+        1.0,
+        torch.zeros_like,
+    ),
     Link("poisson", EXP, torch.exp, 0.0, inf, _at_the_score_of_the_label),
     Link("softplus", SOFTPLUS, _softplus_integral, 0.0, inf, _half_square_below),
 )
 
 
 def link_named(name: str) -> Link:
-    """The link called `name`."""
+    """Return the link called `name`."""
     return named("link", name, LINKS)
 
 
@@ -168,7 +170,7 @@ class LinearModel:
             )
 
     def in_words(self) -> str:
-        """The model in a few words, such as "linear model of 3 inputs, logistic link".
+        """Return the model in a few words, such as "linear model of 3 inputs, logistic link".
 
         Returns:
             The words.
@@ -197,7 +199,7 @@ class LinearModel:
         return link_named(self.link)
 
     def loss_scale(self, n_examples: int) -> float:
-        """What multiplies the sum of the examples' losses in the risk.
+        """Return the factor of the sum of losses in the risk.
 
         Args:
             n_examples: the number of examples.

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from icgd.errors import SettingError
-from icgd.problems.activations import SIGMOID
-from icgd.problems.functions import KinkedFunction, ScalarFunction
+from icgd.problems.activations import CLIP, DOUBLE, NEGATE, SIGMOID
+from icgd.problems.functions import ScalarFunction
 from icgd.problems.settings import by_name, named, positive
 from icgd.shapes import Labels
 
@@ -59,10 +59,6 @@ def _from_parts(
 
     return Loss(name, value, slope, parts, labels_are_probabilities)
 
-
-DOUBLE = KinkedFunction("double", lambda z: 2 * z, (), (2.0,))
-NEGATE = KinkedFunction("negate", lambda z: -z, (), (-1.0,))
-CLIP = KinkedFunction("clip", lambda z: z.clamp(-1.0, 1.0), (-1.0, 1.0), (0.0, 1.0, 0.0))
 
 SQUARED = _from_parts("squared", lambda p, y: ((p - y) ** 2).sum(-1), SlopePart(1.0, -1.0, DOUBLE))
 HUBER = _from_parts(
@@ -108,7 +104,7 @@ LOSSES = by_name(SQUARED, LOGISTIC, HUBER, CROSS_ENTROPY)
 
 
 def loss_named(name: str) -> Loss:
-    """The loss called `name`."""
+    """Return the loss called `name`."""
     if isinstance(name, str) and name.startswith(SMOOTH_L1):
         with suppress(ValueError, SettingError):
             return smooth_l1(float(name.removeprefix(SMOOTH_L1)))

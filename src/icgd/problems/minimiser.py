@@ -26,8 +26,9 @@ from jaxtyping import Float
 from scipy.optimize import lsq_linear
 from torch import Tensor
 
+from icgd.problems import spectrum
+from icgd.problems.data import Task
 from icgd.problems.oracles.linear import LinearOracle
-from icgd.problems.task import Task
 from icgd.shapes import Parameters
 
 MOST_STEPS = 300
@@ -149,9 +150,7 @@ def hessian(oracle: LinearOracle, task: Task, weights: Parameters) -> Tensor:
     """Return the second derivatives of the smooth part."""
     model, design = oracle.target, oracle.target.design(task.x)
     slopes = model.link_function.mean.derivative()(oracle.scores(weights, task.x))
-    scale = model.loss_scale(task.n_examples)
-    ridge = oracle.update.l2 * model.penalised(design).diag()
-    return scale * design.mT @ (slopes * design) + ridge
+    return spectrum.hessian(model, oracle.update, design, slopes)
 
 
 def units(hessian: Tensor) -> Float[Tensor, "parameter"]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,8 +32,6 @@ NORM_EPS = 1e-5
 
 LEAST_EPS, LARGEST_EPS = 1e-30, 1e30
 """Norms add at least and at most so much to variances."""
-
-Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True)
@@ -77,55 +74,62 @@ class MLP:
     norm_eps: float = NORM_EPS
 
     def __post_init__(self) -> None:
-        given = self.widths
-        widths = entries(given) if is_row(given) else [given]
-        settle(self, widths=tuple(count(f"widths[{i}]", width) for i, width in enumerate(widths)))
-        if len(self.widths) < 2:
+        given = entries(self.widths) if is_row(self.widths) else [self.widths]
+        widths = tuple(count(f"widths[{i}]", width) for i, width in enumerate(given))
+        settle(self, widths=widths, biases=bool(self.biases))
+        if len(widths) < 2:
             raise SettingError(
                 "widths must name the input and at least one layer, such as (4, 16, 1), got "
-                f"{self.widths}."
+                f"{widths}."
             )
         activation_named(self.activation)
         activation_named(self.output_activation)
-        settle(self, shortcuts=self._checked_shortcuts(), norms=self._checked_norms())
-        settle(self, biases=bool(self.biases), norm_eps=positive("norm_eps", self.norm_eps))
-        within("norm_eps", self.norm_eps, LEAST_EPS, LARGEST_EPS)
-        if self.norm_eps != NORM_EPS and not self.norms:
-            raise SettingError("norm_eps has no effect without norms; give both or neither.")
-
-    def _checked_shortcuts(self) -> tuple[tuple[int, int], ...]:
-        found: list[tuple[int, int]] = []
-        expected = "a row of pairs of layers, such as ((0, 2),)"
-        for pair in _entries("shortcuts", self.shortcuts, expected):
-            ends = _entries("shortcuts", pair, expected)
-            if len(ends) != 2:
-                raise SettingError(
-                    f"a shortcut has {len(ends)} entries; expected 2, such as (0, 2)."
-                )
-            last = count("the end of a shortcut", ends[1], most=self.depth)
-            first = count("the start of a shortcut", ends[0], least=0, most=last - 1)
-            if self.widths[first] != self.widths[last]:
-                raise SettingError(
-                    f"shortcut {(first, last)} adds the {self.widths[first]} outputs of layer "
-                    f"{first} to the {self.widths[last]} of layer {last}; both must have one "
-                    f"width. widths are {self.widths}."
-                )
-            found.append((first, last))
-        return _once("shortcuts", sorted(found))
-
-    def _checked_norms(self) -> tuple[int, ...]:
-        norms = _entries("norms", self.norms, "a row of layers, such as (2,)")
-        layers = sorted(count("a layer in norms", layer, most=self.depth) for layer in norms)
-        for layer in layers:
-            if self.widths[layer] == 1:
+        shortcuts = sorted(
+            self._checked_shortcut(pair) for pair in self._row("shortcuts", self.shortcuts)
+        )
+        norms = sorted(
+            count("a layer in norms", layer, most=self.depth)
+            for layer in self._row("norms", self.norms)
+        )
+        for layer in norms:
+            if widths[layer] == 1:
                 raise SettingError(
                     f"norms has layer {layer}, whose width is 1: a number less its own mean is 0. "
                     "Norms need layers of width 2 or more."
                 )
-        return _once("norms", layers)
+        for name, layers in (("shortcuts", shortcuts), ("norms", norms)):
+            for entry, following in pairwise(layers):
+                if entry == following:
+                    raise SettingError(f"{name} has {entry!r} twice; name it once.")
+            settle(self, **{name: tuple(layers)})
+        settle(self, norm_eps=positive("norm_eps", self.norm_eps))
+        within("norm_eps", self.norm_eps, LEAST_EPS, LARGEST_EPS)
+        if self.norm_eps != NORM_EPS and not norms:
+            raise SettingError("norm_eps has no effect without norms; give both or neither.")
+
+    def _row(self, name: str, value: object) -> list[Any]:
+        if not is_row(value):
+            example = "pairs of layers, such as ((0, 2),)"
+            example = example if name == "shortcuts" else "layers, such as (2,)"
+            raise SettingError(f"{name} must be a row of {example}, got {brief(value)}.")
+        return entries(value)
+
+    def _checked_shortcut(self, pair: object) -> tuple[int, int]:
+        ends = self._row("shortcuts", pair)
+        if len(ends) != 2:
+            raise SettingError(f"a shortcut has {len(ends)} entries; expected 2, such as (0, 2).")
+        last = count("the end of a shortcut", ends[1], most=self.depth)
+        first = count("the start of a shortcut", ends[0], least=0, most=last - 1)
+        if self.widths[first] != self.widths[last]:
+            raise SettingError(
+                f"shortcut {(first, last)} adds the {self.widths[first]} outputs of layer {first} "
+                f"to the {self.widths[last]} of layer {last}; both must have one width. widths are "
+                f"{self.widths}."
+            )
+        return first, last
 
     def in_words(self) -> str:
-        """The network in a few words, such as "3-4-1 tanh network with biases".
+        """Return the network in a few words, such as "3-4-1 tanh network with biases".
 
         Returns:
             The words.
@@ -152,7 +156,7 @@ class MLP:
         return not self.shortcuts and not self.norms
 
     def sources(self, layer: int) -> tuple[int, ...]:
-        """The layers whose outputs are added to those of `layer`.
+        """Return the layers that a shortcut to `layer` starts from.
 
         Args:
             layer: the number of the layer.
@@ -168,7 +172,7 @@ class MLP:
         return tuple(first for first, last in self.shortcuts if last == layer)
 
     def ends(self, layer: int) -> tuple[int, ...]:
-        """The layers to whose outputs those of `layer` are added.
+        """Return the layers that a shortcut from `layer` ends in.
 
         Args:
             layer: the number of the layer, 0 for the input.
@@ -210,7 +214,7 @@ class MLP:
         return sum(rows * columns for rows, columns in self.matrix_shapes)
 
     def layer_activation(self, layer: int) -> Activation:
-        """The activation of `layer`, counted from 1 as in the papers.
+        """Return the activation of `layer`, counted from 1 as in the papers.
 
         Args:
             layer: the number of the layer.
@@ -251,7 +255,7 @@ class MLP:
         ]
 
     def layer_inputs(self, outputs: Values) -> Values:
-        """What a layer's matrix multiplies: the outputs before it, and the constant 1 if needed.
+        """Return the inputs of a layer's matrix: the outputs before it, and a 1 for biases.
 
         Args:
             outputs: the outputs of the layer before (..., width).
@@ -295,18 +299,3 @@ class MLP:
         ]
         with_biases = [functional.pad(matrix, (0, int(self.biases))) for matrix in matrices]
         return torch.cat([matrix.flatten(-2) for matrix in with_biases], dim=-1).clamp(-box, box)
-
-
-def _entries(name: str, value: object, expected: str) -> list[Any]:
-    """The entries of a row."""
-    if not is_row(value):
-        raise SettingError(f"{name} must be {expected}, got {brief(value)}.")
-    return entries(value)
-
-
-def _once(name: str, entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """The entries, none of which may be there twice."""
-    for entry, following in pairwise(entries):
-        if entry == following:
-            raise SettingError(f"{name} has {entry!r} twice; name it once.")
-    return tuple(entries)

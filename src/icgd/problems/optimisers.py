@@ -14,7 +14,7 @@ So both do the same by construction, and a new optimiser is a new table.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -63,7 +63,7 @@ class Rule:
     def applied(
         self, weights: Parameters, gradient: Parameters, state: Mapping[str, Parameters]
     ) -> tuple[Parameters, dict[str, Parameters]]:
-        """The weights after the step, before they are clipped, and the new state."""
+        """Return the weights after the step, before they are clipped, and the new state."""
         gradient = gradient + self.decay * weights if self.decay else gradient
         known: dict[str, Tensor] = {WEIGHTS: weights, GRADIENT: gradient, **state}
         if self.root is not None:
@@ -81,29 +81,23 @@ class Rule:
         Weight decay is part of the gradient, and the new state is put into the weights. What is
         named does not depend on numbers: a coefficient may be 0 in one step and not in the next.
         """
-        state = {name: self._with_decay(terms) for name, terms in self.state.items()}
+        moved, state = dict(self.weights), {name: dict(s) for name, s in self.state.items()}
+        for terms in (moved, *state.values()):
+            if self.decay and GRADIENT in terms:
+                terms[WEIGHTS] = terms.get(WEIGHTS, 0.0) + self.decay * terms[GRADIENT]
         weights: dict[str, float] = {}
-        for quantity, factor in self._with_decay(self.weights).items():
+        for quantity, factor in moved.items():
             for inner, share in state.get(quantity, {quantity: 1.0}).items():
                 weights[inner] = weights.get(inner, 0.0) + factor * share
         return {WEIGHTS: weights, **state}
 
-    def _with_decay(self, terms: Sum) -> dict[str, float]:
-        if not self.decay or GRADIENT not in terms:
-            return dict(terms)
-        return {**terms, WEIGHTS: terms.get(WEIGHTS, 0.0) + self.decay * terms[GRADIENT]}
-
 
 def evaluated(terms: Sum, known: Mapping[str, Tensor]) -> Tensor:
-    """The sum of coefficients times quantities."""
+    """Evaluate a sum of coefficients times quantities."""
     total = torch.zeros_like(known[WEIGHTS])
     for name, factor in terms.items():
         total = total + factor * known[name]
     return total
-
-
-# -----------------------------------------------------------------------------
-# What every optimiser of a network's weights says of itself; and plain gradient descent.
 
 
 AVERAGE = "average"
@@ -127,7 +121,9 @@ class AbstractGradientStep(ABC):
     average: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        settle(self, step_size=_sizes_of_steps(self.step_size), box=positive("box", self.box))
+        settle(
+            self, step_size=step_sizes(self.step_size, not_negative), box=positive("box", self.box)
+        )
         if self.batch_size is not None:
             settle(self, batch_size=count("batch_size", self.batch_size))
         if self.average is not None:
@@ -135,7 +131,7 @@ class AbstractGradientStep(ABC):
 
     @abstractmethod
     def rule(self, step: int) -> Rule:
-        """What a step does to weights, gradient and state, entry by entry.
+        """Return the rule that a step applies to weights, gradient and state.
 
         Args:
             step: the number of the step, counted from 0.
@@ -151,7 +147,7 @@ class AbstractGradientStep(ABC):
 
     @abstractmethod
     def name_in_words(self) -> str:
-        """What kind of steps they are.
+        """Name the kind of steps.
 
         Returns:
             The words.
@@ -178,7 +174,7 @@ class AbstractGradientStep(ABC):
         return self.state if self.average is None else (*self.state, AVERAGE)
 
     def kept_of_average(self, step: int) -> float:
-        """How much of the average a step keeps; the first one begins it anew.
+        """Return the share of the average that a step keeps; the first step starts it.
 
         Args:
             step: the number of the step, counted from 0.
@@ -197,7 +193,8 @@ class AbstractGradientStep(ABC):
     @property
     def gradient_factor(self) -> float:
         """What the gradient of half the mean loss is multiplied by before the rule."""
-        return 1.0
+        scale: float = getattr(self, "gradient_scale", 1.0)  # a field of all but GradientStep
+        return scale
 
     @property
     def is_constant(self) -> bool:
@@ -210,7 +207,7 @@ class AbstractGradientStep(ABC):
         return False
 
     def in_words(self) -> str:
-        """The step in a few words, such as "gradient steps of 0.1, box 2, batches of 4".
+        """Return the step in a few words, such as "gradient steps of 0.1, box 2, batches of 4".
 
         Returns:
             The words.
@@ -226,7 +223,7 @@ class AbstractGradientStep(ABC):
         return f"{self.name_in_words()} of {span}, box {self.box:g}{batches}{averages}"
 
     def size_of(self, step: int) -> float:
-        """The step size of a step.
+        """Return the step size of a step.
 
         Args:
             step: the number of the step, counted from 0.
@@ -262,7 +259,7 @@ class AbstractGradientStep(ABC):
             )
 
     def examples_of(self, step: int, n_examples: int) -> tuple[int, ...]:
-        """The examples of a step, counted from 0.
+        """Return the examples of a step, counted from 0.
 
         Args:
             step: the number of the step, counted from 0.
@@ -315,34 +312,28 @@ class GradientStep(AbstractGradientStep):
         return "gradient steps"
 
 
-def _sizes_of_steps(value: Any) -> float | tuple[float, ...]:
-    """One positive step size, or one for each step; a warm-up may begin with 0, and a decay end."""
-    if not is_row(value):
-        return positive("step_size", value)
-    sizes = tuple(not_negative("step_size", size) for size in entries(value))
-    if not sizes:
-        raise SettingError("step_size is empty; give one number for each step.")
-    return sizes
-
-
 def span_in_words(schedule: float | tuple[float, ...]) -> str:
-    """One number, or the least and the largest of a schedule."""
+    """Format one number, or the least and the largest of a schedule."""
     numbers = schedule if isinstance(schedule, tuple) else (schedule,)
     least, largest = min(numbers), max(numbers)
     return f"{least:g} to {largest:g}" if least < largest else f"{least:g}"
 
 
-def step_sizes(value: Any) -> float | tuple[float, ...]:
-    """One step size, or one for each step, all of them positive."""
+def step_sizes(
+    value: Any, check: Callable[[str, object], float] = positive
+) -> float | tuple[float, ...]:
+    """Check one positive step size, or a schedule with one for each step.
+
+    With `check` = `not_negative` a schedule may have zeros: a warm-up begins and a decay ends so.
+    """
     if not is_row(value):
         return positive("step_size", value)
-    sizes = tuple(positive("step_size", size) for size in entries(value))
+    sizes = tuple(check("step_size", size) for size in entries(value))
     if not sizes:
         raise SettingError("step_size is empty; give one number for each step.")
     return sizes
 
 
-# -----------------------------------------------------------------------------
 # Momentum, Nesterov's momentum and weight decay, as torch.optim.SGD has them.
 #
 # g <- gradient + weight_decay * w
@@ -414,10 +405,6 @@ class MomentumStep(AbstractGradientStep):
         return Rule({WEIGHTS: 1.0, **moved}, kept, decay=self.weight_decay)
 
     @property
-    def gradient_factor(self) -> float:
-        return self.gradient_scale
-
-    @property
     def is_constant(self) -> bool:
         return super().is_constant and (self.dampening == 0.0 or self.momentum == 0.0)
 
@@ -427,7 +414,6 @@ class MomentumStep(AbstractGradientStep):
         return f"{kind} ({self.momentum:g}{decay})"
 
 
-# -----------------------------------------------------------------------------
 # Adam, AdamW and RMSprop, as torch.optim has them.
 #
 # Adam, at step t = 1, 2, ...:
@@ -516,10 +502,6 @@ class AdamStep(AbstractGradientStep):
         )
 
     @property
-    def gradient_factor(self) -> float:
-        return self.gradient_scale
-
-    @property
     def is_constant(self) -> bool:
         return False  # its corrections change with every step
 
@@ -579,10 +561,6 @@ class RmspropStep(AbstractGradientStep):
             decay=self.weight_decay,
             root=Root(GRADIENT, kept, self.eps),
         )
-
-    @property
-    def gradient_factor(self) -> float:
-        return self.gradient_scale
 
     def name_in_words(self) -> str:
         decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
-from typing import Any, Generic, TypeVar, cast
+from functools import cached_property
+from typing import Any
 
 from icgd.errors import SettingError, brief
 from icgd.facts import shown
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.losses import Loss, loss_named
@@ -31,37 +31,28 @@ from icgd.problems.steps import FunctionalStep, ProximalStep
 Target = MLP | KernelMachine | LinearModel
 Update = AbstractGradientStep | FunctionalStep | ProximalStep
 
-ORACLES: dict[type, tuple[Any, type]] = {
-    MLP: (NetworkOracle, AbstractGradientStep),
-    KernelMachine: (FunctionOracle, FunctionalStep),
-    LinearModel: (LinearOracle, ProximalStep),
+ORACLES: dict[type, tuple[Any, type, str]] = {
+    MLP: (
+        NetworkOracle,
+        AbstractGradientStep,
+        "GradientStep, MomentumStep, AdamStep or RmspropStep",
+    ),
+    KernelMachine: (FunctionOracle, FunctionalStep, "FunctionalStep"),
+    LinearModel: (LinearOracle, ProximalStep, "ProximalStep"),
 }
-"""How each kind of target is really trained, and by which update."""
+"""How each kind of target is trained, and by which updates."""
 
-
-UPDATES_IN_WORDS: dict[type, str] = {
-    AbstractGradientStep: "GradientStep, MomentumStep, AdamStep or RmspropStep",
-    FunctionalStep: "FunctionalStep",
-    ProximalStep: "ProximalStep",
+UPDATES: dict[str, Callable[..., Update]] = {
+    "l2": ProximalStep,
+    "dampening": MomentumStep,
+    "betas": AdamStep,
+    "alpha": RmspropStep,
+    "box": GradientStep,
 }
+"""Updates by a field that no later one has; a FunctionalStep has none of these fields."""
 
 NEEDS = {"norm_eps": "norms", "biases": "biases", "shortcuts": "shortcuts", "norms": "norms"}
-"""Fields that the data of a target lack, unless this one is set."""
-
-Kind = TypeVar("Kind")
-Made = TypeVar("Made")
-
-
-class PartOfKind(Generic[Kind]):
-    """A property of `Problem`: its part of this name, if that is of this kind."""
-
-    def __init__(self, name: str, kind: Callable[..., Kind]) -> None:
-        self.name, self.kind = name, kind
-
-    def __get__(self, problem: Problem, owner: type[Problem]) -> Kind:
-        part = getattr(problem, self.name)
-        instance(self.name, part, cast(type, self.kind))
-        return cast(Kind, part)
+"""Fields that are left out of a target's data unless this other field is set."""
 
 
 @shown
@@ -101,36 +92,76 @@ class Problem:
     def __post_init__(self) -> None:
         instance("domain", self.domain, Domain)
         if self.initial is not None:
-            settle(self, initial=_numbers("initial", self.initial))
+            if not is_row(self.initial):
+                raise SettingError(f"initial must be a row of numbers, got {brief(self.initial)}.")
+            settle(self, initial=tuple(finite("initial", w) for w in entries(self.initial)))
         if type(self.target) not in ORACLES:
-            names = [kind.__name__ for kind in ORACLES]
-            kinds = f"{', '.join(names[:-1])} or {names[-1]}"
-            raise SettingError(f"target must be of type {kinds}, got {brief(self.target)}.")
-        if not isinstance(self.update, kind := ORACLES[type(self.target)][1]):
             raise SettingError(
-                f"update must be of type {UPDATES_IN_WORDS[kind]}, got {brief(self.update)}."
+                "target must be of type MLP, KernelMachine or LinearModel, got "
+                f"{brief(self.target)}."
             )
+        _, kind, names = ORACLES[type(self.target)]
+        if not isinstance(self.update, kind):
+            raise SettingError(f"update must be of type {names}, got {brief(self.update)}.")
         self.oracle  # noqa: B018 - it checks that its parts suit each other
 
     @cached_property
     def oracle(self) -> AbstractOracle:
         """The real training of this target, in float64."""
-        kind, _ = ORACLES[type(self.target)]
-        oracle: AbstractOracle = kind(self.target, self.loss, self.update, self.domain)
+        oracle: AbstractOracle = ORACLES[type(self.target)][0](
+            self.target, self.loss, self.update, self.domain
+        )
         return oracle if self.initial is None else oracle.started_from(self.initial)
 
-    network = PartOfKind("target", MLP)
-    machine = PartOfKind("target", KernelMachine)
-    model = PartOfKind("target", LinearModel)
-    gradient_step = PartOfKind("update", AbstractGradientStep)
-    functional_step = PartOfKind("update", FunctionalStep)
-    proximal_step = PartOfKind("update", ProximalStep)
-    network_oracle = PartOfKind("oracle", NetworkOracle)
-    function_oracle = PartOfKind("oracle", FunctionOracle)
-    linear_oracle = PartOfKind("oracle", LinearOracle)
+    # The parts with their types, which raise `SettingError` if the problem is of another kind.
+
+    @property
+    def network(self) -> MLP:
+        """The network that is trained."""
+        return instance("target", self.target, MLP)
+
+    @property
+    def machine(self) -> KernelMachine:
+        """The kernel machine that is trained."""
+        return instance("target", self.target, KernelMachine)
+
+    @property
+    def model(self) -> LinearModel:
+        """The linear model that is trained."""
+        return instance("target", self.target, LinearModel)
+
+    @property
+    def gradient_step(self) -> AbstractGradientStep:
+        """The update of a network."""
+        return instance("update", self.update, AbstractGradientStep)  # type: ignore[type-abstract]
+
+    @property
+    def functional_step(self) -> FunctionalStep:
+        """The update of a kernel machine."""
+        return instance("update", self.update, FunctionalStep)
+
+    @property
+    def proximal_step(self) -> ProximalStep:
+        """The update of a linear model."""
+        return instance("update", self.update, ProximalStep)
+
+    @property
+    def network_oracle(self) -> NetworkOracle:
+        """The training of a network."""
+        return instance("oracle", self.oracle, NetworkOracle)
+
+    @property
+    def function_oracle(self) -> FunctionOracle:
+        """The training of a kernel machine."""
+        return instance("oracle", self.oracle, FunctionOracle)
+
+    @property
+    def linear_oracle(self) -> LinearOracle:
+        """The training of a linear model."""
+        return instance("oracle", self.oracle, LinearOracle)
 
     def facts(self) -> dict[str, str]:
-        """What it shows of itself in a line or in a notebook.
+        """Return what its repr and a notebook show.
 
         Returns:
             A text for each name.
@@ -187,7 +218,7 @@ class Problem:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Problem:
-        """The problem that `to_data` described.
+        """Return the problem that `to_data` described.
 
         Args:
             data: the dictionary.
@@ -208,63 +239,34 @@ class Problem:
         """
         with described("problem"):
             return cls(
-                target=_made(TARGETS, data["target"]),
+                target=_target(data["target"]),
                 loss=data["loss"],
-                update=_made(UPDATES, data["update"]),
+                update=_update(data["update"]),
                 domain=Domain(**data["domain"]),
-                initial=tuple(data["initial"]) if "initial" in data else None,
+                initial=_in_tuples(data.get("initial")),
             )
 
 
-def _numbers(name: str, values: Any) -> tuple[float, ...]:
-    """A row of finite numbers, whatever holds them."""
-    if not is_row(values):
-        raise SettingError(f"{name} must be a row of numbers, got {brief(values)}.")
-    return tuple(finite(name, number) for number in entries(values))
+def _target(data: Mapping[str, Any]) -> Target:
+    fields = {name: _in_tuples(value) for name, value in data.items()}
+    if "widths" in fields:
+        return MLP(**fields)
+    if "link" in fields:
+        return LinearModel(**fields)
+    fields["heads"] = tuple(KernelHead(**head) for head in fields["heads"])
+    return KernelMachine(**fields)
 
 
-def _network(widths: Iterable[int], **rest: Any) -> MLP:
-    """A network; rows in data are lists."""
-    rest["shortcuts"] = tuple(tuple(pair) for pair in rest.get("shortcuts", ()))
-    rest["norms"] = tuple(rest.get("norms", ()))
-    return MLP(tuple(widths), **rest)
+def _update(data: Mapping[str, Any]) -> Update:
+    fields = {name: _in_tuples(value) for name, value in data.items()}
+    for field, kind in UPDATES.items():
+        if field in fields:
+            return kind(**fields)
+    steps = fields.pop("heads", ())
+    heads = tuple(tuple(KernelHead(**head) for head in step) for step in steps)
+    return FunctionalStep(heads=heads, **fields)
 
 
-def _machine(heads: Iterable[Mapping[str, Any]], **rest: Any) -> KernelMachine:
-    return KernelMachine(heads=_heads(heads), **rest)
-
-
-def _descent(kind: Callable[..., Update], **options: Any) -> Update:
-    """A step on a network; numbers in a row are lists in data."""
-    rows = {name: tuple(row) for name, row in options.items() if isinstance(row, list)}
-    return kind(**options | rows)
-
-
-def _functional(heads: Iterable[Iterable[Mapping[str, Any]]] = (), **rest: Any) -> FunctionalStep:
-    return FunctionalStep(heads=tuple(map(_heads, heads)), **rest)
-
-
-def _heads(data: Iterable[Mapping[str, Any]]) -> tuple[KernelHead, ...]:
-    return tuple(KernelHead(**head) for head in data)
-
-
-TARGETS: dict[str, Callable[..., Target]] = {
-    "widths": _network,
-    "link": LinearModel,
-    "heads": _machine,
-}
-UPDATES: dict[str, Callable[..., Update]] = {
-    "l2": ProximalStep,
-    "dampening": partial(_descent, MomentumStep),
-    "betas": partial(_descent, AdamStep),
-    "alpha": partial(_descent, RmspropStep),
-    "box": partial(_descent, GradientStep),
-    "step_size": _functional,
-}
-"""What is made of data, by a key that the data of no later entry have."""
-
-
-def _made(kinds: Mapping[str, Callable[..., Made]], data: Mapping[str, Any]) -> Made:
-    """What `data` describe; the last kind says what is missing if they have no key of any kind."""
-    *_, last = kinds
-    return kinds[next((key for key in kinds if key in data), last)](**data)
+def _in_tuples(value: Any) -> Any:
+    """JSON has lists where fields have tuples."""
+    return tuple(map(_in_tuples, value)) if isinstance(value, list) else value

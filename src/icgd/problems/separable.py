@@ -25,7 +25,7 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from icgd.errors import SeparableDataError
-from icgd.problems.linear_model import Design, LinearModel, require_data
+from icgd.problems.linear_model import LinearModel, require_data
 from icgd.problems.steps import ProximalStep
 from icgd.shapes import Inputs, Labels
 
@@ -68,7 +68,7 @@ def require_minimiser(model: LinearModel, update: ProximalStep, x: Inputs, y: La
 
 
 def separation(model: LinearModel, update: ProximalStep, x: Inputs, y: Labels) -> Separation | None:
-    """A direction in which one task's objective has no minimum, if there is one.
+    """Return a direction in which one task's objective has no minimum, if there is one.
 
     A penalty holds every coefficient but the intercept. Costs O(n d) a turn of the least squares.
     """
@@ -78,7 +78,10 @@ def separation(model: LinearModel, update: ProximalStep, x: Inputs, y: Labels) -
     if update.penalises:
         design = design * (1 - model.penalised(design))
     widths = _lengths(design.mT)
-    rows = _rows(model, design / widths, y.double())
+    # The matrix A, each row of length 1 (or 0): which way each score may go without limit.
+    design, labels = design / widths, y.double().squeeze(-1)
+    rows = torch.cat([design[labels > link.least_label], -design[labels < link.largest_label]])
+    rows = rows / _lengths(rows)[:, None]
     if (direction := _weakly_separating(rows)) is None:
         return None
     strict = _strictly_separating(rows)
@@ -86,15 +89,8 @@ def separation(model: LinearModel, update: ProximalStep, x: Inputs, y: Labels) -
     return Separation(chosen / widths, is_complete=strict is not None)
 
 
-def _rows(model: LinearModel, design: Design, y: Labels) -> Rows:
-    """The matrix A, each row of length 1 (or 0): which way each score may go without limit."""
-    link, labels = model.link_function, y.squeeze(-1)
-    rows = torch.cat([design[labels > link.least_label], -design[labels < link.largest_label]])
-    return rows / _lengths(rows)[:, None]
-
-
 def _lengths(rows: Tensor) -> Tensor:
-    """The length of every row, 1 if it is 0."""
+    """Return the length of every row, 1 if it is 0."""
     lengths = rows.norm(dim=-1)
     return torch.where(lengths > 0, lengths, torch.ones_like(lengths))
 

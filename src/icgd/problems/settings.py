@@ -17,7 +17,7 @@ from icgd.errors import IcgdError, SettingError, UnknownNameError, brief, did_yo
 
 @runtime_checkable
 class Named(Protocol):
-    """What is known by its name."""
+    """Anything with a name."""
 
     @property
     def name(self) -> str: ...
@@ -27,14 +27,14 @@ LARGEST_COUNT = 2**63 - 1
 """The largest whole number that arrays can be counted by."""
 
 MOST_STEPS = 10**12
-"""The most steps of a run: more than any machine takes."""
+"""The most steps of a run."""
 
 Thing = TypeVar("Thing")
 NamedThing = TypeVar("NamedThing", bound=Named)
 
 
 def by_name(*things: NamedThing) -> dict[str, NamedThing]:
-    """Return a registry of these things."""
+    """Index things by name."""
     return {thing.name: thing for thing in things}
 
 
@@ -117,11 +117,12 @@ def within(name: str, value: float | int, least: float | int, most: float | int)
         raise SettingError(f"{name} must lie between {least:g} and {most:g}, got {brief(value)}.")
 
 
-def instance(name: str, value: object, kind: type) -> None:
+def instance(name: str, value: object, kind: type[Thing]) -> Thing:
     """Require a `kind`, where another class of the same family is easily given instead."""
     if not isinstance(value, kind):
         expected = kind.__name__.removeprefix("Abstract")
         raise SettingError(f"{name} must be of type {expected}, got {brief(value)}.")
+    return value
 
 
 def is_row(value: object) -> TypeGuard[Iterable[Any]]:
@@ -138,7 +139,7 @@ def entries(values: Iterable[Any]) -> list[Any]:
 
 @contextmanager
 def described(what: str) -> Iterator[None]:
-    """Turn what wrong data raise into an error of icgd, where something is made from plain data."""
+    """Turn errors from wrong plain data into an error of icgd."""
     try:
         yield
     except IcgdError:

@@ -36,11 +36,11 @@ class Spectrum:
     @property
     def condition(self) -> float:
         """Largest over smallest."""
-        return self.high / self.low if self.low > 0 else float("inf")
+        return self.high / self.low if self.low > 0 else inf
 
 
 def spectrum(machine: KernelMachine, X: Any, noise: float = 0.0) -> Spectrum:
-    """The spectrum of a symmetric K + noise I on examples, in O(n^3).
+    """Return the spectrum of a symmetric K + noise I on examples, in O(n^3).
 
     Args:
         machine: the machine whose kernel K is.
@@ -67,7 +67,7 @@ def spectrum(machine: KernelMachine, X: Any, noise: float = 0.0) -> Spectrum:
 
 
 def growth(update: FunctionalStep, eigenvalues: Tensor, n_steps: int) -> Tensor:
-    """What the first steps of an update multiply the error along each eigenvector by.
+    """Return the factor of the error along each eigenvector after the first steps.
 
     r <- r + v after v <- momentum v - step_size t (r + ahead v), from r = 1 and v = 0. Steps that
     are all alike are a power of one matrix for each eigenvalue, however many there are.
@@ -85,7 +85,7 @@ def growth(update: FunctionalStep, eigenvalues: Tensor, n_steps: int) -> Tensor:
 
 
 def _rate(update: FunctionalStep, eigenvalues: Tensor) -> Tensor:
-    """The rate at which steps that are all alike let the error grow in the long run.
+    """Return the asymptotic growth rate of the error under constant steps.
 
     It is infinite where a step leaves the range of numbers, which LAPACK would print a line about.
     """
@@ -96,7 +96,7 @@ def _rate(update: FunctionalStep, eigenvalues: Tensor) -> Tensor:
 
 
 def _matrices(update: FunctionalStep, eigenvalues: Tensor) -> Tensor:
-    """What a step of those that are all alike multiplies r and v by, for each eigenvalue."""
+    """Return the matrix of a constant step on (r, v) for each eigenvalue."""
     descent = update.size_of(0) * eigenvalues
     kept = update.momentum_of(0) - update.lookahead_of(0) * descent
     rows = torch.stack([1 - descent, kept, -descent, kept], dim=-1)
@@ -114,7 +114,7 @@ class Divergence:
 def divergence(
     machine: KernelMachine, update: FunctionalStep, x: Inputs, n_steps: int
 ) -> Divergence | None:
-    """The worst eigenvalue along which the error grows over the run, if there is one.
+    """Return the worst eigenvalue along which the error grows over the run, if there is one.
 
     Steps that change the kernel are not judged. No eigenvalue exceeds the largest row sum of
     absolute values, O(n^2), which settles short steps without momentum; otherwise eigenvalues are
@@ -171,7 +171,6 @@ def _outermost(matrix: np.ndarray, is_symmetric: bool) -> np.ndarray:
     return np.array(found)
 
 
-# -----------------------------------------------------------------------------
 # How strongly a linear model's risk curves: which steps are safe, and how fast they converge.
 #
 # With s_i = mu'(<w, x_i>) the Hessian of the smooth part is
@@ -200,24 +199,24 @@ class Curvature:
         return self.largest / self.smallest if self.smallest > 0 else inf
 
     def contraction(self, step_size: float) -> float:
-        """What an exact step multiplies the distance of any two points by, at most."""
+        """Return the Lipschitz constant of an exact step."""
         return max(1 - step_size * self.smallest, step_size * self.largest - 1)
 
 
 def everywhere(x: Inputs) -> Scores:
-    """All scores, which suits links whose slope is bounded."""
+    """Return all scores, which suits links whose slope is bounded."""
     ends = torch.full_like(x[..., :1].double(), inf)
     return -ends, ends
 
 
 def over_box(model: LinearModel, x: Inputs, box: float) -> Scores:
-    """The scores of coefficients in [-box, box]."""
+    """Return the scores of coefficients in [-box, box]."""
     reach = box * model.design(x).abs().sum(-1, keepdim=True)
     return -reach, reach
 
 
 def over_ball(model: LinearModel, x: Inputs, center: Parameters, radius: float) -> Scores:
-    """The scores of coefficients at most `radius` from `center`, in the 2-norm."""
+    """Return the scores of coefficients at most `radius` from `center`, in the 2-norm."""
     design = model.design(x)
     middle = design @ center.double().unsqueeze(-1)
     reach = radius * design.norm(dim=-1, keepdim=True)
@@ -225,19 +224,19 @@ def over_ball(model: LinearModel, x: Inputs, center: Parameters, radius: float) 
 
 
 def common(first: Scores, second: Scores) -> Scores:
-    """The scores in both ranges, of each example by itself."""
+    """Return the scores in both ranges, of each example by itself."""
     return torch.maximum(first[0], second[0]), torch.minimum(first[1], second[1])
 
 
 def spanned(first: Scores, second: Scores) -> Scores:
-    """The scores in and between two ranges, of each example by itself."""
+    """Return the scores in and between two ranges, of each example by itself."""
     return torch.minimum(first[0], second[0]), torch.maximum(first[1], second[1])
 
 
 def curvature(
     model: LinearModel, update: ProximalStep, x: Inputs, scores: Scores | None = None
 ) -> Curvature:
-    """The curvature of the risk and l2 while the scores stay in `scores`, over all tasks."""
+    """Return the curvature of the risk and l2 while the scores stay in `scores`, over all tasks."""
     low, high = scores or everywhere(x)
     least, largest = model.link_function.slopes(low, high)
     if not largest.isfinite().all():
@@ -255,22 +254,27 @@ def curvature(
 
 
 def eigenvalues(model: LinearModel, update: ProximalStep, design: Design, slopes: Tensor) -> Tensor:
-    """The eigenvalues of the Hessian where the link has these slopes at the examples.
+    """Return the eigenvalues of the Hessian where the link has these slopes at the examples.
 
     They are infinite if an entry of it is beyond the range of numbers.
     """
-    scale = model.loss_scale(design.shape[-2])
-    hessian = scale * design.mT @ (slopes * design) + update.l2 * model.penalised(design).diag()
-    if not hessian.isfinite().all():
-        return torch.full_like(hessian[..., 0], inf)
-    values: Tensor = torch.linalg.eigvalsh(hessian)
+    curved = hessian(model, update, design, slopes)
+    if not curved.isfinite().all():
+        return torch.full_like(curved[..., 0], inf)
+    values: Tensor = torch.linalg.eigvalsh(curved)
     return values
+
+
+def hessian(model: LinearModel, update: ProximalStep, design: Design, slopes: Tensor) -> Tensor:
+    """Return H where the link has these slopes at the examples."""
+    scale = model.loss_scale(design.shape[-2])
+    return scale * design.mT @ (slopes * design) + update.l2 * model.penalised(design).diag()
 
 
 def step_size(
     model: LinearModel, update: ProximalStep, x: Inputs, scores: Scores | None = None
 ) -> float:
-    """The step size of `update`, default 1 / beta; all tasks share one, as in a transformer."""
+    """Return the step size of `update`, default 1 / beta; all tasks share one."""
     if update.step_size is not None:
         return update.step_size
     largest = curvature(model, update, x, scores).largest

@@ -7,8 +7,7 @@ A functional step moves the function itself, from f_0 = 0:
 The error left on the examples is multiplied by I - step_size_l K, so after L steps by the
 polynomial prod_l (1 - step_size_l t) at every eigenvalue t of K. Of all such polynomials the
 Chebyshev polynomial is smallest on an interval: it needs about sqrt(high / low) steps where a
-constant step needs high / low. So does momentum, which keeps a share of the step before
-(`accelerated.py`).
+constant step needs high / low. So does momentum, which keeps a share of the step before.
 """
 
 from __future__ import annotations
@@ -33,10 +32,6 @@ from icgd.problems.settings import (
     settle,
     within,
 )
-
-# -----------------------------------------------------------------------------
-# Momentum: the share of the last change that a step keeps, for all steps or for each of them.
-
 
 Schedule = float | tuple[float, ...]
 """One number for all steps, or one for each step."""
@@ -70,7 +65,7 @@ class Accelerated:
     nesterov: bool
 
     def momentum_of(self, step: int) -> float:
-        """The momentum of a step.
+        """Return the momentum of a step.
 
         Args:
             step: the number of the step, counted from 0.
@@ -83,10 +78,11 @@ class Accelerated:
             >>> icgd.ProximalStep(0.1, momentum=(0.0, 0.5)).momentum_of(1)
             0.5
         """
-        return entry_of(self.momentum, step)
+        share = self.momentum[step] if isinstance(self.momentum, tuple) else self.momentum
+        return share or 0.0
 
     def lookahead_of(self, step: int) -> float:
-        """How much of the last change is added before the gradient is taken.
+        """Return how much of the last change is added before the gradient is taken.
 
         Args:
             step: the number of the step, counted from 0.
@@ -99,14 +95,7 @@ class Accelerated:
             >>> icgd.FunctionalStep(0.1, momentum=0.5, nesterov=True).lookahead_of(0)
             0.5
         """
-        momentum = self.momentum_of(step)
-        return momentum if self.nesterov else 0.0
-
-
-def entry_of(momentum: Schedule | None, step: int) -> float:
-    """The momentum of a step, counted from 0; without momentum it is 0."""
-    share = momentum[step] if isinstance(momentum, tuple) else momentum
-    return share or 0.0
+        return self.momentum_of(step) if self.nesterov else 0.0
 
 
 def momentum_in_words(momentum: Schedule | None, nesterov: bool) -> str:
@@ -169,14 +158,6 @@ def fista_momenta(n_steps: int) -> tuple[float, ...]:
     return tuple(momenta)
 
 
-LEAST_SHARE = 1e-14
-"""Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
-
-
-MOST_CHEBYSHEV_STEPS = 10**4
-"""The most steps that are put in order; the time grows with the square of their number."""
-
-
 @dataclass(frozen=True, init=False)
 class FunctionalStep(Accelerated):
     """f <- f + step_size * sum_i e_i K(., x_i), with `noise` * I added to K on the examples.
@@ -227,7 +208,7 @@ class FunctionalStep(Accelerated):
             raise SettingError("nesterov has no effect without momentum; give both or neither.")
 
     def in_words(self) -> str:
-        """The step in a few words, such as "functional steps of 0.1, noise 0.3".
+        """Return the step in a few words, such as "functional steps of 0.1, noise 0.3".
 
         Returns:
             The words.
@@ -296,20 +277,18 @@ class FunctionalStep(Accelerated):
             >>> import icgd
             >>> icgd.FunctionalStep(0.1, transforms=[[1.0]]).require_machine(icgd.KernelMachine(1))
         """
-        self._require_width(machine.input_width)
-        for step in range(len(self.heads)):
-            self.machine_of(step, machine)  # it checks its heads
-
-    def _require_width(self, width: int) -> None:
+        width = machine.input_width
         for part in self.transforms:
             if not isinstance(part, float) and {len(part), *map(len, part)} != {width}:
                 raise SettingError(
                     f"transforms must be {width} x {width} matrices, got one of "
                     f"{len(part)} x {len(part[0])}."
                 )
+        for step in range(len(self.heads)):
+            self.machine_of(step, machine)  # it checks its heads
 
     def size_of(self, step: int) -> float:
-        """The step size of a step, counted from 0.
+        """Return the step size of a step, counted from 0.
 
         Args:
             step: the number of the step.
@@ -322,11 +301,10 @@ class FunctionalStep(Accelerated):
             >>> icgd.FunctionalStep((0.1, 0.5)).size_of(1)
             0.5
         """
-        sizes = self.step_size
-        return sizes[step] if isinstance(sizes, tuple) else sizes
+        return self.step_size[step] if isinstance(self.step_size, tuple) else self.step_size
 
     def machine_of(self, step: int, machine: KernelMachine) -> KernelMachine:
-        """The machine with the kernel of a step, counted from 0.
+        """Return the machine with the kernel of a step, counted from 0.
 
         Args:
             step: the number of the step.
@@ -347,7 +325,7 @@ class FunctionalStep(Accelerated):
         return KernelMachine(machine.input_width, self.heads[step], machine.output_width)
 
     def transform_of(self, step: int, width: int) -> Rows | None:
-        """The matrix A of a step, counted from 0.
+        """Return the matrix A of a step, counted from 0.
 
         Args:
             step: the number of the step.
@@ -364,9 +342,7 @@ class FunctionalStep(Accelerated):
         if not self.transforms:
             return None
         part = self.transforms[step if len(self.transforms) > 1 else 0]
-        if not isinstance(part, float):
-            return part
-        return unit_rows(part, width)
+        return unit_rows(part, width) if isinstance(part, float) else part
 
 
 def _as_transforms(value: object) -> tuple[float | Rows, ...]:
@@ -374,7 +350,8 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
     if isinstance(value, Real):
         return (finite("transforms", value),)
     parts = entries(value) if is_row(value) else [value]
-    if parts and all(_is_row(part) for part in parts):  # one matrix
+    rows = (is_row(part) and all(isinstance(x, Real) for x in entries(part)) for part in parts)
+    if parts and all(rows):  # one matrix
         parts = [parts]
     return tuple(
         finite("transforms", part) if isinstance(part, Real) else as_rows("transforms", part)
@@ -383,7 +360,7 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
 
 
 def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
-    """The heads of every step; a step with one head may give it alone."""
+    """Return the heads of every step; a step with one head may give it alone."""
     found = tuple(
         tuple(entries(step)) if is_row(step) else (step,)
         for step in (entries(steps) if is_row(steps) else [steps])
@@ -393,13 +370,12 @@ def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
     return found
 
 
-def _is_row(part: object) -> bool:
-    """Whether it is a sequence of numbers."""
-    return is_row(part) and all(isinstance(entry, Real) for entry in entries(part))
+MOST_CHEBYSHEV_STEPS = 10**4
+"""The most steps that are put in order; the time grows with the square of their number."""
 
 
 def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
-    """The step sizes that shrink the error most for a kernel with eigenvalues in [low, high].
+    """Return the step sizes that shrink the error most for eigenvalues in [low, high].
 
     They are the inverses of the Chebyshev points, in an order in which no partial product grows
     large (Leja's), so that rounding stays small.
@@ -444,9 +420,13 @@ def _in_leja_order(points: Sequence[float]) -> list[float]:
 
 
 def best_constant_step(low: float, high: float) -> float:
-    """The constant step size that shrinks the error most: 2 / (low + high)."""
+    """Return the constant step size that shrinks the error most: 2 / (low + high)."""
     require_regular(low, high)
     return 2 / (low + high)
+
+
+LEAST_SHARE = 1e-14
+"""Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
 
 
 def require_regular(low: float, high: float) -> None:
@@ -464,7 +444,6 @@ def require_regular(low: float, high: float) -> None:
         )
 
 
-# -----------------------------------------------------------------------------
 # Functional steps that need fewer layers: momentum, Nesterov, Chebyshev, Newton-Schulz.
 #
 # All but the last know the outermost eigenvalues `low` and `high` of the kernel on the examples,
@@ -539,10 +518,10 @@ def nesterov(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
 
 
 def chebyshev_momentum(low: float, high: float, n_steps: int, noise: float = 0.0) -> FunctionalStep:
-    """The Chebyshev polynomials by their recurrence, which is heavy ball with numbers that vary.
+    """Follow the recurrence of the Chebyshev polynomials: heavy ball with varying numbers.
 
-    It leaves after every step what `chebyshev_steps` leave after their last, because all Chebyshev
-    polynomials are met on the way; and nothing grows in between.
+    After every step the error is what `chebyshev_steps` leave after their last one, because the
+    recurrence passes through all Chebyshev polynomials; nothing grows in between.
 
     Args:
         low: the smallest eigenvalue of the kernel on the examples, with the noise.
@@ -603,10 +582,6 @@ def newton_schulz(high: float, n_steps: int) -> FunctionalStep:
     return FunctionalStep(sizes, transforms=[-size / 3 for size in sizes])
 
 
-# -----------------------------------------------------------------------------
-# The update of a linear model: a gradient step, then the soft threshold of an l1 penalty.
-
-
 @dataclass(frozen=True)
 class ProximalStep(Accelerated):
     """w <- clip(S(w - step_size * (grad L(w) + l2 * w)), -box, box), S the soft threshold.
@@ -652,7 +627,7 @@ class ProximalStep(Accelerated):
             raise SettingError("nesterov has no effect without momentum; give both or neither.")
 
     def in_words(self) -> str:
-        """The step in a few words, such as "proximal steps of 0.3, l2 0.1, box 1".
+        """Return the step in a few words, such as "proximal steps of 0.3, l2 0.1, box 1".
 
         Returns:
             The words.

@@ -89,19 +89,19 @@ class Table:
         return tuple(self.frame.columns)
 
     def numbers(self, names: Sequence[str]) -> Numbers:
-        """The columns of these names, in this order; nothing may be missing in them."""
+        """Return the columns of these names, in this order; nothing may be missing in them."""
         for name in names:
             self._require_numbers(name)
             self._require_finite(name)
         return self.frame.select(pl.col(list(names)).cast(pl.Float64)).to_numpy()
 
     def texts(self, name: str) -> list[str] | None:
-        """The cells of a column of texts; None if it is a column of numbers."""
+        """Return the cells of a column of texts; None if it is a column of numbers."""
         column = self._column(name)
         return column.to_list() if column.dtype == pl.String else None
 
     def means(self, names: Sequence[str], how: str) -> dict[str, float]:
-        """The mean or the median of what is there in columns of numbers."""
+        """Return the mean or the median of columns of numbers, gaps left out."""
         found = {}
         for name in names:
             self._require_numbers(name)
@@ -111,12 +111,12 @@ class Table:
         return found
 
     def filled(self, values: Mapping[str, float]) -> Table:
-        """The table with these numbers where columns lack one."""
+        """Fill gaps with these numbers."""
         columns = [pl.col(name).cast(pl.Float64).fill_null(value) for name, value in values.items()]
         return replace(self, frame=self.frame.with_columns(columns))
 
     def without(self, names: Sequence[str]) -> Table:
-        """The table without these columns."""
+        """Return the table without these columns."""
         for name in names:
             self._column(name)
         if set(names) == set(self.names):
@@ -127,7 +127,7 @@ class Table:
         return replace(self, frame=self.frame.drop(names))
 
     def without_gaps(self, names: Sequence[str]) -> Table:
-        """The table without the rows that lack a value in one of these columns."""
+        """Return the table without the rows that lack a value in one of these columns."""
         for name in names:
             self._require_something(name)
         kept = self.frame.select(pl.all_horizontal(pl.col(list(names)).is_not_null())).to_series()
@@ -140,7 +140,7 @@ class Table:
         return replace(self, frame=self.frame.filter(kept), lines=lines)
 
     def gaps(self, name: str) -> list[int]:
-        """The lines that lack a value in this column."""
+        """Return the lines that lack a value in this column."""
         return [self.lines[row] for row in self._column(name).is_null().arg_true()]
 
     def require_whole(self, names: Sequence[str], remedy: str = "") -> None:
@@ -343,3 +343,31 @@ def _has_header(path: Path, first: Sequence[str], body: pl.DataFrame) -> bool:
             "--no-header (header=True or False in Python)."
         )
     return False
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What is subtracted from every column, and what it is then divided by."""
+
+    centre: Numbers
+    scale: Numbers
+
+    @classmethod
+    def of(cls, numbers: Numbers) -> Scaling:
+        """Return the scaling of these rows. A constant column is only centred."""
+        centre, scale = numbers.mean(0), numbers.std(0)
+        is_constant = scale <= 1e-12 * np.abs(numbers).max(0)
+        return cls(centre, np.where(is_constant, 1.0, scale))
+
+    @classmethod
+    def none(cls, width: int) -> Scaling:
+        """Return the scaling that leaves every number as it is."""
+        return cls(np.zeros(width), np.ones(width))
+
+    def applied(self, numbers: Numbers) -> Numbers:
+        """Return the numbers in standard units."""
+        return (numbers - self.centre) / self.scale
+
+    def undone(self, numbers: Numbers) -> Numbers:
+        """Numbers in standard units as they were."""
+        return numbers * self.scale + self.centre

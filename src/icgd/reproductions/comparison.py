@@ -34,10 +34,9 @@ from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, ORANGE, Axes, Figure
 from icgd.pipeline import compile, verify
 from icgd.problems.convergence import sized_problem
-from icgd.problems.drawn_task import drawn_task
+from icgd.problems.data import Task, drawn_task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
-from icgd.problems.task import Task
 from icgd.reproductions.descent import descend
 from icgd.reproductions.timing import interleaved_seconds, one_thread
 

@@ -11,11 +11,10 @@ from time import process_time
 import torch
 
 from icgd.compiled import Compiled
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, Task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.task import Task
 from icgd.reproductions.counting import work_of
 from icgd.reproductions.timing import Job, interleaved_seconds, one_thread
 

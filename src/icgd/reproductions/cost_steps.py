@@ -14,7 +14,7 @@ from icgd.backends.prompt import encode
 from icgd.compiled import Compiled
 from icgd.errors import ProgramError, SettingError, UnsupportedProblemError
 from icgd.pipeline import compile
-from icgd.problems.task import Task
+from icgd.problems.data import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.layout import Role
 from icgd.reproductions.cost_cases import AbstractCase, Counts, Network

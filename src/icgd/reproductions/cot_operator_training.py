@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from icgd.constructions.cot_network import CotNetwork
 from icgd.memory import require_memory
 from icgd.pipeline import compile
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem

@@ -21,11 +21,10 @@ from icgd.compiled import Compiled
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, INK, ORANGE, RED, Axes, Figure
 from icgd.pipeline import compile, verify
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, Task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.task import Task
 from icgd.reproductions.cars import INPUTS, Cars, Scaling, read_cars, split_cars
 from icgd.reproductions.descent import descend
 from icgd.reproductions.timing import interleaved_medians, one_thread

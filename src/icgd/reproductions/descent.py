@@ -7,10 +7,10 @@ from math import inf
 
 import torch
 
+from icgd.problems.data import Task
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
-from icgd.problems.task import Task
 from icgd.shapes import Parameters
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, RED, Axes, Figure
 from icgd.pipeline import compile
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem

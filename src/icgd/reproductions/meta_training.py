@@ -26,7 +26,7 @@ from torch.nn.utils.parametrize import register_parametrization
 
 from icgd.compiled import Compiled
 from icgd.pipeline import compile
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem

@@ -24,11 +24,10 @@ from icgd.compiled import Compiled
 from icgd.constructions.recursion import Recursion
 from icgd.pictures.plotting import Figure
 from icgd.pipeline import compile
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, Task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.task import Task
 from icgd.reproductions import wang_in_context_picture
 from icgd.reproductions.ball import LARGEST_RADIUS, ball_sample
 from icgd.reproductions.reproduction import (

@@ -20,7 +20,7 @@ from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError
 from icgd.pictures.plotting import Figure
 from icgd.pipeline import compile
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.reproductions import wang_picture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from icgd.compiled import Compiled
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem

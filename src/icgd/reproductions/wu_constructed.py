@@ -17,7 +17,7 @@ import torch
 from icgd.compiled import Compiled
 from icgd.constructions.relu_stack import ReluStack
 from icgd.pipeline import compile
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem

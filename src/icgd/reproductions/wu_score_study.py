@@ -21,11 +21,10 @@ from icgd.certificates.balls import is_available
 from icgd.certificates.report import Report
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.pipeline import compile, verify
-from icgd.problems.data import as_task
+from icgd.problems.data import Task, as_task
 from icgd.problems.oracles.network import predict
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, named, positive
-from icgd.problems.task import Task
 from icgd.reproductions.reproduction import AbstractStudy, Conduct
 from icgd.reproductions.stopwatch import Stopwatch
 from icgd.reproductions.wu_score_diffusion import (

@@ -23,13 +23,12 @@ from torch import Tensor
 from icgd.compiled import Compiled
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.pipeline import compile
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, Task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.oracles.network import predict
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
-from icgd.problems.task import Task
 from icgd.reproductions.wu_score_diffusion import Prompt, Span, inputs, score_of
 from icgd.reproductions.wu_score_laws import Points, Times
 from icgd.shapes import Inputs, Labels, Parameters

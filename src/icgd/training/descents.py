@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from icgd.compiled import Compiled
 from icgd.errors import SettingError, TrainingError, brief
 from icgd.pipeline import compile as compile_problem
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.problem import Problem
 from icgd.problems.steps import FunctionalStep

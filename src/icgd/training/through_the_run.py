@@ -29,11 +29,10 @@ from icgd.backends.prompt import encode, read_parameters, read_predictions
 from icgd.compiled import Compiled
 from icgd.errors import ConstructionError, SettingError
 from icgd.layers import Transformer, Writing
-from icgd.problems.data import as_numbers, as_task, dtype_named
+from icgd.problems.data import Task, as_numbers, as_task, dtype_named
 from icgd.problems.oracles.network import gradient, predict
 from icgd.problems.problem import Problem
 from icgd.problems.settings import entries, is_row, positive
-from icgd.problems.task import Task
 from icgd.program.stack import StackProgram
 from icgd.program.step_size import of_unit_step, step_layer
 from icgd.shapes import History, Inputs, Labels, Parameters, Predictions, Queries, Stream

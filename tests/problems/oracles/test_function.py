@@ -9,7 +9,7 @@ from sklearn.kernel_ridge import KernelRidge
 
 import icgd
 from icgd.errors import SettingError
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.problem import Problem
 from icgd.problems.steps import FunctionalStep
 from tests.cases import KERNEL_CASES, over

@@ -14,8 +14,7 @@ from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, PoissonR
 from torch import Tensor
 
 from icgd.errors import DataError, OverflowedRunError, SettingError
-from icgd.problems.data import as_task
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, as_task
 from icgd.problems.linear_model import LINKS, LinearModel
 from icgd.problems.oracles.linear import soft_threshold
 from icgd.problems.problem import Problem

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from icgd.problems.data import as_task
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, as_task
 from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep

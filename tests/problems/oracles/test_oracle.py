@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from icgd.errors import DataError, OverflowedRunError, SettingError
-from icgd.problems.data import as_task, checked_task
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, as_task, checked_task
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
-from icgd.problems.oracles.oracle import AbstractOracle
+from icgd.problems.oracles.oracle import AbstractOracle, stepped, trained
 from icgd.problems.problem import Problem
 from icgd.problems.steps import FunctionalStep, ProximalStep
 
@@ -136,18 +135,13 @@ def test_a_function_starts_from_0_alone(given):
         task_of(FUNCTION, initial=given)
 
 
-def test_labels_and_batches_are_checked_by_their_oracle():
+def test_labels_are_checked_by_their_oracle():
     logistic = replace(NETWORK, loss="logistic")
     with pytest.raises(DataError, match=r"y\[1, 0\] is 1.5; the logistic loss needs labels"):
         logistic.oracle.require_labels(torch.tensor([[0.5], [1.5]]))
     counts = replace(LINEAR, target=LinearModel(3, "poisson"))
     with pytest.raises(DataError, match=r"y\[0, 0\] is -1; the poisson link needs labels of"):
         counts.oracle.require_labels(torch.tensor([[-1.0]]))
-    batches = replace(NETWORK, update=GradientStep(0.1, 3.0, batch_size=4))
-    with pytest.raises(DataError, match="X has 3 examples, fewer than batch_size=4"):
-        batches.oracle.require_examples(3)
-    for problem in (batches, LINEAR, FUNCTION):
-        problem.oracle.require_examples(4)
 
 
 def test_a_step_uses_all_examples_or_its_batch():
@@ -223,3 +217,35 @@ def test_coefficients_at_the_box_are_warned_of_afterwards():
     assert list(narrow.oracle.afterthoughts(task, weights[0])) == []
     for problem in PROBLEMS.values():
         assert list(problem.oracle.afterthoughts(task, weights)) == []
+
+
+# Runs of steps that know where the run was one step earlier.
+
+
+def fibonacci(now, before, number):
+    """The numbers of Fibonacci from 1, 1; each step adds its own number, too, in another entry."""
+    return torch.stack(
+        [now[..., 0] + (before[..., 0] if number else 0.0), now[..., 1] + number], -1
+    )
+
+
+START = torch.tensor([[1.0, 0.0], [2.0, 0.0]], dtype=torch.float64)
+
+
+def test_a_run_begins_at_rest_and_remembers_one_step():
+    run = trained(fibonacci, START, 6)
+    assert run[0, :, 0].tolist() == [1, 1, 2, 3, 5, 8, 13]
+    assert run[1, :, 0].tolist() == [2, 2, 4, 6, 10, 16, 26]
+    assert run[0, :, 1].tolist() == [0, 0, 1, 3, 6, 10, 15]
+
+
+def test_every_step_is_taken_from_the_runs_own_entries():
+    run = trained(fibonacci, START, 6)
+    assert torch.equal(stepped(fibonacci, run), run[:, 1:])
+    off = run.clone()
+    off[0, 2, 0] = 7.0
+    assert stepped(fibonacci, off)[0, :, 0].tolist() == [1, 2, 8, 10, 8, 13]
+
+
+def test_a_run_without_steps_has_nothing_to_step_from():
+    assert stepped(fibonacci, START[:, None]).shape == (2, 0, 2)

@@ -10,8 +10,14 @@ import torch
 
 from icgd.constructions.base import require_few_steps
 from icgd.problems.activations import IDENTITY_FUNCTION, RELU, Activation
-from icgd.problems.catalog import ReciprocalDeviation, reciprocal_deviation, reciprocal_root
-from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction
+from icgd.problems.functions import (
+    KinkedFunction,
+    ReciprocalDeviation,
+    ScalarFunction,
+    SmoothFunction,
+    reciprocal_deviation,
+    reciprocal_root,
+)
 from icgd.problems.losses import SlopePart
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import (

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icgd.errors import DivergenceWarning, OverflowedRunError, SettingError, brief
-from icgd.problems.data import as_numbers
+from icgd.problems.data import Task, as_numbers
 from icgd.problems.kernel_machine import (
     SHAPES,
     KernelHead,
@@ -42,7 +42,6 @@ from icgd.problems.oracles.oracle import (
 )
 from icgd.problems.spectrum import divergence
 from icgd.problems.steps import FunctionalStep
-from icgd.problems.task import Task
 from icgd.shapes import History, Inputs, KernelMatrix, Labels, Parameters, Predictions, Queries
 
 
@@ -51,7 +50,7 @@ def _hex(rows: Rows | None) -> list[list[str]]:
 
 
 def _described(head: KernelHead, width: int) -> dict[str, Any]:
-    """A head in the words of a certificate: nothing is left to a default."""
+    """Describe a head for a certificate, defaults included."""
     if head.function.is_own:
         raise SettingError(
             f"The kernel {brief(head.kernel)} is a function of your own, which no rigorous proof "
@@ -89,27 +88,27 @@ class FunctionOracle(AbstractOracle):
         return ()
 
     def require_labels(self, y: Labels) -> None:
-        """The squared loss takes every label."""
+        """Accept every label, as the squared loss does."""
 
     def initial(
         self, x: Inputs, queries: Queries, *, given: Any = None, seed: int | None = None
     ) -> Parameters:
-        """The function 0 at all tokens, which may also be given."""
+        """Return the function 0 at all tokens, the only one that may be given."""
         n_values = (x.shape[-2] + queries.shape[-2]) * self.target.output_width
         start = self.own_start((*x.shape[:-2], n_values), seed).to(x.device)
-        if given is not None and not self._is_start(given, start):
-            raise SettingError("A kernel machine starts from the function 0; leave `initial` out.")
+        if given is not None:
+            numbers = as_numbers("initial", given) if isinstance(given, Tensor) else None
+            if numbers is None or numbers.shape != start.shape or numbers.any():
+                raise SettingError(
+                    "A kernel machine starts from the function 0; leave `initial` out."
+                )
         return start
-
-    def _is_start(self, given: Any, start: Parameters) -> bool:
-        numbers = as_numbers("initial", given) if isinstance(given, Tensor) else None
-        return numbers is not None and numbers.shape == start.shape and not numbers.any()
 
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
         return torch.zeros(batch, dtype=torch.float64)
 
     def kernels(self, task: Task) -> Iterator[KernelMatrix]:
-        """The kernel of every token (row) and example in each step, noise included, without end."""
+        """Yield the kernel of all tokens (rows) and examples for each step, noise included."""
         points, n_examples = task.points, task.n_examples
         itself = self.update.noise * torch.eye(task.n_tokens, n_examples).to(points)
         for number in count():
@@ -123,12 +122,12 @@ class FunctionOracle(AbstractOracle):
                 points = points + kernel @ examples @ as_matrix(transform, points).mT
 
     def exact_step(self, task: Task) -> ExactStep:
-        """A step that starts from rest: momentum has nothing to keep."""
+        """Return a step that starts from rest: momentum has nothing to keep."""
         resumed = self._resumed_step(task)
         return lambda values, number: resumed(values, values, number)
 
     def stepped(self, task: Task, history: History) -> Tensor:
-        """One exact step from each entry of a run but its last; momentum keeps its last change."""
+        """Take one exact step from each entry but the last, with the run's own last change."""
         return stepped(self._resumed_step(task), history)
 
     def _resumed_step(self, task: Task) -> ResumedStep:
@@ -169,7 +168,7 @@ class FunctionOracle(AbstractOracle):
         }
 
     def train(self, task: Task, n_steps: int) -> History:
-        """The function's values at all tokens before the first step and after every step."""
+        """Return the function's values at all tokens before the first step and after every step."""
         if self.update.changes_kernel:
             return trained(self._resumed_step(task), task.initial.double(), n_steps)
         y, update = task.y.double(), self.update
@@ -186,7 +185,7 @@ class FunctionOracle(AbstractOracle):
         return torch.stack(history, dim=-3).flatten(-2)
 
     def limit(self, task: Task) -> Labels:
-        """What the function tends to at the queries: k_q (K + noise I)^-1 y, the kernel regression.
+        """Return the limit at the queries: k_q (K + noise I)^-1 y, the kernel regression.
 
         Where the kernel matrix is singular it is the pseudo-inverse: descent from 0 never leaves
         its range.
@@ -200,16 +199,14 @@ class FunctionOracle(AbstractOracle):
         points, y = task.points, task.y.double()
         examples, queries = points[..., : task.n_examples, :], points[..., task.n_examples :, :]
         noise = self.update.noise * torch.eye(task.n_examples).to(points)
-        coefficients = self._solved(self.target.gram(examples) + noise, y)
-        return self.target.matrix(queries, examples) @ coefficients
-
-    def _solved(self, gram: Tensor, y: Tensor) -> Tensor:
+        gram = self.target.gram(examples) + noise
         inverse: Tensor = torch.linalg.pinv(gram, hermitian=self.target.is_symmetric)
-        solution = inverse @ y
-        return solution + inverse @ (y - gram @ solution)  # once refined, against rounding
+        coefficients = inverse @ y
+        refined = coefficients + inverse @ (y - gram @ coefficients)  # once, against rounding
+        return self.target.matrix(queries, examples) @ refined
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
-        """The function's values at the queries, out of those at all tokens."""
+        """Return the function's values at the queries, out of those at all tokens."""
         values: Tensor = weights.unflatten(-1, (task.n_tokens, task.y.shape[-1]))
         return values[..., task.n_examples :, :]
 
@@ -224,13 +221,13 @@ class FunctionOracle(AbstractOracle):
         return "half the mean squared loss of all examples"
 
     def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
-        """The function's values at the examples and at the queries: it has no weights."""
+        """Return the function's values at the examples and at the queries: it has no weights."""
         values: Tensor = weights.unflatten(-1, (task.n_tokens, task.y.shape[-1]))
         examples, queries = values.split((task.n_examples, task.n_queries), dim=-2)
         return {"at_examples": examples, "at_queries": queries}
 
     def require_end(self, task: Task) -> None:
-        """A function takes all its steps."""
+        """Refuse: a function takes all its steps."""
         raise SettingError(
             "stop_below is for runs that train weights; a function takes all its steps. Leave it "
             "out."
@@ -252,19 +249,20 @@ class FunctionOracle(AbstractOracle):
     def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
         """A warning if steps are too long for these data; a function is not clipped."""
         worst = divergence(self.target, self.update, task.x, n_steps)
-        if worst is not None:
-            yield self._diverges(worst.eigenvalue, worst.growth)
-
-    def _diverges(self, eigenvalue: float, growth: float) -> DivergenceWarning:
-        start = f"The steps diverge on these data: the error grows {growth:.3g}-fold along "
-        if eigenvalue < 0:
-            return DivergenceWarning(
-                f"{start}an eigenvector of eigenvalue {eigenvalue:.6g}. The kernel is not positive "
-                "there: add noise of at least that size, or use another kernel."
+        if worst is None:
+            return
+        size, place = self.update.step_size, f"the kernel's eigenvalue {worst.eigenvalue:.6g}"
+        if worst.eigenvalue < 0:
+            place = f"an eigenvector of eigenvalue {worst.eigenvalue:.6g}"
+            remedy = (
+                "The kernel is not positive there: add noise of at least that size, or use another "
+                "kernel."
             )
-        size = self.update.step_size
-        if self.update.momentum is not None or isinstance(size, tuple):
+        elif self.update.momentum is not None or isinstance(size, tuple):
             remedy = "Choose steps for a spectrum that reaches that far."
         else:
-            remedy = f"step_size is {size:.6g}; it must be below {2 / eigenvalue:.6g}."
-        return DivergenceWarning(f"{start}the kernel's eigenvalue {eigenvalue:.6g}. {remedy}")
+            remedy = f"step_size is {size:.6g}; it must be below {2 / worst.eigenvalue:.6g}."
+        yield DivergenceWarning(
+            f"The steps diverge on these data: the error grows {worst.growth:.3g}-fold along "
+            f"{place}. {remedy}"
+        )

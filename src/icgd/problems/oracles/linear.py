@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icgd.errors import BoxWarning, SettingError, brief
+from icgd.problems.data import Task
 from icgd.problems.linear_model import LinearModel, require_labels
 from icgd.problems.oracles.oracle import (
     AbstractOracle,
@@ -34,7 +35,6 @@ from icgd.problems.separable import require_minimiser
 from icgd.problems.settings import count, positive
 from icgd.problems.spectrum import step_size
 from icgd.problems.steps import ProximalStep
-from icgd.problems.task import Task
 from icgd.shapes import History, Inputs, Labels, Parameters, Predictions
 
 MATCHING = "matching"
@@ -45,7 +45,7 @@ INTERCEPT = "(intercept)"
 
 
 def soft_threshold(values: Tensor, threshold: Tensor) -> Tensor:
-    """Every value moved towards 0 by its threshold, and no further."""
+    """Move every value towards 0 by its threshold, and no further."""
     return torch.relu(values - threshold) - torch.relu(-values - threshold)
 
 
@@ -89,7 +89,7 @@ class LinearOracle(AbstractOracle):
         return self.target.design(x) @ weights.double().unsqueeze(-1)
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
-        """The expected labels mu(<w, x>)."""
+        """Return the expected labels mu(<w, x>)."""
         return self.target.link_function.mean(self.scores(weights, task.queries))
 
     def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
@@ -105,7 +105,7 @@ class LinearOracle(AbstractOracle):
         return f"{self.target.reduction} over all examples of {link}{formula}"
 
     def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
-        """The coefficients, and the intercept if there is one."""
+        """Return the coefficients, and the intercept if there is one."""
         width = self.target.input_width
         found = {"coefficients": weights[..., :width]}
         return found | ({"intercept": weights[..., width]} if self.target.intercept else {})
@@ -122,14 +122,14 @@ class LinearOracle(AbstractOracle):
         return "(z - y)^2 / 2 less y^2 / 2" if self.target.link == "identity" else None
 
     def gradient(self, task: Task, weights: Parameters) -> Parameters:
-        """The gradient of L(w) + (l2 / 2) |w|_2^2, the smooth part of the objective."""
+        """Return the gradient of L(w) + (l2 / 2) |w|_2^2, the smooth part of the objective."""
         weights, design = weights.double(), self.target.design(task.x)
         left = self.target.link_function.mean(self.scores(weights, task.x)) - task.y.double()
         slope = (design.mT @ left).squeeze(-1) * self.target.loss_scale(task.n_examples)
         return slope + self.update.l2 * self.target.penalised(slope) * weights
 
     def exact_step(self, task: Task) -> ExactStep:
-        """A step that starts from rest: momentum has nothing to keep."""
+        """Return a step that starts from rest: momentum has nothing to keep."""
         resumed = self._resumed_step(task)
         return lambda weights, number: resumed(weights, weights, number)
 
@@ -199,11 +199,8 @@ class LinearOracle(AbstractOracle):
         require_minimiser(self.target, self.update, task.x.double(), task.y.double())
 
     def named(self, weights: Parameters, inputs: Sequence[str]) -> dict[str, float]:
-        return dict(zip(self._names(inputs), weights.tolist(), strict=True))
-
-    def _names(self, inputs: Sequence[str]) -> tuple[str, ...]:
-        """The names of all coefficients; the intercept is the last."""
-        return (*inputs, *(INTERCEPT,) * self.target.intercept)
+        names = (*inputs, *(INTERCEPT,) * self.target.intercept)
+        return dict(zip(names, weights.tolist(), strict=True))
 
     def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
         """A warning if the descent ends at the box, because its minimiser lies beyond."""
@@ -215,7 +212,7 @@ class LinearOracle(AbstractOracle):
             number = int(place) % weights.shape[-1]
             which = f"Coefficient {number} (counted from 0)"
             if task.input_names:
-                which = f"The coefficient of {self._names(task.input_names)[number]!r}"
+                which = f"The coefficient of {(*task.input_names, INTERCEPT)[number]!r}"
             yield BoxWarning(
                 f"{which} ends at the box, {box:g}: without it, it would be larger. Give a larger "
                 "box, or a smaller step size if steps diverge."

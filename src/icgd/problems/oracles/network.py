@@ -4,7 +4,7 @@ r"""Gradient descent on a network, in float64 and by explicit formulas.
     s_N = r'(z_N) * u,  s_j = r'(z_j) * (V_{j+1}^T s_{j+1})        backward
     grad of V_j = (1 / 2n) sum_i s_{i,j} p_{i,j-1}^T
 
-What a step makes of the gradient is the rule of its update (`problems/optimisers/`).
+What a step makes of the gradient is the rule of its update (`problems/optimisers.py`).
 With biases a constant 1 stands below every p_{j-1}, and nothing is passed back to it.
 
 A layer with a norm has its preactivation h_j = c (z_j - mean z_j), c = 1 / sqrt(var z_j + eps), in
@@ -28,13 +28,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from icgd.errors import BoxWarning, DataError, ProofError, SettingError, at
-from icgd.problems.data import first_set
+from icgd.problems.data import Task, first_set
 from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import AVERAGE, SECOND, WEIGHTS, AbstractGradientStep
 from icgd.problems.oracles.oracle import AbstractOracle, ExactStep, Shapes
 from icgd.problems.settings import count
-from icgd.problems.task import Task
 from icgd.shapes import History, Inputs, Labels, Parameters, Predictions, Rates
 
 NUMBERS_AT_ONCE = 2**16
@@ -42,8 +41,6 @@ NUMBERS_AT_ONCE = 2**16
 
 LABEL_SUM_ROUNDING = 1e-6
 """Labels of classes add up to 1 within this."""
-
-PROBABILITIES = "labels between 0 and 1"
 
 
 @dataclass(frozen=True)
@@ -76,14 +73,14 @@ def forward(target: MLP, parameters: Parameters, x: Inputs) -> Forward:
 
 
 def predict(target: MLP, parameters: Parameters, x: Inputs) -> Labels:
-    """The network's output."""
+    """Return the network's output."""
     return forward(target, parameters, x).outputs[-1]
 
 
 def gradient(
     target: MLP, loss: Loss, weights: Parameters, x: Inputs, y: Labels, rates: Rates | None = None
 ) -> Parameters:
-    """The gradient of the risk on these examples; `rates` multiply what each of them adds to it."""
+    """Return the gradient of the risk on these examples, each times its rate if any."""
     matrices = target.matrices(weights)
     states = forward(target, weights, x)
     slope = loss.slope(states.outputs[-1], y)
@@ -93,7 +90,9 @@ def gradient(
         z, back = states.preactivations[layer - 1], pulled_back[layer]
         delta = target.layer_activation(layer).derivative(z) * back
         if layer in states.scales:
-            delta = _through_norm(delta, z, states.scales[layer])
+            centred = delta - delta.mean(-1, keepdim=True)
+            shared = (centred * z).mean(-1, keepdim=True)
+            delta = states.scales[layer] * (centred - shared * z)
         inputs = states.outputs[layer - 1]
         blocks.append((delta.mT @ target.layer_inputs(inputs)).flatten(-2))
         passed_on = delta @ matrices[layer - 1][..., : inputs.shape[-1]]
@@ -102,25 +101,6 @@ def gradient(
         below = pulled_back.get(layer - 1)
         pulled_back[layer - 1] = passed_on if below is None else passed_on + below
     return torch.cat(blocks[::-1], dim=-1) / (2 * x.shape[-2])
-
-
-def _through_norm(slope: Tensor, normalised: Tensor, scale: Tensor) -> Tensor:
-    """What a norm makes of the slope of the loss with respect to its result."""
-    centred = slope - slope.mean(-1, keepdim=True)
-    shared = (centred * normalised).mean(-1, keepdim=True)
-    return scale * (centred - shared * normalised)
-
-
-def _from_each(task: Task, weights: History) -> Task:
-    """A batch of tasks in float64 with the same data, one for each entry of a history."""
-    task = task.double()
-
-    def repeated(data: Tensor) -> Tensor:
-        return data.unsqueeze(-3).expand(*weights.shape[:-1], *data.shape[-2:])
-
-    rates = None if task.rates is None else repeated(task.rates)
-    x, y, queries = map(repeated, (task.x, task.y, task.queries))
-    return Task(x, y, queries, weights, rates=rates)
 
 
 @dataclass(frozen=True)
@@ -153,27 +133,28 @@ class NetworkOracle(AbstractOracle):
         return self.target.matrix_shapes * (1 + len(self.update.remembered))
 
     def weights_of(self, trained: Tensor) -> Tensor:
-        """The weights without what the optimiser remembers."""
+        """Return the weights without the state of the optimiser."""
         return trained[..., : self.target.n_parameters]
 
-    @property
-    def _state(self) -> slice:
-        """Where the optimiser's state stands in what is trained."""
-        n_weights = self.target.n_parameters
-        return slice(n_weights, n_weights * (1 + len(self.update.state)))
+    def _split(self, trained: Tensor) -> dict[str, Tensor]:
+        """Split into the weights, each part of the state, and the average of the weights."""
+        parts = trained.split(self.target.n_parameters, dim=-1)
+        return dict(zip((WEIGHTS, *self.update.remembered), parts, strict=True))
 
-    def boxed(self, trained: Tensor) -> Tensor:
-        weights = trained.clone()
-        weights[..., self._state] = 0.0
-        return weights
+    def require_start(self, trained: Tensor, n_examples: int, dtype: torch.dtype) -> None:
+        """Check weights and their average against the box, the state, and the batch size.
 
-    def require_state(self, trained: Tensor, dtype: torch.dtype) -> None:
-        """A mean of squares is not negative; steps along all else leave digits of weights."""
-        n_weights, sizes = self.target.n_parameters, self.update.step_size
+        A mean of squares is not negative; all else of the state must leave a weight some digits
+        when a step along it is added.
+        """
+        parts, n_weights = self._split(trained), self.target.n_parameters
+        bounded = [part * (name not in self.update.state) for name, part in parts.items()]
+        super().require_start(torch.cat(bounded, dim=-1), n_examples, dtype)
+        sizes = self.update.step_size
         size = max(sizes) if isinstance(sizes, tuple) else sizes
         largest = self.update.box / torch.finfo(dtype).eps / size if size else inf
         for number, name in enumerate(self.update.state, start=1):
-            part = trained[..., number * n_weights : (number + 1) * n_weights].double()
+            part = parts[name].double()
             low, high = (0.0, inf) if name == SECOND else (-largest, largest)
             if index := first_set((part < low) | (part > high)):
                 place = [*index[:-1], number * n_weights + index[-1]]
@@ -185,15 +166,16 @@ class NetworkOracle(AbstractOracle):
                     f"{name.replace('_', ' ')}, {why}. Give another one, or weights alone: the "
                     "optimiser then starts from 0."
                 )
+        batch = self.update.batch_size
+        if batch is not None and batch > n_examples:
+            raise DataError(
+                f"X has {n_examples} examples, fewer than batch_size={batch} that a step takes. "
+                f"Give at least {batch}, or a smaller batch_size."
+            )
 
     def starts_fresh(self, trained: Tensor) -> bool:
-        return not bool(trained[..., self._state].any())
-
-    def _predicting(self, trained: Tensor) -> Tensor:
-        """The weights that predict: their average, if there is one."""
-        if self.update.average is None:
-            return self.weights_of(trained)
-        return trained[..., -self.target.n_parameters :]
+        parts = self._split(trained)
+        return not any(bool(parts[name].any()) for name in self.update.state)
 
     def with_state(self, weights: Tensor) -> Tensor:
         n_weights = self.target.n_parameters
@@ -222,9 +204,8 @@ class NetworkOracle(AbstractOracle):
         if are_probabilities and (index := first_set((y < 0) | (y > 1))):
             raise DataError(
                 f"y{at(index)} is {y[tuple(index)].item():.12g}; the {self.loss} loss needs "
-                f"{PROBABILITIES}. Recode the labels, or use loss='squared'."
+                "labels between 0 and 1. Recode the labels, or use loss='squared'."
             )
-
         if loss_named(self.loss).is_softmax:
             off = (y.sum(-1, keepdim=True) - 1).abs() > LABEL_SUM_ROUNDING
             if index := first_set(off.expand_as(y)):
@@ -234,10 +215,6 @@ class NetworkOracle(AbstractOracle):
                     f"{self.loss} loss needs shares that add up to 1, such as a 1 for the class "
                     "and 0 for all others."
                 )
-
-    @property
-    def batch_size(self) -> int | None:
-        return self.update.batch_size
 
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
         if self.start is not None and seed is None:
@@ -250,7 +227,7 @@ class NetworkOracle(AbstractOracle):
         return self.update.examples_of(number, n_examples)
 
     def examples(self, task: Task, number: int) -> Task:
-        """The task with the examples that a step uses: all of them, or its batch."""
+        """Return the task with the examples that a step uses: all of them, or its batch."""
         if self.update.batch_size is None:
             return task
         rows = list(self.examples_of(number, task.n_examples))
@@ -261,11 +238,10 @@ class NetworkOracle(AbstractOracle):
         data = task.double()
 
         def step(trained: Parameters, number: int) -> Parameters:
-            weights, *others = trained.split(self.target.n_parameters, dim=-1)
+            parts = self._split(trained)
+            weights, average = parts.pop(WEIGHTS), parts.pop(AVERAGE, None)
             gradient = self.gradient(data, weights, number)
-            known = dict(zip(self.update.remembered, others, strict=True))
-            average = known.pop(AVERAGE, None)
-            moved, after = self.update.rule(number).applied(weights, gradient, known)
+            moved, after = self.update.rule(number).applied(weights, gradient, parts)
             clipped = moved.clamp(-self.update.box, self.update.box)
             if average is not None:
                 kept = self.update.kept_of_average(number)
@@ -312,17 +288,30 @@ class NetworkOracle(AbstractOracle):
             return super().stepped(task, history)
         numbers = task.n_examples * max(self.target.widths) * prod(task.batch)
         groups = history[..., :-1, :].double().split(max(1, NUMBERS_AT_ONCE // numbers), dim=-2)
-        return torch.cat([self.step(_from_each(task, part), part) for part in groups], dim=-2)
+        task, after = task.double(), []
+        for weights in groups:  # as a batch of tasks that share their data
+            batch = weights.shape[:-1]
+            x, y, queries = (
+                part.unsqueeze(-3).expand(*batch, *part.shape[-2:])
+                for part in (task.x, task.y, task.queries)
+            )
+            rates = task.rates
+            rates = rates if rates is None else rates.unsqueeze(-3).expand(*batch, -1, -1)
+            after.append(self.step(Task(x, y, queries, weights, rates=rates), weights))
+        return torch.cat(after, dim=-2)
 
     def gradient(self, task: Task, weights: Parameters, number: int = 0) -> Parameters:
-        """The gradient of the risk on the examples of a step, as the update scales it."""
+        """Return the gradient of the risk on the examples of a step, as the update scales it."""
         used, weights = self.examples(task, number), self.weights_of(weights).double()
         x, y, loss = used.x.double(), used.y.double(), loss_named(self.loss)
         rates = None if used.rates is None else used.rates.double()
         return gradient(self.target, loss, weights, x, y, rates) * self.update.gradient_factor
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
-        return predict(self.target, self._predicting(weights).double(), task.queries.double())
+        """By the average of the weights, if there is one."""
+        parts = self._split(weights)
+        own = parts.get(AVERAGE, parts[WEIGHTS])
+        return predict(self.target, own.double(), task.queries.double())
 
     def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
         """L(w) = (1 / 2n) sum_i loss(p_i, y_i), each times its rate if there are rates."""
@@ -343,8 +332,7 @@ class NetworkOracle(AbstractOracle):
         average of the weights.
         """
         found: dict[str, Tensor] = {}
-        parts = weights.split(self.target.n_parameters, dim=-1)
-        for kind, part in zip((WEIGHTS, *self.update.remembered), parts, strict=True):
+        for kind, part in self._split(weights).items():
             bias = "bias" if kind == WEIGHTS else f"{kind} of bias"
             for layer, matrix in enumerate(self.target.matrices(part), start=1):
                 n_inputs = self.target.widths[layer - 1]

@@ -1,4 +1,4 @@
-"""What every oracle owes: real training in float64, which all runs are compared with."""
+"""The interface of oracles: exact training in float64, which all runs are compared with."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from torch import Tensor
 from icgd.errors import DataError, OverflowedRunError, SettingError
 from icgd.facts import counted
 from icgd.memory import require_memory
-from icgd.problems.data import checked_array
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, Task, checked_array, require_within
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import AbstractGradientStep
 from icgd.problems.steps import FunctionalStep, ProximalStep
-from icgd.problems.task import Task
 from icgd.shapes import History, Inputs, Labels, Parameters, Predictions, Queries
 
 Shapes = tuple[tuple[int, int], ...]
@@ -32,11 +30,11 @@ ExactStep = Callable[[Parameters, int], Parameters]
 """From the weights before a step and its number, counted from 0, to the weights after it."""
 
 COPIES = 4
-"""How often a run holds all weights at least: before and after a step, their gradient, its own."""
+"""Copies of all weights that a run holds at least: before and after a step, gradient, its own."""
 
 
 def overflowed(dtype: str, step_size: float | Sequence[float] | None = None) -> OverflowedRunError:
-    """The error of a run that leaves the range of its numbers; `step_size` if it is known."""
+    """Return the error of a run that overflows; `step_size` if it is known."""
     largest = max(step_size) if isinstance(step_size, Sequence) else step_size
     blamed = "a step" if largest is None else f"step_size={largest:g}"
     return OverflowedRunError(
@@ -47,7 +45,7 @@ def overflowed(dtype: str, step_size: float | Sequence[float] | None = None) -> 
 
 @dataclass(frozen=True)
 class AbstractOracle(ABC):
-    """How one kind of target is really trained. Subclasses are final and made by `Problem`.
+    """How one kind of target is trained exactly. Subclasses are final and made by `Problem`.
 
     Everything takes one task, or a batch of tasks with a leading axis. Weights are one vector: the
     matrices of `weight_shapes` one after the other, or the values of a function at all tokens.
@@ -59,7 +57,7 @@ class AbstractOracle(ABC):
     domain: Domain
 
     def started_from(self, initial: Sequence[float]) -> AbstractOracle:
-        """The oracle whose own start are these weights."""
+        """Return an oracle that starts from these weights by default."""
         raise SettingError("initial has no effect without a network; leave it out.")
 
     @property
@@ -75,23 +73,10 @@ class AbstractOracle(ABC):
     def require_labels(self, y: Labels) -> None:
         """Raise `DataError` unless every label suits the loss."""
 
-    @property
-    def batch_size(self) -> int | None:
-        """How many examples a step takes, none of them twice, if not all."""
-        return None
-
-    def require_examples(self, n_examples: int) -> None:
-        """Raise `DataError` if a step needs more examples than there are."""
-        if self.batch_size is not None and self.batch_size > n_examples:
-            raise DataError(
-                f"X has {n_examples} examples, fewer than batch_size={self.batch_size} that a step "
-                f"takes. Give at least {self.batch_size}, or a smaller batch_size."
-            )
-
     def initial(
         self, x: Inputs, queries: Queries, *, given: Any = None, seed: int | None = None
     ) -> Parameters:
-        """The weights that a run on these inputs starts from: those given, or its own."""
+        """Return the weights that a run on these inputs starts from: those given, or its own."""
         n_weights = sum(rows * columns for rows, columns in self.weight_shapes)
         batch, shape = tuple(x.shape[:-2]), (*x.shape[:-2], n_weights)
         what = f"Training {n_weights:,} weights for {counted(prod(batch), 'task')}"
@@ -109,32 +94,25 @@ class AbstractOracle(ABC):
         """Weights with what an optimiser remembers beside them, if these are weights alone."""
         return weights
 
-    def weights_of(self, trained: Tensor) -> Tensor:
-        """What is trained without what an optimiser remembers."""
-        return trained
-
-    def boxed(self, trained: Tensor) -> Tensor:
-        """What is trained, with 0 for all that no box bounds."""
-        return trained
-
-    def require_state(self, trained: Tensor, dtype: torch.dtype) -> None:
-        """Raise `DataError` if what is remembered is of no use beside weights of this precision."""
-        return None
+    def require_start(self, trained: Tensor, n_examples: int, dtype: torch.dtype) -> None:
+        """Raise an error unless a run of this precision can start from what is trained."""
+        if self.update.box is not None:
+            require_within("initial", trained, self.update.box, "box")
 
     def starts_fresh(self, trained: Tensor) -> bool:
-        """Whether nothing is remembered yet."""
+        """Return whether the state of the optimiser is 0."""
         return True
 
     @abstractmethod
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
-        """The weights that a run starts from if none are given."""
+        """Return the weights that a run starts from if none are given."""
 
     @abstractmethod
     def exact_step(self, task: Task) -> ExactStep:
-        """One exact update, prepared for the task: what steps share is computed once."""
+        """Return an exact step for the task; what steps share is computed once."""
 
     def step(self, task: Task, weights: Parameters, number: int = 0) -> Parameters:
-        """The weights after step `number`, counted from 0, which starts from `weights`."""
+        """Return the weights after step `number`, counted from 0, which starts from `weights`."""
         return self.exact_step(task)(weights.double(), number)
 
     def train(self, task: Task, n_steps: int) -> History:
@@ -145,14 +123,14 @@ class AbstractOracle(ABC):
         return torch.stack(history, dim=-2)
 
     def stepped(self, task: Task, history: History) -> Tensor:
-        """One exact step from each entry of a run but its last."""
+        """Take one exact step from each entry of a run but its last."""
         before, step = history[..., :-1, :].double(), self.exact_step(task)
         after = [step(weights, number) for number, weights in enumerate(before.unbind(-2))]
         return torch.stack(after, dim=-2) if after else before
 
     @abstractmethod
     def described(self, task: Task, n_steps: int) -> dict[str, Any]:
-        """The problem in the words of a certificate, which docs/certificates.md lists.
+        """Describe the problem for a certificate, as docs/certificates.md defines.
 
         All numbers are exact binary fractions such as "0x1.8p+1". Raises `SettingError` if
         something about it is a function of the user's.
@@ -160,11 +138,11 @@ class AbstractOracle(ABC):
 
     @abstractmethod
     def predict(self, task: Task, weights: Parameters) -> Predictions:
-        """What the trained target says at the queries."""
+        """Predict the labels of the queries."""
 
     @abstractmethod
     def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
-        """The training loss, one number a task."""
+        """Return the training loss, one number a task."""
 
     @property
     @abstractmethod
@@ -173,10 +151,10 @@ class AbstractOracle(ABC):
 
     @abstractmethod
     def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
-        """What is trained as named matrices; a batch of tasks adds an axis in front of each."""
+        """Return what is trained as named matrices, with a leading axis for a batch of tasks."""
 
     def objective(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"] | None:
-        """What descent makes small, where that is more than the training loss: with penalties."""
+        """Return the objective where it is more than the training loss: with penalties."""
         return None
 
     @property
@@ -185,15 +163,15 @@ class AbstractOracle(ABC):
         return None
 
     def examples_of(self, number: int, n_examples: int) -> Sequence[int]:
-        """The examples that a step uses, both counted from 0."""
+        """Return the examples that a step uses, both counted from 0."""
         return range(n_examples)
 
     def preactivations(self, task: Task, weights: Parameters, number: int) -> list[Tensor]:
-        """What the units of every layer are applied to in a step; none where there are no units."""
+        """Return the preactivations of every layer in a step; none without units."""
         return []
 
     def named(self, weights: Parameters, inputs: Sequence[str]) -> dict[str, float] | None:
-        """The weights of one task by the names of its inputs, if each belongs to one of them."""
+        """Return the weights of one task by input name, if each weight belongs to one input."""
         return None
 
     def require_end(self, task: Task) -> None:
@@ -201,7 +179,7 @@ class AbstractOracle(ABC):
         return None
 
     def overflow(self, dtype: str) -> OverflowedRunError:
-        """What to say of a run that leaves the range of its numbers."""
+        """Return the error of a run that leaves the range of its numbers."""
         return overflowed(dtype, self.update.step_size)
 
     def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
@@ -213,7 +191,6 @@ class AbstractOracle(ABC):
         return iter(())
 
 
-# -----------------------------------------------------------------------------
 # Steps with momentum: they need where a run was one step earlier, besides where it is.
 
 
@@ -225,7 +202,7 @@ A run begins at rest: before its first step both are the same.
 
 
 def trained(step: ResumedStep, start: Parameters, n_steps: int) -> History:
-    """What is learnt before the first step and after every step."""
+    """Train, and return what is learnt before the first step and after every step."""
     history = [start]
     for number in range(n_steps):
         history.append(step(history[-1], history[max(0, number - 1)], number))
@@ -233,7 +210,7 @@ def trained(step: ResumedStep, start: Parameters, n_steps: int) -> History:
 
 
 def stepped(step: ResumedStep, history: History) -> Tensor:
-    """One step from each entry of a run but its last, with the entry before for the momentum."""
+    """Take one step from each entry but the last, with the entry before it for the momentum."""
     now = history[..., :-1, :].double()
     earlier = torch.cat([now[..., :1, :], now[..., :-1, :]], dim=-2)
     pairs = enumerate(zip(now.unbind(-2), earlier.unbind(-2), strict=True))

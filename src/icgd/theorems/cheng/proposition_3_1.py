@@ -15,12 +15,10 @@ from torch import Tensor
 
 from icgd.errors import DivergenceWarning
 from icgd.pipeline import compile
-from icgd.problems.data import as_task
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, Task, as_task
 from icgd.problems.kernel_machine import KERNELS, KernelHead, KernelMachine, kernel_named
 from icgd.problems.problem import Problem
 from icgd.problems.steps import FunctionalStep
-from icgd.problems.task import Task
 from icgd.theorems.cheng.written_out import (
     WIDTH,
     agreement,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from icgd.pipeline import compile
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.kernel_machine import KernelMachine, kernel_named
 from icgd.problems.problem import Problem
 from icgd.problems.spectrum import spectrum

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from icgd.pipeline import compile
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.steps import ProximalStep

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from icgd.backends.chain import GENERATORS
 from icgd.constructions.cot_network import CotNetwork
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem

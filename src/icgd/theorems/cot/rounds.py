@@ -15,7 +15,7 @@ from torch import Tensor
 
 from icgd.certificates.report import Report
 from icgd.pipeline import compile, verify
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from icgd.compiled import Compiled
 from icgd.pipeline import compile
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain, Task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
-from icgd.problems.task import Task
 from icgd.theorems.statement import Comparison, Finding, Statement
 from icgd.theorems.wu.network import draw, random_inputs
 

@@ -16,7 +16,7 @@ from icgd.certificates.network import step_lipschitz, table_step
 from icgd.compiled import Compiled
 from icgd.constructions.universal import STEP_TABLE, ContextHead, context_head, level_values
 from icgd.pipeline import compile
-from icgd.problems.domain import Domain
+from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
