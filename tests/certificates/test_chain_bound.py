@@ -9,8 +9,7 @@ import torch
 import icgd
 from icgd.backends.chain import GENERATORS, run_chain
 from icgd.certificates.chain import BlockEnclosures, ChainBounds
-from icgd.certificates.enclosures import Arithmetic, Enclosure
-from icgd.certificates.intervals import Interval
+from icgd.certificates.enclosures import Arithmetic, Enclosure, Interval
 from icgd.certificates.network import near_kinks
 from icgd.certificates.report import stepwise_errors, trajectory_errors
 from icgd.constructions.cot_network import CotNetwork

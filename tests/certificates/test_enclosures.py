@@ -12,8 +12,7 @@ from icgd.approximation.lattice import Lattice, fit_on_lattice, fit_to_accuracy
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.backends.registry import BACKENDS
 from icgd.certificates import enclosures
-from icgd.certificates.enclosures import Arithmetic, fit_error, uneven_response
-from icgd.certificates.intervals import Interval
+from icgd.certificates.enclosures import Arithmetic, Interval, fit_error, n_knots, uneven_response
 from icgd.problems.catalog import FUNCTIONS, function_named
 from icgd.program.functions import LatticeFunction
 
@@ -134,26 +133,26 @@ VALUES = torch.cat([VALUES, torch.tensor([-inf, -1e300, 0.0, 1e300, inf], dtype=
 
 
 def test_the_table_counts_the_knots_that_a_search_finds():
-    assert enclosures.knots_below(FIT, VALUES).tolist() == [
+    assert n_knots(FIT, VALUES, below=True).tolist() == [
         sum(knot < value for knot in FIT.knots) for value in VALUES.tolist()
     ]
-    assert enclosures.knots_up_to(FIT, VALUES).tolist() == [
+    assert n_knots(FIT, VALUES).tolist() == [
         sum(knot <= value for knot in FIT.knots) for value in VALUES.tolist()
     ]
 
 
 def test_without_a_table_the_counts_are_the_same(monkeypatch):
-    below, up_to = enclosures.knots_below(FIT, VALUES), enclosures.knots_up_to(FIT, VALUES)
+    below, up_to = n_knots(FIT, VALUES, below=True), n_knots(FIT, VALUES)
     monkeypatch.setattr(enclosures, "MOST_CELLS", 1)
-    assert torch.equal(enclosures.knots_below(FIT, VALUES), below)
-    assert torch.equal(enclosures.knots_up_to(FIT, VALUES), up_to)
+    assert torch.equal(n_knots(FIT, VALUES, below=True), below)
+    assert torch.equal(n_knots(FIT, VALUES), up_to)
 
 
 def test_a_knot_belongs_to_the_piece_on_its_left_and_what_is_no_number_to_the_last():
     first, last = enclosures.touched(FIT, Interval.point(KNOTS))
     assert first.tolist() == last.tolist() == list(range(len(FIT.knots)))
     unknown = torch.tensor([nan, 0.0], dtype=torch.float64)
-    assert enclosures.knots_below(FIT, unknown)[0] == len(FIT.knots)
+    assert n_knots(FIT, unknown, below=True)[0] == len(FIT.knots)
 
 
 def test_a_function_without_knots_has_one_piece():

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icgd.certificates.intervals import Interval
+from icgd.certificates.enclosures import Interval
 
 
 def interval_and_points(seed: int, *shape: int) -> tuple[Interval, torch.Tensor]:

@@ -13,8 +13,7 @@ from icgd.backends.prompt import encode, read_parameters
 from icgd.backends.run import RunOptions
 from icgd.certificates import network
 from icgd.certificates.enclosing import Enclosures
-from icgd.certificates.enclosures import Arithmetic, Enclosure
-from icgd.certificates.intervals import Interval
+from icgd.certificates.enclosures import Arithmetic, Enclosure, Interval
 from icgd.certificates.network import (
     Ends,
     StackBounds,

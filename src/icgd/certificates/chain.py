@@ -31,8 +31,14 @@ from icgd.certificates.abstract_bounds import (
     RunBounds,
     one_by_one,
 )
-from icgd.certificates.enclosures import Arithmetic, Enclosure, matrix_product, shares_of
-from icgd.certificates.intervals import ROOM, Interval
+from icgd.certificates.enclosures import (
+    ROOM,
+    Arithmetic,
+    Enclosure,
+    Interval,
+    matrix_product,
+    shares_of,
+)
 from icgd.certificates.network import STEPS_ONE_BY_ONE, after_steps, least_kept
 from icgd.constructions.cot_network import LARGEST_REACH
 from icgd.memory import require_memory

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from icgd.backends.prompt import known_labels
 from icgd.backends.run import OnProgress
-from icgd.certificates import intervals
 from icgd.certificates.abstract_bounds import (
     INTERVALS,
     AbstractBounds,
@@ -20,8 +19,7 @@ from icgd.certificates.abstract_bounds import (
     RunBounds,
     one_by_one,
 )
-from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.intervals import ROOM, UNIT_ROUNDOFF
+from icgd.certificates.enclosures import ROOM, UNIT_ROUNDOFF, Arithmetic, norm
 from icgd.certificates.linear import Motion, Pair, Responses, is_stable, multiplied
 from icgd.errors import KernelError, at, brief
 from icgd.memory import require_memory
@@ -880,4 +878,4 @@ def _largest(errors: Tensor) -> Tensor:
 
 def _norm_over_tokens(errors: Tensor) -> Tensor:
     """The norm over tokens, of every output."""
-    return intervals.norm(errors.mT).unsqueeze(-2)
+    return norm(errors.mT).unsqueeze(-2)

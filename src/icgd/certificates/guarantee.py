@@ -28,7 +28,7 @@ from enum import Enum
 from functools import reduce
 from math import exp, inf, sqrt
 
-from icgd.certificates.intervals import norm
+from icgd.certificates.enclosures import norm
 from icgd.certificates.linear import LinearBounds
 from icgd.errors import DataError, SettingError
 from icgd.facts import number, shown

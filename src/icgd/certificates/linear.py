@@ -31,7 +31,7 @@ from torch import Tensor
 
 from icgd.backends.run import OnProgress
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
-from icgd.certificates.intervals import ROOM, Interval, norm
+from icgd.certificates.enclosures import ROOM, Interval, norm
 from icgd.errors import ProgramError
 from icgd.memory import require_memory
 from icgd.problems.problem import Problem

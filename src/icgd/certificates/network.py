@@ -36,8 +36,7 @@ from torch import Tensor
 from icgd.backends.run import OnProgress
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.enclosing import Data, Enclosures, State
-from icgd.certificates.enclosures import Arithmetic, Enclosure
-from icgd.certificates.intervals import Interval
+from icgd.certificates.enclosures import Arithmetic, Enclosure, Interval
 from icgd.errors import ProgramError
 from icgd.problems.activations import Activation
 from icgd.problems.data import FLOAT32_ROUNDING
