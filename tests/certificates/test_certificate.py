@@ -4,8 +4,7 @@ from math import inf, nan
 import pytest
 import torch
 
-from icgd.certificates.network import NearKinks
-from icgd.certificates.report import Certificate, Report, Verdict
+from icgd.certificates.report import Certificate, NearKinks, Report, Verdict
 
 
 def report(step: float = 1.0, trajectory: float = 2.0, domain: float = 4.0) -> Report:

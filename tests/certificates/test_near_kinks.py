@@ -1,7 +1,7 @@
 import torch
 
 import icgd
-from icgd.certificates.network import MOST_EVENTS, NearKink
+from icgd.certificates.report import MOST_EVENTS, NearKink
 
 WIDTH = 2.0**-6
 

@@ -1,4 +1,8 @@
-"""Measured errors are distances from real training."""
+"""Measured errors beside their bounds: what a certificate promises, and what a report found.
+
+Errors are distances from real training. Near-kink events are where a ramp stood in for a step and
+gave neither of its levels.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,17 @@ from torch import Tensor
 
 from icgd import pictures
 from icgd.certificates.balls import Trajectory
-from icgd.certificates.network import NearKinks, at_end
 from icgd.errors import OverflowedRunError
 from icgd.facts import number, shown
+from icgd.problems.functions import StepFunction
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
-from icgd.shapes import History
+from icgd.program.program import AbstractProgram
+from icgd.shapes import History, Predictions
 
 
 def real_training(problem: Problem, task: Task, n_steps: int) -> History:
-    """The weights of real training, in float64; `OverflowedRunError` if they leave its range."""
+    """Train in float64; raise `OverflowedRunError` if the weights leave its range."""
     return _in_range(problem.oracle.train(task, n_steps))
 
 
@@ -56,8 +61,66 @@ def coefficient_errors(
     return problem.oracle.named(distances, task.input_names)
 
 
-# -----------------------------------------------------------------------------
-# A certificate says what is promised, and a report what was found.
+def prediction_errors(
+    problem: Problem, task: Task, predictions: Predictions, real: History
+) -> Predictions:
+    """How far a run's predictions are from those of real training."""
+    return (predictions.double() - problem.oracle.predict(task, real[..., -1, :])).abs()
+
+
+def at_end(bounds: Tensor) -> Tensor:
+    """The bound after the last step, 0 if there is none, for every weight of a task."""
+    return bounds[..., -1:] if bounds.shape[-1] else torch.zeros_like(bounds.sum(-1, keepdim=True))
+
+
+MOST_EVENTS = 20
+"""The most events that are listed one by one; all are counted."""
+
+
+@dataclass(frozen=True)
+class NearKink:
+    """Unit `unit` of `layer` had a preactivation inside the ramp, at this step and token."""
+
+    task: int
+    step: int
+    layer: int
+    token: int
+    unit: int
+    preactivation: float
+
+
+@dataclass(frozen=True)
+class NearKinks:
+    """How often a run came that close to a kink, and the first events."""
+
+    count: int
+    events: tuple[NearKink, ...]
+
+
+def near_kinks(
+    program: AbstractProgram, problem: Problem, task: Task, history: History
+) -> NearKinks:
+    """Find the preactivations of all steps that are strictly inside a ramp."""
+    if not program.has_kinks:
+        return NearKinks(0, ())
+    count, oracle, events = 0, problem.oracle, list[NearKink]()
+    for step in range(history.shape[-2] - 1):
+        tokens = oracle.examples_of(step, task.n_examples)
+        preactivations = oracle.preactivations(task, history[..., step, :], step)
+        for layer, z in enumerate(preactivations, start=1):
+            derivative = problem.network.layer_activation(layer).derivative
+            if not isinstance(derivative, StepFunction) or not derivative.knots:
+                continue
+            is_inside = z != z
+            for start, end in program.ramps(derivative.name):
+                is_inside = is_inside | ((start < z) & (z < end))
+            places = is_inside.nonzero()
+            count += len(places)
+            for place in places[: MOST_EVENTS - len(events)].tolist():
+                number, token, unit = place[0] if len(place) == 3 else 0, place[-2], place[-1]
+                value = float(z[tuple(place)])
+                events.append(NearKink(number, step + 1, layer, tokens[token], unit, value))
+    return NearKinks(count, tuple(events))
 
 
 class Verdict(Enum):
