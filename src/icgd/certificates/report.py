@@ -10,20 +10,48 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from math import inf, nan
+from math import inf, nan, prod
 
 import torch
 from torch import Tensor
 
 from icgd import pictures
+from icgd.certificates.abstract_bounds import INTERVALS, AbstractBounds
 from icgd.certificates.balls import Trajectory
+from icgd.certificates.chain import ChainBounds
+from icgd.certificates.enclosures import Arithmetic
+from icgd.certificates.functional import FunctionBounds
+from icgd.certificates.linear import LinearBounds
+from icgd.certificates.network import StackBounds
 from icgd.errors import OverflowedRunError
 from icgd.facts import number, shown
+from icgd.memory import require_memory
 from icgd.problems.functions import StepFunction
+from icgd.problems.oracles.function import FunctionOracle
+from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.problem import Problem
 from icgd.problems.task import Task
+from icgd.program.chain import ChainProgram
 from icgd.program.program import AbstractProgram
 from icgd.shapes import History, Predictions
+
+
+def bounds_of(problem: Problem, program: AbstractProgram, how: Arithmetic) -> AbstractBounds:
+    """Pick the bounds of a program that trains `problem`, computed as `how` says.
+
+    Raises `SizeError` if the intervals of all weights do not fit into memory.
+    """
+    n_weights = sum(map(prod, program.weight_shapes))
+    remedy = "Take a narrower network, or run without bounds."
+    require_memory(f"Bounding {n_weights:,} weights", INTERVALS * 8 * n_weights, remedy)
+    kind: type[AbstractBounds] = StackBounds
+    if isinstance(program, ChainProgram):
+        kind = ChainBounds
+    elif isinstance(problem.oracle, FunctionOracle):
+        kind = FunctionBounds
+    elif isinstance(problem.oracle, LinearOracle):
+        kind = LinearBounds
+    return kind(problem, program, how)
 
 
 def real_training(problem: Problem, task: Task, n_steps: int) -> History:
@@ -212,9 +240,13 @@ class Certificate:
             >>> compiled.certificate().facts()["holds for"]
             'dense runs in float64, 1,024 tokens or fewer'
         """
+        of_step, of_run = (
+            f"at most {number(bound)}{', which says nothing' * self.says_nothing(bound)}"
+            for bound in (self.domain_step, self.domain_trajectory)
+        )
         return {
-            "error of a step": f"at most {self._told(self.domain_step)}",
-            "error of the run": f"at most {self._told(self.domain_trajectory)}",
+            "error of a step": of_step,
+            "error of the run": of_run,
             "holds for": f"{self.backend} runs in {self.dtype}, {self.n_tokens:,} tokens or fewer",
             **({"if": self.condition} if self.condition else {}),
         }
@@ -241,9 +273,6 @@ class Certificate:
         if is_covered:
             return self
         return replace(self, domain_step=inf, domain_trajectory=inf, domain_predictions=inf)
-
-    def _told(self, bound: float) -> str:
-        return f"{number(bound)}{', which says nothing' * self.says_nothing(bound)}"
 
     def says_nothing(self, bound: float) -> bool:
         """Whether a bound is no smaller than what is known without it.
@@ -360,13 +389,16 @@ class Report:
             >>> icgd.verify(compiled, [[0.5, 1.0]], [1.0]).facts()["steps"]
             '2'
         """
+        predictions = None
+        if self.prediction_errors is not None and self.prediction_errors.numel():
+            predictions = self._largest("prediction_errors", "prediction_bounds")
         return {
             "verdict": self.verdict.value,
             "steps": f"{self.step_errors.shape[-1]:,}",
             "error of a step": self._largest("step_errors", "step_bounds"),
             "distance from real descent": self._largest("trajectory_errors", "trajectory_bounds"),
             **({"furthest at the end": self.furthest} if self.furthest else {}),
-            **self._predictions_in_words(),
+            **({"error of predictions": predictions} if predictions else {}),
         }
 
     @property
@@ -377,11 +409,6 @@ class Report:
         """
         errors = self.coefficient_errors or {}
         return max(errors, key=lambda name: errors[name]) if any(errors.values()) else None
-
-    def _predictions_in_words(self) -> dict[str, str]:
-        if self.prediction_errors is None or not self.prediction_errors.numel():
-            return {}
-        return {"error of predictions": self._largest("prediction_errors", "prediction_bounds")}
 
     def _largest(self, errors: str, bounds: str) -> str:
         """The largest measured error, and what is proved of it."""
@@ -433,7 +460,10 @@ class Report:
         if which == "trajectory" and self.furthest:
             del found["measured"]
             found = {f"measured, at the end largest for {self.furthest}": errors, **found}
-        return {name: _over_tasks(part) for name, part in found.items()}
+        # The largest of all tasks, for each step.
+        return {
+            name: part.reshape(-1, part.shape[-1]).amax(0).tolist() for name, part in found.items()
+        }
 
     @property
     def beyond_paper(self) -> int | None:
@@ -484,9 +514,3 @@ class Report:
             ends = at_end(self.trajectory_bounds).unsqueeze(-1)
             told["prediction_bounds"] = bounds.where((ends < widest) & (bounds < inf), nan)
         return told
-
-
-def _over_tasks(part: Tensor) -> list[float]:
-    """The largest number of all tasks, for each step."""
-    largest: list[float] = part.reshape(-1, part.shape[-1]).amax(0).tolist()
-    return largest
