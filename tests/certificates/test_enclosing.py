@@ -61,7 +61,7 @@ from icgd.program.unit_instructions import (
 )
 from tests.approximation.test_relu_sum import values
 from tests.cases import FEW, NARROW, Case, build, every_construction_on, make_case
-from tests.certificates.test_closed_form import problem
+from tests.certificates.test_network import problem
 
 # Whole blocks, and heads over registers.
 
