@@ -45,10 +45,10 @@ NEGLIGIBLE = 2.0**-70
 """A ball is small also if its radius is at most this share of the largest number of the run."""
 
 SPARE_BITS = 96
-"""The bits that are wanted beyond those which the steps lose."""
+"""Bits wanted beyond those that the steps lose."""
 
 HOPELESS_BITS = 4096
-"""A ball that is infinite with so many bits, and with fewer in the same step, is left at that."""
+"""With this many bits, a ball that stays infinite is given up."""
 
 
 @dataclass(frozen=True)

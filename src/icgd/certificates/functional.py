@@ -413,7 +413,7 @@ def worst_kernel_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> f
 
 
 def known(bound: float) -> float:
-    """The bound, which is infinite where infinities met: nothing is known there."""
+    """Replace NaN, where infinities met, by infinity."""
     return inf if isnan(bound) else bound
 
 
@@ -466,7 +466,7 @@ class Worst:
 
     @property
     def is_lost(self) -> bool:
-        """Whether no bound is finite any more; it never is again."""
+        """Whether no bound is finite any more; none ever will be again."""
         return not (self.step_error < inf or self.error + self.query_error < inf)
 
     def take(self, number: int) -> None:
@@ -574,7 +574,7 @@ class Worst:
 
 
 MOST_FOLLOWED = 3 * 10**5
-"""The most steps that bound (a) follows; of more nothing is known, as they would take minutes."""
+"""Limit on the steps that bound (a) follows; more would take minutes and get no bound."""
 
 
 @dataclass(frozen=True)

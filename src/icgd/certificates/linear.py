@@ -254,13 +254,13 @@ def apart(now: Pair, ahead: float) -> Tensor:
 
 
 STEPS_ONE_BY_ONE = 1000
-"""The steps of any task that are followed singly; those after them are powers of one map."""
+"""Steps of any task followed one by one; those after them are powers of one map."""
 
 NUMBERS_AT_ONCE = 2**22
-"""The number of scores that are bounded at once; long runs are taken in parts."""
+"""Scores bounded at once; long runs are taken in parts."""
 
 INPUTS_HELD, SCORES_HELD = 3, 16
-"""How many numbers are held at once for every input, and for every score, that is bounded."""
+"""Numbers held at once for every input and for every score."""
 
 EIGENVALUE_ROUNDING = 1e-9
 """The relative room for the rounding of eigenvalues."""

@@ -346,7 +346,7 @@ class Ends:
 
 
 def _outline(end: End) -> End:
-    """An end without the coefficients of its sums, in which alone steps differ."""
+    """Zero the coefficients of an end's sums, the only place where steps differ."""
 
     def outline(part: Instruction) -> Instruction:
         if not isinstance(part, Recombine):
@@ -432,11 +432,11 @@ def _largest_drift(after_block: AfterBlock, reach: float, n_steps: int, kept: fl
 
 
 STEPS_ONE_BY_ONE = 100
-"""The last steps of a trajectory, or all of a short one, are followed singly: it is tighter."""
+"""The last steps of a trajectory, or all of a short one, are followed one by one: it is tighter."""
 
 
 MOST_ROUNDS = 1000
-"""The most propagations for one trajectory; one that needs more is bounded by the box alone."""
+"""Limit on propagations for one trajectory; beyond it only the box is used."""
 
 
 def after_steps(
@@ -472,10 +472,10 @@ def after_steps(
 
 
 MOST_STEPS = 100
-"""The steps that are followed one by one; of later ones no more is known than their sizes."""
+"""Steps followed one by one; of later ones only the sizes are known."""
 
 SLACK = 1 + 2.0**-10
-"""How much more than the guess is allowed, so that rounding does not spoil it."""
+"""Slack on a guess, so that rounding does not spoil it."""
 
 
 @dataclass(frozen=True)

@@ -69,20 +69,20 @@ def _in_range(real: History) -> History:
 
 
 def stepwise_errors(problem: Problem, task: Task, history: History) -> Tensor:
-    """For each step, the largest |w_l - step(w_{l-1})|, from the run's own weights."""
+    """Return the largest |w_l - step(w_{l-1})| of each step, from the run's own weights."""
     after = _in_range(problem.oracle.stepped(task, history))
     return (history[..., 1:, :].double() - after).abs().amax(-1)
 
 
 def trajectory_errors(history: History, real: History) -> Tensor:
-    """For each step, the largest distance of a weight from the exact run."""
+    """Return the largest distance of a weight from the exact run after each step."""
     return (history.double() - real).abs().amax(-1)[..., 1:]
 
 
 def coefficient_errors(
     problem: Problem, task: Task, history: History, real: History
 ) -> dict[str, float] | None:
-    """The distance of every coefficient from the exact run at the end, if columns have names."""
+    """Return how far each coefficient ends from the exact run, if columns have names."""
     if not task.input_names:
         return None
     distances = (history[-1].double() - real[-1]).abs()
@@ -92,17 +92,17 @@ def coefficient_errors(
 def prediction_errors(
     problem: Problem, task: Task, predictions: Predictions, real: History
 ) -> Predictions:
-    """How far a run's predictions are from those of real training."""
+    """Return how far a run's predictions are from those of real training."""
     return (predictions.double() - problem.oracle.predict(task, real[..., -1, :])).abs()
 
 
 def at_end(bounds: Tensor) -> Tensor:
-    """The bound after the last step, 0 if there is none, for every weight of a task."""
+    """Return the bound after the last step, or 0 if there are no steps."""
     return bounds[..., -1:] if bounds.shape[-1] else torch.zeros_like(bounds.sum(-1, keepdim=True))
 
 
 MOST_EVENTS = 20
-"""The most events that are listed one by one; all are counted."""
+"""Events listed one by one; all are counted."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class NearKink:
 
 @dataclass(frozen=True)
 class NearKinks:
-    """How often a run came that close to a kink, and the first events."""
+    """The number of such events in a run, and the first of them."""
 
     count: int
     events: tuple[NearKink, ...]
