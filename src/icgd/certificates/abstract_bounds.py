@@ -91,7 +91,7 @@ class AbstractBounds(ABC):
 
     @property
     def widest(self) -> float:
-        """How far clipped weights can lie apart, which needs no proof; infinite if that is unknown."""
+        """How far clipped weights can lie apart, which needs no proof, or infinity."""
         return inf
 
     @property
