@@ -5,8 +5,7 @@ from inspect import isabstract
 import pytest
 import torch
 
-from icgd.certificates.enclosures import fit_error
-from icgd.certificates.intervals import Interval
+from icgd.certificates.enclosures import Interval, fit_error
 from icgd.program import render
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum, RidgeSum, RidgeUnit
 from icgd.program.instructions import Instruction

@@ -15,8 +15,7 @@ from icgd.backends.prompt import encode
 from icgd.backends.recorder import Recorder, Recording, Tokens, in_order
 from icgd.certificates.chain import BlockEnclosures
 from icgd.certificates.enclosing import Bounded, Enclosures
-from icgd.certificates.enclosures import Arithmetic, Enclosure
-from icgd.certificates.intervals import Interval
+from icgd.certificates.enclosures import Arithmetic, Enclosure, Interval
 from icgd.program.chain import FAR, NEAR, row_of
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, LayerKind
 from icgd.program.layout import Role

@@ -24,8 +24,7 @@ from icgd.certificates.balls import (
     require_provable,
 )
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.registry import bounds_of
-from icgd.certificates.report import Certificate
+from icgd.certificates.report import Certificate, bounds_of
 from icgd.constructions.cot_network import for_depth
 from icgd.errors import (
     ConstructionError,

@@ -12,8 +12,7 @@ from icgd.certificates import report as measured
 from icgd.certificates.balls import require_enclosable, rigorous_trajectory
 from icgd.certificates.guarantee import Guarantee, check_guarantee
 from icgd.certificates.linear import LinearBounds
-from icgd.certificates.network import at_end, near_kinks, prediction_errors
-from icgd.certificates.report import Report
+from icgd.certificates.report import Report, at_end, near_kinks, prediction_errors
 from icgd.choice import choose
 from icgd.compiled import Compiled, run_checked
 from icgd.constructions.base import AbstractConstruction

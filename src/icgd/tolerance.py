@@ -12,7 +12,7 @@ from math import inf
 
 from torch import Tensor
 
-from icgd.certificates.network import at_end, near_kinks
+from icgd.certificates.report import at_end, near_kinks
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.errors import DataError, SettingError, ToleranceError, UnknownNameError

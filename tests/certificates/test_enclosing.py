@@ -16,8 +16,7 @@ from icgd.backends.prompt import split_parameters
 from icgd.backends.registry import BACKENDS
 from icgd.backends.run import RunOptions
 from icgd.certificates.enclosing import Bounded, Enclosures, key_error, split
-from icgd.certificates.enclosures import Arithmetic, Enclosure, ridge_error
-from icgd.certificates.intervals import ROOM, Interval
+from icgd.certificates.enclosures import ROOM, Arithmetic, Enclosure, Interval, ridge_error
 from icgd.constructions.registry import construction_named
 from icgd.problems.activations import IDENTITY_FUNCTION, RELU, TANH
 from icgd.problems.functions import capped_exponential
@@ -62,7 +61,7 @@ from icgd.program.unit_instructions import (
 )
 from tests.approximation.test_relu_sum import values
 from tests.cases import FEW, NARROW, Case, build, every_construction_on, make_case
-from tests.certificates.test_closed_form import problem
+from tests.certificates.test_network import problem
 
 # Whole blocks, and heads over registers.
 

@@ -1,4 +1,4 @@
-"""Enclosures: how rounding and fits enter them."""
+"""Intervals hold what they must, enclosures of functions too, and rounding is counted."""
 
 from dataclasses import replace
 from math import inf, nan
@@ -12,10 +12,54 @@ from icgd.approximation.lattice import Lattice, fit_on_lattice, fit_to_accuracy
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.backends.registry import BACKENDS
 from icgd.certificates import enclosures
-from icgd.certificates.enclosures import Arithmetic, fit_error, uneven_response
-from icgd.certificates.intervals import Interval
+from icgd.certificates.enclosures import Arithmetic, Interval, fit_error, n_knots, uneven_response
 from icgd.problems.activations import FUNCTIONS, function_named
 from icgd.program.functions import LatticeFunction
+
+
+def interval_and_points(seed: int, *shape: int) -> tuple[Interval, torch.Tensor]:
+    """A random interval and a point inside, which sits on an end every third time."""
+    generator = torch.Generator().manual_seed(seed)
+    ends = torch.randn(2, *shape, generator=generator, dtype=torch.float64).sort(0).values
+    share = (2 * torch.rand(*shape, generator=generator, dtype=torch.float64) - 0.5).clamp(0, 1)
+    return Interval(ends[0], ends[1]), torch.lerp(ends[0], ends[1], share)
+
+
+def assert_inside(interval: Interval, value: torch.Tensor) -> None:
+    assert (interval.low - 1e-12 <= value).all()
+    assert (value <= interval.high + 1e-12).all()
+
+
+@given(st.integers(0, 10_000))
+def test_operations_contain_the_operation_on_points(seed: int):
+    left, a = interval_and_points(seed, 3, 4)
+    right, b = interval_and_points(seed + 1, 3, 4)
+    matrix, c = interval_and_points(seed + 2, 4, 2)
+    assert_inside(left + right, a + b)
+    assert_inside(left * right, a * b)
+    assert_inside(left @ matrix, a @ c)
+    assert_inside(left.times(-2.5), -2.5 * a)
+    assert_inside(left.clipped(0.7), a.clamp(-0.7, 0.7))
+    assert_inside(left.mT, a.mT)
+    assert (a.abs() <= left.size).all()
+    assert ((a - b).abs() <= left.distance_to(right) + 1e-12).all()
+
+
+def test_the_product_of_points_is_a_point_but_for_rounding():
+    a, b = torch.tensor([[2.0, -1.0]]).double(), torch.tensor([[3.0], [5.0]]).double()
+    product = Interval.point(a) @ Interval.point(b)
+    assert 1.0 - 1e-14 < product.low.item() < 1.0 < product.high.item() < 1.0 + 1e-14
+
+
+def test_widening_and_common_parts():
+    interval = Interval.symmetric(2.0, 1).widened(torch.tensor([0.5]).double())
+    assert -2.5 - 1e-14 < interval.low.item() < -2.5 < 2.5 < interval.high.item() < 2.5 + 1e-14
+    common = interval.within(Interval.point(torch.tensor([1.0]).double()))
+    assert (common.low.item(), common.high.item()) == (1.0, 1.0)
+
+
+# Enclosures: how rounding and fits enter them.
+
 
 # Arithmetic and fits.
 
@@ -134,26 +178,26 @@ VALUES = torch.cat([VALUES, torch.tensor([-inf, -1e300, 0.0, 1e300, inf], dtype=
 
 
 def test_the_table_counts_the_knots_that_a_search_finds():
-    assert enclosures.knots_below(FIT, VALUES).tolist() == [
+    assert n_knots(FIT, VALUES, below=True).tolist() == [
         sum(knot < value for knot in FIT.knots) for value in VALUES.tolist()
     ]
-    assert enclosures.knots_up_to(FIT, VALUES).tolist() == [
+    assert n_knots(FIT, VALUES).tolist() == [
         sum(knot <= value for knot in FIT.knots) for value in VALUES.tolist()
     ]
 
 
 def test_without_a_table_the_counts_are_the_same(monkeypatch):
-    below, up_to = enclosures.knots_below(FIT, VALUES), enclosures.knots_up_to(FIT, VALUES)
+    below, up_to = n_knots(FIT, VALUES, below=True), n_knots(FIT, VALUES)
     monkeypatch.setattr(enclosures, "MOST_CELLS", 1)
-    assert torch.equal(enclosures.knots_below(FIT, VALUES), below)
-    assert torch.equal(enclosures.knots_up_to(FIT, VALUES), up_to)
+    assert torch.equal(n_knots(FIT, VALUES, below=True), below)
+    assert torch.equal(n_knots(FIT, VALUES), up_to)
 
 
 def test_a_knot_belongs_to_the_piece_on_its_left_and_what_is_no_number_to_the_last():
     first, last = enclosures.touched(FIT, Interval.point(KNOTS))
     assert first.tolist() == last.tolist() == list(range(len(FIT.knots)))
     unknown = torch.tensor([nan, 0.0], dtype=torch.float64)
-    assert enclosures.knots_below(FIT, unknown)[0] == len(FIT.knots)
+    assert n_knots(FIT, unknown, below=True)[0] == len(FIT.knots)
 
 
 def test_a_function_without_knots_has_one_piece():

@@ -10,13 +10,8 @@ import icgd
 from icgd import facts
 from icgd.backends.registry import BACKENDS
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.network import (
-    at_end,
-    near_weights,
-    of_table,
-    prediction_errors,
-)
-from icgd.certificates.report import Verdict
+from icgd.certificates.network import of_table
+from icgd.certificates.report import Verdict, at_end, prediction_errors
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import ProgramError
 from icgd.problems.linear_model import LINKS
@@ -176,9 +171,6 @@ def test_without_queries_there_is_nothing_to_bound():
 def test_the_last_bound_is_that_of_every_weight_at_the_end():
     assert at_end(torch.tensor([[1.0, 2.0], [3.0, 4.0]])).tolist() == [[2.0], [4.0]]
     assert at_end(torch.zeros(3, 0)).tolist() == [[0.0]] * 3
-    near = near_weights(torch.tensor([1.0, -1.0]), torch.tensor([0.5]))
-    assert near.error.tolist() == pytest.approx([0.5, 0.5], rel=1e-8)
-    assert near.exact.low.tolist() == [1.0, -1.0]
 
 
 def test_measured_distances_are_those_from_the_end_of_the_real_run():

@@ -1,4 +1,4 @@
-"""What every kind of bounds owes: for all tasks, for each step of a run, for a whole run."""
+"""What every kind of bounds provides: for all tasks, for each step of a run, for a whole run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from icgd.program.program import AbstractProgram
 from icgd.shapes import History, Predictions
 
 INTERVALS = 16
-"""How many numbers bounds need at a time for each weight: ends, middles, radii, and errors."""
+"""Numbers held at a time for each weight: ends, middles, radii and errors."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class RunBounds:
 
 @dataclass(frozen=True)
 class AbstractBounds(ABC):
-    """What is proved of a program that trains a problem, computed as `how` says."""
+    """Bounds of a program that trains a problem, computed as `how` says."""
 
     problem: Problem
     program: AbstractProgram
@@ -91,7 +91,7 @@ class AbstractBounds(ABC):
 
     @property
     def widest(self) -> float:
-        """What is known without any proof: how far clipped weights can lie apart, or nothing."""
+        """How far clipped weights can lie apart, which needs no proof, or infinity."""
         return inf
 
     @property
@@ -101,12 +101,12 @@ class AbstractBounds(ABC):
 
     @property
     def stated(self) -> tuple[str, ...]:
-        """The kernels of the user's own whose constants, as stated, every bound rests on."""
+        """The user's kernels whose stated constants every bound rests on."""
         return ()
 
     @property
     def estimated(self) -> tuple[str, ...]:
-        """The kernels of the user's own whose constants bounds (b) estimate: they prove nothing."""
+        """The user's kernels whose constants are only estimated, so that nothing is proved."""
         return ()
 
     def paper_step(self) -> float | None:
@@ -117,7 +117,7 @@ class AbstractBounds(ABC):
 def one_by_one(
     bounds: Iterable[Tensor], history: History, on_progress: OnProgress | None = None
 ) -> Tensor:
-    """The bounds of all steps of a history, which are found one after the other."""
+    """Stack the bounds of all steps of a history, reporting progress after each."""
     found, n_steps = list[Tensor](), history.shape[-2] - 1
     for bound in bounds:
         found.append(bound)

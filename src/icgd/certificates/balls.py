@@ -14,9 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import ROUND_UP, Context, Decimal
 from importlib import import_module
 from importlib.util import find_spec
@@ -45,10 +45,10 @@ NEGLIGIBLE = 2.0**-70
 """A ball is small also if its radius is at most this share of the largest number of the run."""
 
 SPARE_BITS = 96
-"""The bits that are wanted beyond those which the steps lose."""
+"""Bits wanted beyond those that the steps lose."""
 
 HOPELESS_BITS = 4096
-"""A ball that is infinite with so many bits, and with fewer in the same step, is left at that."""
+"""With this many bits, a ball that stays infinite is given up."""
 
 
 @dataclass(frozen=True)
@@ -91,29 +91,17 @@ def rigorous_trajectory(
     """Enclose exact descent on every task, and measure how far the run is from it."""
     n_steps = history.shape[-2] - 1
     described = problem.oracle.described(task, n_steps)
-    data = [exact_data(part) for part in _tasks(task)]
+    tasks = [task.of_batch(place) for place in range(len(task.x))] if task.batch else [task]
     runs = history.double().reshape(-1, *history.shape[-2:])
     found = []
-    for place, (facts, run) in enumerate(zip(data, runs, strict=True)):
-        follow = _Follow(on_progress, place, len(data))
-        found.append(_Search(described, facts, run[1:].tolist(), follow).result())
-    return Trajectory(
-        distances=_gathered([attempt.distances for attempt in found], task, n_steps),
-        least=_gathered([attempt.least for attempt in found], task, n_steps),
-        bits=max(attempt.bits for attempt in found),
+    for place, (single, run) in enumerate(zip(tasks, runs, strict=True)):
+        follow = _Follow(on_progress, place, len(tasks))
+        found.append(_Search(described, exact_data(single), run[1:].tolist(), follow).result())
+    distances, least = (
+        torch.tensor(rows, dtype=torch.float64).reshape(*task.batch, n_steps)
+        for rows in ([each.distances for each in found], [each.least for each in found])
     )
-
-
-def _tasks(task: Task) -> Iterator[Task]:
-    if not task.batch:
-        yield task
-        return
-    for place in range(len(task.x)):
-        yield task.of_batch(place)
-
-
-def _gathered(rows: list[list[float]], task: Task, n_steps: int) -> Tensor:
-    return torch.tensor(rows, dtype=torch.float64).reshape(*task.batch, n_steps)
+    return Trajectory(distances, least, max(attempt.bits for attempt in found))
 
 
 def exact_data(task: Task) -> dict[str, Any]:
@@ -157,10 +145,6 @@ class _Attempt:
     radius: float
     final: bool
 
-    @property
-    def n_steps(self) -> int:
-        return len(self.distances)
-
 
 @dataclass(frozen=True)
 class _Search:
@@ -178,16 +162,21 @@ class _Search:
         while not attempt.final:
             bits = min(self._bits_for(attempt), most)
             better = self._attempt(bits, patient=bits == most)
-            if not better.final and not _is_further(better, attempt):
+            # Stop unless more bits brought the run further, made its last ball much smaller, or may
+            # still do so.
+            may_improve = better.radius == inf and better.bits < HOPELESS_BITS
+            is_longer = len(better.distances) > len(attempt.distances)
+            is_further = may_improve or is_longer or better.radius < attempt.radius / 2
+            if not better.final and not is_further:
                 return self._attempt(better.bits, patient=True)
             attempt = better
         return attempt
 
     def _bits_for(self, failed: _Attempt) -> int:
         """The bits that all steps need if each loses as many as those of the attempt did."""
-        size = max(map(abs, self.run[failed.n_steps - 1]), default=1.0) or 1.0
+        size = max(map(abs, self.run[len(failed.distances) - 1]), default=1.0) or 1.0
         left = log2(size) - log2(failed.radius) if isfinite(failed.radius) else 0.0
-        lost = max(failed.bits - left, 1.0) / failed.n_steps
+        lost = max(failed.bits - left, 1.0) / len(failed.distances)
         needed = SPARE_BITS + 1.1 * lost * len(self.run)
         return 64 * ceil(max(needed, 1.25 * failed.bits) / 64)
 
@@ -215,33 +204,19 @@ class _Search:
             size = max(map(abs, numbers), default=0.0)
             is_small = radius <= max(SMALL * distances[-1], NEGLIGIBLE * size)
             if not isfinite(radius) or not (patient or is_small):
-                return self._ended(_Attempt(bits, distances, least, radius, patient))
+                # If this attempt is final, nothing is known of the rest.
+                missing = (n_steps - len(distances)) * patient
+                return _Attempt(
+                    bits, distances + [inf] * missing, least + [0.0] * missing, radius, patient
+                )
         return _Attempt(bits, distances, least, radius, final=True)
-
-    def _ended(self, attempt: _Attempt) -> _Attempt:
-        """An attempt that ends before the run; if it is final, nothing is known of the rest."""
-        missing = (len(self.run) - attempt.n_steps) * attempt.final
-        return replace(
-            attempt,
-            distances=attempt.distances + [inf] * missing,
-            least=attempt.least + [0.0] * missing,
-        )
-
-
-def _is_further(better: _Attempt, worse: _Attempt) -> bool:
-    """Whether more bits brought a run further, made its last ball much smaller, or still may."""
-    if better.radius == inf and better.bits < HOPELESS_BITS:
-        return True
-    return better.n_steps > worse.n_steps or better.radius < worse.radius / 2
 
 
 def _above(ball: Any) -> float:
     """A float that is not below an exact ball; infinite if the ball is not finite."""
-    return nextafter(float(ball), inf) if ball.is_finite() and not ball.is_zero() else _end(ball)
-
-
-def _end(ball: Any) -> float:
-    return 0.0 if ball.is_zero() else inf
+    if ball.is_zero():
+        return 0.0
+    return nextafter(float(ball), inf) if ball.is_finite() else inf
 
 
 def _below(ball: Any) -> float:
@@ -249,7 +224,6 @@ def _below(ball: Any) -> float:
     return nextafter(float(ball), 0.0) if ball.is_finite() else 0.0
 
 
-# -----------------------------------------------------------------------------
 # Proof-carrying files: a run with all that is needed to check how close it is to exact descent.
 #
 # `icgd-check` reads such a certificate, encloses exact descent from its data again, and accepts

@@ -1,4 +1,4 @@
-r"""Bounds for chains carry enclosures through the blocks, as `enclosing.py` does through layers.
+r"""Bounds for chains: enclosures are carried through blocks, as `enclosing.py` does with layers.
 
 A row is an enclosure, or a number that is known. Row `flat` carries z itself: the units that stand
 in for the slope r' are closed up to 3c/4, because the gate is 4 times what it closes, and open from
@@ -31,8 +31,14 @@ from icgd.certificates.abstract_bounds import (
     RunBounds,
     one_by_one,
 )
-from icgd.certificates.enclosures import Arithmetic, Enclosure, matrix_product, shares_of
-from icgd.certificates.intervals import ROOM, Interval
+from icgd.certificates.enclosures import (
+    ROOM,
+    Arithmetic,
+    Enclosure,
+    Interval,
+    matrix_product,
+    shares_of,
+)
 from icgd.certificates.network import STEPS_ONE_BY_ONE, after_steps, least_kept
 from icgd.constructions.cot_network import LARGEST_REACH
 from icgd.memory import require_memory
@@ -73,11 +79,13 @@ class ChainBounds(AbstractBounds):
         x = Interval.symmetric(domain.x, program.batch_size, self.problem.network.input_width)
         y = Interval.symmetric(domain.y, program.batch_size, self.problem.network.output_width)
         exact = [Interval.symmetric(box, *shape).mapped(self._padded) for shape in program.shapes]
+        rules = program.rules
+        different = [rules.index(rule) for rule in dict.fromkeys(rules)] or [0]
 
         def error_after(error: float) -> float:
             off = [torch.full_like(interval.low, error) for interval in exact]
             weights = [Enclosure.around(*pair) for pair in zip(exact, off, strict=True)]
-            rounds = (self.round_after(weights, x, y, number) for number in self._unlike_rounds)
+            rounds = (self.round_after(weights, x, y, number) for number in different)
             return max(map(_largest_error, rounds))
 
         if program.n_steps <= STEPS_ONE_BY_ONE:
@@ -97,12 +105,6 @@ class ChainBounds(AbstractBounds):
             pairs = zip(exact, after, strict=True)
             weights = [Enclosure.around(interval, layer.error) for interval, layer in pairs]
         return max(errors)
-
-    @property
-    def _unlike_rounds(self) -> list[int]:
-        """The first round of every rule."""
-        rules = self.program.rules
-        return [rules.index(rule) for rule in dict.fromkeys(rules)] or [0]
 
     @property
     def widest(self) -> float:
@@ -213,7 +215,10 @@ class ChainBounds(AbstractBounds):
         blocks: dict[int, Rows] = {}
         for layer in range(depth):
             travelling = travelling_rows(program, layer).items()
-            rows: dict[str, Row] = {name: _known(row) for name, row in travelling}
+            rows: dict[str, Row] = {
+                name: Enclosure.common(Interval.point(row)) if isinstance(row, Tensor) else row
+                for name, row in travelling
+            }
             rows |= dict(zip(program.learnt, learnt[layer::depth], strict=True))
             blocks[-layer] = {**rows, IS_BACKWARD: 1.0}
         return blocks
@@ -233,10 +238,6 @@ class ChainBounds(AbstractBounds):
 
 def _largest_error(learnt: list[Enclosure]) -> float:
     return max(float(layer.error.max()) for layer in learnt)
-
-
-def _known(row: Tensor | float) -> Row:
-    return Enclosure.common(Interval.point(row)) if isinstance(row, Tensor) else row
 
 
 def _data(columns: Interval) -> dict[str, Row]:

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial, reduce
+from functools import cached_property, lru_cache, partial, reduce, wraps
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -33,8 +33,7 @@ from icgd.approximation.ridge import PRODUCT
 from icgd.backends.prompt import split_parameters
 from icgd.backends.recorder import is_computed_as_such
 from icgd.certificates import enclosures
-from icgd.certificates.enclosures import Arithmetic, Enclosure, function_at, touched
-from icgd.certificates.intervals import ROOM, Interval
+from icgd.certificates.enclosures import ROOM, Arithmetic, Enclosure, Interval, function_at, touched
 from icgd.problems.activations import activation_named, function_named
 from icgd.problems.functions import class_function_named, root_named
 from icgd.problems.losses import loss_named
@@ -54,9 +53,6 @@ STEEPEST = 1.2
 
 NOT_APART = torch.zeros((), dtype=torch.float64)
 """The distance of copies from each other where there are no copies."""
-
-FLAT = 7 / 32
-"""A table of steps is constant this far around every key."""
 
 Data = dict[str, Interval]
 """Where what the prompt says of examples or queries lies, by slot."""
@@ -87,11 +83,6 @@ class Bounded:
         return self.value.size if self.summed is None else self.summed()
 
     @property
-    def own_sizes(self) -> Tensor:
-        """The total size of all terms of the transformer's own sum."""
-        return self.value.actual.size if self.n_terms == 1 else self.sizes
-
-    @property
     def distance(self) -> Tensor:
         """How far the copies lie from the memory's, which is 0 if there are none."""
         return NOT_APART if self.apart is None else self.apart
@@ -110,22 +101,36 @@ class Bounded:
 
 
 State = dict[str, Bounded]
-Found = TypeVar("Found")
-Rows = tuple[tuple[float, ...], ...]
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _once(method: Method) -> Method:
+    """Remember results by the identity of the operands.
+
+    Operands are kept with the result, so that no other object gets their place in memory.
+    """
+
+    @wraps(method)
+    def remembered(self: Enclosures, *operands: Any) -> Any:
+        key = (method.__name__, *map(id, operands))
+        if key not in self.found:
+            self.found[key] = (*operands, method(self, *operands))
+        return self.found[key][-1]
+
+    return cast("Method", remembered)
 
 
 class Enclosures(Domain[Bounded]):
     """The primitives on enclosures, for one pass through the layers of a program.
 
-    An argument that another function asks for again is found in `_found`, by where its operands
-    stand in memory. They are kept, so that nothing else gets that place.
+    `found` remembers what several functions ask for.
     """
 
     room = ROOM  # for what instructions say of their own errors
 
     def __init__(self, program: StackProgram, how: Arithmetic) -> None:
         self.program, self.how, self.layout = program, how, program.layout
-        self._found: dict[tuple[object, ...], tuple[Any, ...]] = {}
+        self.found: dict[tuple[object, ...], tuple[Any, ...]] = {}
 
     # Streams.
 
@@ -200,10 +205,8 @@ class Enclosures(Domain[Bounded]):
     def scale(self, number: Bounded, value: Bounded) -> Bounded:
         return self.multiply(number, value)
 
+    @_once
     def matmul(self, weights: Bounded, inputs: Bounded) -> Bounded:
-        return self._once(self._matmul, weights, inputs)
-
-    def _matmul(self, weights: Bounded, inputs: Bounded) -> Bounded:
         value = enclosures.matrix_product(weights.value, inputs.value, self.how)
         apart = None if weights.apart is None else inputs.sizes @ weights.apart.mT
         n_terms = weights.value.error.shape[-1] + inputs.n_terms - 1
@@ -214,18 +217,22 @@ class Enclosures(Domain[Bounded]):
 
         return Bounded(value, apart, n_terms, summed)
 
-    def _once(self, compute: Callable[..., Found], *operands: Any) -> Found:
-        key = (compute.__name__, *map(id, operands))
-        if key not in self._found:
-            self._found[key] = (*operands, compute(*operands))
-        found: Found = self._found[key][-1]
-        return found
-
     def transpose(self, weights: Bounded, n_rows: int) -> Bounded:
         return weights.mapped(lambda matrix: matrix[..., :n_rows].mT)
 
+    @_once
     def above_one(self, inputs: Bounded) -> Bounded:
-        return self._once(_above_one, inputs)
+        def with_last(part: Tensor, number: float) -> Tensor:
+            padded: Tensor = torch.cat([part, torch.full_like(part[..., :1], number)], dim=-1)
+            return padded
+
+        value = inputs.value
+        exact = value.exact.mapped(lambda part: with_last(part, 1.0))
+        actual = exact
+        if not value.is_common:
+            actual = value.actual.mapped(lambda part: with_last(part, 1.0))
+        above = Enclosure(exact, actual, with_last(value.error, 0.0))
+        return Bounded(above, None, inputs.n_terms, lambda: with_last(inputs.sizes, 1.0))
 
     def take(self, value: Bounded, places: Sequence[int]) -> Bounded:
         index, is_empty = torch.tensor(places).clamp(min=0), torch.tensor(places) == NOWHERE
@@ -242,10 +249,12 @@ class Enclosures(Domain[Bounded]):
     # Functions.
 
     def apply(self, function: str, argument: Bounded, by: Means) -> Bounded:
-        if by == "lattice":
-            return self._look_up(function, argument)
         if by == "grid":
-            raise TypeError("Linear models have bounds of their own, in linear_bound.py")
+            raise TypeError("Linear models have bounds of their own, in linear.py")
+        if by == "lattice":
+            look_up = self.program.look_up(function)
+            rounding = self.how.head(look_up, argument.n_terms, argument.sizes, argument.distance)
+            return Bounded(enclosures.fitted_at(look_up, argument.value, rounding))
         fit = self.program.relu_sum(function)
         if by == "mlp":
             rounding = self.mlp_rounding(function, argument)
@@ -254,17 +263,9 @@ class Enclosures(Domain[Bounded]):
             rounding = self.how.function(fit, argument.n_terms, argument.sizes, n_copies, where)
         return Bounded(enclosures.fitted_at(fit, argument.value, rounding))
 
-    def _look_up(self, function: str, argument: Bounded) -> Bounded:
-        fit = self.program.look_up(function)
-        rounding = self.how.head(fit, argument.n_terms, argument.sizes, argument.distance)
-        return Bounded(enclosures.fitted_at(fit, argument.value, rounding))
-
+    @_once
     def mlp_rounding(self, function: str, argument: Bounded) -> Tensor:
-        """The rounding of a sum of ReLUs in an MLP."""
-        return self._once(self._mlp_rounding, function, argument)
-
-    def _mlp_rounding(self, function: str, argument: Bounded) -> Tensor:
-        """The rounding, which for most functions is that of a sum of ReLUs anywhere.
+        """The rounding of a sum of ReLUs in an MLP.
 
         Some functions are steeper by many powers of ten at one end than elsewhere. All their terms
         have one sign, and those that count at t lie on one side of t: their sizes add up to a few
@@ -316,7 +317,10 @@ class Enclosures(Domain[Bounded]):
     ) -> Bounded:
         fit, (first, reach) = self.program.ridge_sum(function), arguments[0]
         places = [part.value.actual.times(1 / size) for part, size in arguments]
-        sizes = [part.own_sizes / size for part, size in arguments]
+        sizes = [
+            (part.value.actual.size if part.n_terms == 1 else part.sizes) / size
+            for part, size in arguments
+        ]
         n_terms = n_sums * fit.n_units + sum(part.n_terms - 1 for part, _ in arguments)
         real = exact.value
         shrunk = real.actual if reach == 1.0 else real.actual.mapped(lambda part: part / reach)
@@ -397,12 +401,10 @@ class Enclosures(Domain[Bounded]):
         mean: bool = True,
     ) -> Bounded:
         if not mean:
-            raise TypeError("Linear models have bounds of their own, in linear_bound.py")
+            raise TypeError("Linear models have bounds of their own, in linear.py")
         off = by.product_error(self, left, right)
-        return self._accumulated(weights, left, right, scale, off, self._is_shared(by.write))
-
-    def _is_shared(self, slot: str) -> bool:
-        return self.layout.slot(slot).role is Role.SHARED
+        is_shared = self.layout.slot(by.write).role is Role.SHARED
+        return self._accumulated(weights, left, right, scale, off, is_shared)
 
     def _accumulated(
         self,
@@ -413,9 +415,9 @@ class Enclosures(Domain[Bounded]):
         off: HeadError | None = None,
         is_shared: bool = False,
     ) -> Bounded:
-        """What is before, plus scale * mean(left right^T), which heads get wrong by `off`.
+        """Add scale * mean(left right^T), which heads get wrong by `off`.
 
-        Then the registers' copies, which are not rounded alike, may also drift apart. The
+        If they do, the registers' copies, which are not rounded alike, may drift apart. The
         transformer rounds its own products, and the oracle the exact ones. What the sum loses by
         underflow is multiplied by the share.
         """
@@ -466,8 +468,10 @@ class Enclosures(Domain[Bounded]):
         return Bounded(enclosures.clipped(value.value, bound, off), apart)
 
     def zero(self, value: Bounded) -> Bounded:
+        zeros = value.value.error.new_zeros(()).expand_as(value.value.error)  # takes no memory
         apart = None if value.apart is None else torch.zeros_like(value.apart)
-        return Bounded(Enclosure.nothing(value.value.error), apart)
+        point = Interval.point(zeros)
+        return Bounded(Enclosure(point, point, zeros), apart)
 
     def where(
         self, flag: str, closed_by: Sequence[str], value: Bounded, otherwise: Bounded
@@ -516,7 +520,7 @@ class Enclosures(Domain[Bounded]):
         return Bounded(value.value.moved(before.value.actual.size))
 
     def guard(self, score: Bounded, reach: float, checked: str) -> Bounded:
-        raise TypeError("Linear models have bounds of their own, in linear_bound.py")
+        raise TypeError("Linear models have bounds of their own, in linear.py")
 
     def not_negative(self, value: Bounded) -> Bounded:
         """Nor is what rounding makes of it."""
@@ -557,7 +561,7 @@ class Enclosures(Domain[Bounded]):
             matrix.mapped(lambda part: part.flatten(-3, -2)),
             n_rows * scale,
             by.product_error(self, left, matrix),
-            self._is_shared(by.write),
+            self.layout.slot(by.write).role is Role.SHARED,
         )
         return after.mapped(lambda part: part.squeeze(-2).unflatten(-1, shape))
 
@@ -570,27 +574,27 @@ class Enclosures(Domain[Bounded]):
 
         If keys could be rounded beyond the flat parts of the table, only its range is known.
         """
-        exact, table = self._step(step, slots).value, self.program.relu_sum(step.table)
-        reading, size = _reading(table, self.how), slots[step.write].value.actual.size
-        rounding = reading.rounding + self.how.sum_of(reading.n_terms, size)
-        is_found = key_error(step, self.program, self.how) <= FLAT
-        off = table.error + rounding if is_found else torch.full_like(exact.error, inf)
-        known = Interval(reading.least - rounding, reading.largest + rounding)
-        return Bounded(Enclosure.around(exact.exact, exact.error + off, known))
-
-    def _step(self, step: LookUpStep, slots: Mapping[str, Bounded]) -> Bounded:
-        """w + scale * mean(s x), clipped."""
         x, y, w = (
             Bounded(slots[slot].value.times(size))
             for slot, size in zip(step.levels, step.ranges, strict=True)
         )
+        # w + scale * mean(s x), clipped.
         argument, activation = self.matmul(w, x), activation_named(step.activation)
         prediction = self.evaluate(activation.value.name, argument)
         slope = self.evaluate(activation.derivative.name, argument)
         delta = self.multiply(slope, self.loss_slope(step.loss, prediction, y))
         after = self._accumulated(w, delta, x, step.scale).value
         exact, actual = after.exact.clipped(step.bound), after.actual.clipped(step.bound)
-        return Bounded(Enclosure.around(exact, after.error, actual))
+        real, table = (
+            Enclosure.around(exact, after.error, actual),
+            self.program.relu_sum(step.table),
+        )
+        least, largest, n_terms, rounding = _reading(table, self.how)
+        rounding = rounding + self.how.sum_of(n_terms, slots[step.write].value.actual.size)
+        is_found = key_error(step, self.program, self.how) <= FLAT
+        off = table.error + rounding if is_found else torch.full_like(real.error, inf)
+        known = Interval(least - rounding, largest + rounding)
+        return Bounded(Enclosure.around(real.exact, real.error + off, known))
 
 
 def split(layout: Layout, weights: Enclosure) -> dict[str, Enclosure]:
@@ -607,40 +611,17 @@ def _matrix(vector: Tensor, start: int, slot: Slot) -> Tensor:
     return matrix
 
 
-def _above_one(inputs: Bounded) -> Bounded:
-    """The inputs with a constant 1 below them."""
-
-    def with_last(part: Tensor, number: float) -> Tensor:
-        padded: Tensor = torch.cat([part, torch.full_like(part[..., :1], number)], dim=-1)
-        return padded
-
-    value = inputs.value
-    exact = value.exact.mapped(lambda part: with_last(part, 1.0))
-    actual = exact if value.is_common else value.actual.mapped(lambda part: with_last(part, 1.0))
-    above = Enclosure(exact, actual, with_last(value.error, 0.0))
-    return Bounded(above, None, inputs.n_terms, lambda: with_last(inputs.sizes, 1.0))
-
-
 @lru_cache(maxsize=64)
-def _tensor(rows: Rows) -> Tensor:
+def _tensor(rows: tuple[tuple[float, ...], ...]) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """What reading a table of steps can return, and how much its rounding adds."""
-
-    least: float
-    largest: float
-    n_terms: int
-    rounding: Tensor
-
-
 @lru_cache(maxsize=16)
-def _reading(table: ReluSum, how: Arithmetic) -> _Reading:
-    """Only the terms on one side of the anchor are not zero, and they grow towards the end.
+def _reading(table: ReluSum, how: Arithmetic) -> tuple[float, float, int, Tensor]:
+    """The least and the largest step in a table, the number of terms, and their rounding.
 
-    A backend that looks pieces up returns the answer itself.
+    Only the terms on one side of the anchor are not zero, and they grow towards the end. A backend
+    that looks pieces up returns the answer itself.
     """
     answers = table.intercepts()[::2]  # the flat pieces
     size = torch.tensor(max(map(abs, answers)), dtype=torch.float64)
@@ -654,7 +635,11 @@ def _reading(table: ReluSum, how: Arithmetic) -> _Reading:
         rounded_values = how.sum_of(2, 2 * used.sum() * max(abs(table.low), abs(table.high)))
         one_side = how.sum_of(n_terms, size + used @ values) + rounded_values
         rounding = torch.maximum(rounding, one_side)
-    return _Reading(min(answers), max(answers), n_terms, rounding)
+    return min(answers), max(answers), n_terms, rounding
+
+
+FLAT = 7 / 32
+"""A table of steps is constant this far around every key."""
 
 
 def key_error(step: LookUpStep, program: StackProgram, how: Arithmetic) -> float:
@@ -670,13 +655,10 @@ def key_error(step: LookUpStep, program: StackProgram, how: Arithmetic) -> float
     instructions = [part for layer in program.block for part in layer.instructions]
     means = {part.write: part for part in instructions if isinstance(part, AverageExamples)}
     for slot, factor in step.key.terms():
-        mean = means.get(slot)
-        error += abs(factor) * (level if mean is None else _mean_error(mean, level, how))
+        read = level
+        if (mean := means.get(slot)) is not None:
+            score, value = (sum(map(abs, part.coefficients)) for part in (mean.score, mean.value))
+            off = score * level + how.sum_of(3, score * one) + how.sum_of(0, one)  # exp rounds too
+            read = value * (level + 2 * off + how.sum_of(how.n_tokens + 3, one))
+        error += abs(factor) * read
     return float(error)
-
-
-def _mean_error(mean: AverageExamples, level: Tensor, how: Arithmetic) -> Tensor:
-    score, value = (sum(map(abs, part.coefficients)) for part in (mean.score, mean.value))
-    one = torch.ones_like(level)
-    off = score * level + how.sum_of(3, score * one) + how.sum_of(0, one)  # exp is rounded too
-    return value * (level + 2 * off + how.sum_of(how.n_tokens + 3, one))

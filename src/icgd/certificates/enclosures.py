@@ -1,19 +1,31 @@
-r"""An enclosure says where a quantity lies, and how far the transformer's own may be from it.
+r"""Intervals, and enclosures of what the transformer computes: the arithmetic of error bounds.
 
-The exact quantity has two forms, and all that is said holds for both: the real number, and what
-the float64 oracle makes of it. `exact` holds both, because intervals are rounded outwards by
-whatever float64 can be off by (`intervals.py`). `error` bounds the transformer's distance from
-either.
+An enclosure says where a quantity lies, and how far the transformer's own may be from it. The exact
+quantity has two forms, and every statement holds for both: the real number, and what the float64
+oracle makes of it. `exact` holds both, because intervals are rounded outwards by whatever float64
+can be off by. `error` bounds the transformer's distance from either.
 
-A sum of m terms in floating point is off by at most gamma(m) = m u / (1 - m u) times
-the sum of their sizes, in any order (u is the unit roundoff), and by what underflow takes: less
-than the least normal number in each operation, even where smaller results are flushed to 0. Every
-rule adds that, twice: for the transformer, and for the oracle; a real number is not rounded. A
-softmax head is off by what the rounding of its scores changes, besides its sum.
+With u = 2^-53 one operation is off by u times its result, and a sum of m products, in any order, by
+gamma(m) = m u / (1 - m u) times the sum of their sizes. Operations on intervals move the ends
+outwards by that:
+
+    sum, widening    2 roundings, and the one that moves the end: 4 u of the end
+    product          3 roundings: 4 u times the product of the sizes
+    matrix product   the midpoint's m products, the oracle's, and the last rounding: gamma(2 m + 4);
+                     the spread, a sum of numbers that are not negative, has its `ROOM`
+
+Underflow breaks these rules, but only below 2^-1022. `LEAST` is added to every size that is not 0,
+so that no product of up to four sizes underflows, and u times it is far above what underflow
+takes. A size is 0 only where all is exactly 0.
+
+The transformer's sums are rounded likewise, with its own u, and lose less than the least normal
+number in each operation that underflows, even where smaller results are flushed to 0. Every rule
+adds that twice: for the transformer, and for the oracle; a real number is not rounded. A softmax
+head is also off by what the rounding of its scores changes.
 
 Bounds are themselves computed in float64. An error is a sum of products that are not negative, so
-that one factor `ROOM` at the end of a rule covers its rounding; underflow takes from it far less
-than the rule adds for underflow.
+one factor `ROOM` at the end of a rule covers its rounding; underflow takes from it far less than
+the rule adds for underflow.
 """
 
 from __future__ import annotations
@@ -23,7 +35,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
 from math import ceil, inf
 from operator import add as plus
-from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -32,20 +43,168 @@ from torch.nn import functional
 from icgd.approximation.lattice import lattice_of
 from icgd.backends.look_up import DEGREE, table_error
 from icgd.backends.registry import backend_named
-from icgd.certificates.intervals import ROOM, UNIT_ROUNDOFF, Interval
 from icgd.problems.activations import function_named
 from icgd.problems.functions import SOFTMAX_ROUNDING, ScalarFunction, rounding_of
 from icgd.program.functions import GridMean, LatticeFunction, ReluSum, RidgeSum
 from icgd.program.meaning import PerStep
 from icgd.shapes import Values
 
-FEW_TERMS = 3
-"""The most ReLUs of a function that are looked at one by one: those of kinks and of ramps."""
+UNIT_ROUNDOFF = 2.0**-53
+"""The unit roundoff of float64, in which bounds and oracles are computed."""
 
-MOST_CELLS = 2**20
-"""The most multiples of a knot unit in a table; more knots than that are searched for."""
+ROOM = 1 + 2.0**-28
+"""Covers the rounding of up to 2^24 operations on numbers that are not negative:
+gamma(2^24) < 2^-28.
+"""
 
-Fit = ReluSum | LatticeFunction | GridMean | RidgeSum
+LEAST = 2.0**-256
+"""Added to sizes that are not 0."""
+
+_OUTWARDS = 4 * UNIT_ROUNDOFF
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Every entry lies between `low` and `high`.
+
+    Known numbers are one tensor, which is both ends; they cost half the work.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    @classmethod
+    def point(cls, value: Values) -> Interval:
+        """Hold `value` alone."""
+        return cls(value, value)
+
+    @classmethod
+    def symmetric(cls, bound: float, *shape: int) -> Interval:
+        """Hold [-bound, bound] in every entry."""
+        size = torch.full(shape, bound, dtype=torch.float64)
+        return cls(-size, size)
+
+    @property
+    def is_point(self) -> bool:
+        """Whether both ends are the same tensor."""
+        return self.low is self.high
+
+    @cached_property
+    def size(self) -> Tensor:
+        """At least the largest absolute value, and 0 only if all values are."""
+        if self.is_point:
+            return _lifted(self.low.abs())
+        return _lifted(torch.maximum(-self.low, self.high))
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Interval:
+        """Rearrange all numbers, or apply an increasing function to them."""
+        low = change(self.low)
+        return Interval(low, low if self.is_point else change(self.high))
+
+    @property
+    def mT(self) -> Interval:  # noqa: N802 - torch's name
+        """The transposed interval."""
+        return self.mapped(lambda end: end.mT)
+
+    def widened(self, margin: Values) -> Interval:
+        """Move both ends outwards by `margin`."""
+        return _outwards(self.low - margin, self.high + margin)
+
+    def within(self, other: Interval) -> Interval:
+        """Intersect with an interval that is known to hold the same value.
+
+        Where rounding leaves the two a hair apart, return what lies between them.
+        """
+        low = torch.maximum(self.low, other.low)
+        high = torch.minimum(self.high, other.high)
+        return Interval(torch.minimum(low, high), torch.maximum(low, high))
+
+    def without_nan(self) -> Interval:
+        """Drop the bound where infinities cancelled."""
+        # A sum is NaN if an entry is, or if infinities cancel in it.
+        if not (self.low.sum().isnan() or (not self.is_point and self.high.sum().isnan())):
+            return self
+        low, high = self.low, self.high
+        return Interval(torch.where(low.isnan(), -inf, low), torch.where(high.isnan(), inf, high))
+
+    def clipped(self, bound: float) -> Interval:
+        """Clip to [-bound, bound]."""
+        return self.mapped(lambda end: end.clamp(-bound, bound))
+
+    def distance_to(self, other: Interval) -> Tensor:
+        """The largest distance between a value here and a value there."""
+        return torch.maximum(self.high - other.low, other.high - self.low)
+
+    def __add__(self, other: Interval) -> Interval:
+        return _outwards(self.low + other.low, self.high + other.high)
+
+    def times(self, factor: float) -> Interval:
+        """Multiply by a number."""
+        multiple = self.mapped(lambda end: factor * end)
+        turned = multiple if factor >= 0 else Interval(multiple.high, multiple.low)
+        return turned if abs(factor) == 1 else turned.widened(_OUTWARDS * abs(factor) * self.size)
+
+    def times_within(self, low: float, high: float) -> Interval:
+        """Hold all multiples by numbers from `low` to `high`: the ends have the extremes."""
+        if low == high:
+            return self.times(low)
+        one, other = self.times(low), self.times(high)
+        return Interval(torch.minimum(one.low, other.low), torch.maximum(one.high, other.high))
+
+    def __mul__(self, other: Interval) -> Interval:
+        ends, other_ends = (
+            (part.low,) if part.is_point else (part.low, part.high) for part in (self, other)
+        )
+        corners = [a * b for a in ends for b in other_ends]
+        product = Interval(reduce(torch.minimum, corners), reduce(torch.maximum, corners))
+        return product.widened(_OUTWARDS * self.size * other.size)
+
+    def __matmul__(self, other: Interval) -> Interval:
+        """Multiply matrices by midpoints and radii.
+
+        With |a - m| <= r and |b - n| <= s it is |a b - m n| <= |m| s + r (|n| + s). Rounding adds
+        gamma (|m| + r) (|n| + s), which is what a larger s, by gamma (|n| + s), adds to it.
+        """
+        middle, radius = self._ball()
+        other_middle, other_radius = other._ball()
+        product = (2 * self.low.shape[-1] + 4) * UNIT_ROUNDOFF
+        size, gamma = other.size, product / (1 - product)
+        wide = gamma * size if other_radius is None else other_radius + gamma * size
+        spread = _lifted(middle.abs()) @ wide
+        if radius is not None:
+            spread = spread + (1 + gamma) * (radius @ size)
+        centre, spread = middle @ other_middle, ROOM * spread
+        return Interval(centre - spread, centre + spread)
+
+    def _ball(self) -> tuple[Tensor, Tensor | None]:
+        """The rounded midpoint, and the larger distance of an end from it, or None if it is 0."""
+        if self.is_point:
+            return self.low, None
+        middle = (self.low + self.high) / 2
+        radius = _lifted(torch.maximum(self.high - middle, middle - self.low))
+        return middle, radius if bool(radius.any()) else None
+
+
+def _lifted(size: Tensor) -> Tensor:
+    """Add `LEAST` to a size, unless it is 0."""
+    return torch.add(size, size.sign(), alpha=LEAST)
+
+
+def _outwards(low: Tensor, high: Tensor) -> Interval:
+    """The interval between these ends, with room for their rounding."""
+    return Interval(
+        torch.sub(low, low.abs(), alpha=_OUTWARDS), torch.add(high, high.abs(), alpha=_OUTWARDS)
+    )
+
+
+def norm(errors: Tensor) -> Tensor:
+    """The 2-norm over the last axis, infinite where an error is.
+
+    Errors are scaled first, because squares of small ones would be 0.
+    """
+    largest = errors.amax(-1, keepdim=True).clamp(min=torch.finfo(errors.dtype).tiny)
+    length: Tensor = ROOM * (errors / largest).norm(dim=-1) * largest.squeeze(-1)
+    return torch.where(length.isnan(), inf, length)
 
 
 @dataclass(frozen=True)
@@ -62,23 +221,16 @@ class Enclosure:
         return cls(value, value, torch.zeros_like(value.low))
 
     @classmethod
-    def nothing(cls, like: Tensor) -> Enclosure:
-        """Zeros that are known, of the shape of `like`; they take no memory."""
-        zeros = like.new_zeros(()).expand_as(like)
-        point = Interval.point(zeros)
-        return cls(point, point, zeros)
-
-    @property
-    def is_common(self) -> bool:
-        """Whether the transformer has it exactly, so that nothing is carried of its error."""
-        return self.exact is self.actual
-
-    @classmethod
     def around(cls, exact: Interval, error: Values, actual: Interval | None = None) -> Enclosure:
         """A quantity that the transformer has within `error` of the exact one, and in `actual`."""
         near = exact.widened(error)
         actual = near if actual is None else near.within(actual)
         return cls(exact, actual, ROOM * torch.minimum(error, exact.distance_to(actual)))
+
+    @property
+    def is_common(self) -> bool:
+        """Whether the transformer has it exactly, so that there is no error to carry."""
+        return self.exact is self.actual
 
     @cached_property
     def size(self) -> Tensor:
@@ -93,49 +245,47 @@ class Enclosure:
         return self.mapped(lambda part: part.mT)
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Enclosure:
-        """The enclosure with all numbers arranged in another way."""
+        """Rearrange all numbers."""
         exact, error = self.exact.mapped(change), change(self.error)
         return Enclosure(exact, exact if self.is_common else self.actual.mapped(change), error)
 
     def moved(self, off: Tensor) -> Enclosure:
-        """The value as the transformer has it after getting it wrong by `off`."""
+        """Let the transformer's value be wrong by `off` more."""
         return Enclosure.around(self.exact, self.error + off, self.actual.widened(off))
 
-    @property
-    def negative(self) -> Enclosure:
-        """The negative, which has the same error."""
-        exact = self.exact.times(-1.0)
-        return Enclosure(exact, exact if self.is_common else self.actual.times(-1.0), self.error)
-
     def times(self, factor: float) -> Enclosure:
-        """The multiple by a number that is not rounded."""
+        """Multiply by a number, without rounding."""
         exact, actual = self.exact.times(factor), self.actual.times(factor)
         return Enclosure(exact, actual, ROOM * abs(factor) * self.error)
 
     def at_least(self, low: Tensor) -> Enclosure:
-        """The value, if the transformer's own is known to be at least `low`."""
+        """Use that the transformer's value is at least `low`."""
         known = Interval(low, torch.full_like(low, inf))
         return Enclosure.around(self.exact, self.error, self.actual.within(known))
 
     def within(self, reach: Tensor) -> Enclosure:
-        """The value, if it is known to lie in [-reach, reach]."""
+        """Use that both values lie in [-reach, reach]."""
         known = Interval(-reach, reach)
         exact, actual = self.exact.within(known), self.actual.within(known)
         return Enclosure(exact, actual, torch.minimum(self.error, ROOM * exact.distance_to(actual)))
 
     def lowered(self, missed: float) -> Enclosure:
-        """The value, which is not negative, if the exact one may be lower by `missed`."""
+        """Let the exact value, which is not negative, be lower by up to `missed`."""
         exact = Interval((self.exact.low - missed).clamp(min=0.0), self.exact.high)
         return Enclosure(exact, self.actual, self.error + missed)
 
     def without_nan(self) -> Enclosure:
-        """The enclosure with an infinite error where infinities cancelled."""
+        """Make the error infinite where infinities cancelled."""
         error = self.error
         if bool(error.sum().isnan()):
             error = torch.where(error.isnan(), inf, error)
         exact, actual = self.exact.without_nan(), self.actual.without_nan()
         is_same = exact is self.exact and actual is self.actual and error is self.error
         return self if is_same else Enclosure(exact, actual, error)
+
+
+FEW_TERMS = 3
+"""Functions of at most this many ReLUs, those of kinks and ramps, are bounded ReLU by ReLU."""
 
 
 @dataclass(frozen=True)
@@ -162,31 +312,31 @@ class Arithmetic:
         precision = torch.float32 if self.roundoff > UNIT_ROUNDOFF else torch.float64
         return torch.finfo(precision).tiny if self.roundoff else 0.0
 
+    @property
+    def oracle(self) -> Arithmetic:
+        """The oracle's arithmetic: float64, unless nothing is rounded at all."""
+        return replace(self, roundoff=min(self.roundoff, UNIT_ROUNDOFF))
+
     def sum_of(self, n_terms: int, sizes: Tensor) -> Tensor:
         """The rounding of a sum of `n_terms` products whose sizes add up to `sizes`.
 
         Sizes are 0 only where all products are, and there nothing underflows.
         """
-        factor, least = self._of_sum(n_terms)
+        factor, least = self._sum_rounding(n_terms)
         return torch.add(factor * sizes, sizes.sign(), alpha=least)
 
     def sum_of_size(self, n_terms: int, size: float) -> float:
         """The same for one size."""
-        factor, least = self._of_sum(n_terms)
+        factor, least = self._sum_rounding(n_terms)
         return factor * size + (least if size > 0 else 0.0)
 
-    def _of_sum(self, n_terms: int) -> tuple[float, float]:
-        """What sizes are multiplied by for their rounding, and what underflow adds."""
+    def _sum_rounding(self, n_terms: int) -> tuple[float, float]:
+        """The rounding of a sum relative to the sizes of its terms, and what underflow adds."""
         # + 8: rounded weights and constants, the product itself, the residual addition.
         n_operations = n_terms + 8
         product = n_operations * self.roundoff
         gamma = product / (1 - product) if product < 1 else inf
         return 2 * gamma, 2 * n_operations * self.least
-
-    @property
-    def oracle(self) -> Arithmetic:
-        """The oracle's arithmetic: float64, unless nothing is rounded at all."""
-        return replace(self, roundoff=min(self.roundoff, UNIT_ROUNDOFF))
 
     def evaluation(self, function: str, size: Tensor) -> Tensor:
         """The rounding of a function that is computed as such, where it has at most this size."""
@@ -218,62 +368,49 @@ class Arithmetic:
     ) -> Tensor:
         """The rounding of `fit` where the terms of its argument have this total size.
 
-        If `where` tells where the argument itself lies, ReLUs that are off there add nothing: of a
-        relu network's dead units not even rounding is left.
+        `where` tells where the argument itself lies, if that is known.
         """
-        terms = fit.terms()
+        terms, sizes = fit.terms(), None
         if where is not None and len(terms) <= FEW_TERMS:
-            return self._of_few(fit, fan_in, argument, n_copies, where)
-        if self.sums_terms:
+            # ReLUs that are off add nothing: not even rounding is left of a dead unit. Rounding is
+            # monotone, so a ReLU whose argument is nowhere positive is exactly off.
+            sizes = torch.zeros_like(argument)
+            for term in terms:
+                low, high = (where.low, where.high)[:: -1 if term.scale < 0 else 1]
+                if term.scale == 0:  # also where nothing is known
+                    low = high = torch.zeros_like(low)
+                else:
+                    low, high = term.scale * low, term.scale * high
+                size = abs(term.scale) * argument
+                if fan_in == 1:
+                    # ReLUs read the argument itself, not a sum that is rounded on the way: one that
+                    # is on only where the argument is small rounds as little.
+                    read = torch.maximum(low.abs().clamp(max=abs(term.shift)), high)
+                    size = torch.minimum(size, read)
+                is_on = high + term.shift > 0
+                sizes = sizes + (abs(term.coefficient) * (size + abs(term.shift))).where(is_on, 0.0)
+            sizes = ROOM * sizes
+        elif self.sums_terms:
             slope = sum(abs(term.coefficient * term.scale) for term in terms)
             constant = sum(abs(term.coefficient * term.shift) for term in terms)
+            sizes = slope * argument + constant
+        if self.sums_terms and sizes is not None:
             # Attention sums over tokens first, then over heads.
-            return self.sum_of(len(terms) + n_copies + fan_in, slope * argument + constant)
-        return self._of_table(fit, argument)
-
-    def _of_few(
-        self, fit: ReluSum, fan_in: int, argument: Tensor, n_copies: int, where: Interval
-    ) -> Tensor:
-        """The rounding of a sum of so few ReLUs that each is asked whether it is on."""
-        sizes = _sizes_of_those_on(fit, argument, where, is_read=fan_in == 1)
-        if self.sums_terms:
-            return self.sum_of(len(fit.terms()) + n_copies + fan_in, sizes)
-        return self._of_table(fit, argument).where(sizes > 0, 0.0)
-
-    def _of_table(self, fit: ReluSum, argument: Tensor) -> Tensor:
-        """The rounding of a function that is looked up piece by piece, or computed as such."""
+            return self.sum_of(len(terms) + n_copies + fan_in, sizes)
+        # The function is looked up piece by piece, or computed as such.
         if fit.is_ramp:  # clamped between its levels, exactly
-            return self.sum_of(0, torch.full_like(argument, max(map(abs, _levels(fit)))))
-        jumps = zip(fit.knots, fit.slopes[:-1], fit.slopes[1:], strict=True)
-        constant = abs(fit.anchor_value) + sum(abs(knot * (b - a)) for knot, a, b in jumps)
-        steepest = max(map(abs, fit.slopes))
-        return self.sum_of(fit.n_pieces, steepest * (argument + abs(fit.anchor)) + constant)
+            rounding = self.sum_of(0, torch.full_like(argument, max(map(abs, _levels(fit)))))
+        else:
+            jumps = zip(fit.knots, fit.slopes[:-1], fit.slopes[1:], strict=True)
+            constant = abs(fit.anchor_value) + sum(abs(knot * (b - a)) for knot, a, b in jumps)
+            largest_term = max(map(abs, fit.slopes)) * (argument + abs(fit.anchor)) + constant
+            rounding = self.sum_of(fit.n_pieces, largest_term)
+        return rounding if sizes is None else rounding.where(sizes > 0, 0.0)
 
 
-def _sizes_of_those_on(fit: ReluSum, argument: Tensor, where: Interval, is_read: bool) -> Tensor:
-    """The sum of |coefficient| (|scale argument| + |shift|) over the ReLUs that may be on.
-
-    Rounding is monotone, so that a ReLU whose argument is nowhere positive is exactly off. If the
-    argument is what ReLUs read, not a sum that is rounded on the way, one that is on only where the
-    argument is small rounds as little.
-    """
-    total = torch.zeros_like(argument)
-    for term in fit.terms():
-        low, high = _scaled_ends(where, term.scale)
-        size = abs(term.scale) * argument
-        if is_read:
-            size = torch.minimum(size, torch.maximum(low.abs().clamp(max=abs(term.shift)), high))
-        on = high + term.shift > 0
-        total = total + (abs(term.coefficient) * (size + abs(term.shift))).where(on, 0.0)
-    return ROOM * total
-
-
-def _scaled_ends(interval: Interval, scale: float) -> tuple[Tensor, Tensor]:
-    """The least and the largest number of the interval times `scale`."""
-    if scale == 0:  # also where nothing is known
-        return torch.zeros_like(interval.low), torch.zeros_like(interval.low)
-    low, high = scale * interval.low, scale * interval.high
-    return (low, high) if scale > 0 else (high, low)
+def _levels(fit: ReluSum) -> tuple[float, ...]:
+    """The levels between which a ramp runs."""
+    return (fit.anchor_value, *(fit(knot) for knot in fit.knots))
 
 
 @lru_cache(maxsize=256)
@@ -292,13 +429,13 @@ def uneven_response(fit: LatticeFunction) -> float:
     return 1.02 * float((weights * spread * gains).sum(-1).max())
 
 
-def _levels(fit: ReluSum) -> tuple[float, ...]:
-    """The levels between which a ramp runs."""
-    return (fit.anchor_value, *(fit(knot) for knot in fit.knots))
+# Functions at enclosed arguments.
+
+Fit = ReluSum | LatticeFunction | GridMean | RidgeSum
 
 
 def fitted_at(fit: Fit, argument: Enclosure, rounding: Tensor) -> Enclosure:
-    """A program's function at an enclosed argument.
+    """Evaluate a program's function at an enclosed argument.
 
     |fit(a) - f(b)| <= |fit(a) - f(a)| + |f(a) - f(b)|, with a, b in known intervals.
     """
@@ -312,7 +449,7 @@ def fitted_at(fit: Fit, argument: Enclosure, rounding: Tensor) -> Enclosure:
 
 
 def function_at(function: ScalarFunction, argument: Enclosure) -> Enclosure:
-    """A function itself at an enclosed argument."""
+    """Evaluate a function itself at an enclosed argument."""
     exact = Interval(*function.bounds(argument.exact.low, argument.exact.high))
     actual = Interval(*function.bounds(argument.actual.low, argument.actual.high))
     both_low = torch.minimum(argument.exact.low, argument.actual.low)
@@ -345,60 +482,6 @@ def fit_error(fit: Fit, argument: Interval) -> Tensor:
     return torch.where(outside, torch.inf, error)
 
 
-def touched(fit: ReluSum, argument: Interval) -> tuple[Tensor, Tensor]:
-    """The numbers of the first and of the last piece that the argument can lie on.
-
-    A piece holds its right end. Knots are multiples of `knot_unit`, a power of two, so that a
-    division by it is exact. A table tells how many knots lie at or below every multiple of it.
-    """
-    last = knots_below(fit, argument.high)
-    first = torch.minimum(knots_up_to(fit, argument.low), last)
-    return first, last
-
-
-def knots_below(fit: ReluSum, values: Values) -> Tensor:
-    """How many knots are less than each value."""
-    if not _has_table(fit, values):
-        return torch.searchsorted(_knots(fit), values.contiguous())
-    return _read(fit, (values / fit.knot_unit).ceil_().sub_(1.0))
-
-
-def knots_up_to(fit: ReluSum, values: Values) -> Tensor:
-    """How many knots are at most each value."""
-    if not _has_table(fit, values):
-        return torch.searchsorted(_knots(fit), values.contiguous(), right=True)
-    return _read(fit, (values / fit.knot_unit).floor_())
-
-
-def _read(fit: ReluSum, multiples: Tensor) -> Tensor:
-    """How many knots are at most each multiple of the knot unit."""
-    table = _table(fit)
-    cells = multiples.sub_(_first_multiple(fit) - 1).clamp_(0, len(table) - 1)
-    return torch.take(table, cells.long())
-
-
-def _has_table(fit: ReluSum, values: Tensor) -> bool:
-    """A table serves if it is not too large, and where no value is NaN, which is in no cell."""
-    is_short = bool(fit.knots) and fit.knots[-1] - fit.knots[0] <= MOST_CELLS * fit.knot_unit
-    return is_short and not bool(values.sum().isnan())
-
-
-def _first_multiple(fit: ReluSum) -> int:
-    return round(fit.knots[0] / fit.knot_unit)
-
-
-def _knots(fit: ReluSum) -> Tensor:
-    return torch.tensor(fit.knots, dtype=torch.float64)
-
-
-@lru_cache(maxsize=64)
-def _table(fit: ReluSum) -> Tensor:
-    """The number of knots up to every multiple of the knot unit, from one before the first knot."""
-    n_cells = round((fit.knots[-1] - fit.knots[0]) / fit.knot_unit) + 2
-    multiples = _first_multiple(fit) - 1 + torch.arange(n_cells, dtype=torch.float64)
-    return torch.searchsorted(_knots(fit), multiples * fit.knot_unit, right=True)
-
-
 def ridge_error(fit: RidgeSum, *arguments: Interval) -> Tensor:
     """The certified error of a sum of units, which is infinite outside its box."""
     last, shape = arguments[-1], torch.broadcast_tensors(*(part.low for part in arguments))[0].shape
@@ -409,6 +492,48 @@ def ridge_error(fit: RidgeSum, *arguments: Interval) -> Tensor:
     for argument, width in zip(arguments, fit.half_widths, strict=True):
         error = torch.where(argument.size > width, torch.inf, error)
     return error
+
+
+MOST_CELLS = 2**20
+"""The most multiples of a knot unit in a table; beyond that, knots are found by binary search."""
+
+
+def touched(fit: ReluSum, argument: Interval) -> tuple[Tensor, Tensor]:
+    """The numbers of the first and of the last piece that the argument can lie on.
+
+    A piece holds its right end.
+    """
+    last = n_knots(fit, argument.high, below=True)
+    return torch.minimum(n_knots(fit, argument.low), last), last
+
+
+def n_knots(fit: ReluSum, values: Values, *, below: bool = False) -> Tensor:
+    """Count the knots that are at most each value, or below it.
+
+    Knots are multiples of `knot_unit`, a power of two, so that a division by it is exact. A table
+    tells how many knots lie at or below every multiple of it.
+    """
+    is_short = bool(fit.knots) and fit.knots[-1] - fit.knots[0] <= MOST_CELLS * fit.knot_unit
+    if not is_short or bool(values.sum().isnan()):  # NaN is in no cell
+        knots = torch.tensor(fit.knots, dtype=torch.float64)
+        return torch.searchsorted(knots, values.contiguous(), right=not below)
+    multiples = values / fit.knot_unit
+    multiples = multiples.ceil_().sub_(1.0) if below else multiples.floor_()
+    table, first = _knot_table(fit)
+    return torch.take(table, multiples.sub_(first).clamp_(0, len(table) - 1).long())
+
+
+@lru_cache(maxsize=64)
+def _knot_table(fit: ReluSum) -> tuple[Tensor, int]:
+    """The number of knots up to every multiple of the knot unit, and the first of these multiples.
+
+    It is one before the first knot.
+    """
+    first = round(fit.knots[0] / fit.knot_unit) - 1
+    n_cells = round((fit.knots[-1] - fit.knots[0]) / fit.knot_unit) + 2
+    multiples = first + torch.arange(n_cells, dtype=torch.float64)
+    knots = torch.tensor(fit.knots, dtype=torch.float64)
+    return torch.searchsorted(knots, multiples * fit.knot_unit, right=True), first
 
 
 def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
@@ -425,27 +550,6 @@ def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
     return torch.maximum(padded[level, first], padded[level, last + 1 - 2**level])
 
 
-def matrix_product(weights: Enclosure, inputs: Enclosure, how: Arithmetic) -> Enclosure:
-    """The product `weights @ inputs` at every token."""
-    rounding = how.sum_of(weights.error.shape[-1], inputs.size @ weights.size.mT)
-    error = rounding
-    if not inputs.is_common:
-        error = error + inputs.error @ weights.exact.size.mT
-    if not weights.is_common:
-        error = error + inputs.actual.size @ weights.error.mT
-    exact = inputs.exact @ weights.exact.mT
-    if inputs.is_common and weights.is_common:
-        return Enclosure.around(exact, error)
-    actual = (inputs.actual @ weights.actual.mT).widened(rounding)
-    return Enclosure.around(exact, error, actual)
-
-
-def clipped(value: Enclosure, bound: float, off: Tensor) -> Enclosure:
-    """The value clipped to [-bound, bound] by a layer that is itself wrong by `off`."""
-    actual = value.actual.clipped(bound).widened(off)
-    return Enclosure.around(value.exact.clipped(bound), value.error + off, actual)
-
-
 def lattice_error(
     fit: LatticeFunction, n_terms: int, sizes: Tensor, apart: Tensor, how: Arithmetic
 ) -> Tensor:
@@ -460,8 +564,32 @@ def lattice_error(
     return torch.where(sizes > fit.reach, max(map(abs, fit.values)) + sizes**2, off)
 
 
+# Linear algebra.
+
+
+def matrix_product(weights: Enclosure, inputs: Enclosure, how: Arithmetic) -> Enclosure:
+    """Multiply `weights @ inputs` at every token."""
+    rounding = how.sum_of(weights.error.shape[-1], inputs.size @ weights.size.mT)
+    error = rounding
+    if not inputs.is_common:
+        error = error + inputs.error @ weights.exact.size.mT
+    if not weights.is_common:
+        error = error + inputs.actual.size @ weights.error.mT
+    exact = inputs.exact @ weights.exact.mT
+    if inputs.is_common and weights.is_common:
+        return Enclosure.around(exact, error)
+    actual = (inputs.actual @ weights.actual.mT).widened(rounding)
+    return Enclosure.around(exact, error, actual)
+
+
+def clipped(value: Enclosure, bound: float, off: Tensor) -> Enclosure:
+    """Clip to [-bound, bound] by a layer that is itself wrong by `off`."""
+    actual = value.actual.clipped(bound).widened(off)
+    return Enclosure.around(value.exact.clipped(bound), value.error + off, actual)
+
+
 def add(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
-    """The sum, entry by entry."""
+    """Add entry by entry."""
     rounding = how.sum_of(2, left.size + right.size)
     actual = (left.actual + right.actual).widened(rounding)
     error = left.error + right.error + rounding
@@ -469,7 +597,7 @@ def add(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
 
 
 def multiply(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
-    """The product, entry by entry."""
+    """Multiply entry by entry."""
     rounding = how.sum_of(2, left.size * right.size)
     error = left.error * right.exact.size + left.actual.size * right.error + rounding
     actual = (left.actual * right.actual).widened(rounding)
@@ -478,30 +606,30 @@ def multiply(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
 
 def largest(factor: float) -> float:
     """The size of a factor, or of the largest of those of a schedule."""
-    return max(map(abs, _ends(factor)))
-
-
-def _ends(factor: float) -> tuple[float, float]:
-    return (min(factor), max(factor)) if isinstance(factor, PerStep) else (factor, factor)
+    return max(map(abs, factor)) if isinstance(factor, PerStep) else abs(factor)
 
 
 def combination(
     terms: Sequence[tuple[float, Enclosure]], how: Arithmetic
 ) -> tuple[Enclosure, Tensor]:
-    """The sum of all enclosures times their factors, and the total size of its terms.
+    """Sum enclosures times their factors; return the total size of the terms too.
 
     A factor of a schedule may be anything between its least and its largest number. An enclosure
     itself, or its negative, is not rounded.
     """
     (first, alone), *others = terms
-    if first in (1.0, -1.0) and not others:
-        return alone if first == 1.0 else alone.negative, alone.size
+    if first == 1.0 and not others:
+        return alone, alone.size
+    if first == -1.0 and not others:
+        exact = alone.exact.times(-1.0)
+        actual = exact if alone.is_common else alone.actual.times(-1.0)
+        return Enclosure(exact, actual, alone.error), alone.size
+    ends = [(min(f), max(f)) if isinstance(f, PerStep) else (f, f) for f, _ in terms]
     sizes = reduce(plus, [largest(factor) * part.size for factor, part in terms])
     error = reduce(plus, [largest(factor) * part.error for factor, part in terms])
-    exact, actual = (
-        reduce(plus, [side(part).times_within(*_ends(factor)) for factor, part in terms])
-        for side in (attrgetter("exact"), attrgetter("actual"))
-    )
+    pairs = list(zip(ends, (part for _, part in terms), strict=True))
+    exact = reduce(plus, [part.exact.times_within(*factors) for factors, part in pairs])
+    actual = reduce(plus, [part.actual.times_within(*factors) for factors, part in pairs])
     rounding = how.sum_of(len(terms), sizes)
     error, actual = error + rounding, actual.widened(rounding)
     if len(terms) > 2:  # the oracle may add them in another order
@@ -510,7 +638,7 @@ def combination(
 
 
 def shares_of(scores: Enclosure, n_tokens: int, how: Arithmetic) -> Enclosure:
-    """The softmax over the last axis, by heads that read `n_tokens` tokens.
+    """Take the softmax over the last axis, by heads that read `n_tokens` tokens.
 
     Shares rise with their own score and fall with all others. The slopes of a share p with respect
     to all scores add up to 2 p (1 - p), at most 1 / 2.

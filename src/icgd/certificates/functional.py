@@ -1,4 +1,18 @@
-"""Points that may be off: as they are in exact arithmetic, and moved by a head's transform."""
+"""Bounds for functional descent. It approximates nothing, so all of its error is rounding.
+
+(b) for one run: a step adds at most what the rounding of the kernel and of its sums moves, and
+what was off before is multiplied by I - step_size (K + noise I), whose norm is known from the
+kernel matrix: where steps converge, errors do not grow.
+
+(a) for every task: the same with the largest kernel and the largest residual that the domain
+allows. A kernel without negative eigenvalues lets the residual grow only if step_size times the
+largest possible eigenvalue exceeds 2.
+
+With momentum the last change is off too; `linear.py` says what becomes of both.
+
+All numbers here are sums of products that are not negative, so that `ROOM` covers what rounding
+takes from them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +26,6 @@ from torch import Tensor
 
 from icgd.backends.prompt import known_labels
 from icgd.backends.run import OnProgress
-from icgd.certificates import intervals
 from icgd.certificates.abstract_bounds import (
     INTERVALS,
     AbstractBounds,
@@ -20,14 +33,13 @@ from icgd.certificates.abstract_bounds import (
     RunBounds,
     one_by_one,
 )
-from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.intervals import ROOM, UNIT_ROUNDOFF
+from icgd.certificates.enclosures import ROOM, UNIT_ROUNDOFF, Arithmetic, norm
 from icgd.certificates.linear import Motion, Pair, Responses, is_stable, multiplied
 from icgd.errors import KernelError, at, brief
 from icgd.memory import require_memory
 from icgd.problems.data import Task, first_set
 from icgd.problems.functions import FUNCTION_ROUNDING, LEAST_NUMBERS
-from icgd.problems.kernel_machine import SHAPES, Kernel, KernelHead, Rows, as_matrix, sum_of_heads
+from icgd.problems.kernel_machine import SHAPES, Kernel, KernelHead, as_matrix, sum_of_heads
 from icgd.problems.problem import Problem
 from icgd.shapes import History, Predictions
 
@@ -53,7 +65,6 @@ def moved_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> Tensor:
     return carried + how.sum_of(width, sizes_of(head, rounded.points) + carried)
 
 
-# -----------------------------------------------------------------------------
 # Bound the error of a user's own kernel by what was stated of it at its registration.
 #
 # Let L be its Lipschitz constant, and let points u, w be off by at most a, b in the Euclidean
@@ -219,7 +230,6 @@ def _of_pairs(left: Tensor, right: Tensor) -> Tensor:
     return left[..., :, None] + right[..., None, :]
 
 
-# -----------------------------------------------------------------------------
 # How far rounding moves a kernel: the only error of functional descent besides its sums.
 #
 # A kernel is a function of one number t, a product <u, w> or a distance |u - w|. If t is off by at
@@ -236,8 +246,7 @@ def _of_pairs(left: Tensor, right: Tensor) -> Tensor:
 #
 # The constants below round that up. It is counted in units of roundoff of a kernel that is at
 # most 1. Every rule counts it twice, because the oracle rounds too; tau has both roundings
-# already. A kernel that lies between 0 and 1 is off by at most 1, however far its points are. For
-# a kernel of the user's own see `own_kernels.py`.
+# already. A kernel that lies between 0 and 1 is off by at most 1, however far its points are.
 
 
 EXPONENTIAL = FUNCTION_ROUNDING["exp"][0]
@@ -286,12 +295,33 @@ def _slope_of(head: KernelHead) -> _Slope:
 
 
 def kernel_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
-    """A bound on the error of `head.matrix(left, right)`, entry by entry."""
+    """Bound the error of `head.matrix(left, right)`, entry by entry."""
+    u, w = head.moved(left.points), head.keys.moved(right.points)
     if head.kernel in PRODUCT_KERNELS:
-        scores = head.moved(left.points) @ head.keys.moved(right.points).mT
-        error = _of_product(head, scores, _product_error(head, left, right, how), how)
+        scores, tau = u @ w.mT, _product_error(head, left, right, how)
+        if head.kernel == "exp":
+            error = (scores + tau).exp() * (torch.expm1(tau) + _exponential(how))
+        elif head.kernel == "softmax":
+            # All scores of a row may move, by tau, and by rounding when the largest is subtracted.
+            size = scores.abs().amax(-1, keepdim=True)
+            largest = tau.amax(-1, keepdim=True) + 8 * how.roundoff * size
+            relative = torch.expm1(2 * largest) + 2 * _exponential(how)
+            share = torch.softmax(scores, dim=-1)
+            moved = _at_most_one(share * relative * (1 + relative))
+            error = how.sum_of(scores.shape[-1], share + moved) + moved
+        elif head.kernel == "polynomial":
+            degree = int(SHAPES["polynomial"] if head.shape is None else head.shape)
+            base, rounding = 1 + scores.abs() + tau, 2 * POWER_UNITS * how.roundoff
+            carried = degree * base ** (degree - 1) * (tau + rounding * base)
+            error = carried + degree * rounding * base**degree
+        else:  # linear and relu
+            error = tau
     elif head.kernel in DISTANCE_KERNELS:
-        error = _of_distance(head, left, right, how)
+        # The slope is taken twice as far around as needed, because the oracle's own t is rounded.
+        tau = _distance_error(head, left, right, how)
+        t = torch.cdist(u, w, p=1.0 if head.kernel == "laplace" else 2.0)
+        slope = _slope_of(head).between((t - 2 * tau).clamp(min=0), t + 2 * tau)
+        error = _at_most_one(slope * tau) + 2 * DISTANCE_UNITS * how.roundoff
     else:
         error = own_error(head, left, right, how)
     return head.weight * (error + 2 * LEAST_NUMBERS * how.least)
@@ -312,52 +342,14 @@ def _distance_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithm
     return off + how.sum_of(left.points.shape[-1], distance + off)
 
 
-def _of_distance(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
-    """The slope is taken twice as far around as needed, because the oracle's own t is rounded."""
-    tau = _distance_error(head, left, right, how)
-    norm = 1.0 if head.kernel == "laplace" else 2.0
-    t = torch.cdist(head.moved(left.points), head.keys.moved(right.points), p=norm)
-    slope = _slope_of(head).between((t - 2 * tau).clamp(min=0), t + 2 * tau)
-    return _at_most_one(slope * tau) + 2 * DISTANCE_UNITS * how.roundoff
-
-
 def _at_most_one(error: Tensor) -> Tensor:
     """The error of what lies between 0 and 1."""
     return error.nan_to_num(nan=inf, posinf=inf).clamp(max=1)
 
 
-def _of_product(head: KernelHead, scores: Tensor, tau: Tensor, how: Arithmetic) -> Tensor:
-    rules: dict[str, Callable[[], Tensor]] = {
-        "linear": lambda: tau,
-        "relu": lambda: tau,
-        "exp": lambda: (scores + tau).exp() * (torch.expm1(tau) + _exponential(how)),
-        "polynomial": lambda: _of_power(head, scores, tau, how),
-        "softmax": lambda: _of_softmax(scores, tau, how),
-    }
-    return rules[head.kernel]()
-
-
 def _exponential(how: Arithmetic) -> float:
     """The relative error of an exponential, twice, with the rounding of its bound itself."""
     return 2 * PRODUCT_UNITS * (how.roundoff + UNIT_ROUNDOFF)
-
-
-def _of_power(head: KernelHead, scores: Tensor, tau: Tensor, how: Arithmetic) -> Tensor:
-    degree = int(SHAPES["polynomial"] if head.shape is None else head.shape)
-    base = 1 + scores.abs() + tau
-    rounding = 2 * POWER_UNITS * how.roundoff
-    return (
-        degree * base ** (degree - 1) * (tau + rounding * base) + degree * rounding * base**degree
-    )
-
-
-def _of_softmax(scores: Tensor, tau: Tensor, how: Arithmetic) -> Tensor:
-    """All scores of a row may move, by tau, and by rounding when the largest is subtracted."""
-    largest = tau.amax(-1, keepdim=True) + 8 * how.roundoff * scores.abs().amax(-1, keepdim=True)
-    relative = torch.expm1(2 * largest) + 2 * _exponential(how)
-    share = torch.softmax(scores, dim=-1)
-    moved = _at_most_one(share * relative * (1 + relative))
-    return how.sum_of(scores.shape[-1], share + moved) + moved
 
 
 def largest_kernel(head: KernelHead, points: Tensor) -> float:
@@ -367,14 +359,12 @@ def largest_kernel(head: KernelHead, points: Tensor) -> float:
     if head.kernel not in PRODUCT_KERNELS:
         radius, width = _largest_norm(head, points)
         return head.weight * largest_own(head.function, radius, width)
-    score, degree = _largest_score(head, points), head.shape or SHAPES["polynomial"]
-    rules: dict[str, Callable[[], Tensor]] = {
-        "linear": lambda: score,
-        "relu": lambda: score,
-        "exp": score.exp,
-        "polynomial": lambda: (1 + score) ** degree,
-    }
-    return head.weight * float(rules[head.kernel]())
+    score = _largest_score(head, points)
+    if head.kernel == "exp":
+        score = score.exp()
+    elif head.kernel == "polynomial":
+        score = (1 + score) ** (head.shape or SHAPES["polynomial"])
+    return head.weight * float(score)
 
 
 def _norm_of_sizes(sizes: Tensor) -> float:
@@ -394,9 +384,18 @@ def _largest_score(head: KernelHead, points: Tensor) -> Tensor:
 
 def worst_kernel_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> float:
     """The largest error of the kernel of two points that are at most as large as the one given."""
-    positive = _in_positive_orthant(head)
-    if head.kernel == "softmax":
-        worst = _worst_of_softmax(head, rounded, how)
+    # No product or distance of the original is larger than with |G| for G and |H| for H.
+    queries, keys = (
+        None if rows is None else tuple(tuple(map(abs, row)) for row in rows)
+        for rows in (head.transform, head.key_transform)
+    )
+    positive = replace(head, transform=queries, key_transform=keys)
+    if head.kernel == "softmax":  # all shares are at most 1, whatever the number of scores
+        tau = _product_error(head, rounded, rounded, how)
+        largest = tau + 8 * how.roundoff * _largest_score(head, rounded.points)
+        relative = torch.expm1(2 * largest) + 2 * _exponential(how)
+        moved = _at_most_one(relative * (1 + relative))
+        worst = float(2 * how.sum_of(how.n_tokens, torch.ones_like(moved)) + moved)
     elif head.kernel in DISTANCE_KERNELS:  # none is steeper than 1
         tau = _distance_error(positive, rounded, Rounded(-rounded.points, rounded.error), how)
         worst = float(_at_most_one(tau)) + 2 * DISTANCE_UNITS * how.roundoff
@@ -409,31 +408,11 @@ def worst_kernel_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> f
     return head.weight * (worst + 2 * LEAST_NUMBERS * how.least)
 
 
-def _worst_of_softmax(head: KernelHead, rounded: Rounded, how: Arithmetic) -> float:
-    """All shares are at most 1, whatever the number of scores."""
-    tau = _product_error(head, rounded, rounded, how)
-    largest = tau + 8 * how.roundoff * _largest_score(head, rounded.points)
-    relative = torch.expm1(2 * largest) + 2 * _exponential(how)
-    moved = _at_most_one(relative * (1 + relative))
-    return float(2 * how.sum_of(how.n_tokens, torch.ones_like(moved)) + moved)
-
-
-def _in_positive_orthant(head: KernelHead) -> KernelHead:
-    """The head with |G| for G and |H| for H: no product or distance of the original is larger."""
-    queries, keys = _absolute(head.transform), _absolute(head.key_transform)
-    return replace(head, transform=queries, key_transform=keys)
-
-
-def _absolute(rows: Rows | None) -> Rows | None:
-    return None if rows is None else tuple(tuple(map(abs, row)) for row in rows)
-
-
-# -----------------------------------------------------------------------------
-# Bound (a) of functional descent: the largest quantities that any task in the domain can reach.
+# Bound (a): the largest quantities that any task in the domain can reach.
 
 
 def known(bound: float) -> float:
-    """The bound, which is infinite where infinities met: nothing is known there."""
+    """Replace NaN, where infinities met, by infinity."""
     return inf if isnan(bound) else bound
 
 
@@ -486,42 +465,35 @@ class Worst:
 
     @property
     def is_lost(self) -> bool:
-        """Whether no bound is finite any more; it never is again."""
+        """Whether no bound is finite any more; none ever will be again."""
         return not (self.step_error < inf or self.error + self.query_error < inf)
 
     def take(self, number: int) -> None:
         """Go through one step."""
         update, how = self._problem.functional_step, self._how
-        kept = (update.momentum_of(number), update.lookahead_of(number))
         machine = update.machine_of(number, self._problem.machine)
-        size = ROOM * update.size_of(number)
-        step = _WorstStep(size, update.noise, *kept, *self._kernel(machine.heads))
+        step = _WorstStep(
+            ROOM * update.size_of(number),
+            update.noise,
+            update.momentum_of(number),
+            update.lookahead_of(number),
+            *self._kernel(machine.heads),
+        )
         largest = how.n_tokens * step.kernel + step.noise  # no eigenvalue is larger
         is_slow = update.momentum is not None and machine.is_positive and is_stable(update, largest)
-        added, read = self._round(step), self.left + step.ahead * self.change
-        self._read_at_queries(step, added)
-        self._note_apart(step, read)
-        if is_slow:
-            self._grow_slowly(number + 1, self._root * added)
-        else:
-            self._grow(step, largest, machine.is_positive, self._root * added)
-        self._move(number, step.kernel, step.wrong)
 
-    def _round(self, step: _WorstStep) -> float:
-        """What the step adds to any error, after noting what it would add to a run without any."""
+        # What the step adds to the error: of a run without any, and of one that is off already.
         exact = _Sizes(self.left, self.change, self.value, self.token_change, self._apart)
         self.step_error = max(self.step_error, self._rounding(step, exact))
-        changed = self.token_change + self.query_change_error + self.change_error
         off = _Sizes(
             self.left + self.error,
             self.change + self.change_error,
             self.value + self.error,
-            changed,
+            self.token_change + self.query_change_error + self.change_error,
         )
-        return self._rounding(step, off)
+        added = self._rounding(step, off)
 
-    def _read_at_queries(self, step: _WorstStep, added: float) -> None:
-        """What queries learn and are off by; examples learn no more than that and the noise."""
+        # What queries learn and are off by; examples learn no more than that and the noise.
         read = self.left + step.ahead * self.change
         error = self.error + step.ahead * self.change_error
         moved = step.momentum * self.query_change_error
@@ -531,40 +503,41 @@ class Worst:
         learnt += step.size * (self._root * step.kernel + step.noise) * read
         self.value, self.token_change = ROOM * (self.value + learnt), ROOM * learnt
 
-    def _grow(self, step: _WorstStep, largest: float, is_positive: bool, added: float) -> None:
-        """Norms are multiplied by those of the matrices of the step."""
-        reach = ROOM * step.size * largest
-        grows = max(1.0, reach - 1) * ROOM if is_positive else ROOM * (1 + reach)
-        kept = ROOM * (step.momentum + step.ahead * reach)
-        error, left = kept * self.change_error + added, kept * self.change
-        self.error, self.change_error = (
-            ROOM * (grows * self.error + error),
-            ROOM * (reach * self.error + error),
-        )
-        self.left, self.change = grows * self.left + left, reach * self.left + left
+        # What `apart` of this step of a run is at most; values have grown, changes are learnt.
+        values = 2 * (self.value + self._label) + 2 * self.value
+        sums = (self._root * (step.kernel + step.wrong) + step.noise) * read
+        apart = 3 * self._sum(how.n_tokens + 8, values + step.size * sums)
+        self._apart = known(ROOM * apart)
 
-    def _grow_slowly(self, n_done: int, added: float) -> None:
-        """Where no product of steps is larger than `momentum_bound.py` says.
-
-        What a step added is older by one after every further step; all of it is summed, and summed
-        times its age.
-        """
-        self._aged += self._summed
-        self._summed += added
-        self.error = ROOM * (3 * self._aged + self._summed)
-        self.change_error = ROOM * (6 * self._aged + self._summed)
-        self.left, self.change = (2 * n_done + 1) * self._start, 4 * n_done * self._start
+        added = self._root * added
+        if is_slow:
+            # No product of steps is larger than `linear.py` says. What a step added is older by one
+            # after every further step; all of it is summed, and summed times its age.
+            self._aged += self._summed
+            self._summed += added
+            self.error = ROOM * (3 * self._aged + self._summed)
+            self.change_error = ROOM * (6 * self._aged + self._summed)
+            n_done = number + 1
+            self.left, self.change = (2 * n_done + 1) * self._start, 4 * n_done * self._start
+        else:  # norms are multiplied by those of the matrices of the step
+            reach = ROOM * step.size * largest
+            grows = max(1.0, reach - 1) * ROOM if machine.is_positive else ROOM * (1 + reach)
+            kept = ROOM * (step.momentum + step.ahead * reach)
+            error, left = kept * self.change_error + added, kept * self.change
+            self.error, self.change_error = (
+                ROOM * (grows * self.error + error),
+                ROOM * (reach * self.error + error),
+            )
+            self.left, self.change = grows * self.left + left, reach * self.left + left
+        self._move(number, step.kernel, step.wrong)
 
     def _kernel(self, heads: tuple[KernelHead, ...]) -> tuple[float, float]:
-        """The largest kernel of heads and its error, found again only after inputs moved."""
+        """The largest kernel of heads and its error, recomputed only after inputs moved."""
         if heads not in self._kernels:
-            self._kernels[heads] = self._kernel_of(heads)
+            kernel = sum(largest_kernel(head, self._inputs.points) for head in heads)
+            errors = (worst_kernel_error(head, self._inputs, self._how) for head in heads)
+            self._kernels[heads] = kernel, sum(errors) + self._sum(len(heads), kernel)
         return self._kernels[heads]
-
-    def _kernel_of(self, heads: tuple[KernelHead, ...]) -> tuple[float, float]:
-        kernel = sum(largest_kernel(head, self._inputs.points) for head in heads)
-        errors = (worst_kernel_error(head, self._inputs, self._how) for head in heads)
-        return kernel, sum(errors) + self._sum(len(heads), kernel)
 
     def _sum(self, n_terms: int, size: float) -> float:
         return self._how.sum_of_size(n_terms, size)
@@ -583,13 +556,6 @@ class Worst:
         ends = self._sum(4, read + sizes.token_change + step.size * sums)
         return known(ROOM * (off + step.momentum * sizes.apart + step.size * moved + ends))
 
-    def _note_apart(self, step: _WorstStep, left: float) -> None:
-        """What `apart` of this step of a run is at most; values have grown, changes are learnt."""
-        values = 2 * (self.value + self._label) + 2 * self.value
-        sums = (self._root * (step.kernel + step.wrong) + step.noise) * left
-        apart = 3 * self._sum(self._how.n_tokens + 8, values + step.size * sums)
-        self._apart = known(ROOM * apart)
-
     def _move(self, number: int, kernel: float, wrong: float) -> None:
         machine, update = self._problem.machine, self._problem.functional_step
         transform = update.transform_of(number, machine.input_width)
@@ -606,25 +572,8 @@ class Worst:
         self._inputs = Rounded(ROOM * (points + sums * n * kernel * reach), ROOM * error)
 
 
-# -----------------------------------------------------------------------------
-# Bounds for functional descent. It approximates nothing, so all of its error is rounding.
-#
-# (b) for one run: a step adds at most what the rounding of the kernel and of its sums moves, and
-# what was off before is multiplied by I - step_size (K + noise I), whose norm is known from the
-# kernel matrix: where steps converge, errors do not grow.
-#
-# (a) for every task: the same with the largest kernel and the largest residual that the domain
-# allows. A kernel without negative eigenvalues lets the residual grow only if step_size times the
-# largest possible eigenvalue exceeds 2.
-#
-# With momentum the last change is off too, and what both become is in `momentum_bound.py`.
-#
-# All numbers here are sums of products that are not negative, so that `ROOM` covers what rounding
-# takes from them.
-
-
 MOST_FOLLOWED = 3 * 10**5
-"""The most steps that bound (a) follows; of more nothing is known, as they would take minutes."""
+"""Limit on the steps that bound (a) follows; more would take minutes and get no bound."""
 
 
 @dataclass(frozen=True)
@@ -851,21 +800,16 @@ class FunctionBounds(AbstractBounds):
             kernel = step.kernel[..., :n, :]
             if not update.machine_of(number, self.problem.machine).is_symmetric:
                 whole = (1 - step.size * step.noise) * torch.eye(n).to(kernel) - step.size * kernel
-                factor = _stretch(whole)
+                # The spectral norm, infinite if an entry is.
+                is_known = whole.isfinite().flatten(-2).all(-1)
+                finite = whole.where(is_known[..., None, None], 0.0)
+                factor = torch.linalg.matrix_norm(finite, ord=2).where(is_known, inf)
             else:
                 if eigenvalues is None or update.changes_kernel:
                     eigenvalues = torch.linalg.eigvalsh(kernel) + step.noise
                 factor = (1 - step.size * eigenvalues).abs().amax(-1)
             # Room for the rounding of the norm itself.
             yield (factor * (1 + 1e-9) + 1e-12)[..., None, None]
-
-
-def _stretch(matrix: Tensor) -> Tensor:
-    """By how much a matrix stretches any vector at most; infinite if an entry of it is."""
-    known = matrix.isfinite().flatten(-2).all(-1)
-    finite = matrix.where(known[..., None, None], 0.0)
-    stretched: Tensor = torch.linalg.matrix_norm(finite, ord=2)
-    return stretched.where(known, inf)
 
 
 def _largest_change(motion: Motion) -> Tensor:
@@ -879,4 +823,4 @@ def _largest(errors: Tensor) -> Tensor:
 
 def _norm_over_tokens(errors: Tensor) -> Tensor:
     """The norm over tokens, of every output."""
-    return intervals.norm(errors.mT).unsqueeze(-2)
+    return norm(errors.mT).unsqueeze(-2)

@@ -28,7 +28,7 @@ from enum import Enum
 from functools import reduce
 from math import exp, inf, sqrt
 
-from icgd.certificates.intervals import norm
+from icgd.certificates.enclosures import norm
 from icgd.certificates.linear import LinearBounds
 from icgd.errors import DataError, SettingError
 from icgd.facts import number, shown
@@ -38,7 +38,6 @@ from icgd.problems.linear_model import LinearModel
 from icgd.problems.minimiser import Minimiser, find_minimiser, objective_rounding, sum_rounding
 from icgd.problems.problem import Problem
 from icgd.problems.spectrum import Curvature, Scores, common, curvature, over_ball, spanned
-from icgd.problems.steps import ProximalStep
 from icgd.shapes import History, Inputs
 
 STEP_ROUNDING = 1e-9
@@ -272,8 +271,13 @@ def _promised(
         over_ball(bounds.problem.model, task.x, found.parameters, radius),
         _scores(bounds.problem, task.x, history, found, n_steps * step_error),
     )
-    curved = _with_room(bounds.problem.model, update, task.x, where)
-    return InexactDescent(curved, size, start, step_error, n_steps)
+    # Room for the rounding of eigenvalues.
+    model = bounds.problem.model
+    curved = curvature(model, update, task.x, where)
+    room = sum_rounding(task.x.shape[-2] + 16 * model.n_parameters + 64) * curved.largest
+    smallest = max(0.0, curved.smallest - model.n_parameters * room)
+    with_room = Curvature(smallest, curved.largest + room)
+    return InexactDescent(with_room, size, start, step_error, n_steps)
 
 
 def _scores(
@@ -300,11 +304,3 @@ def _visited(model: LinearModel, x: Inputs, points: History, margin: float) -> S
     design = model.design(x)
     scores, reach = design @ points.mT, margin * design.norm(dim=-1, keepdim=True)
     return scores.amin(-1, keepdim=True) - reach, scores.amax(-1, keepdim=True) + reach
-
-
-def _with_room(model: LinearModel, update: ProximalStep, x: Inputs, where: Scores) -> Curvature:
-    """The curvature at these scores, with room for the rounding of eigenvalues."""
-    curved = curvature(model, update, x, where)
-    room = sum_rounding(x.shape[-2] + 16 * model.n_parameters + 64) * curved.largest
-    smallest = max(0.0, curved.smallest - model.n_parameters * room)
-    return Curvature(smallest, curved.largest + room)

@@ -1,22 +1,21 @@
-r"""How errors of functional descent with momentum grow: on given examples, and on any.
+r"""Bounds for linear models: what heads err by, times the inputs, and what a step makes of it.
 
-What is left, r, and its last change, v, are off by errors that a step takes along: for an
-eigenvalue t of the kernel, with a = step_size * t, and what is read a share c of v ahead,
+(b) for one run: a step is off in coefficient j by at most scale * sum_i |x_ij| e_i and
+rounding, where e_i bounds the error of the head at example i: what its grid leaves, and what
+the rounding of its scores moves. Soft threshold and box bring nothing further apart. The run's
+own coefficients give it for all steps at once.
 
-    (r, v)  ->  T (r, v),    T = [[1 - a, m - a c], [-a, m - a c]]
+What was off before is multiplied by at most q, the step's Lipschitz constant in the 2-norm. It
+is known from the curvature of the risk at the scores of the run, and at most 1 up to a step
+size of 2 / beta: here the paper's line, the sum of what the steps add, does hold. Exact descent
+is as far from the run as is proved so far, so that scores within this distance count too.
 
-T is not normal: its norm is larger than 1 though its powers shrink. So norms must not be multiplied
-step by step. On given examples the products of T are followed from every step at which something
-was added, for every eigenvalue. The largest entry over all eigenvalues is a norm, because kernels
-of all steps have the same eigenvectors.
+(a) for every task: the same with the largest numbers that the domain allows.
 
-For every task in a domain the eigenvalues are not known. If all steps are alike and lie where T has
-no eigenvalue z outside the unit circle, then
+With momentum a step also keeps a share of the last change.
 
-    r_k = h_k r_0 - q h_{k-1} (r_0 - v_0),    h_k = sum_i z_1^i z_2^(k-i),    |h_k| <= k + 1
-
-with q = z_1 z_2, so that |r_k| <= (2 k + 1) |r_0| + k |v_0| and v_k = r_k - r_{k-1}.
-Otherwise norms are multiplied.
+All of these are sums of products that are not negative, so that `ROOM` covers what rounding
+takes from the bounds themselves.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from torch import Tensor
 
 from icgd.backends.run import OnProgress
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
-from icgd.certificates.intervals import ROOM, Interval, norm
+from icgd.certificates.enclosures import ROOM, Interval, norm
 from icgd.errors import ProgramError
 from icgd.memory import require_memory
 from icgd.problems.data import Task
@@ -41,13 +40,32 @@ from icgd.problems.steps import FunctionalStep, ProximalStep
 from icgd.program.instructions import Instruction
 from icgd.program.linear_instructions import (
     DecaySlot,
-    DescendExamples,
     MoveByVelocity,
     ShrinkMoved,
     ShrinkSlot,
 )
 from icgd.program.stack import StackProgram
 from icgd.shapes import History, Predictions
+
+# How errors of descent with momentum grow, in function space and of linear models.
+#
+# What is left, r, and its last change, v, are off by errors that a step takes along: for an
+# eigenvalue t of the kernel, with a = step_size * t, and what is read a share c of v ahead,
+#
+#     (r, v)  ->  T (r, v),    T = [[1 - a, m - a c], [-a, m - a c]]
+#
+# T is not normal: its norm is larger than 1 though its powers shrink. So norms must not be
+# multiplied step by step. On given examples the products of T are followed from every step at which
+# something was added, for every eigenvalue. The largest entry over all eigenvalues is a norm,
+# because kernels of all steps have the same eigenvectors.
+#
+# For every task in a domain the eigenvalues are not known. If all steps are alike and lie where T
+# has no eigenvalue z outside the unit circle, then
+#
+#     r_k = h_k r_0 - q h_{k-1} (r_0 - v_0),    h_k = sum_i z_1^i z_2^(k-i),    |h_k| <= k + 1
+#
+# with q = z_1 z_2, so that |r_k| <= (2 k + 1) |r_0| + k |v_0| and v_k = r_k - r_{k-1}.
+# Otherwise norms are multiplied.
 
 PAIR_ROUNDING = 1e-12
 """The relative rounding of eigenvalues and of a product of two matrices of size 2."""
@@ -91,7 +109,10 @@ class Responses:
 
     def after(self, size: float, momentum: float, ahead: float, added: Tensor, now: Pair) -> Pair:
         """The norms after a step that adds errors of norm `added` (*tasks, 1, outputs)."""
-        matrices = self._matrices(size, momentum, ahead).unsqueeze(-4)
+        descent = size * self.eigenvalues
+        kept = momentum - ahead * descent
+        rows = torch.stack([1 - descent, kept, -descent, kept], dim=-1)
+        matrices = rows.unflatten(-1, (2, 2)).unsqueeze(-4)
         grown = None if self.grown is None else matrices @ self.grown
         unit = torch.eye(2).to(matrices).expand_as(matrices)
         self.grown = unit if grown is None else torch.cat([grown, unit], dim=-4)
@@ -101,13 +122,6 @@ class Responses:
         sums = gains.mT @ torch.cat(self.added, dim=-2)
         left, change = (ROOM * sums).split(1, dim=-2)
         return Pair(left, change)
-
-    def _matrices(self, size: float, momentum: float, ahead: float) -> Tensor:
-        descent = size * self.eigenvalues
-        kept = momentum - ahead * descent
-        rows = torch.stack([1 - descent, kept, -descent, kept], dim=-1)
-        matrices: Tensor = rows.unflatten(-1, (2, 2))
-        return matrices
 
 
 def multiplied(contraction: Tensor, reach: Tensor, kept: Tensor, added: Tensor, now: Pair) -> Pair:
@@ -128,14 +142,13 @@ def is_stable(update: FunctionalStep, largest: float) -> bool:
     return ROOM * reach <= limit
 
 
-# -----------------------------------------------------------------------------
-# Momentum in the bounds of linear models: where gradients are taken, and how errors grow.
+# Momentum in the bounds of linear models.
 #
 # A step from w with the last change v = w - w_before takes the gradient at w + ahead * v. What is
-# off in w and v is taken along by the matrices of `momentum_bound.py`, with an eigenvalue of the
-# curvature for that of a kernel, as long as a step is affine: for least squares without l1, in a
-# run that the box does not touch. Else only norms are known: a soft threshold, a clip and a
-# curvature that varies have no common eigenvectors.
+# off in w and v is taken along by the matrices T, with an eigenvalue of the curvature for that of a
+# kernel, as long as a step is affine: for least squares without l1, in a run that the box does not
+# touch. Else only norms are known: a soft threshold, a clip and a curvature that varies have no
+# common eigenvectors.
 
 
 SQUARED = 1 + 2.0**-48
@@ -240,41 +253,20 @@ def apart(now: Pair, ahead: float) -> Tensor:
     return now.left + ahead * now.change if ahead else now.left
 
 
-# -----------------------------------------------------------------------------
-# Bounds for linear models: what heads err by, times the inputs, and what a step makes of it.
-#
-# (b) for one run: a step is off in coefficient j by at most scale * sum_i |x_ij| e_i and
-# rounding, where e_i bounds the error of the head at example i: what its grid leaves, and what
-# the rounding of its scores moves. Soft threshold and box bring nothing further apart. The run's
-# own coefficients give it for all steps at once.
-#
-# What was off before is multiplied by at most q, the step's Lipschitz constant in the 2-norm. It
-# is known from the curvature of the risk at the scores of the run, and at most 1 up to a step
-# size of 2 / beta: here the paper's line, the sum of what the steps add, does hold. Exact descent
-# is as far from the run as is proved so far, so that scores within this distance count too.
-#
-# (a) for every task: the same with the largest numbers that the domain allows.
-#
-# With momentum a step also keeps a share of the last change: `linear_momentum.py`.
-#
-# All of these are sums of products that are not negative, so that `ROOM` covers what rounding
-# takes from the bounds themselves.
-
-
 STEPS_ONE_BY_ONE = 1000
-"""The steps of any task that are followed singly; those after them are powers of one map."""
+"""Steps of any task followed one by one; those after them are powers of one map."""
 
 NUMBERS_AT_ONCE = 2**22
-"""The number of scores that are bounded at once; long runs are taken in parts."""
+"""Scores bounded at once; long runs are taken in parts."""
 
 INPUTS_HELD, SCORES_HELD = 3, 16
-"""How many numbers are held at once for every input, and for every score, that is bounded."""
+"""Numbers held at once for every input and for every score."""
 
 EIGENVALUE_ROUNDING = 1e-9
 """The relative room for the rounding of eigenvalues."""
 
 MARGIN = 16.0
-"""How much further than proved so far scores are looked at, so that this is seldom done again."""
+"""Look-ahead on the range of scores, so that the Lipschitz constant is rarely recomputed."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +292,12 @@ class LinearBounds(AbstractBounds):
         reach = Interval.symmetric(self._reach, *labels.shape)
         kept = self._worst_kept(before, inputs, labels, reach)
         added = self._step(before, inputs, labels, reach, kept)
-        factor = max(1.0, self._worst_growth(inputs))
+        # step_size * beta - 1 with the largest curvature that the domain allows.
+        ends = torch.tensor([self._reach], dtype=torch.float64)
+        steepest = float(model.link_function.slopes(-ends, ends)[1])
+        squares = ROOM * float(inputs.square().sum())
+        growth = self._scale(n_tokens) * steepest * squares + self._decay - 1
+        factor = max(1.0, growth)
         most = 2 * box + self.how.sums_terms * float(added.max())
         momentum, ahead = float(kept.momentum), float(kept.ahead)
         error, n_steps = norm(added), self.program.n_steps
@@ -494,46 +491,28 @@ class LinearBounds(AbstractBounds):
 
     def _mean_error(self, scores: Interval, terms: Tensor) -> Tensor:
         """The error of the expected labels, of the transformer's and of the oracle's."""
-        n_terms = (1 + self._looks_ahead) * self.problem.model.n_parameters + 1
-        if self.how.sums_terms:
-            return self._head(n_terms, terms)
-        off, link = self.how.sum_of(n_terms, terms), self.problem.model.link_function
+        link, looks_ahead = self.problem.model.link_function, self.problem.proximal_step.nesterov
+        n_terms = (1 + looks_ahead) * self.problem.model.n_parameters + 1
+        if self.how.sums_terms:  # the error of the head
+            fit = self.program.grid_mean(self.problem.model.link)
+            moved = self.how.sum_of(n_terms + 2, fit.per_argument * terms + fit.per_offset)
+            moved = moved.clamp(max=max(fit.values) - min(fit.values))
+            summed = self.how.sum_of(len(fit.values), torch.full_like(terms, fit.size))
+            return fit.error + moved + summed
+        off = self.how.sum_of(n_terms, terms)
         near = scores.widened(off)
         steepest = link.slopes(near.low, near.high)[1]
         return steepest * off + 2 * self.how.evaluation(link.mean.name, self._mean_size(near))
 
-    def _head(self, n_terms: int, terms: Tensor) -> Tensor:
-        """The error of the head where the terms of its score add up to this size."""
-        fit = self.program.grid_mean(self.problem.model.link)
-        moved = self.how.sum_of(n_terms + 2, fit.per_argument * terms + fit.per_offset)
-        moved = moved.clamp(max=max(fit.values) - min(fit.values))
-        summed = self.how.sum_of(len(fit.values), torch.full_like(terms, fit.size))
-        return fit.error + moved + summed
-
-    def _worst_growth(self, inputs: Tensor) -> float:
-        """step_size * beta - 1 with the largest curvature that the domain allows."""
-        ends = torch.tensor([self._reach], dtype=torch.float64)
-        steepest = float(self.problem.model.link_function.slopes(-ends, ends)[1])
-        squares = ROOM * float(inputs.square().sum())
-        return self._scale(len(inputs)) * steepest * squares + self._decay - 1
-
     def _scale(self, n_examples: int) -> float:
         """The factor of each example in the step, if there are `n_examples` of them."""
-        return abs(self._descent.scale) * self._descent.share(n_examples)
-
-    @property
-    def _descent(self) -> DescendExamples:
         if (descent := self.program.descent) is None:
             raise ProgramError(f"{self.program.construction} has no step on a linear model")
-        return descent
+        return abs(descent.scale) * descent.share(n_examples)
 
     @property
     def _reach(self) -> float:
         return self.program.score_reach or inf
-
-    @property
-    def _looks_ahead(self) -> bool:
-        return self.problem.proximal_step.nesterov
 
     @property
     def _parts(self) -> list[Instruction]:

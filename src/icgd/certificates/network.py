@@ -3,6 +3,7 @@ r"""Bounds of a stack that trains a network: one propagation, fed with the domai
     bound (a)     holds for every task in the domain, before any run: `domain`
     bound (b)     of each step of a run, from the run's own weights, and of its whole trajectory,
                   from those of real training, with the error that the steps before left
+    bound (c)     the paper's closed form for one step: `closed_form`
     predictions   the weights at the end of a run are off by at most some error. Enclosures of them
                   are carried through the layers that predict, with the queries for inputs
 
@@ -18,7 +19,7 @@ makes of it
 where G bounds the gradient on the domain. So a run is followed step by step, with a bound on the
 size of every weight and of all that is remembered, and a bound on its error. Most runs are short.
 Of a long one the first `MOST_STEPS` are followed. For all others a size is guessed, as the sum of
-the geometric series that the last two steps begin, and one step is asked whether it stays below.
+the geometric series that the last two steps begin, and then checked by one more step.
 
 Copies of the weights in registers are rounded on their own, and drift apart in every step.
 """
@@ -29,6 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import inf, prod, sqrt
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,13 +38,10 @@ from torch import Tensor
 from icgd.backends.run import OnProgress
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.enclosing import Data, Enclosures, State
-from icgd.certificates.enclosures import Arithmetic, Enclosure
-from icgd.certificates.intervals import Interval
+from icgd.certificates.enclosures import Arithmetic, Enclosure, Interval
 from icgd.errors import ProgramError
-from icgd.problems.activations import Activation
 from icgd.problems.data import FLOAT32_ROUNDING, Task
-from icgd.problems.functions import ScalarFunction, StepFunction
-from icgd.problems.mlp import MLP
+from icgd.problems.functions import ScalarFunction
 from icgd.problems.optimisers import AVERAGE, WEIGHTS, AbstractGradientStep
 from icgd.problems.problem import Problem
 from icgd.program.functions import RidgeSum
@@ -50,298 +49,13 @@ from icgd.program.instructions import IDENTITY, RATES, Instruction, MapSlots
 from icgd.program.layout import Role
 from icgd.program.meaning import scheduled
 from icgd.program.network_instructions import Recombine
-from icgd.program.program import AbstractProgram, Layer
+from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.shapes import History, Parameters, Predictions
 
-# -----------------------------------------------------------------------------
-# Near-kink events are where a ramp stood in for a step and gave neither of its levels.
-
-
-MOST_EVENTS = 20
-"""The most events that are listed one by one; all are counted."""
-
-
-@dataclass(frozen=True)
-class NearKink:
-    """Unit `unit` of `layer` had a preactivation inside the ramp, at this step and token."""
-
-    task: int
-    step: int
-    layer: int
-    token: int
-    unit: int
-    preactivation: float
-
-
-@dataclass(frozen=True)
-class NearKinks:
-    """How often a run came that close to a kink, and the first events."""
-
-    count: int
-    events: tuple[NearKink, ...]
-
-
-def near_kinks(
-    program: AbstractProgram, problem: Problem, task: Task, history: History
-) -> NearKinks:
-    """Look at every preactivation of every step for those strictly inside a ramp."""
-    count, oracle = 0, problem.oracle
-    events: list[NearKink] = []
-    if not program.has_kinks:
-        return NearKinks(0, ())
-    for step in range(history.shape[-2] - 1):
-        tokens = oracle.examples_of(step, task.n_examples)
-        preactivations = oracle.preactivations(task, history[..., step, :], step)
-        for layer, preactivation in enumerate(preactivations, start=1):
-            inside = _inside_ramps(program, problem.network, layer, preactivation)
-            count += len(inside)
-            events += [
-                _event(step + 1, layer, place, preactivation, tokens)
-                for place in inside[: MOST_EVENTS - len(events)].tolist()
-            ]
-    return NearKinks(count, tuple(events))
-
-
-def _inside_ramps(program: AbstractProgram, target: MLP, layer: int, z: Tensor) -> Tensor:
-    """The positions of the preactivations inside a ramp, one row each."""
-    derivative = target.layer_activation(layer).derivative
-    if not isinstance(derivative, StepFunction) or not derivative.knots:
-        return z.new_empty(0, z.dim()).long()
-    inside = z != z
-    for start, end in program.ramps(derivative.name):
-        inside = inside | ((start < z) & (z < end))
-    return inside.nonzero()
-
-
-def _event(
-    step: int, layer: int, place: list[int], preactivation: Tensor, tokens: Sequence[int]
-) -> NearKink:
-    task = place[0] if len(place) == 3 else 0
-    value = float(preactivation[tuple(place)])
-    return NearKink(task, step, layer, tokens[place[-2]], place[-1], value)
-
-
-# -----------------------------------------------------------------------------
-# Bound (c): the closed form of wu's Theorem 1 in its worst-case constants, repaired.
-#
-# With K the largest width, P = sqrt(K) and B_v = box P, which bounds rows and columns:
-#
-#     R_j  = B_v P B_{j-1},  B_0 = |x|,  B_j = max_{|t| <= R_j} |r| + eps_r,  B_r = max_{j<N} B_j
-#     B_r' = max |r'| + eps_r',   B_u = max |u| + eps_u
-#     E_r  = P sum_{l<N} (P L_r B_v)^l                         |p error|_2  <= E_r eps_r
-#     d_r' = eps_r' + L_r' B_v E_r eps_r,   d_u = eps_u + L_u E_r eps_r
-#     b    = B_r' B_v P,   B_s = max_{m<N} b^m B_r' B_u        |s|          <= B_s
-#     E_s  = max_{m<N} d_r' P B_v B_s sum_{l<m} b^l + b^m (B_u d_r' + B_r' d_u)
-#     step = step_size (N / 2) P (E_s P B_r + B_s E_r eps_r)
-#
-# Repairs to the printed chain: B_r^j lacks sqrt(K), because it bounds entries and not the norm;
-# r' is evaluated at v . p, not at its own bound; V^T s needs column norms; r' and u enter with
-# their approximations' bounds; the last line has sqrt(P) for P. The rounding that bound (a) finds
-# is added to this.
-#
-# Of a table of steps it is wu's Lemma 16, with the Lipschitz constant of the step. A token holds
-# d numbers, each in an interval of length B or less, and `levels` levels cover it. Then a step
-# that is looked up for n examples is off by at most
-#
-#     Lip (8 sqrt(d n) + sqrt(n)) B / (2 levels).
-#
-# Lip is taken over all d n numbers of the prompt, in the Euclidean norm, where a change of the
-# weight counts n times, once for every token that holds it. With the step g and its summands
-# f = r'(w x) u(r(w x), y) x,
-#
-#     Lip^2 = max [ n (step_size / 2n)^2 (f_x^2 + f_y^2) + (1 - step_size f_w / 2)^2 / n ],
-#
-# which intervals bound on a division of the domain into cells.
-
-
-CELLS = 32
-"""The cells of every axis: an even number, so that no cell holds a number and its negative."""
-
-ROUNDING_ROOM = 1 + 2.0**-40
-"""The room for the rounding of this computation itself."""
-
-
-@dataclass(frozen=True)
-class _Constants:
-    """The largest size, Lipschitz constant and fitting error of a function on an interval."""
-
-    size: float
-    lipschitz: float
-    error: float
-
-
-def closed_form(program: StackProgram, problem: Problem) -> float | None:
-    """The paper's bound on the error of one step in exact arithmetic; infinite beyond float64.
-
-    No paper gives a bound for a network with biases, shortcuts or layer norms, for examples with
-    rates, for a loss that couples outputs, for another update than plain descent, for a program
-    with look-ups or units of any activation, or for one that lacks a function of the paper's
-    backward pass. A table of steps has a bound of its own.
-    """
-    if not _is_of_paper(problem) or program.n_registers:
-        return None
-    if any(isinstance(fit, RidgeSum) for fit in program.functions):
-        return None
-    if program.step_table is None and not _has_backward_pass(program, problem):
-        return None
-    step = closed_form_step if program.step_table is None else table_step
-    try:
-        return step(program, problem)
-    except OverflowError:
-        return inf
-
-
-def _is_of_paper(problem: Problem) -> bool:
-    """Whether the papers' steps are these: plain ones on a chain of layers, output by output."""
-    target, is_plain = problem.network, problem.gradient_step.is_plain
-    is_coupled = problem.loss_function.slope_parts is None
-    is_chain = target.is_chain and not target.biases
-    return is_plain and is_chain and not is_coupled and problem.domain.rate is None
-
-
-def _has_backward_pass(program: StackProgram, problem: Problem) -> bool:
-    """Whether it evaluates every activation, its derivative, and the slope of the loss."""
-    target = problem.network
-    activations = [target.layer_activation(layer) for layer in range(1, target.depth + 1)]
-    needed = {part.function.name for part in problem.loss_function.slope_parts or ()}
-    needed |= {f.name for a in activations for f in (a.value, a.derivative)}
-    return needed <= {function.name for function in program.functions}
-
-
-def closed_form_step(program: StackProgram, problem: Problem) -> float:
-    """The paper's bound on the error of one step, in exact arithmetic."""
-    target, box = problem.network, problem.gradient_step.box
-    depth, widest = target.depth, max(target.widths)
-    norm = sqrt(widest)  # P
-    vector = box * norm  # B_v
-    activations = [target.layer_activation(layer) for layer in range(1, depth + 1)]
-    reach, output_bounds = _forward_reach(program, problem, activations)
-    values = [_constants(program, a.value, reach) for a in activations]
-    slopes = [_constants(program, a.derivative, reach) for a in activations]
-    value_error = max(value.error for value in values)
-    slope = max(s.size + s.error for s in slopes)  # B_r'
-    growth = norm * vector * max(value.lipschitz for value in values)
-    forward = norm * sum(growth**power for power in range(depth))  # E_r
-    slope_lipschitz = max(s.lipschitz for s in slopes)
-    carried = _times(slope_lipschitz, vector * forward * value_error)
-    slope_error = max(s.error for s in slopes) + carried
-    loss, loss_lipschitz, loss_fit = _loss_constants(program, problem, output_bounds[-1])
-    loss_error = loss_fit + loss_lipschitz * forward * value_error
-    ratio = slope * vector * norm  # b
-    delta = max(ratio**power for power in range(depth)) * slope * loss  # B_s
-    delta_error = max(
-        _times(slope_error, norm * vector * delta * sum(ratio**power for power in range(m)))
-        + ratio**m * (_times(slope_error, loss) + slope * loss_error)
-        for m in range(depth)
-    )
-    largest_input = max(output_bounds[:-1])  # B_r
-    total = delta_error * norm * largest_input + delta * forward * value_error
-    return problem.gradient_step.size_of(0) * depth / 2 * norm * total
-
-
-def _times(left: float, right: float) -> float:
-    """The product, with 0 * inf = 0: an infinite constant does no harm to an exact quantity."""
-    return 0.0 if left == 0.0 or right == 0.0 else left * right
-
-
-def _forward_reach(
-    program: StackProgram, problem: Problem, activations: list[Activation]
-) -> tuple[float, list[float]]:
-    """The largest argument of any activation, and bounds B_0 .. B_N, with the widest layer's K."""
-    outputs, reach = [problem.domain.x], 0.0
-    for activation in activations:
-        argument = problem.gradient_step.box * max(problem.network.widths) * outputs[-1]
-        constants = _constants(program, activation.value, argument)
-        outputs.append(constants.size + constants.error)
-        reach = max(reach, argument)
-    return reach, outputs
-
-
-def _constants(program: StackProgram, function: ScalarFunction, reach: float) -> _Constants:
-    end = torch.tensor(reach, dtype=torch.float64)
-    low, high = function.bounds(-end, end)
-    size, lipschitz = torch.maximum(-low, high), function.lipschitz(-end, end)
-    return _Constants(float(size), float(lipschitz), program.relu_sum(function.name).error)
-
-
-def _loss_constants(
-    program: StackProgram, problem: Problem, prediction: float
-) -> tuple[float, float, float]:
-    """The bound, Lipschitz constant in the prediction and fitting error of the loss's slope."""
-    size, lipschitz, error = 0.0, 0.0, 0.0
-    for part in problem.loss_function.slope_parts or ():
-        reach = abs(part.prediction) * prediction + abs(part.label) * problem.domain.y
-        constants = _constants(program, part.function, reach)
-        size += constants.size + constants.error
-        lipschitz += abs(part.prediction) * constants.lipschitz
-        error += constants.error
-    return size, lipschitz, error
-
-
-def table_step(program: StackProgram, problem: Problem) -> float:
-    """The paper's bound on the error of one step, in exact arithmetic."""
-    if program.step_table is None:
-        raise ProgramError("The program has no table of steps.")
-    n, levels = program.step_table.n_examples, len(program.relu_sum(IDENTITY).knots) // 2 + 1
-    longest = 2 * max(problem.domain.x, problem.domain.y, problem.gradient_step.box)
-    numbers = 3  # x, y and w
-    lipschitz = step_lipschitz(problem, n)
-    return lipschitz * (8 * sqrt(numbers * n) + sqrt(n)) * longest / (2 * levels)
-
-
-def step_lipschitz(problem: Problem, n_examples: int) -> float:
-    """The Lipschitz constant of a step of one weight, as a function of the whole prompt."""
-    x = _cells(problem.domain.x, -1, 1, 1)
-    y = _cells(problem.domain.y, -1, 1)
-    w = _cells(problem.gradient_step.box, -1)
-    activation = problem.network.layer_activation(1)
-    argument = w * x
-    prediction = _on(activation.value, argument)
-    first = _on(activation.derivative, argument)
-    second = _on(activation.derivative.derivative(), argument)
-    u, u_p, u_y = _loss_slope(problem, prediction, y)
-    curvature = second * u + first * first * u_p  # of the loss, as a function of w x
-    f_x = curvature * argument + first * u
-    f_y = first * u_y * x
-    f_w = curvature * (x * x)
-    share = problem.gradient_step.size_of(0) / (2 * n_examples)
-    data = n_examples * share**2 * (f_x.size**2 + f_y.size**2)
-    weight = (f_w.times(-n_examples * share) + _constant(1.0)).size ** 2 / n_examples
-    return ROUNDING_ROOM * sqrt(float(data.max()) + float(weight.max()))
-
-
-def _cells(bound: float, *shape: int) -> Interval:
-    """The intervals between neighbouring sample points of [-bound, bound]."""
-    edges = torch.linspace(-bound, bound, CELLS + 1, dtype=torch.float64)
-    return Interval(edges[:-1].view(shape), edges[1:].view(shape))
-
-
-def _constant(value: float) -> Interval:
-    return Interval.point(torch.tensor(value, dtype=torch.float64))
-
-
-def _on(function: ScalarFunction, argument: Interval) -> Interval:
-    return Interval(*function.bounds(argument.low, argument.high))
-
-
-def _loss_slope(
-    problem: Problem, prediction: Interval, label: Interval
-) -> tuple[Interval, Interval, Interval]:
-    """The slope of the loss, and its derivatives with respect to prediction and label."""
-    slope = by_prediction = by_label = _constant(0.0)
-    for part in problem.loss_function.slope_parts or ():
-        argument = prediction.times(part.prediction) + label.times(part.label)
-        steepness = _on(part.function.derivative(), argument)
-        slope = slope + _on(part.function, argument)
-        by_prediction = by_prediction + steepness.times(part.prediction)
-        by_label = by_label + steepness.times(part.label)
-    return slope, by_prediction, by_label
-
-
 NUMBERS_AT_ONCE = 2**15
-"""The numbers in the largest slot over the steps that are bounded together: enough that the time
-goes into numbers, not into calls, and so few that the memory stays in the cache, and flat."""
+"""The size of the largest slot over the steps that are bounded together: large enough that the time
+goes into numbers, not into calls, and small enough to stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -352,31 +66,45 @@ class StackBounds(AbstractBounds):
 
     def domain(self) -> DomainBound:
         """One token stands for all, since a mean over examples is no larger than the largest."""
-        update = self.problem.gradient_step
+        update, n_steps = self.problem.gradient_step, self.program.n_steps
         if update.has_root:  # what it divides by has no bound that says anything
             return DomainBound(inf, inf)
         if update.state:
-            reach = update.box * (1 + FLOAT32_ROUNDING)
-            return self._state_bound.domain(reach)
+            return self._state_bound.domain(update.box * (1 + FLOAT32_ROUNDING))
         data, n_weights = self._any_token, self._n_weights
 
+        @cache
         def after_block(reach: float, error: float, drift: float) -> Weights:
             everywhere = Interval.symmetric(reach, n_weights)
             off, apart = (torch.full_like(everywhere.low, size) for size in (error, drift))
             weights = Enclosure.around(everywhere, off, everywhere)
-            found = self._slots_after(data, weights, apart, self._ends.numbers)
-            return _worst([self._weights(slots, apart) for slots in found])
+            slots_after = self._slots_after(data, weights, apart, self._ends.numbers)
+            found = [self._weights(slots, apart) for slots in slots_after]
+            return Weights(
+                error=torch.stack([after.error for after in found]).amax(0),
+                drift=torch.stack([after.drift for after in found]).amax(0),
+                size=max(after.size for after in found),
+            )
 
-        n_steps = self.program.n_steps
-        return domain_bound(after_block, update.box, n_steps, least_kept(update, n_steps))
+        kept = least_kept(update, n_steps)
+        reach, drift = _reach_and_drift(after_block, update.box, n_steps, kept)
+        if reach == inf:
+            return DomainBound(inf, inf)
+
+        def error_after(error: float) -> float:
+            return float(after_block(reach, error, drift).error.max())
+
+        widest = update.box + reach
+        trajectory = after_steps(error_after, n_steps, update.box, widest, kept)
+        last_drift = float(after_block(reach, 0.0, drift).drift.max())
+        return DomainBound(min(error_after(0.0), widest), trajectory, reach, max(last_drift, drift))
 
     @property
     def _state_bound(self) -> StateBound:
         """Bounds of an update that remembers, which are carried from step to step."""
-        data, update = self._any_token, self.problem.gradient_step
+        data, update, n_steps = self._any_token, self.problem.gradient_step, self.program.n_steps
         names = (WEIGHTS, *update.remembered)
         n_weights = self._n_weights // len(names)
-        is_state = torch.tensor([name in update.state for name in names])
 
         def after_step(before: Trained, step: int) -> Trained:
             everywhere = Interval(-before.sizes, before.sizes)
@@ -387,7 +115,7 @@ class StackBounds(AbstractBounds):
             after = self._weights(slots, before.drift)
             return Trained(torch.cat(sizes, dim=-1), after.error, after.drift)
 
-        n_steps = self.program.n_steps
+        is_state = torch.tensor([name in update.state for name in names])
         shares = [least_kept(update, n_steps, name) for name in names]
         kept = torch.tensor(shares, dtype=torch.float64)
         is_state, kept = (part.repeat_interleave(n_weights) for part in (is_state, kept))
@@ -420,10 +148,9 @@ class StackBounds(AbstractBounds):
         box = Interval.symmetric(bound, self._n_weights)
         own = Interval.symmetric(proved.reach, self._n_weights)
         off, apart = (torch.full_like(box.low, size) for size in (proved.trajectory, proved.drift))
-        weights = Enclosure.around(box, off, own)
         data = self._any_token
         data["y"] = Interval.point(torch.zeros_like(data["y"].low))
-        return float(self._predicted(data, weights, apart).max())
+        return float(self._predicted(data, Enclosure.around(box, off, own), apart).max())
 
     def _predicted(self, data: Data, weights: Enclosure, drift: Parameters) -> Tensor:
         """The error of predictions by these weights, whose copies may lie `drift` apart."""
@@ -432,21 +159,31 @@ class StackBounds(AbstractBounds):
         return after["y"].value.error.nan_to_num(nan=inf, posinf=inf)
 
     def steps(self, task: Task, history: History) -> Tensor:
-        """The steps are independent of each other, so they are bounded many at a time.
+        """Bound many steps at a time where they are independent of each other.
 
-        Only where the weights have copies, which drift apart, does a step depend on earlier ones.
+        Where the weights have copies, which drift apart, a step depends on earlier ones; with a
+        schedule or with batches, steps differ.
         """
-        before = history[..., :-1, :].double()
-        if self._have_copies or self._differ:
-            return one_by_one(self._with_drift(task, history), history)
-        parts = before.split(self._steps_at_once(task), dim=-2) if before.numel() else ()
-        errors = [self._of_all_steps(task, part) for part in parts]
-        return torch.cat([before[..., :0, 0], *errors], dim=-1)
-
-    @property
-    def _differ(self) -> bool:
-        """Whether steps differ from each other, in their layers or in their examples."""
-        return bool(self.program.schedule) or self.program.batch_size is not None
+        program, before = self.program, history[..., :-1, :].double()
+        have_copies = Enclosures(program, self.how).have_copies
+        if have_copies or program.schedule or program.batch_size is not None:
+            found = self._after_steps(task, history)
+            return one_by_one((weights.error.amax(-1) for weights in found), history)
+        if not before.numel():
+            return before[..., :0, 0]
+        # Weights are stored once a step, other slots for every token.
+        widest = max(slot.width for slot in program.layout.slots if slot.role is not Role.PARAMETER)
+        n_numbers = max(task.n_examples * widest, task.initial.shape[-1]) * prod(task.batch)
+        data = {
+            name: column.mapped(lambda part: part.unsqueeze(-3))
+            for name, column in self._data(task, 0).items()
+        }
+        errors = []
+        for start in before.split(max(1, NUMBERS_AT_ONCE // n_numbers), dim=-2):
+            weights = Enclosure.common(Interval.point(start))
+            after = self.after_block(data, weights, torch.zeros_like(start))
+            errors.append(after.error.amax(-1))
+        return torch.cat(errors, dim=-1)
 
     def _data(self, task: Task, step: int) -> Data:
         """The inputs, labels and rates of a step."""
@@ -456,47 +193,14 @@ class StackBounds(AbstractBounds):
             data[RATES] = used.rates.expand_as(used.y)
         return {name: Interval.point(column.double()) for name, column in data.items()}
 
-    def _steps_at_once(self, task: Task) -> int:
-        """How many steps are bounded together; weights are kept once, other slots a token."""
-        slots = [slot for slot in self.program.layout.slots if slot.role is not Role.PARAMETER]
-        numbers = max(task.n_examples * max(slot.width for slot in slots), task.initial.shape[-1])
-        return max(1, NUMBERS_AT_ONCE // (numbers * prod(task.batch)))
-
-    def _of_all_steps(self, task: Task, before: History) -> Tensor:
-        """What one step adds to the error of any weight, from each of these weights."""
-        data = {
-            name: column.mapped(lambda part: part.unsqueeze(-3))
-            for name, column in self._data(task, 0).items()
-        }
-        return self._after_step(data, before, torch.zeros_like(before)).error.amax(-1)
-
-    def _with_drift(self, task: Task, history: History) -> Iterator[Tensor]:
-        """What each step adds, if the steps before it moved the weights' copies apart."""
-        for weights in self._after_steps(task, history):
-            yield weights.error.amax(-1)
-
     def _after_steps(self, task: Task, history: History) -> Iterator[Weights]:
         """What each step leaves, from the run's own weights and the drift of their copies."""
         drift = torch.zeros_like(task.initial).double()
         for step, parameters in enumerate(history[..., :-1, :].double().unbind(-2)):
-            weights = self._after_step(self._data(task, step), parameters, drift, step)
+            start = Enclosure.common(Interval.point(parameters))
+            weights = self.after_block(self._data(task, step), start, drift, step)
             yield weights
             drift = weights.drift
-
-    def _drift(self, task: Task, history: History) -> Parameters:
-        """How far the copies of each weight may lie apart after the last step."""
-        drift = torch.zeros_like(history[..., 0, :]).double()
-        if self._have_copies:
-            for weights in self._after_steps(task, history):
-                drift = weights.drift
-        return drift
-
-    def _after_step(
-        self, data: Data, start: Parameters, drift: Parameters, step: int = 0
-    ) -> Weights:
-        """The weights after a block, if those before it are known exactly."""
-        weights = Enclosure.common(Interval.point(start))
-        return self.after_block(data, weights, drift, step)
 
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
@@ -522,14 +226,19 @@ class StackBounds(AbstractBounds):
     def predictions(
         self, task: Task, history: History, real: History, error: Tensor
     ) -> Predictions:
-        near = near_weights(real[..., -1, :], error)
+        exact = real[..., -1, :].double()
         if self.program.step_table is not None:
-            exact = self.problem.oracle.predict(task, near.exact.low)
-            return of_table(self.program, self.how, exact)
+            return of_table(self.program, self.how, self.problem.oracle.predict(task, exact))
+        off = error.double().expand_as(exact).contiguous()
+        near = Enclosure.around(Interval.point(exact), off)
+        drift = torch.zeros_like(history[..., 0, :]).double()
+        if Enclosures(self.program, self.how).have_copies:
+            for weights in self._after_steps(task, history):
+                drift = weights.drift
         queries = task.queries.double()
         labels = torch.zeros_like(queries[..., :1].expand(*queries.shape[:-1], task.y.shape[-1]))
         data = {"x": Interval.point(queries), "y": Interval.point(labels)}
-        return self._predicted(data, near, self._drift(task, history)).expand_as(labels)
+        return self._predicted(data, near, drift).expand_as(labels)
 
     @property
     def widest(self) -> float:
@@ -554,10 +263,6 @@ class StackBounds(AbstractBounds):
         exact = tuple(function.without_error() for function in self.program.functions)
         rounded = replace(self, program=replace(self.program, functions=exact, n_steps=0))
         return in_exact_arithmetic + rounded.domain().step
-
-    @property
-    def _have_copies(self) -> bool:
-        return Enclosures(self.program, self.how).have_copies
 
     def after_block(
         self, data: Data, weights: Enclosure, drift: Parameters, step: int = 0
@@ -593,17 +298,28 @@ class StackBounds(AbstractBounds):
         )
 
 
+@dataclass(frozen=True)
+class Weights:
+    """After a block: bounds on every weight's error and on how far its copies in the registers lie
+    from it, and the size of the transformer's largest weight.
+    """
+
+    error: Parameters
+    drift: Parameters
+    size: float
+
+
 End = tuple[Layer, ...]
 
 FEW = 8
-"""So many different ends of steps are looked at one by one."""
+"""Up to this many different ends of steps are bounded one by one."""
 
 
 @dataclass(frozen=True)
 class Ends:
     """The ends of all steps of a schedule, and more that stand for many of them.
 
-    Of a few different ends each is looked at. Of many, every coefficient is taken to lie anywhere
+    A few different ends are bounded one by one. Of many, every coefficient is taken to lie anywhere
     between its smallest and its largest value, so that one enclosure holds for all of them. It is a
     little wider than the widest of theirs. Those with these `numbers` stand for all steps.
     """
@@ -629,48 +345,23 @@ class Ends:
 
 
 def _outline(end: End) -> End:
-    """An end without the coefficients of its sums, in which alone steps differ."""
+    """Zero the coefficients of an end's sums, the only place where steps differ."""
 
     def outline(part: Instruction) -> Instruction:
         if not isinstance(part, Recombine):
             return part
-        values = [
-            replace(each.value, coefficients=(0.0,) * len(each.value.slots))
+        assignments = (
+            replace(each, value=replace(each.value, coefficients=(0.0,) * len(each.value.slots)))
             for each in part.assignments
-        ]
-        pairs = zip(part.assignments, values, strict=True)
-        return replace(part, assignments=tuple(replace(each, value=value) for each, value in pairs))
+        )
+        return replace(part, assignments=tuple(assignments))
 
     return tuple(
         replace(layer, instructions=tuple(map(outline, layer.instructions))) for layer in end
     )
 
 
-@dataclass(frozen=True)
-class Weights:
-    """After a block: bounds on every weight's error and on how far its copies in the registers lie
-    from it, and the size of the transformer's largest weight.
-    """
-
-    error: Parameters
-    drift: Parameters
-    size: float
-
-
-def _worst(found: Sequence[Weights]) -> Weights:
-    """What holds for all of several blocks."""
-    first, *others = found
-    for other in others:
-        first = Weights(
-            error=torch.maximum(first.error, other.error),
-            drift=torch.maximum(first.drift, other.drift),
-            size=max(first.size, other.size),
-        )
-    return first
-
-
-AfterBlock = Callable[[float, float, float], Weights]
-"""The weights after a block, from their reach, error and drift before it."""
+# How weights, their copies and their errors grow over many steps.
 
 
 def least_kept(update: AbstractGradientStep, n_steps: int, name: str = WEIGHTS) -> float:
@@ -688,23 +379,11 @@ def least_kept(update: AbstractGradientStep, n_steps: int, name: str = WEIGHTS) 
     return least * (1 - 2.0**-40) if least < 1.0 else 1.0  # the program's share is rounded
 
 
-def domain_bound(after_block: AfterBlock, box: float, n_steps: int, kept: float) -> DomainBound:
-    """The bounds of one block and of `n_steps` blocks, from the weights after any block.
+AfterBlock = Callable[[float, float, float], Weights]
+"""The weights after a block, from their reach, error and drift before it."""
 
-    A step keeps at least a share of `kept` of every weight.
-    """
-    after_block = cache(after_block)
-    reach, drift = _reach_and_drift(after_block, box, n_steps, kept)
-    if reach == inf:
-        return DomainBound(inf, inf)
-
-    def error_after(error: float) -> float:
-        return float(after_block(reach, error, drift).error.max())
-
-    widest = box + reach
-    trajectory = after_steps(error_after, n_steps, box, widest, kept)
-    after = float(after_block(reach, 0.0, drift).drift.max())
-    return DomainBound(min(error_after(0.0), widest), trajectory, reach, max(after, drift))
+GUESSES = 16
+"""How often what a step adds to a drift is guessed, each time from what it adds after that."""
 
 
 def _reach_and_drift(
@@ -737,11 +416,13 @@ def _largest_drift(after_block: AfterBlock, reach: float, n_steps: int, kept: fl
     def drift_after(drift: float) -> float:
         return float(after_block(reach, 0.0, drift).drift.max())
 
-    added, most = drift_after(0.0), 2 * reach
+    added, most, n_before = drift_after(0.0), 2 * reach, max(n_steps - 1, 0)
     if kept < 1.0 and n_steps <= STEPS_ONE_BY_ONE:
         return min(after_steps(drift_after, n_steps - 1, reach, most), most)
+    # At least 1 + kept + kept^2 + ... + kept^(n_before - 1).
+    n_added = min(float(n_before), 1 / (1 - kept) if kept < 1.0 else inf)
     for _ in range(GUESSES):
-        drift = min(added * n_added(max(n_steps - 1, 0), kept), most)
+        drift = min(added * n_added, most)
         found = drift_after(drift) - kept * drift
         if found <= added or drift == most:
             return drift
@@ -749,24 +430,12 @@ def _largest_drift(after_block: AfterBlock, reach: float, n_steps: int, kept: fl
     return most
 
 
-GUESSES = 16
-"""How often it is guessed what a step adds to a drift, each time from what it adds after that."""
-
-
-def n_added(n_steps: int, kept: float) -> float:
-    """How often what a step adds is in the sum after `n_steps`, of which each keeps a share.
-
-    That is 1 + kept + kept^2 + ... + kept^(n_steps - 1), which this is not below.
-    """
-    return min(float(n_steps), 1 / (1 - kept) if kept < 1.0 else inf)
-
-
 STEPS_ONE_BY_ONE = 100
-"""The last steps of a trajectory, or all of a short one, are followed singly: it is tighter."""
+"""The last steps of a trajectory, or all of a short one, are followed one by one: it is tighter."""
 
 
 MOST_ROUNDS = 1000
-"""The most propagations for one trajectory; one that needs more is bounded by the box alone."""
+"""Limit on propagations for one trajectory; beyond it only the box is used."""
 
 
 def after_steps(
@@ -802,10 +471,10 @@ def after_steps(
 
 
 MOST_STEPS = 100
-"""The steps that are followed one by one; of later ones no more is known than their sizes."""
+"""Steps followed one by one; of later ones only the sizes are known."""
 
 SLACK = 1 + 2.0**-10
-"""How much more than the guess is allowed, so that rounding does not spoil it."""
+"""Slack on a guess, so that rounding does not spoil it."""
 
 
 @dataclass(frozen=True)
@@ -822,19 +491,16 @@ class Trained:
         return cls(sizes, torch.zeros_like(sizes), drift)
 
 
-AfterStep = Callable[[Trained, int], Trained]
-"""What is trained after a step of this number, from what is trained before it."""
-
-
 @dataclass(frozen=True)
 class StateBound:
     """The bounds of a run whose `ends` are steps that differ: the last of each kind.
 
+    `after_step` turns what is trained before a step of some number into what is trained after it.
     `is_state` tells which numbers are remembered. All others are clipped to a box. `kept` is the
     least share of every number that a step keeps.
     """
 
-    after_step: AfterStep
+    after_step: Callable[[Trained, int], Trained]
     is_state: Tensor
     kept: Tensor
     ends: Sequence[int]
@@ -845,37 +511,32 @@ class StateBound:
         weights = torch.full(self.is_state.shape, reach, dtype=torch.float64)
         sizes = weights.masked_fill(self.is_state, 0.0)
         before = Trained.exactly(sizes, torch.zeros_like(sizes))
-        last, worst = before, 0.0
+        last, trajectory = before, 0.0
         for step in range(min(self.n_steps, MOST_STEPS)):
             last, before = before, self._after(before, step)
-            worst = max(worst, float(before.error.nan_to_num(nan=inf, posinf=inf).max()))
+            error = float(before.error.nan_to_num(nan=inf, posinf=inf).max())
+            trajectory = max(trajectory, error)
         if self.n_steps > MOST_STEPS:
             last = self._later(last, before)
-            worst = 2 * float(last.sizes.max())  # nothing else is known
-        return self._bound(last, worst)
-
-    def _after(self, before: Trained, step: int) -> Trained:
-        """What is trained after a step; sizes and drifts never fall."""
-        after = self.after_step(before, step)
-        sizes, drift = before.sizes, before.drift
-        return Trained(
-            torch.maximum(sizes, after.sizes), after.error, torch.maximum(drift, after.drift)
-        )
-
-    def _bound(self, before: Trained, trajectory: float) -> DomainBound:
-        """The bound of any step, of which the last one starts from the largest numbers."""
-        exact = Trained.exactly(before.sizes, before.drift)
+            trajectory = 2 * float(last.sizes.max())  # nothing else is known
+        # The last step starts from the largest numbers, so its bound is that of any step.
+        exact = Trained.exactly(last.sizes, last.drift)
         steps = [self.after_step(exact, end) for end in self.ends]
         if not all(bool(part.isfinite().all()) for after in steps for part in vars(after).values()):
             return DomainBound(inf, inf)
-        weights = ~self.is_state
         drift = max(float(after.drift.max()) for after in steps)
         return DomainBound(
             step=max(float(after.error.max()) for after in steps),
             trajectory=trajectory,
-            reach=max(float(after.sizes[..., weights].max()) for after in steps),
-            drift=max(drift, float(before.drift.max())),
+            reach=max(float(after.sizes[..., ~self.is_state].max()) for after in steps),
+            drift=max(drift, float(last.drift.max())),
         )
+
+    def _after(self, before: Trained, step: int) -> Trained:
+        """What is trained after a step; sizes and drifts never fall."""
+        after = self.after_step(before, step)
+        sizes = torch.maximum(before.sizes, after.sizes)
+        return Trained(sizes, after.error, torch.maximum(before.drift, after.drift))
 
     def _later(self, before: Trained, after: Trained) -> Trained:
         """Sizes that no later step leaves, and the drift before the last one; or infinity.
@@ -884,7 +545,14 @@ class StateBound:
         which is then checked, and once more with what a step was found to add. What a step adds
         is counted from the drift that is known, of which a part is lost again in every step.
         """
-        sizes, added = self._limit(before, after), after.drift - before.drift
+        # The sum of the geometric series that the last growth and the next one begin. Weights are
+        # clipped, and grow by rounding alone.
+        following = self._after(after, self.ends[-1]).sizes
+        first, second = after.sizes - before.sizes, following - after.sizes
+        ratio = torch.where(first > 0, second / first, 0.0)
+        sum_of_all = SLACK * (after.sizes + second / (1 - ratio).clamp(min=0.0))
+        sizes = torch.where(self.is_state, sum_of_all, (1 + 2.0**-40) * following)
+        added = after.drift - before.drift
         ends = [end for end in self.ends if end >= MOST_STEPS] or self.ends
         times = (1 / (1 - self.kept)).clamp(max=self.n_steps - MOST_STEPS)
         for _ in range(GUESSES):
@@ -899,17 +567,6 @@ class StateBound:
                 return exact
             added = torch.maximum(added, SLACK * most)
         return Trained.exactly(torch.full_like(sizes, inf), after.drift)
-
-    def _limit(self, before: Trained, after: Trained) -> Parameters:
-        """The sum of the geometric series that the last growth and the next one begin.
-
-        Weights are clipped, and grow by rounding alone.
-        """
-        following = self._after(after, self.ends[-1]).sizes
-        first, second = after.sizes - before.sizes, following - after.sizes
-        ratio = torch.where(first > 0, second / first, 0.0)
-        sum_of_all = SLACK * (after.sizes + second / (1 - ratio).clamp(min=0.0))
-        return torch.where(self.is_state, sum_of_all, (1 + 2.0**-40) * following)
 
 
 def of_table(program: StackProgram, how: Arithmetic, real: Predictions) -> Predictions:
@@ -927,19 +584,183 @@ def of_table(program: StackProgram, how: Arithmetic, real: Predictions) -> Predi
     return torch.maximum(real - min(answers), max(answers) - real) + rounding
 
 
-def near_weights(weights: Parameters, error: Tensor) -> Enclosure:
-    """The weights of real training, and those of a run that are off by at most `error`."""
-    exact = weights.double()
-    return Enclosure.around(Interval.point(exact), error.double().expand_as(exact).contiguous())
+# Bound (c): the closed form of wu's Theorem 1 in its worst-case constants, repaired.
+#
+# With K the largest width, P = sqrt(K) and B_v = box P, which bounds rows and columns:
+#
+#     R_j  = B_v P B_{j-1},  B_0 = |x|,  B_j = max_{|t| <= R_j} |r| + eps_r,  B_r = max_{j<N} B_j
+#     B_r' = max |r'| + eps_r',   B_u = max |u| + eps_u
+#     E_r  = P sum_{l<N} (P L_r B_v)^l                         |p error|_2  <= E_r eps_r
+#     d_r' = eps_r' + L_r' B_v E_r eps_r,   d_u = eps_u + L_u E_r eps_r
+#     b    = B_r' B_v P,   B_s = max_{m<N} b^m B_r' B_u        |s|          <= B_s
+#     E_s  = max_{m<N} d_r' P B_v B_s sum_{l<m} b^l + b^m (B_u d_r' + B_r' d_u)
+#     step = step_size (N / 2) P (E_s P B_r + B_s E_r eps_r)
+#
+# Repairs to the printed chain: B_r^j lacks sqrt(K), because it bounds entries and not the norm;
+# r' is evaluated at v . p, not at its own bound; V^T s needs column norms; r' and u enter with
+# their approximations' bounds; the last line has sqrt(P) for P. The rounding that bound (a) finds
+# is added to this.
+#
+# Of a table of steps it is wu's Lemma 16, with the Lipschitz constant of the step. A token holds
+# d numbers, each in an interval of length B or less, and `levels` levels cover it. Then a step
+# that is looked up for n examples is off by at most
+#
+#     Lip (8 sqrt(d n) + sqrt(n)) B / (2 levels).
+#
+# Lip is taken over all d n numbers of the prompt, in the Euclidean norm, where a change of the
+# weight counts n times, once for every token that holds it. With the step g and its summands
+# f = r'(w x) u(r(w x), y) x,
+#
+#     Lip^2 = max [ n (step_size / 2n)^2 (f_x^2 + f_y^2) + (1 - step_size f_w / 2)^2 / n ],
+#
+# which intervals bound on a division of the domain into cells.
 
 
-def at_end(bounds: Tensor) -> Tensor:
-    """The bound after the last step, 0 if there is none, for every weight of a task."""
-    return bounds[..., -1:] if bounds.shape[-1] else torch.zeros_like(bounds.sum(-1, keepdim=True))
+class _Constants(NamedTuple):
+    """The largest size, Lipschitz constant and fitting error of a function on an interval."""
+
+    size: float
+    lipschitz: float
+    error: float
 
 
-def prediction_errors(
-    problem: Problem, task: Task, predictions: Predictions, real: History
-) -> Predictions:
-    """How far a run's predictions are from those of real training."""
-    return (predictions.double() - problem.oracle.predict(task, real[..., -1, :])).abs()
+def closed_form(program: StackProgram, problem: Problem) -> float | None:
+    """The paper's bound on the error of one step in exact arithmetic; infinite beyond float64.
+
+    No paper gives a bound for a network with biases, shortcuts or layer norms, for examples with
+    rates, for a loss that couples outputs, for another update than plain descent, for a program
+    with look-ups or units of any activation, or for one that lacks a function of the paper's
+    backward pass. A table of steps has a bound of its own.
+    """
+    target, slope_parts = problem.network, problem.loss_function.slope_parts
+    if not problem.gradient_step.is_plain or not target.is_chain or target.biases:
+        return None
+    if slope_parts is None or problem.domain.rate is not None:
+        return None
+    if program.n_registers or any(isinstance(fit, RidgeSum) for fit in program.functions):
+        return None
+    step = table_step
+    if program.step_table is None:
+        activations = [target.layer_activation(layer) for layer in range(1, target.depth + 1)]
+        needed = {part.function.name for part in slope_parts}
+        needed |= {f.name for a in activations for f in (a.value, a.derivative)}
+        if not needed <= {function.name for function in program.functions}:
+            return None
+        step = closed_form_step
+    try:
+        return step(program, problem)
+    except OverflowError:
+        return inf
+
+
+def closed_form_step(program: StackProgram, problem: Problem) -> float:
+    """The paper's bound on the error of one step, in exact arithmetic."""
+    target, box = problem.network, problem.gradient_step.box
+    depth, widest = target.depth, max(target.widths)
+    norm = sqrt(widest)  # P
+    vector = box * norm  # B_v
+    activations = [target.layer_activation(layer) for layer in range(1, depth + 1)]
+    outputs, reach = [problem.domain.x], 0.0  # B_0 .. B_N, and the largest R_j
+    for activation in activations:
+        argument = box * widest * outputs[-1]
+        value = _constants(program, activation.value, argument)
+        outputs.append(value.size + value.error)
+        reach = max(reach, argument)
+    values = [_constants(program, a.value, reach) for a in activations]
+    slopes = [_constants(program, a.derivative, reach) for a in activations]
+    value_error = max(value.error for value in values)
+    slope = max(s.size + s.error for s in slopes)  # B_r'
+    growth = norm * vector * max(value.lipschitz for value in values)
+    forward = norm * sum(growth**power for power in range(depth))  # E_r
+    slope_lipschitz = max(s.lipschitz for s in slopes)
+    carried = _times(slope_lipschitz, vector * forward * value_error)
+    slope_error = max(s.error for s in slopes) + carried
+    loss, loss_lipschitz, loss_fit = 0.0, 0.0, 0.0  # B_u, L_u, eps_u
+    for part in problem.loss_function.slope_parts or ():
+        argument = abs(part.prediction) * outputs[-1] + abs(part.label) * problem.domain.y
+        constants = _constants(program, part.function, argument)
+        loss += constants.size + constants.error
+        loss_lipschitz += abs(part.prediction) * constants.lipschitz
+        loss_fit += constants.error
+    loss_error = loss_fit + loss_lipschitz * forward * value_error
+    ratio = slope * vector * norm  # b
+    delta = max(ratio**power for power in range(depth)) * slope * loss  # B_s
+    delta_error = max(
+        _times(slope_error, norm * vector * delta * sum(ratio**power for power in range(m)))
+        + ratio**m * (_times(slope_error, loss) + slope * loss_error)
+        for m in range(depth)
+    )
+    largest_input = max(outputs[:-1])  # B_r
+    total = delta_error * norm * largest_input + delta * forward * value_error
+    return problem.gradient_step.size_of(0) * depth / 2 * norm * total
+
+
+def _times(left: float, right: float) -> float:
+    """The product, with 0 * inf = 0: an infinite constant does no harm to an exact quantity."""
+    return 0.0 if left == 0.0 or right == 0.0 else left * right
+
+
+def _constants(program: StackProgram, function: ScalarFunction, reach: float) -> _Constants:
+    end = torch.tensor(reach, dtype=torch.float64)
+    low, high = function.bounds(-end, end)
+    size, lipschitz = torch.maximum(-low, high), function.lipschitz(-end, end)
+    return _Constants(float(size), float(lipschitz), program.relu_sum(function.name).error)
+
+
+CELLS = 32
+"""The cells of every axis: an even number, so that no cell holds a number and its negative."""
+
+ROUNDING_ROOM = 1 + 2.0**-40
+"""The room for the rounding of this computation itself."""
+
+
+def table_step(program: StackProgram, problem: Problem) -> float:
+    """The paper's bound on the error of one step, in exact arithmetic."""
+    if program.step_table is None:
+        raise ProgramError("The program has no table of steps.")
+    n, levels = program.step_table.n_examples, len(program.relu_sum(IDENTITY).knots) // 2 + 1
+    longest = 2 * max(problem.domain.x, problem.domain.y, problem.gradient_step.box)
+    numbers = 3  # x, y and w
+    lipschitz = step_lipschitz(problem, n)
+    return lipschitz * (8 * sqrt(numbers * n) + sqrt(n)) * longest / (2 * levels)
+
+
+def step_lipschitz(problem: Problem, n_examples: int) -> float:
+    """The Lipschitz constant of a step of one weight, as a function of the whole prompt."""
+    x = _cells(problem.domain.x, -1, 1, 1)
+    y = _cells(problem.domain.y, -1, 1)
+    w = _cells(problem.gradient_step.box, -1)
+    activation = problem.network.layer_activation(1)
+    argument = w * x
+    prediction = _on(activation.value, argument)
+    first = _on(activation.derivative, argument)
+    second = _on(activation.derivative.derivative(), argument)
+    u = u_p = u_y = _constant(0.0)  # the slope of the loss, and its derivatives
+    for part in problem.loss_function.slope_parts or ():
+        of_loss = prediction.times(part.prediction) + y.times(part.label)
+        steepness = _on(part.function.derivative(), of_loss)
+        u = u + _on(part.function, of_loss)
+        u_p = u_p + steepness.times(part.prediction)
+        u_y = u_y + steepness.times(part.label)
+    curvature = second * u + first * first * u_p  # of the loss, as a function of w x
+    f_x = curvature * argument + first * u
+    f_y = first * u_y * x
+    f_w = curvature * (x * x)
+    share = problem.gradient_step.size_of(0) / (2 * n_examples)
+    data = n_examples * share**2 * (f_x.size**2 + f_y.size**2)
+    weight = (f_w.times(-n_examples * share) + _constant(1.0)).size ** 2 / n_examples
+    return ROUNDING_ROOM * sqrt(float(data.max()) + float(weight.max()))
+
+
+def _cells(bound: float, *shape: int) -> Interval:
+    """The intervals between neighbouring sample points of [-bound, bound]."""
+    edges = torch.linspace(-bound, bound, CELLS + 1, dtype=torch.float64)
+    return Interval(edges[:-1].view(shape), edges[1:].view(shape))
+
+
+def _constant(value: float) -> Interval:
+    return Interval.point(torch.tensor(value, dtype=torch.float64))
+
+
+def _on(function: ScalarFunction, argument: Interval) -> Interval:
+    return Interval(*function.bounds(argument.low, argument.high))

@@ -1,4 +1,8 @@
-"""Measured errors are distances from real training."""
+"""Measured errors beside their bounds: what a certificate promises, and what a report found.
+
+Errors are distances from real training. Near-kink events are where a ramp stood in for a step and
+gave neither of its levels.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,52 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from math import inf, nan
+from math import inf, nan, prod
 
 import torch
 from torch import Tensor
 
 from icgd import pictures
+from icgd.certificates.abstract_bounds import INTERVALS, AbstractBounds
 from icgd.certificates.balls import Trajectory
-from icgd.certificates.network import NearKinks, at_end
+from icgd.certificates.chain import ChainBounds
+from icgd.certificates.enclosures import Arithmetic
+from icgd.certificates.functional import FunctionBounds
+from icgd.certificates.linear import LinearBounds
+from icgd.certificates.network import StackBounds
 from icgd.errors import OverflowedRunError
 from icgd.facts import number, shown
+from icgd.memory import require_memory
 from icgd.problems.data import Task
+from icgd.problems.functions import StepFunction
+from icgd.problems.oracles.function import FunctionOracle
+from icgd.problems.oracles.linear import LinearOracle
 from icgd.problems.problem import Problem
-from icgd.shapes import History
+from icgd.program.chain import ChainProgram
+from icgd.program.program import AbstractProgram
+from icgd.shapes import History, Predictions
+
+
+def bounds_of(problem: Problem, program: AbstractProgram, how: Arithmetic) -> AbstractBounds:
+    """Pick the bounds of a program that trains `problem`, computed as `how` says.
+
+    Raises `SizeError` if the intervals of all weights do not fit into memory.
+    """
+    n_weights = sum(map(prod, program.weight_shapes))
+    remedy = "Take a narrower network, or run without bounds."
+    require_memory(f"Bounding {n_weights:,} weights", INTERVALS * 8 * n_weights, remedy)
+    kind: type[AbstractBounds] = StackBounds
+    if isinstance(program, ChainProgram):
+        kind = ChainBounds
+    elif isinstance(problem.oracle, FunctionOracle):
+        kind = FunctionBounds
+    elif isinstance(problem.oracle, LinearOracle):
+        kind = LinearBounds
+    return kind(problem, program, how)
 
 
 def real_training(problem: Problem, task: Task, n_steps: int) -> History:
-    """The weights of real training, in float64; `OverflowedRunError` if they leave its range."""
+    """Train in float64; raise `OverflowedRunError` if the weights leave its range."""
     return _in_range(problem.oracle.train(task, n_steps))
 
 
@@ -36,28 +69,86 @@ def _in_range(real: History) -> History:
 
 
 def stepwise_errors(problem: Problem, task: Task, history: History) -> Tensor:
-    """For each step, the largest |w_l - step(w_{l-1})|, from the run's own weights."""
+    """Return the largest |w_l - step(w_{l-1})| of each step, from the run's own weights."""
     after = _in_range(problem.oracle.stepped(task, history))
     return (history[..., 1:, :].double() - after).abs().amax(-1)
 
 
 def trajectory_errors(history: History, real: History) -> Tensor:
-    """For each step, the largest distance of a weight from the exact run."""
+    """Return the largest distance of a weight from the exact run after each step."""
     return (history.double() - real).abs().amax(-1)[..., 1:]
 
 
 def coefficient_errors(
     problem: Problem, task: Task, history: History, real: History
 ) -> dict[str, float] | None:
-    """The distance of every coefficient from the exact run at the end, if columns have names."""
+    """Return how far each coefficient ends from the exact run, if columns have names."""
     if not task.input_names:
         return None
     distances = (history[-1].double() - real[-1]).abs()
     return problem.oracle.named(distances, task.input_names)
 
 
-# -----------------------------------------------------------------------------
-# A certificate says what is promised, and a report what was found.
+def prediction_errors(
+    problem: Problem, task: Task, predictions: Predictions, real: History
+) -> Predictions:
+    """Return how far a run's predictions are from those of real training."""
+    return (predictions.double() - problem.oracle.predict(task, real[..., -1, :])).abs()
+
+
+def at_end(bounds: Tensor) -> Tensor:
+    """Return the bound after the last step, or 0 if there are no steps."""
+    return bounds[..., -1:] if bounds.shape[-1] else torch.zeros_like(bounds.sum(-1, keepdim=True))
+
+
+MOST_EVENTS = 20
+"""Events listed one by one; all are counted."""
+
+
+@dataclass(frozen=True)
+class NearKink:
+    """Unit `unit` of `layer` had a preactivation inside the ramp, at this step and token."""
+
+    task: int
+    step: int
+    layer: int
+    token: int
+    unit: int
+    preactivation: float
+
+
+@dataclass(frozen=True)
+class NearKinks:
+    """The number of such events in a run, and the first of them."""
+
+    count: int
+    events: tuple[NearKink, ...]
+
+
+def near_kinks(
+    program: AbstractProgram, problem: Problem, task: Task, history: History
+) -> NearKinks:
+    """Find the preactivations of all steps that are strictly inside a ramp."""
+    if not program.has_kinks:
+        return NearKinks(0, ())
+    count, oracle, events = 0, problem.oracle, list[NearKink]()
+    for step in range(history.shape[-2] - 1):
+        tokens = oracle.examples_of(step, task.n_examples)
+        preactivations = oracle.preactivations(task, history[..., step, :], step)
+        for layer, z in enumerate(preactivations, start=1):
+            derivative = problem.network.layer_activation(layer).derivative
+            if not isinstance(derivative, StepFunction) or not derivative.knots:
+                continue
+            is_inside = z != z
+            for start, end in program.ramps(derivative.name):
+                is_inside = is_inside | ((start < z) & (z < end))
+            places = is_inside.nonzero()
+            count += len(places)
+            for place in places[: MOST_EVENTS - len(events)].tolist():
+                number, token, unit = place[0] if len(place) == 3 else 0, place[-2], place[-1]
+                value = float(z[tuple(place)])
+                events.append(NearKink(number, step + 1, layer, tokens[token], unit, value))
+    return NearKinks(count, tuple(events))
 
 
 class Verdict(Enum):
@@ -149,9 +240,13 @@ class Certificate:
             >>> compiled.certificate().facts()["holds for"]
             'dense runs in float64, 1,024 tokens or fewer'
         """
+        of_step, of_run = (
+            f"at most {number(bound)}{', which says nothing' * self.says_nothing(bound)}"
+            for bound in (self.domain_step, self.domain_trajectory)
+        )
         return {
-            "error of a step": f"at most {self._told(self.domain_step)}",
-            "error of the run": f"at most {self._told(self.domain_trajectory)}",
+            "error of a step": of_step,
+            "error of the run": of_run,
             "holds for": f"{self.backend} runs in {self.dtype}, {self.n_tokens:,} tokens or fewer",
             **({"if": self.condition} if self.condition else {}),
         }
@@ -178,9 +273,6 @@ class Certificate:
         if is_covered:
             return self
         return replace(self, domain_step=inf, domain_trajectory=inf, domain_predictions=inf)
-
-    def _told(self, bound: float) -> str:
-        return f"{number(bound)}{', which says nothing' * self.says_nothing(bound)}"
 
     def says_nothing(self, bound: float) -> bool:
         """Whether a bound is no smaller than what is known without it.
@@ -297,13 +389,16 @@ class Report:
             >>> icgd.verify(compiled, [[0.5, 1.0]], [1.0]).facts()["steps"]
             '2'
         """
+        predictions = None
+        if self.prediction_errors is not None and self.prediction_errors.numel():
+            predictions = self._largest("prediction_errors", "prediction_bounds")
         return {
             "verdict": self.verdict.value,
             "steps": f"{self.step_errors.shape[-1]:,}",
             "error of a step": self._largest("step_errors", "step_bounds"),
             "distance from real descent": self._largest("trajectory_errors", "trajectory_bounds"),
             **({"furthest at the end": self.furthest} if self.furthest else {}),
-            **self._predictions_in_words(),
+            **({"error of predictions": predictions} if predictions else {}),
         }
 
     @property
@@ -314,11 +409,6 @@ class Report:
         """
         errors = self.coefficient_errors or {}
         return max(errors, key=lambda name: errors[name]) if any(errors.values()) else None
-
-    def _predictions_in_words(self) -> dict[str, str]:
-        if self.prediction_errors is None or not self.prediction_errors.numel():
-            return {}
-        return {"error of predictions": self._largest("prediction_errors", "prediction_bounds")}
 
     def _largest(self, errors: str, bounds: str) -> str:
         """The largest measured error, and what is proved of it."""
@@ -370,7 +460,10 @@ class Report:
         if which == "trajectory" and self.furthest:
             del found["measured"]
             found = {f"measured, at the end largest for {self.furthest}": errors, **found}
-        return {name: _over_tasks(part) for name, part in found.items()}
+        # The largest of all tasks, for each step.
+        return {
+            name: part.reshape(-1, part.shape[-1]).amax(0).tolist() for name, part in found.items()
+        }
 
     @property
     def beyond_paper(self) -> int | None:
@@ -421,9 +514,3 @@ class Report:
             ends = at_end(self.trajectory_bounds).unsqueeze(-1)
             told["prediction_bounds"] = bounds.where((ends < widest) & (bounds < inf), nan)
         return told
-
-
-def _over_tasks(part: Tensor) -> list[float]:
-    """The largest number of all tasks, for each step."""
-    largest: list[float] = part.reshape(-1, part.shape[-1]).amax(0).tolist()
-    return largest

@@ -21,9 +21,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+import scipy
 import torch
 from jaxtyping import Float
-from scipy.optimize import lsq_linear
 from torch import Tensor
 
 from icgd.problems import spectrum
@@ -102,7 +102,9 @@ def _newton_step(
         values = values.clamp(min=FLAT * float(values[-1])).sqrt()
         root, goal = values[:, None] * vectors.mT, -(vectors.mT @ slope) / values
         bounds = low.numpy(), high.numpy()
-        found = lsq_linear(root.numpy(), goal.numpy(), bounds, method="bvls", tol=1e-16)
+        found = scipy.optimize.lsq_linear(
+            root.numpy(), goal.numpy(), bounds, method="bvls", tol=1e-16
+        )
         side = torch.from_numpy(found.active_mask)
         # Solve for the free coefficients by H itself, whose eigenvalues were not raised.
         step = _with_held(matrix, slope, low, high, side)

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import scipy
 import torch
 from jaxtyping import Float
-from scipy.optimize import nnls
 from torch import Tensor
 
 from icgd.errors import SeparableDataError
@@ -98,7 +98,7 @@ def _lengths(rows: Tensor) -> Tensor:
 def _weakly_separating(rows: Rows) -> Tensor | None:
     """v of length 1 with A v >= 0 and A v != 0: the shortest A^T u with u >= 1."""
     start = rows.sum(0)
-    above, _ = nnls(rows.mT.numpy(), -start.numpy())
+    above, _ = scipy.optimize.nnls(rows.mT.numpy(), -start.numpy())
     direction = _of_length_one(start + rows.mT @ torch.from_numpy(above))
     margins = rows @ direction
     separates = margins.min() >= -TOLERANCE and margins.max() > TOLERANCE
@@ -110,7 +110,7 @@ def _strictly_separating(rows: Rows) -> Tensor | None:
     lifted = torch.cat([rows.mT, torch.ones_like(rows[:, :1]).mT])
     target = torch.zeros_like(lifted[:, 0])
     target[-1] = 1.0
-    weights, _ = nnls(lifted.numpy(), target.numpy())
+    weights, _ = scipy.optimize.nnls(lifted.numpy(), target.numpy())
     direction = _of_length_one(rows.mT @ torch.from_numpy(weights))
     return direction if (rows @ direction).min() > TOLERANCE else None
 

@@ -7,8 +7,8 @@ from math import inf
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
-from scipy.sparse.linalg import ArpackNoConvergence, eigs, eigsh
 from torch import Tensor
 
 from icgd.errors import SettingError
@@ -158,14 +158,15 @@ def _outermost(matrix: np.ndarray, is_symmetric: bool) -> np.ndarray:
     One that does not converge, as where many are nearly 0, is replaced by the other end's, or by
     0, along which nothing grows: so nothing is warned of that is not so.
     """
-    solver, ends = (eigsh, ("LA", "SA")) if is_symmetric else (eigs, ("LM", "SR"))
+    arpack = scipy.sparse.linalg  # imported by scipy when it is first used
+    solver, ends = (arpack.eigsh, ("LA", "SA")) if is_symmetric else (arpack.eigs, ("LM", "SR"))
     start = np.random.default_rng(0).normal(size=len(matrix))
     found: list[complex] = []
     for end in ends:
         options = {"v0": start, "tol": 1e-8, "maxiter": MOST_RESTARTS}
         try:
             values = solver(matrix, 1, which=end, return_eigenvectors=False, **options)
-        except ArpackNoConvergence:
+        except scipy.sparse.linalg.ArpackNoConvergence:
             values = found or [0.0]
         found.append(values[0])
     return np.array(found)

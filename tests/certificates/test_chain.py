@@ -9,10 +9,8 @@ import torch
 import icgd
 from icgd.backends.chain import GENERATORS, run_chain
 from icgd.certificates.chain import BlockEnclosures, ChainBounds
-from icgd.certificates.enclosures import Arithmetic, Enclosure
-from icgd.certificates.intervals import Interval
-from icgd.certificates.network import near_kinks
-from icgd.certificates.report import stepwise_errors, trajectory_errors
+from icgd.certificates.enclosures import Arithmetic, Enclosure, Interval
+from icgd.certificates.report import near_kinks, stepwise_errors, trajectory_errors
 from icgd.constructions.cot_network import CotNetwork
 from icgd.errors import SizeError
 from icgd.problems.data import as_task

@@ -1,9 +1,10 @@
-"""Linear models stay within their proved errors, step by step and in the whole run."""
+"""Bounds of linear models, with momentum and without."""
 
 import random
 from dataclasses import replace
 from math import inf, log
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +12,21 @@ import icgd
 from icgd.backends.registry import BACKENDS
 from icgd.certificates.balls import is_available
 from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.linear import LinearBounds
+from icgd.certificates.linear import (
+    Kept,
+    LinearBounds,
+    Motion,
+    Pair,
+    Responses,
+    affine_distances,
+    apart,
+    changes,
+    grown,
+    is_affine,
+    is_stable,
+    multiplied,
+    points_of,
+)
 from icgd.errors import ProgramError, SettingError, SizeError
 from icgd.problems.linear_model import LINKS
 from icgd.problems.mlp import MLP
@@ -313,3 +328,166 @@ def test_of_inputs_whose_squares_overflow_nothing_is_known(width):
     report = icgd.verify(linear(x=1e300, width=width), x, [1.0, 0.5])
     assert report.verdict is icgd.Verdict.HOLDS_EMPTY
     assert float(report.trajectory_bounds[-1]) == inf
+
+
+# Momentum on linear models: where gradients are taken, and how far errors spread.
+
+
+UPDATE = icgd.ProximalStep(0.1, box=1.0, momentum=(0.0, 0.5, 0.25), nesterov=True)
+RUN = torch.tensor([[0.0], [1.0], [4.0], [5.0]], dtype=torch.float64)
+
+
+def test_gradients_are_taken_ahead_of_the_weights():
+    assert changes(RUN).flatten().tolist() == [0, 1, 3, 1]
+    assert points_of(UPDATE, RUN).flatten().tolist() == [0, 1 + 0.5, 4 + 0.25 * 3]
+    assert points_of(icgd.ProximalStep(0.1, momentum=0.5), RUN).flatten().tolist() == [0, 1, 4]
+    assert points_of(icgd.ProximalStep(0.1), RUN).flatten().tolist() == [0, 1, 4]
+
+
+def test_what_is_kept_has_a_row_for_each_step():
+    kept = Kept.of(UPDATE, -RUN[:-1])
+    assert kept.momentum.flatten().tolist() == kept.ahead.flatten().tolist() == [0, 0.5, 0.25]
+    assert kept.change.flatten().tolist() == [0, 1, 3]
+    assert not kept.apart.any()
+
+
+def test_distances_grow_by_what_is_taken_along():
+    now = Pair(torch.tensor(2.0).double(), torch.tensor(4.0).double())
+    assert float(apart(now, 0.0)) == 2.0
+    assert float(apart(now, 0.5)) == 4.0
+    for momentum, ahead, left in ((0.0, 0.0, 1.0), (0.5, 0.0, 3.0), (0.5, 0.5, 2.0)):
+        moved = grown(now, 0.5, momentum, ahead)
+        assert float(moved.left) == pytest.approx(left)
+        assert float(moved.change) == pytest.approx(left + 2.0)
+    nothing = Pair(*(torch.zeros(()).double(),) * 2)
+    assert float(grown(nothing, float("inf"), 0.5, 0.5).left) == 0.0
+
+
+def test_only_least_squares_without_l1_that_the_box_does_not_touch_are_affine():
+    errors, run = torch.full((3, 1), 1e-12).double(), RUN / 10
+    least_squares = problem_of("identity", l1=0.0, momentum=0.5)
+    assert is_affine(least_squares, (run, run), errors)
+    assert not is_affine(least_squares, (run, 2 * run), errors)
+    assert not is_affine(problem_of("identity", momentum=0.5), (run, run), errors)
+    assert not is_affine(FISTA["logistic"], (run, run), errors)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_affine_distances_bound_runs_that_err_and_are_close_to_the_worst(nesterov):
+    """Each step of a run of ridge regression is pushed by 1e-3 in a direction of its own."""
+    problem = problem_of("identity", l1=0.0, box=9.0, momentum=0.8, nesterov=nesterov)
+    x, y, _ = data()
+    task, n_steps = icgd.as_task(problem, x, y), 40
+    real = problem.oracle.train(task, n_steps)
+    added = torch.full((n_steps,), 1e-3, dtype=torch.float64)
+    bounds = torch.stack(list(affine_distances(problem, task, added)))
+    draw, worst = torch.Generator().manual_seed(0), torch.zeros(n_steps).double()
+    for _ in range(30):
+        push = torch.randn(4, generator=draw).double()
+        push = 1e-3 * push / push.norm()
+        run = [task.initial, task.initial]
+        for _ in range(n_steps):
+            ahead = run[-1] + 0.8 * (run[-1] - run[-2])
+            slope = problem.linear_oracle.gradient(task, ahead if nesterov else run[-1])
+            run.append(ahead - 0.3 * slope + push)
+        off = (torch.stack(run[1:]) - real).norm(dim=-1)[1:]
+        assert (off <= bounds).all()
+        worst = torch.maximum(worst, off)
+    assert (worst >= bounds / 20).all()
+    assert bounds[-1] <= 0.2
+
+
+# Errors of descent with momentum: their norms, and steps whose products stay small.
+
+
+EIGENVALUES = torch.tensor([0.1, 1.0, 4.0], dtype=torch.float64)
+
+
+def propagated(size, momentum, ahead, left, change):
+    """One exact step on errors along the three eigenvectors."""
+    read = left + ahead * change
+    change = momentum * change - size * EIGENVALUES * read
+    return left + change, change
+
+
+@pytest.mark.parametrize("ahead", [0.0, 0.5])
+def test_norms_bound_every_error_and_are_met_by_some(ahead):
+    """Errors of norm 1 are added at every step, along one eigenvector or another."""
+    size, momentum, n_steps = 0.4, 0.5, 30
+    responses, norms = Responses(EIGENVALUES), Pair(*(torch.zeros(1, 1).double(),) * 2)
+    for _ in range(n_steps):
+        one = torch.ones(1, 1).double()
+        norms = responses.after(size, momentum, ahead, one, norms)
+    draw, found = np.random.default_rng(0), []
+    for _ in range(200):
+        left = change = torch.zeros(3).double()
+        for _ in range(n_steps):
+            left, change = propagated(size, momentum, ahead, left, change)
+            added = torch.from_numpy(draw.normal(size=(2, 3)))
+            added = added / added.norm(dim=-1, keepdim=True)
+            left, change = left + added[0], change + added[1]
+        assert left.norm() <= norms.left
+        assert change.norm() <= norms.change
+        found.append(float(left.norm()))
+    assert max(found) >= float(norms.left) / 10
+
+
+def test_one_error_is_followed_to_rounding():
+    """It is added in the first step along the smallest eigenvalue, which shrinks most slowly."""
+    nothing, one = torch.zeros(1, 1).double(), torch.ones(1, 1).double()
+    responses, norms = Responses(EIGENVALUES[:1]), Pair(nothing, nothing)
+    norms = responses.after(0.4, 0.5, 0.0, one, norms)
+    assert float(norms.left) == pytest.approx(2.0 - 1.0)  # what it adds itself is not moved on
+    left, change = torch.ones(1).double(), torch.ones(1).double()
+    for _ in range(20):
+        read = left
+        change = 0.5 * change - 0.4 * 0.1 * read
+        left = left + change
+        norms = responses.after(0.4, 0.5, 0.0, nothing, norms)
+        assert float(norms.left) >= float(left.abs()) - 1e-12
+    assert float(norms.left) <= 3 * float(left.abs())
+
+
+def test_batches_have_norms_of_their_own():
+    values = torch.stack([EIGENVALUES, EIGENVALUES / 2])
+    together, norms = Responses(values), Pair(*(torch.zeros(2, 1, 1).double(),) * 2)
+    alone = [Responses(part) for part in values]
+    parts = [Pair(*(torch.zeros(1, 1).double(),) * 2)] * 2
+    for step in range(5):
+        added = torch.tensor([[[1.0 + step]], [[2.0]]]).double()
+        norms = together.after(0.4, 0.5, 0.5, added, norms)
+        parts = [
+            each.after(0.4, 0.5, 0.5, added[task], parts[task]) for task, each in enumerate(alone)
+        ]
+    for task, part in enumerate(parts):
+        torch.testing.assert_close(norms.left[task], part.left)
+        torch.testing.assert_close(norms.change[task], part.change)
+
+
+def test_where_kernels_differ_norms_are_multiplied():
+    now = Pair(torch.tensor(2.0), torch.tensor(3.0))
+    numbers = (torch.tensor(number) for number in (0.5, 0.25, 0.75, 1.0))
+    after = multiplied(*numbers, now)
+    assert float(after.left) == pytest.approx(0.5 * 2 + 0.75 * 3 + 1)
+    assert float(after.change) == pytest.approx(0.25 * 2 + 0.75 * 3 + 1)
+
+
+@pytest.mark.parametrize(("nesterov", "limit"), [(False, 3.0), (True, 1.5)])
+def test_steps_are_stable_up_to_the_eigenvalue_at_which_they_diverge(nesterov, limit):
+    update = icgd.FunctionalStep(1.0, momentum=0.5, nesterov=nesterov)
+    assert is_stable(update, 0.999 * limit)
+    assert not is_stable(update, 1.001 * limit)
+    values = torch.linspace(0.0, limit, 101, dtype=torch.float64)
+    kept = 0.5 * (1 - values) if nesterov else 0.5 * torch.ones_like(values)
+    matrices = torch.stack([1 - values, kept, -values, kept], dim=-1).unflatten(-1, (2, 2))
+    assert torch.linalg.eigvals(matrices).abs().max() <= 1 + 1e-12
+
+
+def test_steps_that_differ_or_move_inputs_are_not_called_stable():
+    assert not is_stable(icgd.FunctionalStep(0.1, momentum=(0.0, 0.5)), 1.0)
+    assert not is_stable(icgd.FunctionalStep(0.1, transforms=0.1, momentum=0.5), 1.0)
+
+
+def test_no_motion_is_zero():
+    motion = Motion.none(torch.ones(2, 1))
+    assert not any(part.any() for part in motion)
