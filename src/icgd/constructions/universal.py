@@ -30,8 +30,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from icgd.constructions.base import AbstractConstruction, kink_width_within
-from icgd.constructions.parts.network import (
+from icgd.constructions.base import AbstractConstruction
+from icgd.constructions.network import (
     ROUNDING_ROOM,
     backward_ranges,
     network_layout,
@@ -42,7 +42,7 @@ from icgd.problems.functions import KinkedFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.oracles.network import gradient, predict
 from icgd.problems.problem import Problem
-from icgd.problems.settings import LARGEST_COUNT, count, positive, settle
+from icgd.problems.settings import LARGEST_COUNT, count, positive, power_of_two, settle, within
 from icgd.program import instructions as verbs
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import IDENTITY, IS_EXAMPLE, IS_QUERY, ONE, Combination, Summand
@@ -203,8 +203,9 @@ class Universal(AbstractConstruction):
             self,
             levels=count("levels", self.levels, least=2),
             n_examples=count("n_examples", self.n_examples),
-            kink_width=kink_width_within(self.kink_width, NARROWEST, WIDEST),
+            kink_width=power_of_two("kink_width", self.kink_width),
         )
+        within("kink_width", self.kink_width, NARROWEST, WIDEST)
 
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)
