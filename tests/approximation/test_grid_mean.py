@@ -4,7 +4,7 @@ import pytest
 import torch
 from flint import arb, ctx
 
-from icgd.approximation.grid_mean import OFFSET_ROUNDING, _beyond, line, log_factorial, mean_of_link
+from icgd.approximation.lattice import OFFSET_ROUNDING, _beyond, line, log_factorial, mean_of_link
 from icgd.approximation.lattice import MOST_POINTS
 from icgd.errors import SettingError
 from icgd.problems.linear_model import LINKS

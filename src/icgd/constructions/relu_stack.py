@@ -171,7 +171,8 @@ class ReluStack(AbstractConstruction):
         update = UpdateLayers(target, problem.gradient_step)
         functions = _fitted_functions(problem, self.pieces, self.kink_width)
         prediction, bias = output_slot(target, target.depth), bias_slot(target)
-        layout = _layout(problem, update)
+        loss_slope = "loss_slope" if problem.domain.rate is None else "rated_slope"
+        layout = _layout(problem, update, loss_slope)
         scratch = tuple(slot.name for slot in layout.having(Role.SCRATCH))
         # A gate is a power of two beyond the argument of every ReLU on the domain.
         largest = max(
@@ -181,7 +182,7 @@ class ReluStack(AbstractConstruction):
         )
         gate = 2.0 ** (1 + ceil(log2(largest)))
 
-        block = [*forward_pass(target), *_slopes(target)]
+        block, of_shares = [*forward_pass(target), *_slopes(target)], tuple[ReluSum, ...]()
         summands = tuple(
             Summand(loss_argument(part, prediction), part.function.name)
             for part in loss_parts(problem)
@@ -202,15 +203,13 @@ class ReluStack(AbstractConstruction):
                 fit_exponential(exponential, max(reach, 2 * cap), error),
                 fit_reciprocal(2 * n_classes * exp(cap), error),
             )
-        else:
-            of_shares = ()
         closed_by = (IS_QUERY, *update.closed_by)
         slope = MapSlots(summands, IS_EXAMPLE, closed_by, gate, "loss_slope")
         block.append(Layer("loss slope", (slope, *later_slopes(target), *update.decayed())))
         if problem.domain.rate is not None:
-            rated = MultiplySlots("loss_slope", RATES, _slope_slot(problem))
+            rated = MultiplySlots("loss_slope", RATES, loss_slope)
             block.append(Layer("rates", (rated,)))
-        block += backward_pass(target, _slope_slot(problem))
+        block += backward_pass(target, loss_slope)
         gradient = (
             AccumulateOuterProduct(
                 f"delta_{j}",
@@ -260,12 +259,7 @@ def _is_norm_alone(target: MLP, layer: int) -> bool:
     return has_norm and target.layer_activation(layer).value == IDENTITY_FUNCTION
 
 
-def _slope_slot(problem: Problem) -> str:
-    """The slot of the slope of the loss, times rates if there are any."""
-    return "loss_slope" if problem.domain.rate is None else "rated_slope"
-
-
-def _layout(problem: Problem, update: UpdateLayers) -> Layout:
+def _layout(problem: Problem, update: UpdateLayers, loss_slope: str) -> Layout:
     """What a forward and a backward pass write, with the slots of the loss between them."""
     target, width = problem.network, problem.network.output_width
     layers, norms, wide = range(1, target.depth + 1), target.norms, target.widths
@@ -274,7 +268,7 @@ def _layout(problem: Problem, update: UpdateLayers) -> Layout:
     forward |= {f"sum_{j}": j for j in layers if target.sources(j)}
     forward |= {f"{kind}_{j}": j for kind in ("linear", "normed") for j in norms}
     loss = {EXPONENTIALS: width**2, SHARES: width} if problem.loss_function.is_softmax else {}
-    loss |= {"loss_slope": width, _slope_slot(problem): width}
+    loss |= {"loss_slope": width, loss_slope: width}
     backward = {f"passed_{j}": j for j in norms}
     backward |= {f"upstream_{j}": j for j in _upstream_layers(target)}
     backward |= {f"delta_{j}": j for j in reversed(layers)}
