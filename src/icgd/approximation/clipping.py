@@ -10,7 +10,7 @@ whose error is largest at +-bound and falls fast on both sides: `bands` say how 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -100,8 +100,25 @@ def halving_of(far: float, n_bumps: int) -> Halving:
     left, sizes, right = torch.linalg.svd(bumps, full_matrices=False)
     damped = sizes / (sizes**2 + (_DAMPING * sizes[0]) ** 2)
     coefficients = (right.T @ (damped * (left.T @ wanted))).tolist()
-    fitted = Halving(tuple(coefficients[:n_bumps]), tuple(coefficients[n_bumps:]), inf)
-    return Halving(fitted.before, fitted.after, _proved(fitted, far))
+    before, after = tuple(coefficients[:n_bumps]), tuple(coefficients[n_bumps:])
+    # The error of F: proved by panels up to the edge, and by its decay beyond.
+    distance, places = step_distance(far), places_of(n_bumps)
+    units = [
+        RidgeUnit((slope,), sign * place, sign * coefficient)
+        for slope, heights in ((1.0, before), (2.0, after))
+        for place, coefficient in zip(places, heights, strict=True)
+        for sign in (1.0, -1.0)
+    ]
+    units += [
+        RidgeUnit((slope,), -(k + 0.5) * distance, factor * distance)
+        for slope, factor in ((1.0, 1.0), (2.0, -0.5))
+        for k in range(ceil(3 * EDGE / distance))
+    ]
+    gap = RidgeSum("F + P(x) - P(2 x) / 2", "sigmoid", (EDGE,), tuple(units), inf)
+    total = sum((abs(number) for number in (*before, *after)), 0.0)
+    beyond = 2 * periodic_error(far) + (total + 2) * exp(SPREAD - EDGE)
+    proved = proved_error(Profile(_ZERO, (EDGE,)), gap) + 2 * exp(-EDGE)
+    return Halving(before, after, max(proved, beyond))
 
 
 def _bumps_at(x: Tensor, n_bumps: int) -> Tensor:
@@ -113,36 +130,6 @@ def _corner(x: Tensor, far: float) -> Tensor:
     """P(-x), which is all of the corner for x >= 0."""
     middles = step_distance(far) * (torch.arange(ceil(EDGE / step_distance(far))).double() + 0.5)
     return step_distance(far) * torch.sigmoid(-x.unsqueeze(-1) - middles).sum(-1)
-
-
-def _proved(halving: Halving, far: float) -> float:
-    """The error of F: proved by panels up to the edge, and by its decay beyond."""
-    units = [
-        *_of_bumps(halving.places, halving.before, slope=1.0),
-        *_of_bumps(halving.places, halving.after, slope=2.0),
-        *_of_ramp(far, slope=1.0, factor=1.0),
-        *_of_ramp(far, slope=2.0, factor=-0.5),
-    ]
-    gap = RidgeSum("F + P(x) - P(2 x) / 2", "sigmoid", (EDGE,), tuple(units), inf)
-    total = sum((abs(number) for number in (*halving.before, *halving.after)), 0.0)
-    beyond = 2 * periodic_error(far) + (total + 2) * exp(SPREAD - EDGE)
-    return max(proved_error(Profile(_ZERO, (EDGE,)), gap) + 2 * exp(-EDGE), beyond)
-
-
-def _of_bumps(
-    places: Iterable[float], coefficients: Iterable[float], slope: float
-) -> list[RidgeUnit]:
-    return [
-        RidgeUnit((slope,), sign * place, sign * coefficient)
-        for place, coefficient in zip(places, coefficients, strict=True)
-        for sign in (1.0, -1.0)
-    ]
-
-
-def _of_ramp(far: float, slope: float, factor: float) -> list[RidgeUnit]:
-    distance = step_distance(far)
-    n_steps = ceil(3 * EDGE / distance)
-    return [RidgeUnit((slope,), -(k + 0.5) * distance, factor * distance) for k in range(n_steps)]
 
 
 # -----------------------------------------------------------------------------
@@ -222,17 +209,16 @@ def clip_wave(bound: float, reach: float, units: int, far: float) -> SoftClip:
     quarter = max(reach, 2 * bound)  # no other corner is closer than bound
     *frequencies, next_one = [(2 * k + 1) * pi / (2 * quarter) for k in range(units + 1)]
     width = min(sqrt(2 * far) / next_one, bound / 2)
-    waves = tuple(_wave(bound, quarter, width, frequency) for frequency in frequencies)
+    waves = []
+    for frequency in frequencies:
+        size = 2 / quarter * sin(bound * frequency) / frequency**2
+        damped = size * exp(-((width * frequency) ** 2) / 2)
+        waves.append(RidgeUnit((frequency,), -pi / 2, damped))
     left_out = 2 * quarter / (pi**2 * units) * exp(-((width * next_one) ** 2) / 2)
     # The others are at distances of bound, and of (2 j - 1) bound or more four times for each j.
     other_corners = 6 * width * normal_corner(bound / width)
     error = (left_out + other_corners) * SAFE + moved_by_rounding("cos", quarter, waves)
-    return SoftClip(waves, error, width, normal_corner, sqrt(2 * far))
-
-
-def _wave(bound: float, quarter: float, width: float, frequency: float) -> RidgeUnit:
-    size = 2 / quarter * sin(bound * frequency) / frequency**2
-    return RidgeUnit((frequency,), -pi / 2, size * exp(-((width * frequency) ** 2) / 2))
+    return SoftClip(tuple(waves), error, width, normal_corner, sqrt(2 * far))
 
 
 # -----------------------------------------------------------------------------
@@ -242,9 +228,9 @@ def _wave(bound: float, quarter: float, width: float, frequency: float) -> Ridge
 #
 #     sum_i h sigmoid(b (w - s_i)) = ramp(w + bound) - ramp(w - bound),   ramp(z) = P(b z) / b,
 #
-# with P of `corner_halving`, and stays within its ends for all w. The corners of the ramps are 1
+# with P as above, and stays within its ends for all w. The corners of the ramps are 1
 # / b wide, which falls only like 1 / n. So both ends are sharpened: added at the scales b, 2 b, 4
-# b, ... the F of `corner_halving` halves the width every time. Its units of slope 2 are those of
+# b, ... F halves the width every time. Its units of slope 2 are those of
 # slope 1 at the next scale, so a halving costs two units for each of its bumps, at both ends.
 
 

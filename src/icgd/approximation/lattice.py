@@ -288,10 +288,10 @@ def nearest_point(function: SmoothFunction, reach: float, n_points: int) -> Latt
 # -----------------------------------------------------------------------------
 # The mean of a generalised linear model by one softmax head: it reads the possible labels.
 #
-# The normal, Bernoulli and Poisson families give label g the weight exp(g s) base(g), up to a factor,
-# at the score s. A head whose token g has the key g, the offset log base(g) and the value g has these
-# weights for its softmax, so that it returns the expected label mu(s): softmax attention is the mean
-# of an exponential family. What is left is rounding, and the labels that are left out:
+# The normal, Bernoulli and Poisson families give label g the weight exp(g s) base(g), up to a
+# factor, at the score s. A head whose token g has the key g, the offset log base(g) and the value g
+# has these weights for its softmax, so that it returns the expected label mu(s): softmax attention
+# is the mean of an exponential family. What is left is rounding, and the labels left out:
 #
 #     identity  equally spaced labels around 0 and a normal base, the lattice above
 #     logistic  the labels 0 and 1, with no offset: exact for every s
