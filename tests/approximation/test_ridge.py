@@ -59,9 +59,9 @@ SPIKE = KinkedFunction(
 
 
 def cost_of_proof(target: Profile, fit: RidgeSum) -> float:
-    """How many evaluations of units `proved_error` takes."""
-    units = units_of(fit)
-    return prod(len(axis.points) for axis in ridge._axes(target, units)) * len(units.offsets)
+    """How many evaluations of units `proved_error` takes; inf if it has nowhere to compare."""
+    axes = ridge._axes(target, units_of(fit))
+    return float(prod(len(axis.points) for axis in axes) * fit.n_units) if axes else inf
 
 
 def line(activation: str, *units: tuple[float, float, float], width: float = 2.0) -> RidgeSum:

@@ -148,8 +148,6 @@ BELOW_ROUNDOFF = 1 / 32
 SAFE = 1.0 + 1e-9
 """Covers the rounding of the bounds themselves."""
 
-ROUNDOFF = 2.0**-53
-
 _ROUNDINGS = 4.0  # roundings of every number of a unit, when it is computed
 
 
@@ -184,13 +182,13 @@ def logistic_corner(x: float) -> float:
 def normal_corner(x: float) -> float:
     """phi(x) - x Phi(-x): relu averaged over a normal distribution, minus relu."""
     density = exp(-x * x / 2) / sqrt(2 * pi)
-    return max(density - x * erfc(x / sqrt(2)) / 2, 0.0) + _ROUNDINGS * ROUNDOFF * density
+    return max(density - x * erfc(x / sqrt(2)) / 2, 0.0) + _ROUNDINGS * DOUBLE_ROUNDOFF * density
 
 
 def moved_by_rounding(activation: str, half_width: float, units: Sequence[RidgeUnit]) -> float:
     """How far a sum of units moves on [-half_width, half_width] when its numbers are rounded."""
     fit = RidgeSum("clip", activation, (half_width,), tuple(units), 0.0)
-    return _ROUNDINGS * ROUNDOFF * fit.size
+    return _ROUNDINGS * DOUBLE_ROUNDOFF * fit.size
 
 
 # -----------------------------------------------------------------------------
@@ -272,7 +270,11 @@ def clip_staircase(bound: float, activation: str, units: int, far: float) -> Sof
     n_steps, n_halvings = _shares(units - len(constant), n_bumps, far)
     slope = step_distance(far) * n_steps / (2 * bound)
     halving = halving_of(far, n_bumps)
-    steps = [*_staircase(bound, n_steps, slope), *_sharp_ends(bound, slope, halving, n_halvings)]
+    height = 2 * bound / n_steps
+    steps = [
+        Step(slope, (2 * number + 1 - n_steps) * height / 2, height) for number in range(n_steps)
+    ]
+    steps += _sharp_ends(bound, slope, halving, n_halvings)
     made = (*(step.unit(activation) for step in steps), *constant)
     width = 1 / (slope * 2**n_halvings)
     of_halvings = 4 * halving.error / slope if n_halvings else 0.0  # two ends, 1 + 1/2 + 1/4 ...
@@ -293,36 +295,26 @@ def _shares(units: int, n_bumps: int, far: float) -> tuple[int, int]:
     return max(shares, key=lambda share: share[0] * 2 ** share[1])
 
 
-def _staircase(bound: float, n_steps: int, slope: float) -> list[Step]:
-    height = 2 * bound / n_steps
-    return [
-        Step(slope, (2 * number + 1 - n_steps) * height / 2, height) for number in range(n_steps)
-    ]
-
-
 def _sharp_ends(bound: float, slope: float, halving: Halving, n_halvings: int) -> list[Step]:
     """The steps of F at all scales, added at one end and taken away at the other."""
-    scales = range(n_halvings + 1) if n_halvings else ()
-    return [
-        Step(slope * 2**scale, end + side * place, -side * sign * height)
-        for scale in scales
-        for place, height in _bumps(halving, slope * 2**scale, scale, n_halvings)
-        for end, sign in ((-bound, 1.0), (bound, -1.0))
-        for side in (-1.0, 1.0)
-    ]
+    steps = []
+    for scale in range(n_halvings + 1) if n_halvings else ():
+        # Bumps of F's slope 1 at this scale, and those of slope 2 from the one before.
+        own = 1.0 if scale < n_halvings else 0.0
+        earlier = 2.0 if scale > 0 else 0.0
+        steep = slope * 2**scale
+        for place, before, after in zip(halving.places, halving.before, halving.after, strict=True):
+            height = (own * before + earlier * after) / steep
+            steps += [
+                Step(steep, end + side * (place / steep), -side * sign * height)
+                for end, sign in ((-bound, 1.0), (bound, -1.0))
+                for side in (-1.0, 1.0)
+            ]
+    return steps
 
 
-def _bumps(
-    halving: Halving, slope: float, scale: int, n_halvings: int
-) -> list[tuple[float, float]]:
-    """Places and heights of bumps: F's own of slope 1, and those of slope 2 from before."""
-    own = 1.0 if scale < n_halvings else 0.0
-    earlier = 2.0 if scale > 0 else 0.0
-    numbers = zip(halving.places, halving.before, halving.after, strict=True)
-    return [
-        (place / slope, (own * before + earlier * after) / slope)
-        for place, before, after in numbers
-    ]
+# -----------------------------------------------------------------------------
+# clip(w) - w by every activation.
 
 
 ENOUGH_FOR_A_LINE = 16
@@ -364,13 +356,12 @@ def fit_clip(
         (1.0,), -1.0
     )
     left, far = units - line.n_units, logarithm_of_far(roundoff)
-    if activation == "cos":
-        return _together(bound, line, clip_wave(bound, reach, left, far))
-    return _together(bound, line, clip_staircase(bound, activation, left, far))
-
-
-def _together(bound: float, line: RidgeSum, soft: SoftClip) -> RidgeSum:
-    """The sum of line and clip; the error of a corner is bounded by steps in the distance to it."""
+    soft = (
+        clip_wave(bound, reach, left, far)
+        if activation == "cos"
+        else clip_staircase(bound, activation, left, far)
+    )
+    # The error of a corner is bounded by steps in the distance to it.
     farthest = min(bound, soft.fades * soft.width)
     distances = [farthest * number / BANDS for number in range(BANDS + 1)]
     everywhere = line.error + soft.error

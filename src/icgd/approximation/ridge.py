@@ -64,7 +64,9 @@ NUMBERS_AT_ONCE = 2**22
 TAIL = 1e-18
 """r^-n: so far below rounding that coefficients of size 1e3 leave no trace of it."""
 
-_ROUNDOFF = 2.0**-53
+DOUBLE_ROUNDOFF = 2.0**-53
+"""The unit roundoff of float64; that of float32 is 2^-24."""
+
 _STEEPEST = 1.2  # no unit activation has a larger slope: gelu's is 1.13
 _ULPS = 8.0  # rounding of one evaluation of an activation or a function, in units of its size
 
@@ -264,7 +266,7 @@ def rounding(target: Profile, fit: RidgeSum) -> float:
     least, most = target.function.bounds(-width, width)
     size = float(torch.maximum(-least, most))
     size = size if len(target.half_widths) == 1 else size * target.half_widths[0]
-    return _ROUNDOFF * (float(units.coefficients.abs() @ per_unit) + _ULPS * size)
+    return DOUBLE_ROUNDOFF * (float(units.coefficients.abs() @ per_unit) + _ULPS * size)
 
 
 # -----------------------------------------------------------------------------
@@ -366,9 +368,6 @@ ENOUGH_UNITS = 96
 
 MOST_ON_A_LINE = 400
 """The most units on one interval: a fit costs their cube, and only elu gains from so many."""
-
-DOUBLE_ROUNDOFF = 2.0**-53
-"""The unit roundoff of float64; that of float32 is 2^-24."""
 
 LIKELY_ROUNDING = 1 / 8
 """What is lost to rounding, as a share of what could be lost: its signs differ."""

@@ -172,7 +172,10 @@ class AbstractCotLinear(AbstractConstruction):
             moves: list[Instruction] = []
             if has_momentum:
                 pairs = zip(weights, velocities, (decay, 0.0), strict=False)
-                moves += [MoveByVelocity(*names, momentum, ahead, by) for *names, by in pairs]
+                moves += [
+                    MoveByVelocity(slot, velocity, momentum, ahead, by)
+                    for slot, velocity, by in pairs
+                ]
             elif decay:
                 moves.append(DecaySlot(COEFFICIENTS, -decay))
             return [

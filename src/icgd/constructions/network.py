@@ -344,23 +344,18 @@ MOST_SUMS = 10**5
 
 
 class UpdateLayers:
-    """The layers after the backward pass; bounds of weights are multiplied by slot `unit`.
-
-    Attributes:
-        gradient: the kind of slot that the gradient is added to; the weights, in plain descent.
-        gradient_scale: the factor of the mean of delta times input.
-        predicting: the kind of slot of the weights that predict: their average, if there is one.
-        constants: the constant slots that the update reads.
-        closed_by: the flags of examples that do not take part in a step.
-        slots: those of the state, of what is computed on the way, and of the batch.
-    """
+    """The layers after the backward pass."""
 
     def __init__(self, target: MLP, update: AbstractGradientStep, unit: str = ONE) -> None:
-        self.update, self.unit, self.layers = update, unit, range(1, target.depth + 1)
+        self.update, self.layers = update, range(1, target.depth + 1)
+        self.unit = unit  # the slot that bounds of weights are multiplied by
+        # The kind of slot that the gradient is added to, and the factor of delta times input.
         self.gradient = WEIGHTS if update.is_plain else GRADIENT
         factor = -update.size_of(0) if update.is_plain else update.gradient_factor
         self.gradient_scale = factor / 2
+        # The weights that predict: their average, if there is one.
         self.predicting = WEIGHTS if update.average is None else AVERAGE
+        # In steps on batches flags close the examples that do not take part.
         has_batches = update.batch_size is not None
         self.constants = (N_EXAMPLES,) if has_batches else ()
         self.closed_by = (OUT_OF_BATCH,) if has_batches else ()

@@ -225,7 +225,6 @@ class _Builder:
     """The layers of one program, and what they are made from."""
 
     def __init__(self, problem: Problem, settings: SoftmaxStack) -> None:
-        """Fit the look-ups on ranges that allow for their own errors, which they widen."""
         self.problem, self.settings, self.target = problem, settings, problem.network
         self.bias, self.depth = bias_slot(self.target), self.target.depth
         self.activations = dict(enumerate(activations_of(self.target), start=1))
@@ -236,6 +235,7 @@ class _Builder:
         self.classes = tuple(class_slot(number) for number in range(1, n_classes + 1))
         # Lines and squares need some registers, and classes one each besides the memory.
         fewest = max(FEWEST_REGISTERS, 2 * ceil((n_classes + 2) / 2))
+        # Fit the look-ups on ranges that allow for their own errors, which they widen.
         margin = 0.0
         while True:
             ranges = ranges_on_domain(problem, margin, gated=True)
