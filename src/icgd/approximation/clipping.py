@@ -86,7 +86,7 @@ def step_distance(far: float) -> float:
 
 
 def periodic_error(far: float) -> float:
-    """A bound on how far P is from the real line and its corner."""
+    """Return a bound on how far P is from the real line and its corner."""
     return 13 * exp(-far)  # 4 pi / (1 - exp(-far))^2 < 13 for far > 5
 
 
@@ -257,7 +257,7 @@ class Step:
     height: float
 
     def unit(self, activation: str) -> RidgeUnit:
-        """The step by a sigmoid, or, half its height lower, by a tanh."""
+        """Return the step by a sigmoid, or, half its height lower, by a tanh."""
         half = 1.0 if activation == "sigmoid" else 0.5
         slope = half * self.slope
         return RidgeUnit((slope,), -slope * self.place, half * self.height)
@@ -296,7 +296,7 @@ def _shares(units: int, n_bumps: int, far: float) -> tuple[int, int]:
 
 
 def _sharp_ends(bound: float, slope: float, halving: Halving, n_halvings: int) -> list[Step]:
-    """The steps of F at all scales, added at one end and taken away at the other."""
+    """Return the steps of F at all scales, added at one end and taken away at the other."""
     steps = []
     for scale in range(n_halvings + 1) if n_halvings else ():
         # Bumps of F's slope 1 at this scale, and those of slope 2 from the one before.
@@ -371,5 +371,5 @@ def fit_clip(
         for inner, outer in pairwise(distances)
     )
     error = everywhere + soft.near(farthest)
-    units = line.units + soft.units
-    return RidgeSum("clip", line.activation, line.half_widths, units, error, bands)
+    both = line.units + soft.units
+    return RidgeSum("clip", activation, line.half_widths, both, error, bands)

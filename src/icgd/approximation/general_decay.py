@@ -75,7 +75,7 @@ class GeneralDecay:
         return max(len(self.weights) - 1, 0)
 
     def combination(self, activation: Evaluate, x: Tensor) -> Tensor:
-        """The combination at every entry of `x`.
+        """Return the combination at every entry of `x`.
 
         Args:
             activation: the activation itself, a function of a tensor.

@@ -68,22 +68,22 @@ class Lattice:
         return 2 * self.half + 1
 
     def numbers(self) -> Tensor:
-        """The numbers g of the points."""
+        """Return the numbers g of the points."""
         return torch.arange(-self.half, self.half + 1, dtype=torch.float64)
 
     def points(self) -> Tensor:
-        """The points g h."""
+        """Return the points g h."""
         return self.spacing * self.numbers()
 
     def weights(self, s: Values) -> Values:
-        """The softmax weights of the points at every entry of `s`, along a new last axis."""
+        """Return the softmax weights of the points at every entry of `s`, along a new last axis."""
         g = self.numbers().to(s)
         scores = (s.unsqueeze(-1) / self.spacing * g - g**2 / 2) / self.ratio**2
         return torch.softmax(scores, dim=-1)
 
 
 def lattice_of(function: LatticeFunction) -> Lattice:
-    """The lattice that a function is looked up in."""
+    """Return the lattice that a function is looked up in."""
     return Lattice(function.reach, function.spacing, function.ratio, function.half)
 
 
@@ -97,7 +97,7 @@ LINE_MARGIN = 13
 
 
 def line_lattice(reach: float, half: int) -> Lattice:
-    """The lattice for lines and squares, which is coarse, so that little is rounded."""
+    """Return the lattice for lines and squares, which is coarse, so that little is rounded."""
     return Lattice(reach, reach / min(2, half - LINE_MARGIN), RATIO, half)
 
 
@@ -157,7 +157,7 @@ def fit_on_lattice(functions: Functions, reach: float, half: int) -> LookUps:
 
 @lru_cache(maxsize=256)
 def _fit_all(functions: Functions, reach: float, half: int, end: float) -> LookUps:
-    """The functions on a lattice of 2 half + 1 points.
+    """Return the functions on a lattice of 2 half + 1 points.
 
     It covers [-reach, reach] with a margin, or ends at `end`, beyond which all functions are flat:
     whichever spacing is smaller.
@@ -212,7 +212,7 @@ def chebyshev_points(n_points: int) -> Tensor:
 def _certified(
     name: str, lattice: Lattice, values: Tensor, function: Callable[[Tensor], Tensor]
 ) -> LatticeFunction:
-    """The values on the lattice with a proved error.
+    """Return the values on the lattice with a proved error.
 
     The gap between head and function is analytic in the strip |Im s| <= y around the line: the
     weights' denominator is a theta function without zeros there, and no function used here has a
@@ -270,7 +270,7 @@ def _tail_error(function: SmoothFunction, lattice: Lattice, fit: LatticeFunction
 
 
 def nearest_point(function: SmoothFunction, reach: float, n_points: int) -> LatticeFunction:
-    """The published form: weights so narrow that the nearest point answers with its own value.
+    """Take the published form: weights so narrow that the nearest point answers.
 
     A point is at most reach / n_points away, so the error is that times the steepest slope.
     """
@@ -328,7 +328,7 @@ compare all of them with the real ones. What is left of it is for the rounding o
 
 @lru_cache(maxsize=64)
 def mean_of_link(link: str, reach: float) -> GridMean:
-    """The expected label at scores in [-reach, reach], as one head returns it."""
+    """Return the expected label at scores in [-reach, reach], as one head returns it."""
     if link == "identity":
         return line(link, reach)
     if link == "logistic":
@@ -411,7 +411,7 @@ def _grid_mean(
     values: tuple[float, ...],
     error: float,
 ) -> GridMean:
-    """The mean with its sensitivity to rounding, which is the largest at dense sample points."""
+    """Add the sensitivity to rounding, which is the largest at dense sample points."""
     point, offset, value = (
         torch.tensor(numbers, dtype=torch.float64) for numbers in (points, offsets, values)
     )

@@ -63,7 +63,7 @@ def fit_relu_sum(
 
 
 def narrow_ramp(reach: float) -> float:
-    """The width of a ramp for arguments up to `reach`: a power of two, `RAMP_SHARE` of it."""
+    """Return the width of a ramp for arguments up to `reach`: a power of two."""
     return RAMP_SHARE * 2.0 ** floor(log2(reach))
 
 
@@ -184,7 +184,7 @@ def _samples(nodes: Tensor) -> Tensor:
 
 
 def _chord_values(function: SmoothFunction, nodes: Tensor) -> Tensor:
-    """The values of the approximation: below f at every node by half the sag of the chords."""
+    """Return the values at the nodes: f, less half the sag of the chords beside them."""
     values = function(nodes)
     gap = _samples(values) - function(_samples(nodes))
     sag = gap.gather(1, gap.abs().argmax(1, keepdim=True)).squeeze(1)
@@ -287,7 +287,7 @@ def _of_few_bits(nodes: Tensor) -> tuple[Tensor, float]:
 
 
 def _falling_sum(function: ScalarFunction, nodes: Tensor, unit: float, low: float) -> ReluSum:
-    """A falling convex function by shifted chords between nodes, level before the first of them.
+    """Fit a falling convex function by shifted chords between nodes, level before the first.
 
     Its errors are not proved yet.
     """
@@ -307,7 +307,7 @@ def _falling_sum(function: ScalarFunction, nodes: Tensor, unit: float, low: floa
 
 
 def shifted(function: ScalarFunction, nodes: Tensor) -> Tensor:
-    """The values at the nodes, lower by half the sag of the chords beside them."""
+    """Return the values at the nodes, lower by half the sag of the chords beside them."""
     values, shares = function(nodes), _shares()
     inside = torch.lerp(nodes[:-1, None], nodes[1:, None], shares)
     chords = torch.lerp(values[:-1, None], values[1:, None], shares)

@@ -87,7 +87,7 @@ class Profile:
         return value if len(self.half_widths) == 1 else z[..., 0] * value
 
     def strip(self) -> Strip:
-        """A strip that holds for each argument while the other one is real."""
+        """Return a strip that holds for each argument while the other one is real."""
         strip = strip_of(self.function)
         if len(self.half_widths) == 1:
             return strip
@@ -135,7 +135,7 @@ class Units:
 
 
 def units_of(fit: RidgeSum, dtype: torch.dtype = torch.float64) -> Units:
-    """The units of `fit` as tensors, to be evaluated at points along the last axis."""
+    """Return the units of `fit` as tensors, to be evaluated at points along the last axis."""
     width = len(fit.half_widths)
     return Units(
         UNIT_ACTIVATIONS[fit.activation],
@@ -146,7 +146,7 @@ def units_of(fit: RidgeSum, dtype: torch.dtype = torch.float64) -> Units:
 
 
 def proved_error(target: Profile, fit: RidgeSum, most: float = inf) -> float:
-    """An upper bound on |target - fit| on the box, infinite where a proof would take too long.
+    """Bound |target - fit| on the box; infinite where a proof would take too long.
 
     Costs O(panels * units), and at most `most` evaluations of units.
     """
@@ -167,7 +167,7 @@ def proved_error(target: Profile, fit: RidgeSum, most: float = inf) -> float:
 def joined(
     name: str, half_widths: tuple[float, ...], parts: Sequence[RidgeSum], target: Profile
 ) -> RidgeSum:
-    """The sum of several sums; their errors add up, and rounding moved their numbers a little."""
+    """Add several sums; their errors add up, and rounding moved their numbers a little."""
     units = tuple(unit for part in parts for unit in part.units)
     fit = RidgeSum(name, parts[0].activation, half_widths, units, inf)
     error = sum((part.error for part in parts), 0.0)
@@ -241,7 +241,7 @@ def _largest_gap(target: Profile, units: Units, axes: Sequence[Tensor]) -> float
 
 
 def _size_in_strip(target: Profile, units: Units, heights: Sequence[float]) -> float:
-    """An upper bound on |target - sum| while one argument is complex."""
+    """Return an upper bound on |target - sum| while one argument is complex."""
     widths = [width + height for width, height in zip(target.half_widths, heights, strict=True)]
     sizes = [units.activation.strip.size(number) for number in _reach(units, widths).tolist()]
     of_sum = sum(
@@ -296,7 +296,7 @@ SHARPNESS = 2.0**40
 def by_bends(
     name: str, activation: str, half_widths: tuple[float, ...], relus: Sequence[RidgeUnit]
 ) -> RidgeSum:
-    """A sum of relus by units that bend like relu; exact if they are relus."""
+    """Return a sum of relus by units that bend like relu; exact if they are relus."""
     unit, sharpness = unit_activation_named(activation), 1.0
     if unit.off_relu:  # a power of two that is larger on a small box
         sharpness = SHARPNESS / min(1.0, 2.0 ** floor(log2(min(half_widths))))
@@ -316,7 +316,7 @@ def by_bends(
 def fit_bends(
     function: ScalarFunction, half_width: float, activation: str, pieces: int = 1
 ) -> RidgeSum:
-    """A function on [-half_width, half_width] by `pieces` lines; exact if it is made of lines."""
+    """Fit a function on [-half_width, half_width] by `pieces` lines; exact if it has no curves."""
     fit = fit_relu_sum(function, -half_width, half_width, pieces)
     relus = [RidgeUnit((term.scale,), term.shift, term.coefficient) for term in fit.terms()]
     made = by_bends(function.name, activation, (half_width,), relus)
@@ -468,7 +468,7 @@ def _least_squares(
     largest: float,
     roundoff: float,
 ) -> RidgeSum:
-    """The fit with the smallest coefficients of those about as close as the closest."""
+    """Return the fit with the smallest coefficients of those about as close as the closest."""
     trials = [
         trial
         for slopes, offsets in _layouts(activation, half_width, units)
@@ -488,7 +488,7 @@ def _least_squares(
 
 
 def _layouts(activation: str, half_width: float, units: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The slopes and offsets of the units, in all layouts that are compared."""
+    """Return the slopes and offsets of the units, in all layouts that are compared."""
     number = torch.arange(units, dtype=torch.float64)
     if activation == "cos":  # cosines and sines in turn
         for turn in _TURNS:
@@ -586,7 +586,7 @@ class Quotient:
 
 @lru_cache(maxsize=256)
 def quotient_of(function: SmoothFunction, half_width: float, pairs: int, shift: float) -> Quotient:
-    """The difference quotient of 2 `pairs` directions that fits best; its error is sampled."""
+    """Fit the difference quotient of 2 `pairs` directions; its error is sampled."""
     near = shift * chebyshev_points(2 * pairs)[:pairs]
     n_points = min(POINTS + ceil(10 * half_width), MOST_POINTS)
     s, t = torch.cartesian_prod(chebyshev_points(POINTS), half_width * chebyshev_points(n_points)).T
@@ -603,7 +603,7 @@ def quotient_of(function: SmoothFunction, half_width: float, pairs: int, shift: 
 def _best_quotient(
     function: SmoothFunction, half_width: float, activation: str, units: int, *, roundoff: float
 ) -> tuple[Quotient, int]:
-    """The quotient whose own error and that of its functions add up to the least."""
+    """Return the quotient whose own error and that of its functions add up to the least."""
     found = []
     for pairs in range(1, MOST_PAIRS + 1):
         each = max(units // (2 * pairs), FEWEST_ON_A_LINE)
@@ -642,7 +642,7 @@ def by_quotient(
 
 
 def _proved_quotient(function: SmoothFunction, half_width: float, quotient: Quotient) -> float:
-    """The error of a quotient of the function itself, proved on |s| <= 1."""
+    """Return the error of a quotient of the function itself, proved on |s| <= 1."""
     unit = fit_line(function, half_width, function.name, 1)
     parts = [
         unit.along((shift, 1.0), factor)
@@ -702,7 +702,7 @@ def fit_ridge_sum(
 def fit_product(
     half_widths: Box, activation: str, units: int, *, roundoff: float = DOUBLE_ROUNDOFF
 ) -> RidgeSum:
-    """The product a b on |a| <= half_widths[0], |b| <= half_widths[1].
+    """Return the product a b on |a| <= half_widths[0], |b| <= half_widths[1].
 
     With u = a / A + b / B and v = a / A - b / B, a b = A B (u^2 - v^2) / 4.
     """
@@ -786,7 +786,7 @@ def accurate(
     accuracy: float,
     error_of: Callable[[RidgeSum], float] = lambda fit: fit.error,
 ) -> RidgeSum:
-    """The fit with `units` units; raise `SettingError` if its proved error exceeds `accuracy`."""
+    """Fit by `units` units; raise `SettingError` if the proved error exceeds `accuracy`."""
     fit = fit_with(units)
     if error_of(fit) <= positive("accuracy", accuracy):
         return fit

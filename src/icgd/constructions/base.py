@@ -66,7 +66,7 @@ class AbstractConstruction(ABC):
 
     @classmethod
     def settings(cls) -> tuple[str, ...]:
-        """The names of its settings.
+        """Return the names of its settings.
 
         Returns:
             The names, in the order of its fields.
@@ -79,7 +79,7 @@ class AbstractConstruction(ABC):
         return tuple(field.name for field in fields(cls))
 
     def why_not(self, problem: Problem) -> str | None:
-        """The reason why this construction cannot serve `problem`, or None if it can.
+        """Return the reason why this construction cannot serve `problem`, or None if it can.
 
         Args:
             problem: the problem.
@@ -125,7 +125,7 @@ class AbstractConstruction(ABC):
         return self.objection(problem)
 
     def trains(self, problem: Problem) -> bool:
-        """Whether it trains targets of this kind.
+        """Say whether it trains targets of this kind.
 
         Args:
             problem: the problem.
@@ -144,7 +144,7 @@ class AbstractConstruction(ABC):
 
     @abstractmethod
     def objection(self, problem: Problem) -> str | None:
-        """The reason why it cannot serve `problem`, whose target it can train, or None.
+        """Return the reason why it cannot serve `problem`, whose target it can train, or None.
 
         Args:
             problem: the problem.
@@ -161,7 +161,7 @@ class AbstractConstruction(ABC):
         """
 
     def finer(self, setting: int, excess: float) -> int:
-        """The setting with which the error is about `excess` times smaller.
+        """Return the setting with which the error is about `excess` times smaller.
 
         Args:
             setting: the present value of the setting that makes it finer.
@@ -179,7 +179,7 @@ class AbstractConstruction(ABC):
         return count("setting", setting)
 
     def narrower(self, problem: Problem) -> AbstractConstruction | None:
-        """The same with narrower ramps, if they were left to it and could be narrower.
+        """Return the same with narrower ramps, if they were left to it and could be narrower.
 
         Args:
             problem: the problem.
@@ -197,7 +197,7 @@ class AbstractConstruction(ABC):
         return None
 
     def may_be_accurate(self, problem: Problem) -> bool:
-        """Whether its functions can err by rounding alone, as known before anything is fitted.
+        """Say whether its functions can err by rounding alone, as known before anything is fitted.
 
         Args:
             problem: the problem.
@@ -215,7 +215,7 @@ class AbstractConstruction(ABC):
         return True
 
     def sketch(self, problem: Problem) -> AbstractProgram | None:
-        """A program with no more weights than that of `build`, made in no time, if there is one.
+        """Return a quickly made program with no more weights than that of `build`, if any.
 
         Args:
             problem: the problem.
@@ -234,7 +234,7 @@ class AbstractConstruction(ABC):
 
     @abstractmethod
     def build(self, problem: Problem, n_steps: int) -> AbstractProgram:
-        """The program that performs `n_steps` updates of `problem` and then predicts.
+        """Return the program that performs `n_steps` updates of `problem` and then predicts.
 
         Args:
             problem: the problem; `why_not` has no reason against it.
@@ -280,7 +280,7 @@ class AbstractConstruction(ABC):
 
 
 def dtype_name(dtype: str) -> str:
-    """The name of a dtype, or raise `UnknownNameError`."""
+    """Return the name of a dtype, or raise `UnknownNameError`."""
     return str(dtype_named(dtype)).removeprefix("torch.")
 
 

@@ -162,7 +162,7 @@ class AbstractCotLinear(AbstractConstruction):
         wipe = WipeSlots((MEAN,))
 
         def step_layers(step: int) -> list[Layer]:
-            """The layers of a step, counted from 0."""
+            """Return the layers of a step, counted from 0."""
             look = PredictMean(model.link, weights, inputs, reach, IS_EXAMPLE, MEAN)
             momentum, ahead = update.momentum_of(step), update.lookahead_of(step)
             if ahead:  # Nesterov's mean, ahead of the weights

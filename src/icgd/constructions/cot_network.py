@@ -205,7 +205,7 @@ class CotNetwork(AbstractConstruction):
 
 
 def for_depth(problem: Problem, program: ChainProgram, depth: int) -> tuple[Problem, ChainProgram]:
-    """The problem with a target of `depth` layers, and the program that trains it by this block.
+    """Return the problem with a target of `depth` layers, and a program that trains it.
 
     Input, output and hidden layers keep their widths; without a hidden layer, hidden layers get
     the input's. The mask, the widths and the kinds of layers belong to the depth; the layers of
@@ -234,20 +234,20 @@ def for_depth(problem: Problem, program: ChainProgram, depth: int) -> tuple[Prob
 
 
 def _kind(activation: Activation) -> str:
-    """The flag of layers with this activation."""
+    """Return the flag of layers with this activation."""
     if activation.value == IDENTITY_FUNCTION:
         return LINEAR
     return KINKED if isinstance(activation.value, KinkedFunction) else activation.name
 
 
 def _kinked(target: MLP) -> dict[str, KinkedFunction]:
-    """The activations with a kink, each once."""
+    """Return the activations with a kink, each once."""
     values = (activation.value for activation in activations_of(target))
     return {v.name: v for v in values if isinstance(v, KinkedFunction) and v.knots}
 
 
 def _of_z(function: str) -> str:
-    """The slot of a function of z."""
+    """Return the slot of a function of z."""
     return f"{function} of z"
 
 
@@ -285,13 +285,13 @@ def _loss_slope(problem: Problem) -> LossSlope:
 
 
 def _rules(update: AbstractGradientStep, n_steps: int) -> list[Rule]:
-    """The rule of every step, or the one that all of them have."""
+    """Return the rule of every step, or the one that all of them have."""
     require_few_ends(update, n_steps, n_sums=1)
     return [update.rule(step) for step in range(1 if update.is_constant else max(n_steps, 1))]
 
 
 def _largest_move(problem: Problem, rules: Iterable[Rule], gradient: float) -> float:
-    """The largest size of new weights, before they are clipped, and of what is remembered."""
+    """Bound new weights, before they are clipped, and what is remembered."""
     update = problem.gradient_step
     largest = {WEIGHTS: update.box, GRADIENT: update.gradient_factor * gradient}
     largest |= dict.fromkeys(update.state, LARGEST_STATE)
@@ -310,7 +310,7 @@ class Reaches:
 
 
 def _reaches(problem: Problem) -> Reaches:
-    """The sizes that grids must cover on the domain, or the largest that they can."""
+    """Return the sizes that grids must cover on the domain, or the largest that they can."""
     update, target = problem.gradient_step, problem.network
     ranges = ranges_on_domain(problem, 0.0, gated=True)
     deltas = backward_ranges(problem, ranges, 0.0).deltas
@@ -320,7 +320,7 @@ def _reaches(problem: Problem) -> Reaches:
     gradient = (update.batch_size or 1) * max(deltas) * max(*ranges.outputs, 1.0)
 
     def reach(size: float) -> float:
-        """The size with some room, or the largest reach, also where the size is not a number."""
+        """Add some room, up to the largest reach, which also stands for nan."""
         roomy = max(ROUNDING_ROOM * size, SMALLEST_REACH)
         return roomy if roomy < LARGEST_REACH else LARGEST_REACH
 
@@ -333,7 +333,7 @@ def _reaches(problem: Problem) -> Reaches:
 
 
 def _tables(problem: Problem, reach: float, dtype: str) -> tuple[LatticeFunction, ...]:
-    """The look-ups, all with as many tokens as the worst needs, each with a spacing of its own.
+    """Fit the look-ups, all with as many tokens as the worst needs, each with its own spacing.
 
     What is looked up is bounded, so that few tokens serve any reach.
     """
@@ -409,7 +409,7 @@ class _Block:
         self.code = (*self.bits[0], *self.bits[1])
 
     def rows(self, prefix: str) -> tuple[Slot, ...]:
-        """The rows of a block of the chain."""
+        """Return the rows of a block of the chain."""
         flags = (*self.kinds, chain.IS_FORWARD, chain.IS_BACKWARD, chain.IS_DATA, *self.code)
         data = ["first", "second", "flat"]
         data += ["slope"] * bool(self.smooth) + ["part"] * bool(self.loss.part)
@@ -421,7 +421,7 @@ class _Block:
         )
 
     def layout(self) -> Layout:
-        """The stream of one step: the blocks that it reads, what it computes, what it writes."""
+        """Lay out the blocks that a step reads, what it computes, and what it writes."""
         gated = [_of_z(activation.name) for activation in self.smooth if activation.gate]
         of_z = dict.fromkeys([*(_of_z(fit.name) for fit in self.look_ups), *gated])
         matrices = [
@@ -449,7 +449,7 @@ class _Block:
         )
 
     def layers(self) -> tuple[Layer, ...]:
-        """The layers of the block: three, or four with slopes that are looked up, or classes."""
+        """Return three layers, or four with slopes that are looked up, or classes."""
         reaches, smooth = self.reaches, self.smooth
         # z = W o and what is looked up of it; delta = r' * up.
         units: list[Instruction] = [MultiplyMatrices("weights", "inputs", reaches.forward, "z")]
@@ -528,7 +528,7 @@ class _Block:
         )
 
     def next_block(self) -> tuple[Instruction, ...]:
-        """The rows of the block that the step writes."""
+        """Return the rows of the block that the step writes."""
         out = {slot.name: row_of(OUT, slot.name) for slot in self.rows("")}
         closed, padding, gate = ("backward",), self.padding[:1], self.gate
         smooth = self.others(LINEAR, KINKED)
@@ -583,7 +583,7 @@ class _Block:
         return SelectWhere(tuple(sums), *self.bits, closed_by, self.gate, write, bound)
 
     def others(self, *kinds: str) -> tuple[str, ...]:
-        """The flags of all other kinds of layers, which close what is meant for these."""
+        """Return the flags of all other kinds of layers, which close what is meant for these."""
         return tuple(kind for kind in self.kinds if kind not in kinds)
 
     def copy(self, source: str, closed_by: Sequence[str], write: str) -> CopyWhere:

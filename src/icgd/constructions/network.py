@@ -50,39 +50,39 @@ from icgd.program.program import Layer
 
 
 def units_slot(layer: int) -> str:
-    """The slot of p_j = r(z_j); p_0 is the input."""
+    """Return the slot of p_j = r(z_j); p_0 is the input."""
     return "x" if layer == 0 else f"units_{layer}"
 
 
 def bias_slot(target: MLP) -> str | None:
-    """The slot that the last column of every matrix multiplies, if the network has biases."""
+    """Return the slot that the last column of every matrix multiplies, if there are biases."""
     return ONE if target.biases else None
 
 
 def activations_of(target: MLP) -> list[Activation]:
-    """The activation of every layer."""
+    """Return the activation of every layer."""
     return [target.layer_activation(layer) for layer in range(1, target.depth + 1)]
 
 
 def has_kink(activation: Activation) -> bool:
-    """Whether the slope of the activation jumps at 0."""
+    """Say whether the slope of the activation jumps at 0."""
     return isinstance(activation.value, KinkedFunction) and bool(activation.value.knots)
 
 
 def positive_slot(target: MLP, layer: int) -> str:
-    """The slot of relu(z_j), where r has a kink: that of p_j if r is relu."""
+    """Return the slot of relu(z_j), where r has a kink: that of p_j if r is relu."""
     is_relu = target.layer_activation(layer).value == RELU
     return units_slot(layer) if is_relu else f"positive_{layer}"
 
 
 def positive_layers(target: MLP) -> list[int]:
-    """The layers that need a slot of their own for relu(z_j)."""
+    """Return the layers that need a slot of their own for relu(z_j)."""
     activations = enumerate(activations_of(target), start=1)
     return [layer for layer, r in activations if has_kink(r) and r.value != RELU]
 
 
 def later_slopes(target: MLP) -> tuple[MapSlots, ...]:
-    """The slopes that an MLP makes: r'(z_j) from relu(z_j) where r has a kink, and from norms.
+    """Compute by an MLP r'(z_j) from relu(z_j) where r has a kink, and from norms.
 
     Where r has a kink at 0, a ramp of width w stands in for the jump of its slope:
 
@@ -138,12 +138,12 @@ def network_layout(
 
 
 def loss_parts(problem: Problem) -> tuple[SlopePart, ...]:
-    """The summands of the loss slope; none if it is no sum of functions of one variable."""
+    """Return the summands of the loss slope; none if it is no sum of functions of one variable."""
     return problem.loss_function.slope_parts or ()
 
 
 def loss_argument(part: SlopePart, prediction: str) -> Combination:
-    """The argument of a part of the loss slope, from the slot of predictions and the labels."""
+    """Return the argument of a part of the loss slope, from predictions and labels."""
     factors = {prediction: part.prediction, "y": part.label}
     used = {slot: factor for slot, factor in factors.items() if factor != 0.0}
     return Combination(tuple(used), tuple(used.values()))
@@ -160,7 +160,7 @@ def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
 
 
 def looked_up(problem: Problem) -> tuple[SmoothFunction, ...]:
-    """The smooth functions of activations and loss, all of them bounded, each once.
+    """Return the smooth functions of activations and loss, all of them bounded, each once.
 
     An activation that grows like a line is z gate(z) + rest(z) instead.
     """
@@ -231,7 +231,7 @@ def largest_size(function: ScalarFunction, reach: float) -> float:
 
 
 def largest_norm(width: int) -> float:
-    """A number less the mean of k of them is at most sqrt(k) of their deviation.
+    """Bound a norm: a number less the mean of k of them is at most sqrt(k) of their deviation.
 
     The fitted root is less than twice too large.
     """
@@ -390,7 +390,7 @@ class UpdateLayers:
         )
 
     def end(self, step: int, scratch: tuple[str, ...]) -> tuple[Layer, ...]:
-        """The layers of a step after the gradient; the last of them wipes `scratch`."""
+        """Return the layers of a step after the gradient; the last of them wipes `scratch`."""
         update, layers, rule = self.update, self.layers, self.update.rule(step)
         before: list[Layer] = []
         sums = rule.linear if rule.root is None else {WEIGHTS: rule.weights}
@@ -436,7 +436,7 @@ class UpdateLayers:
         return Recombine(tuple(assignments), self.unit)
 
     def schedule(self, n_steps: int, scratch: tuple[str, ...]) -> tuple[tuple[Layer, ...], ...]:
-        """The ends of all steps, if they differ."""
+        """Return the ends of all steps, if they differ."""
         if self.update.is_constant:
             return ()
         self.update.require_steps(n_steps)
@@ -445,7 +445,7 @@ class UpdateLayers:
 
 
 def _of_layer(terms: Sum, layer: int) -> Combination:
-    """A sum of quantities as a combination of a layer's slots."""
+    """Return a sum of quantities as a combination of a layer's slots."""
     return Combination(tuple(f"{name}_{layer}" for name in terms), tuple(terms.values()))
 
 

@@ -172,7 +172,7 @@ class Recursion(AbstractConstruction):
         return units.bends and not (units.kinked and has_curves)  # the others have no sharp clip
 
     def sketch(self, problem: Problem) -> StackProgram:
-        """A relu network of these widths: no activation takes fewer units, and none are fitted.
+        """Take a relu network of these widths: no activation has fewer units, and none is fitted.
 
         Units are counted alike in every box; in this one no layer outgrows its input.
 
@@ -266,7 +266,7 @@ def literal_layers(depth: int) -> int:
 
 
 def default_activation(target: MLP) -> str:
-    """The default activation of units: the target's own, or relu for kinks, or sigmoid."""
+    """Return the default activation of units: the target's own, or relu for kinks, or sigmoid."""
     value = target.layer_activation(1).value
     if target.activation in UNIT_ACTIVATIONS:
         return target.activation
@@ -274,12 +274,12 @@ def default_activation(target: MLP) -> str:
 
 
 def preactivation(layer: int) -> str:
-    """The slot of z_m."""
+    """Return the slot of z_m."""
     return f"preactivation_{layer}"
 
 
 def jacobian(layer: int, of: int) -> str:
-    """The slot of d z_m / d V_j: a row for each entry of z_m, a column for each of V_j."""
+    """Return the slot of d z_m / d V_j: a row for each entry of z_m, a column for each of V_j."""
     return f"jacobian_{layer}_{of}"
 
 
@@ -296,7 +296,7 @@ def _layout(target: MLP) -> Layout:
 
 
 def _forward_pass(target: MLP, reaches: dict[str, float], *, with_jacobians: bool) -> list[Layer]:
-    """A layer for each of z_2 .. z_n, or for z_1 if it is the output itself.
+    """Return a layer for each of z_2 .. z_n, or for z_1 if it is the output itself.
 
     If wanted, r(z_{m-1}) and the Jacobians of z_m stand beside z_m.
     """
@@ -379,11 +379,11 @@ def fit_all(
     room = COARSE_ROOM if dtype == "float32" else ROUNDING_ROOM
 
     def fit_with(fit: Callable[..., RidgeSum], *what: object) -> Callable[[int], RidgeSum]:
-        """The function that fits `what` by a given number of units."""
+        """Return the function that fits `what` by a given number of units."""
         return lambda n: fit(*what, activation, n, roundoff=roundoff)
 
     def thrifty(fit: Callable[..., RidgeSum], *what: object) -> RidgeSum:
-        """The fit with the fewest units whose error is no more than rounding, or else with all."""
+        """Fit by the fewest units whose error is no more than rounding, or else by all."""
         fit_by = fit_with(fit, *what)
         for few in (number for number in FEW if number < units):
             if (fitted := fit_by(few)).largest_error <= CLOSE_ENOUGH:
@@ -391,7 +391,7 @@ def fit_all(
         return fit_by(units)
 
     def roomy(size: float) -> float:
-        """A size with room for rounding, and for tiny ones more."""
+        """Return a size with room for rounding, and for tiny ones more."""
         return max(room * size, SMALLEST_REACH)
 
     # What a clip may leave: first the error of one of numbers up to twice the box, to which wider

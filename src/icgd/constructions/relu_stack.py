@@ -247,14 +247,14 @@ def _itself(slot: str) -> Summand:
 
 
 def output_slot(target: MLP, layer: int) -> str:
-    """The slot of p_j, shortcuts included."""
+    """Return the slot of p_j, shortcuts included."""
     if target.sources(layer):
         return f"sum_{layer}"
     return f"normed_{layer}" if _is_norm_alone(target, layer) else units_slot(layer)
 
 
 def _is_norm_alone(target: MLP, layer: int) -> bool:
-    """Whether a layer has a norm and no activation, and so needs no slot for its units."""
+    """Say whether a layer has a norm and no activation, and so needs no slot for its units."""
     has_norm = layer in target.norms
     return has_norm and target.layer_activation(layer).value == IDENTITY_FUNCTION
 
@@ -378,7 +378,7 @@ def backward_pass(target: MLP, loss_slope: str) -> list[Layer]:
 
 
 def _upstream_layers(target: MLP) -> list[int]:
-    """The layers but the last that shortcuts from units lead to.
+    """Return the layers but the last that shortcuts from units lead to.
 
     What is pulled back to their outputs is needed once more.
     """
@@ -415,7 +415,7 @@ def _fitted_functions(
 
 
 def _roots(problem: Problem, functions: tuple[ReluSum, ...], pieces: int) -> list[ReluSum]:
-    """The reciprocal roots of norms and of the update, if there are any, for the whole domain.
+    """Fit the reciprocal roots of norms and of the update, if any, for the whole domain.
 
     A mean of squares is at most the largest square. Of a variance, proofs know that numbers are at
     most twice the largest away from their mean. A range may be wider than needed.
@@ -436,7 +436,7 @@ def _roots(problem: Problem, functions: tuple[ReluSum, ...], pieces: int) -> lis
 
 
 def _largest_gradient(problem: Problem, ranges: Ranges, margin: float) -> float:
-    """The largest entry of the gradient, as the update scales it, with its weight decay."""
+    """Return the largest entry of the gradient, as the update scales it, with its weight decay."""
     update, deltas = problem.gradient_step, backward_ranges(problem, ranges, margin).deltas
     sizes = [max(p, 1.0 * problem.network.biases) for p in ranges.outputs[:-1]]
     largest = max(delta * p for delta, p in zip(deltas, sizes, strict=True))

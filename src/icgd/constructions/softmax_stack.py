@@ -390,7 +390,7 @@ class _Builder:
     def layout(
         self, layers: Iterable[Layer], functions: Iterable[Function], update: UpdateLayers
     ) -> Layout:
-        """The slots that the layers write, and what registers and MLPs need."""
+        """Return the slots that the layers write, and what registers and MLPs need."""
         target, written = self.target, _written(layers)
         outputs, widths = (target.output_width,), list(enumerate(target.widths[1:], start=1))
         kinds = ("preactivation", "gate", "units", "positive", "slope", "delta")

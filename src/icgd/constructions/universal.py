@@ -226,12 +226,12 @@ class Universal(AbstractConstruction):
 
 
 def level_values(levels: int) -> Tensor:
-    """The levels: centres of as many equal cells of [-1, 1]."""
+    """Return the levels: centres of as many equal cells of [-1, 1]."""
     return (2 * torch.arange(levels, dtype=torch.float64) + 1) / levels - 1
 
 
 def levels_of(levels: int, width: float) -> ReluSum:
-    """The staircase that rounds to a level, as a stand-in for the identity on [-1, 1].
+    """Return the staircase that rounds to a level, as a stand-in for the identity on [-1, 1].
 
     Its ramps begin at the edges of the cells, which are put on multiples of their width.
     """
@@ -279,7 +279,7 @@ class ContextHead:
 
 @lru_cache(maxsize=64)
 def context_head(levels: int, n_examples: int) -> ContextHead:
-    """The head, of those tried, that tells contexts apart best beside the range of its codes."""
+    """Choose the head that tells contexts apart best, relative to the range of its codes."""
     value = level_values(levels)
     x, y = value.repeat_interleave(levels), value.repeat(levels)
     multisets = combinations_with_replacement(range(levels**2), n_examples)
@@ -305,7 +305,7 @@ def context_head(levels: int, n_examples: int) -> ContextHead:
 
 
 def _table(name: str, keys: Tensor, answers: Tensor) -> ReluSum:
-    """A staircase that is constant within 7/32 of every key.
+    """Return a staircase that is constant within 7/32 of every key.
 
     Answers are rounded to a power of two so coarse that every sum of jumps times knots is exact.
     """
@@ -420,14 +420,14 @@ class TableSize:
 
 
 def in_words(log10_count: float) -> str:
-    """A count by its decimal logarithm: 1,234 or 5.6e+78 or 10^9,012."""
+    """Return a count by its decimal logarithm: 1,234 or 5.6e+78 or 10^9,012."""
     if log10_count < EXACT_DIGITS:
         return f"{round(10**log10_count):,}"
     return f"{10**log10_count:.2g}" if log10_count < 300 else f"10^{log10_count:,.0f}"
 
 
 def table_size(problem: Problem, n_examples: int, levels: int) -> TableSize:
-    """The table that would perform steps of `problem` on `n_examples` examples."""
+    """Return the table that would perform steps of `problem` on `n_examples` examples."""
     n = count("n_examples", n_examples)
     count("levels", levels, least=2)
     target = problem.network
