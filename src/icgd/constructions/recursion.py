@@ -215,12 +215,12 @@ class Recursion(AbstractConstruction):
         jacobians = [(jacobian(depth, j), f"weights_{j}") for j in range(1, depth)]
         if units.bends:
             gate = 2.0 ** (1 + ceil(log2(steepest)))
-            how = (gate, SHARPNESS if units.off_relu else 1.0, scale)
+            gating = (gate, SHARPNESS if units.off_relu else 1.0, scale)
             gradient += [
-                AddGatedJacobian("loss_slope", slot, reaches[slot], *how, write)
+                AddGatedJacobian("loss_slope", slot, reaches[slot], *gating, write)
                 for slot, write in jacobians
             ]
-            gradient.append(AddGatedProduct("loss_slope", inputs, reach, *how, last, bias))
+            gradient.append(AddGatedProduct("loss_slope", inputs, reach, *gating, last, bias))
         else:
             gradient += [
                 AddJacobian("loss_slope", slot, (steepest, reaches[slot]), "a b", scale, write)

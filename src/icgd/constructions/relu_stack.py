@@ -183,6 +183,7 @@ class ReluStack(AbstractConstruction):
         gate = 2.0 ** (1 + ceil(log2(largest)))
 
         block, of_shares = [*forward_pass(target), *_slopes(target)], tuple[ReluSum, ...]()
+        # The slope of the loss: a sum of functions of one variable, or shares less labels.
         summands = tuple(
             Summand(loss_argument(part, prediction), part.function.name)
             for part in loss_parts(problem)
@@ -210,6 +211,7 @@ class ReluStack(AbstractConstruction):
             rated = MultiplySlots("loss_slope", RATES, loss_slope)
             block.append(Layer("rates", (rated,)))
         block += backward_pass(target, loss_slope)
+        # The gradient, and what the optimiser makes of it.
         gradient = (
             AccumulateOuterProduct(
                 f"delta_{j}",
