@@ -20,8 +20,13 @@ import torch
 from torch import Tensor
 
 from icgd.errors import SettingError, UnknownNameError
-from icgd.problems.catalog import RECIPROCAL, AbstractRoot, CappedExponential
-from icgd.problems.catalog import ROOT_ROUNDING as RELATIVE_ROUNDING
+from icgd.problems.catalog import (
+    RECIPROCAL,
+    RELATIVE_ROUNDING,
+    ROOT_ROUNDING,
+    AbstractRoot,
+    CappedExponential,
+)
 from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction, StepFunction
 from icgd.problems.settings import count, power_of_two
 from icgd.program.functions import ReluSum
@@ -263,7 +268,7 @@ def fit_reciprocal_root(function: AbstractRoot, high: float, error: float) -> Re
     # On a cell [u, v] the gap is at most that at its ends and (v - u)^2 f''(u) / 8. On the first
     # piece, where f'' may have no bound, line and root both fall, so that their values at the ends
     # of a cell also bound the gap in it.
-    points, line, root, rounding = _sampled(function, fit)
+    points, line, root, rounding = _sampled(function, fit, ROOT_ROUNDING)
     gaps = (line - root).abs()
     sag = points.diff(dim=1) ** 2 * function.curvature(points[:, :-1]) / 8
     in_cells = torch.maximum(gaps[:, :-1], gaps[:, 1:]) + sag
@@ -321,15 +326,20 @@ def _shares() -> Tensor:
     return torch.linspace(0, 1, CELLS + 1, dtype=torch.float64) ** 2
 
 
-def _sampled(function: ScalarFunction, fit: ReluSum) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Points of every piece but the first, the fit and the function there, and their rounding."""
+def _sampled(
+    function: ScalarFunction, fit: ReluSum, relative: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return points of every piece but the first, the fit and the function there, their rounding.
+
+    A value of the function is off by less than its `relative` part.
+    """
     ends = torch.tensor([*fit.knots, fit.high], dtype=torch.float64)
     slopes = torch.tensor(fit.slopes[1:], dtype=torch.float64)[:, None]
     constants = torch.tensor(fit.intercepts()[1:], dtype=torch.float64)[:, None]
     points = torch.lerp(ends[:-1, None], ends[1:, None], _shares())
     line, exact = slopes * points + constants, function(points)
     sizes = (slopes * points).abs() + constants.abs() + exact
-    return points, line, exact, RELATIVE_ROUNDING * (8 + fit.n_pieces) * sizes.amax(1)
+    return points, line, exact, relative * (8 + fit.n_pieces) * sizes.amax(1)
 
 
 # -----------------------------------------------------------------------------
@@ -391,7 +401,7 @@ def fit_reciprocal(high: float, error: float) -> ReluSum:
     snapped, unit = _of_few_bits(nodes[:-1])
     nodes = torch.cat([snapped, nodes.new_tensor([high])])
     fit = _falling_sum(RECIPROCAL, nodes, unit, low=0.5)
-    points, line, exact, rounding = _sampled(RECIPROCAL, fit)
+    points, line, exact, rounding = _sampled(RECIPROCAL, fit, RELATIVE_ROUNDING)
     gaps = (line - exact).abs()
     sag = points.diff(dim=1) ** 2 * RECIPROCAL.curvature(points[:, :-1]) / 8
     proved = (torch.maximum(gaps[:, :-1], gaps[:, 1:]) + sag).amax(1) + rounding
