@@ -12,7 +12,7 @@ from sklearn.linear_model import Lasso, LogisticRegression, PoissonRegressor, Ri
 from sklearn.preprocessing import StandardScaler
 
 import icgd
-from icgd.approximation.grid_mean import mean_of_link
+from icgd.approximation.lattice import mean_of_link
 from icgd.reproductions.descent import descend
 from icgd.reproductions.timing import interleaved_medians, one_thread
 

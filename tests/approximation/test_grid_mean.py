@@ -4,8 +4,14 @@ import pytest
 import torch
 from flint import arb, ctx
 
-from icgd.approximation.grid_mean import OFFSET_ROUNDING, _beyond, line, log_factorial, mean_of_link
-from icgd.approximation.lattice import MOST_POINTS
+from icgd.approximation.lattice import (
+    MOST_POINTS,
+    OFFSET_ROUNDING,
+    _beyond,
+    line,
+    log_factorial,
+    mean_of_link,
+)
 from icgd.errors import SettingError
 from icgd.problems.linear_model import LINKS
 from icgd.program.functions import GridMean

@@ -12,8 +12,7 @@ import torch
 
 import icgd
 from icgd.backends.chain import run_chain
-from icgd.constructions.cot_network import CotNetwork
-from icgd.constructions.parts.chain_block import BACKWARD, FORWARD, FROM_X, FROM_Y
+from icgd.constructions.cot_network import BACKWARD, FORWARD, FROM_X, FROM_Y, CotNetwork
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, ToleranceError, UnsupportedProblemError
 from icgd.problems.data import Domain, as_task

@@ -10,7 +10,7 @@ whose error is largest at +-bound and falls fast on both sides: `bands` say how 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -86,7 +86,7 @@ def step_distance(far: float) -> float:
 
 
 def periodic_error(far: float) -> float:
-    """A bound on how far P is from the real line and its corner."""
+    """Return a bound on how far P is from the real line and its corner."""
     return 13 * exp(-far)  # 4 pi / (1 - exp(-far))^2 < 13 for far > 5
 
 
@@ -100,8 +100,25 @@ def halving_of(far: float, n_bumps: int) -> Halving:
     left, sizes, right = torch.linalg.svd(bumps, full_matrices=False)
     damped = sizes / (sizes**2 + (_DAMPING * sizes[0]) ** 2)
     coefficients = (right.T @ (damped * (left.T @ wanted))).tolist()
-    fitted = Halving(tuple(coefficients[:n_bumps]), tuple(coefficients[n_bumps:]), inf)
-    return Halving(fitted.before, fitted.after, _proved(fitted, far))
+    before, after = tuple(coefficients[:n_bumps]), tuple(coefficients[n_bumps:])
+    # The error of F: proved by panels up to the edge, and by its decay beyond.
+    distance, places = step_distance(far), places_of(n_bumps)
+    units = [
+        RidgeUnit((slope,), sign * place, sign * coefficient)
+        for slope, heights in ((1.0, before), (2.0, after))
+        for place, coefficient in zip(places, heights, strict=True)
+        for sign in (1.0, -1.0)
+    ]
+    units += [
+        RidgeUnit((slope,), -(k + 0.5) * distance, factor * distance)
+        for slope, factor in ((1.0, 1.0), (2.0, -0.5))
+        for k in range(ceil(3 * EDGE / distance))
+    ]
+    gap = RidgeSum("F + P(x) - P(2 x) / 2", "sigmoid", (EDGE,), tuple(units), inf)
+    total = sum((abs(number) for number in (*before, *after)), 0.0)
+    beyond = 2 * periodic_error(far) + (total + 2) * exp(SPREAD - EDGE)
+    proved = proved_error(Profile(_ZERO, (EDGE,)), gap) + 2 * exp(-EDGE)
+    return Halving(before, after, max(proved, beyond))
 
 
 def _bumps_at(x: Tensor, n_bumps: int) -> Tensor:
@@ -113,36 +130,6 @@ def _corner(x: Tensor, far: float) -> Tensor:
     """P(-x), which is all of the corner for x >= 0."""
     middles = step_distance(far) * (torch.arange(ceil(EDGE / step_distance(far))).double() + 0.5)
     return step_distance(far) * torch.sigmoid(-x.unsqueeze(-1) - middles).sum(-1)
-
-
-def _proved(halving: Halving, far: float) -> float:
-    """The error of F: proved by panels up to the edge, and by its decay beyond."""
-    units = [
-        *_of_bumps(halving.places, halving.before, slope=1.0),
-        *_of_bumps(halving.places, halving.after, slope=2.0),
-        *_of_ramp(far, slope=1.0, factor=1.0),
-        *_of_ramp(far, slope=2.0, factor=-0.5),
-    ]
-    gap = RidgeSum("F + P(x) - P(2 x) / 2", "sigmoid", (EDGE,), tuple(units), inf)
-    total = sum((abs(number) for number in (*halving.before, *halving.after)), 0.0)
-    beyond = 2 * periodic_error(far) + (total + 2) * exp(SPREAD - EDGE)
-    return max(proved_error(Profile(_ZERO, (EDGE,)), gap) + 2 * exp(-EDGE), beyond)
-
-
-def _of_bumps(
-    places: Iterable[float], coefficients: Iterable[float], slope: float
-) -> list[RidgeUnit]:
-    return [
-        RidgeUnit((slope,), sign * place, sign * coefficient)
-        for place, coefficient in zip(places, coefficients, strict=True)
-        for sign in (1.0, -1.0)
-    ]
-
-
-def _of_ramp(far: float, slope: float, factor: float) -> list[RidgeUnit]:
-    distance = step_distance(far)
-    n_steps = ceil(3 * EDGE / distance)
-    return [RidgeUnit((slope,), -(k + 0.5) * distance, factor * distance) for k in range(n_steps)]
 
 
 # -----------------------------------------------------------------------------
@@ -160,8 +147,6 @@ BELOW_ROUNDOFF = 1 / 32
 
 SAFE = 1.0 + 1e-9
 """Covers the rounding of the bounds themselves."""
-
-ROUNDOFF = 2.0**-53
 
 _ROUNDINGS = 4.0  # roundings of every number of a unit, when it is computed
 
@@ -197,13 +182,13 @@ def logistic_corner(x: float) -> float:
 def normal_corner(x: float) -> float:
     """phi(x) - x Phi(-x): relu averaged over a normal distribution, minus relu."""
     density = exp(-x * x / 2) / sqrt(2 * pi)
-    return max(density - x * erfc(x / sqrt(2)) / 2, 0.0) + _ROUNDINGS * ROUNDOFF * density
+    return max(density - x * erfc(x / sqrt(2)) / 2, 0.0) + _ROUNDINGS * DOUBLE_ROUNDOFF * density
 
 
 def moved_by_rounding(activation: str, half_width: float, units: Sequence[RidgeUnit]) -> float:
     """How far a sum of units moves on [-half_width, half_width] when its numbers are rounded."""
     fit = RidgeSum("clip", activation, (half_width,), tuple(units), 0.0)
-    return _ROUNDINGS * ROUNDOFF * fit.size
+    return _ROUNDINGS * DOUBLE_ROUNDOFF * fit.size
 
 
 # -----------------------------------------------------------------------------
@@ -222,17 +207,16 @@ def clip_wave(bound: float, reach: float, units: int, far: float) -> SoftClip:
     quarter = max(reach, 2 * bound)  # no other corner is closer than bound
     *frequencies, next_one = [(2 * k + 1) * pi / (2 * quarter) for k in range(units + 1)]
     width = min(sqrt(2 * far) / next_one, bound / 2)
-    waves = tuple(_wave(bound, quarter, width, frequency) for frequency in frequencies)
+    waves = []
+    for frequency in frequencies:
+        size = 2 / quarter * sin(bound * frequency) / frequency**2
+        damped = size * exp(-((width * frequency) ** 2) / 2)
+        waves.append(RidgeUnit((frequency,), -pi / 2, damped))
     left_out = 2 * quarter / (pi**2 * units) * exp(-((width * next_one) ** 2) / 2)
     # The others are at distances of bound, and of (2 j - 1) bound or more four times for each j.
     other_corners = 6 * width * normal_corner(bound / width)
     error = (left_out + other_corners) * SAFE + moved_by_rounding("cos", quarter, waves)
-    return SoftClip(waves, error, width, normal_corner, sqrt(2 * far))
-
-
-def _wave(bound: float, quarter: float, width: float, frequency: float) -> RidgeUnit:
-    size = 2 / quarter * sin(bound * frequency) / frequency**2
-    return RidgeUnit((frequency,), -pi / 2, size * exp(-((width * frequency) ** 2) / 2))
+    return SoftClip(tuple(waves), error, width, normal_corner, sqrt(2 * far))
 
 
 # -----------------------------------------------------------------------------
@@ -242,9 +226,9 @@ def _wave(bound: float, quarter: float, width: float, frequency: float) -> Ridge
 #
 #     sum_i h sigmoid(b (w - s_i)) = ramp(w + bound) - ramp(w - bound),   ramp(z) = P(b z) / b,
 #
-# with P of `corner_halving`, and stays within its ends for all w. The corners of the ramps are 1
+# with P as above, and stays within its ends for all w. The corners of the ramps are 1
 # / b wide, which falls only like 1 / n. So both ends are sharpened: added at the scales b, 2 b, 4
-# b, ... the F of `corner_halving` halves the width every time. Its units of slope 2 are those of
+# b, ... F halves the width every time. Its units of slope 2 are those of
 # slope 1 at the next scale, so a halving costs two units for each of its bumps, at both ends.
 
 
@@ -273,7 +257,7 @@ class Step:
     height: float
 
     def unit(self, activation: str) -> RidgeUnit:
-        """The step by a sigmoid, or, half its height lower, by a tanh."""
+        """Return the step by a sigmoid, or, half its height lower, by a tanh."""
         half = 1.0 if activation == "sigmoid" else 0.5
         slope = half * self.slope
         return RidgeUnit((slope,), -slope * self.place, half * self.height)
@@ -286,7 +270,11 @@ def clip_staircase(bound: float, activation: str, units: int, far: float) -> Sof
     n_steps, n_halvings = _shares(units - len(constant), n_bumps, far)
     slope = step_distance(far) * n_steps / (2 * bound)
     halving = halving_of(far, n_bumps)
-    steps = [*_staircase(bound, n_steps, slope), *_sharp_ends(bound, slope, halving, n_halvings)]
+    height = 2 * bound / n_steps
+    steps = [
+        Step(slope, (2 * number + 1 - n_steps) * height / 2, height) for number in range(n_steps)
+    ]
+    steps += _sharp_ends(bound, slope, halving, n_halvings)
     made = (*(step.unit(activation) for step in steps), *constant)
     width = 1 / (slope * 2**n_halvings)
     of_halvings = 4 * halving.error / slope if n_halvings else 0.0  # two ends, 1 + 1/2 + 1/4 ...
@@ -307,36 +295,26 @@ def _shares(units: int, n_bumps: int, far: float) -> tuple[int, int]:
     return max(shares, key=lambda share: share[0] * 2 ** share[1])
 
 
-def _staircase(bound: float, n_steps: int, slope: float) -> list[Step]:
-    height = 2 * bound / n_steps
-    return [
-        Step(slope, (2 * number + 1 - n_steps) * height / 2, height) for number in range(n_steps)
-    ]
-
-
 def _sharp_ends(bound: float, slope: float, halving: Halving, n_halvings: int) -> list[Step]:
-    """The steps of F at all scales, added at one end and taken away at the other."""
-    scales = range(n_halvings + 1) if n_halvings else ()
-    return [
-        Step(slope * 2**scale, end + side * place, -side * sign * height)
-        for scale in scales
-        for place, height in _bumps(halving, slope * 2**scale, scale, n_halvings)
-        for end, sign in ((-bound, 1.0), (bound, -1.0))
-        for side in (-1.0, 1.0)
-    ]
+    """Return the steps of F at all scales, added at one end and taken away at the other."""
+    steps = []
+    for scale in range(n_halvings + 1) if n_halvings else ():
+        # Bumps of F's slope 1 at this scale, and those of slope 2 from the one before.
+        own = 1.0 if scale < n_halvings else 0.0
+        earlier = 2.0 if scale > 0 else 0.0
+        steep = slope * 2**scale
+        for place, before, after in zip(halving.places, halving.before, halving.after, strict=True):
+            height = (own * before + earlier * after) / steep
+            steps += [
+                Step(steep, end + side * (place / steep), -side * sign * height)
+                for end, sign in ((-bound, 1.0), (bound, -1.0))
+                for side in (-1.0, 1.0)
+            ]
+    return steps
 
 
-def _bumps(
-    halving: Halving, slope: float, scale: int, n_halvings: int
-) -> list[tuple[float, float]]:
-    """Places and heights of bumps: F's own of slope 1, and those of slope 2 from before."""
-    own = 1.0 if scale < n_halvings else 0.0
-    earlier = 2.0 if scale > 0 else 0.0
-    numbers = zip(halving.places, halving.before, halving.after, strict=True)
-    return [
-        (place / slope, (own * before + earlier * after) / slope)
-        for place, before, after in numbers
-    ]
+# -----------------------------------------------------------------------------
+# clip(w) - w by every activation.
 
 
 ENOUGH_FOR_A_LINE = 16
@@ -378,13 +356,12 @@ def fit_clip(
         (1.0,), -1.0
     )
     left, far = units - line.n_units, logarithm_of_far(roundoff)
-    if activation == "cos":
-        return _together(bound, line, clip_wave(bound, reach, left, far))
-    return _together(bound, line, clip_staircase(bound, activation, left, far))
-
-
-def _together(bound: float, line: RidgeSum, soft: SoftClip) -> RidgeSum:
-    """The sum of line and clip; the error of a corner is bounded by steps in the distance to it."""
+    soft = (
+        clip_wave(bound, reach, left, far)
+        if activation == "cos"
+        else clip_staircase(bound, activation, left, far)
+    )
+    # The error of a corner is bounded by steps in the distance to it.
     farthest = min(bound, soft.fades * soft.width)
     distances = [farthest * number / BANDS for number in range(BANDS + 1)]
     everywhere = line.error + soft.error
@@ -394,5 +371,5 @@ def _together(bound: float, line: RidgeSum, soft: SoftClip) -> RidgeSum:
         for inner, outer in pairwise(distances)
     )
     error = everywhere + soft.near(farthest)
-    units = line.units + soft.units
-    return RidgeSum("clip", line.activation, line.half_widths, units, error, bands)
+    both = line.units + soft.units
+    return RidgeSum("clip", activation, line.half_widths, both, error, bands)

@@ -75,7 +75,7 @@ class GeneralDecay:
         return max(len(self.weights) - 1, 0)
 
     def combination(self, activation: Evaluate, x: Tensor) -> Tensor:
-        """The combination at every entry of `x`.
+        """Return the combination at every entry of `x`.
 
         Args:
             activation: the activation itself, a function of a tensor.
@@ -117,11 +117,16 @@ def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
     """
     kind = type(activation).__name__
     name = name or (str(getattr(activation, "__name__", kind)) if callable(activation) else kind)
-    x = _line()
+    near = torch.linspace(0.0, _NEAR, 4001, dtype=torch.float64)
+    far = torch.logspace(torch.tensor(_NEAR).log10().item(), 3.0, 2000, dtype=torch.float64)
+    half = torch.cat([near + 1e-9, far[1:]])  # off the kinks, where a slope has no value
+    x = torch.cat([-half.flip(0), half])
     _require_function(name, activation, x)
     shares = []
     for order in range(1, HIGHEST_ORDER + 1):
-        difference = _difference(name, order)
+        weights = tuple((-1.0) ** i * comb(order, i) for i in range(order + 1))
+        shifts = tuple(_SHIFT * (order / 2 - i) for i in range(order + 1))
+        difference = GeneralDecay(name, weights, shifts, 0.0, 0.0)
         value, slope = _seen(difference, activation, x)
         if not bool(value.any()):
             raise UnsupportedActivationError(
@@ -130,17 +135,25 @@ def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
                 "that is not a polynomial, such as relu or sigmoid."
             )
         size = torch.maximum(value, slope)
-        if (found := _decaying(difference, x, size)) is not None:
-            return found
+        is_near = x.abs() <= _NEAR
+        for exponent in _EXPONENTS:  # the largest whose bound no longer grows far out
+            scaled = (1 + x.abs()) ** exponent * size
+            within, beyond = scaled[is_near].max(), scaled[~is_near].max()
+            if beyond <= 2 * within:
+                constant = _BETWEEN * float(torch.maximum(within, beyond))
+                return replace(difference, exponent=exponent, constant=constant)
         shares.append(float(size[x.abs() > _FAR / 2].max() / size.max()))
-    return _periodic(name, activation, min(shares))
-
-
-def _line() -> Tensor:
-    near = torch.linspace(0.0, _NEAR, 4001, dtype=torch.float64)
-    far = torch.logspace(torch.tensor(_NEAR).log10().item(), 3.0, 2000, dtype=torch.float64)
-    half = torch.cat([near + 1e-9, far[1:]])  # off the kinks, where a slope has no value
-    return torch.cat([-half.flip(0), half])
+    # Nothing decays: the activation has to repeat.
+    x = torch.linspace(-_NEAR, _NEAR, 4001, dtype=torch.float64)
+    value = activation(x)
+    for period in _PERIODS:
+        if float((activation(x + period) - value).abs().max()) <= _PERIODIC:
+            return GeneralDecay(name, (), (), 0.0, float(value.abs().max()), period)
+    raise UnsupportedActivationError(
+        f"Activation {brief(name)} has no general decay: far out its differences up to order "
+        f"{HIGHEST_ORDER} keep at least {min(shares):.1%} of their size. Use relu, sigmoid or "
+        "another activation that is nearly a line on either side."
+    )
 
 
 def _require_function(name: str, activation: Any, x: Tensor) -> None:
@@ -171,12 +184,6 @@ def _require_function(name: str, activation: Any, x: Tensor) -> None:
         )
 
 
-def _difference(name: str, order: int) -> GeneralDecay:
-    weights = tuple((-1.0) ** i * comb(order, i) for i in range(order + 1))
-    shifts = tuple(_SHIFT * (order / 2 - i) for i in range(order + 1))
-    return GeneralDecay(name, weights, shifts, 0.0, 0.0)
-
-
 def _seen(found: GeneralDecay, activation: Evaluate, x: Tensor) -> tuple[Tensor, Tensor]:
     """Sizes of the combination and its derivative, zero where rounding hides them."""
     x = x.clone().requires_grad_()
@@ -186,31 +193,3 @@ def _seen(found: GeneralDecay, activation: Evaluate, x: Tensor) -> tuple[Tensor,
     hidden = _SEEN * 2.0**-53 * terms.detach()
     value, slope = value.detach().abs(), slope.abs()
     return torch.where(value > hidden, value, 0.0), torch.where(slope > hidden, slope, 0.0)
-
-
-def _decaying(difference: GeneralDecay, x: Tensor, size: Tensor) -> GeneralDecay | None:
-    """The difference with the largest exponent that its size allows; None if it has none."""
-    for exponent in _EXPONENTS:
-        if (constant := _constant(x, size, exponent)) is not None:
-            return replace(difference, exponent=exponent, constant=constant)
-    return None
-
-
-def _constant(x: Tensor, size: Tensor, exponent: float) -> float | None:
-    """sup (1 + |x|)^exponent size(x), unless it still grows far out."""
-    scaled = (1 + x.abs()) ** exponent * size
-    near, far = scaled[x.abs() <= _NEAR].max(), scaled[x.abs() > _NEAR].max()
-    return _BETWEEN * float(torch.maximum(near, far)) if far <= 2 * near else None
-
-
-def _periodic(name: str, activation: Evaluate, share: float) -> GeneralDecay:
-    x = torch.linspace(-_NEAR, _NEAR, 4001, dtype=torch.float64)
-    value = activation(x)
-    for period in _PERIODS:
-        if float((activation(x + period) - value).abs().max()) <= _PERIODIC:
-            return GeneralDecay(name, (), (), 0.0, float(value.abs().max()), period)
-    raise UnsupportedActivationError(
-        f"Activation {brief(name)} has no general decay: far out its differences up to order "
-        f"{HIGHEST_ORDER} keep at least {share:.1%} of their size. Use relu, sigmoid or another "
-        "activation that is nearly a line on either side."
-    )

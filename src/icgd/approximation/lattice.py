@@ -16,16 +16,18 @@ point (`nearest_point`), whose error falls only like 1 / points.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, exp, inf, log, pi, sqrt
+from math import ceil, exp, factorial, inf, log, pi, sqrt
 
 import torch
 from torch import Tensor
 
-from icgd.errors import ConstructionError
+from icgd.errors import ConstructionError, SettingError, brief
 from icgd.problems.functions import SmoothFunction
-from icgd.program.functions import LatticeFunction
+from icgd.problems.linear_model import link_named
+from icgd.program.functions import GridMean, LatticeFunction
 from icgd.shapes import Values
 
 LARGEST_VALUE = 10.0
@@ -46,6 +48,7 @@ MOST_POINTS = 1024
 Functions = tuple[SmoothFunction, ...]
 LookUps = tuple[LatticeFunction, ...]
 
+_FAR = 128.0
 _STRIP = 0.5
 _NODES = 32
 _ROUNDOFF = 2.0**-53
@@ -65,31 +68,22 @@ class Lattice:
         return 2 * self.half + 1
 
     def numbers(self) -> Tensor:
-        """The numbers g of the points."""
+        """Return the numbers g of the points."""
         return torch.arange(-self.half, self.half + 1, dtype=torch.float64)
 
     def points(self) -> Tensor:
-        """The points g h."""
+        """Return the points g h."""
         return self.spacing * self.numbers()
 
     def weights(self, s: Values) -> Values:
-        """The softmax weights of the points at every entry of `s`, along a new last axis."""
+        """Return the softmax weights of the points at every entry of `s`, along a new last axis."""
         g = self.numbers().to(s)
         scores = (s.unsqueeze(-1) / self.spacing * g - g**2 / 2) / self.ratio**2
         return torch.softmax(scores, dim=-1)
 
-    def function(
-        self, name: str, values: Tensor, error: float, size: float, sensitivity: float
-    ) -> LatticeFunction:
-        """The lattice with these values, as plain data."""
-        listed = tuple(values.tolist())
-        return LatticeFunction(
-            name, self.reach, self.spacing, self.ratio, listed, error, size, sensitivity
-        )
-
 
 def lattice_of(function: LatticeFunction) -> Lattice:
-    """The lattice that a function is looked up in."""
+    """Return the lattice that a function is looked up in."""
     return Lattice(function.reach, function.spacing, function.ratio, function.half)
 
 
@@ -98,13 +92,13 @@ def head(function: LatticeFunction, s: Values) -> Values:
     return lattice_of(function).weights(s) @ torch.tensor(function.values, dtype=s.dtype)
 
 
-def line_lattice(reach: float, half: int) -> Lattice:
-    """The lattice for lines and squares, which is coarse, so that little is rounded."""
-    return Lattice(reach, reach / min(2, half - LINE_MARGIN), RATIO, half)
-
-
 LINE_MARGIN = 13
 """Points beyond the reach of a line; what they cut off is below 1e-17."""
+
+
+def line_lattice(reach: float, half: int) -> Lattice:
+    """Return the lattice for lines and squares, which is coarse, so that little is rounded."""
+    return Lattice(reach, reach / min(2, half - LINE_MARGIN), RATIO, half)
 
 
 def identity(lattice: Lattice) -> LatticeFunction:
@@ -116,6 +110,10 @@ def square(lattice: Lattice) -> LatticeFunction:
     """s^2: the second moment of the weights is s^2 + (rho h)^2."""
     variance = (lattice.ratio * lattice.spacing) ** 2
     return _certified("square", lattice, lattice.points() ** 2 - variance, torch.square)
+
+
+def _worst(fits: LookUps) -> float:
+    return max(fit.error for fit in fits)
 
 
 @lru_cache(maxsize=256)
@@ -147,10 +145,6 @@ def fit_to_accuracy(
     return trial(enough)
 
 
-def _worst(fits: LookUps) -> float:
-    return max(fit.error for fit in fits)
-
-
 @lru_cache(maxsize=256)
 def fit_on_lattice(functions: Functions, reach: float, half: int) -> LookUps:
     """Several functions on one lattice of 2 half + 1 points, as well as possible."""
@@ -163,7 +157,7 @@ def fit_on_lattice(functions: Functions, reach: float, half: int) -> LookUps:
 
 @lru_cache(maxsize=256)
 def _fit_all(functions: Functions, reach: float, half: int, end: float) -> LookUps:
-    """The functions on a lattice of 2 half + 1 points.
+    """Return the functions on a lattice of 2 half + 1 points.
 
     It covers [-reach, reach] with a margin, or ends at `end`, beyond which all functions are flat:
     whichever spacing is smaller.
@@ -196,9 +190,6 @@ def _where_flat(functions: Functions, flatness: float) -> float:
     return max(beyond) + _FAR / 6400 if max(beyond) < _FAR / 2 else inf
 
 
-_FAR = 128.0
-
-
 def _least_squares(functions: Functions, lattice: Lattice) -> Tensor:
     """Values of moderate size that fit best at Chebyshev points, a row for each function."""
     s = lattice.reach * chebyshev_points(3 * lattice.n_points)
@@ -221,7 +212,7 @@ def chebyshev_points(n_points: int) -> Tensor:
 def _certified(
     name: str, lattice: Lattice, values: Tensor, function: Callable[[Tensor], Tensor]
 ) -> LatticeFunction:
-    """The values on the lattice with a proved error.
+    """Return the values on the lattice with a proved error.
 
     The gap between head and function is analytic in the strip |Im s| <= y around the line: the
     weights' denominator is a theta function without zeros there, and no function used here has a
@@ -238,25 +229,20 @@ def _certified(
     mean = weights @ values
     gap = float((mean - function(s)).abs().max())
     size = float((weights @ values.abs()).max())
-    sensitivity = sensitivity_of(lattice, weights, values, mean)
+    # The largest change of the mean if each score is off by its own size, and 2 for the
+    # exponential. A score's terms add up to at most (|g| reach / h + g^2 / 2) / rho^2.
+    g = lattice.numbers().abs()
+    sizes = (g * lattice.reach / lattice.spacing + g**2 / 2) / lattice.ratio**2 + 2
+    spread = (values - mean.unsqueeze(-1)).abs()
+    sensitivity = float((weights * spread * sizes).sum(-1).max())
     in_strip = 4 * float(values.abs().max()) * exp(strip**2 / (2 * width**2))
     real = 3 * (1 + reach) ** 2  # |f(s)| <= 3 (1 + |s|)^2 for every function used here
     r = 2 + sqrt(5)
     beyond = 4 * (in_strip + real) * r ** (1 - _NODES) / (r - 1)
     rounding = _ROUNDOFF * (2 * sensitivity + lattice.n_points * size)
     error = (1 + 2 / pi * log(_NODES)) * gap + beyond + rounding
-    return lattice.function(name, values, error, size, sensitivity)
-
-
-def sensitivity_of(lattice: Lattice, weights: Tensor, values: Tensor, mean: Tensor) -> float:
-    """Largest change of the mean if each score is off by its own size, and 2 for the exponential.
-
-    A score's terms add up to at most (|g| reach / h + g^2 / 2) / rho^2.
-    """
-    g = lattice.numbers().abs()
-    sizes = (g * lattice.reach / lattice.spacing + g**2 / 2) / lattice.ratio**2 + 2
-    spread = (values - mean.unsqueeze(-1)).abs()
-    return float((weights * spread * sizes).sum(-1).max())
+    read = (reach, lattice.spacing, lattice.ratio)
+    return LatticeFunction(name, *read, tuple(values.tolist()), error, size, sensitivity)
 
 
 def _tail_error(function: SmoothFunction, lattice: Lattice, fit: LatticeFunction) -> float:
@@ -284,7 +270,7 @@ def _tail_error(function: SmoothFunction, lattice: Lattice, fit: LatticeFunction
 
 
 def nearest_point(function: SmoothFunction, reach: float, n_points: int) -> LatticeFunction:
-    """The published form: weights so narrow that the nearest point answers with its own value.
+    """Take the published form: weights so narrow that the nearest point answers.
 
     A point is at most reach / n_points away, so the error is that times the steepest slope.
     """
@@ -295,4 +281,145 @@ def nearest_point(function: SmoothFunction, reach: float, n_points: int) -> Latt
     values = function(lattice.points())
     size = float(values.abs().max())
     sensitivity = 2 * size * lattice.n_points**2 / lattice.ratio**2
-    return lattice.function(function.name, values, error, size, sensitivity)
+    read = (reach, lattice.spacing, lattice.ratio)
+    return LatticeFunction(function.name, *read, tuple(values.tolist()), error, size, sensitivity)
+
+
+# -----------------------------------------------------------------------------
+# The mean of a generalised linear model by one softmax head: it reads the possible labels.
+#
+# The normal, Bernoulli and Poisson families give label g the weight exp(g s) base(g), up to a
+# factor, at the score s. A head whose token g has the key g, the offset log base(g) and the value g
+# has these weights for its softmax, so that it returns the expected label mu(s): softmax attention
+# is the mean of an exponential family. What is left is rounding, and the labels left out:
+#
+#     identity  equally spaced labels around 0 and a normal base, the lattice above
+#     logistic  the labels 0 and 1, with no offset: exact for every s
+#     poisson   0 .. K, base 1 / g!: the mean of the labels up to K is exp(s) (1 - P(K) / P(<= K))
+#
+# probit and softplus are means of no such family; their values are fitted on a lattice.
+#
+# The offsets of poisson are doubles, so that the head has not quite the weights 1 / g!. Where every
+# offset is off by a share r of itself, the mean moves by at most r times the sum of weight_g
+# |g - mean| |offset_g|, which is larger by far than what the labels beyond K would add.
+
+
+LINE_HALF = 15
+"""31 tokens give a line full accuracy."""
+
+CUT_OFF = 1e-17
+"""What poisson labels beyond the last token may add to the mean, as a share of it."""
+
+ACCURACIES = (1e-12, 1e-11, 1e-10)
+"""Accuracies of a fitted mean, relative to its largest value: the first that can be proved."""
+
+WIDEST_FIT = 64.0
+"""Largest score of a fitted mean that does not level off: it takes 4 tokens for a unit of score,
+and a search for them takes their number to the third power."""
+
+SATURATES = ("probit",)
+"""Links whose mean levels off, so that scores of any size are covered."""
+
+OFFSET_ROUNDING = 3 * 2.0**-53
+"""The share of itself by which an offset, a logarithm of a factorial, is off at most: the tests
+compare all of them with the real ones. What is left of it is for the rounding of the error itself.
+"""
+
+
+@lru_cache(maxsize=64)
+def mean_of_link(link: str, reach: float) -> GridMean:
+    """Return the expected label at scores in [-reach, reach], as one head returns it."""
+    if link == "identity":
+        return line(link, reach)
+    if link == "logistic":
+        return _grid_mean(link, reach, (0.0, 1.0), (0.0, 0.0), (0.0, 1.0), 0.0)
+    if link == "poisson":
+        return _poisson(reach)
+    mean = link_named(link).mean
+    if not isinstance(mean, SmoothFunction):
+        raise SettingError(f"mean of {link} must be of type SmoothFunction, got {brief(mean)}.")
+    if reach > WIDEST_FIT and link not in SATURATES:
+        raise _too_wide(link, reach)
+    largest = max(1.0, float(mean(torch.tensor(reach, dtype=torch.float64))))
+    for accuracy in ACCURACIES:
+        with suppress(SettingError):
+            (fit,) = fit_to_accuracy((mean,), reach, accuracy * largest)
+            return _from_lattice(link, reach, fit)
+    raise _too_wide(link, reach)
+
+
+def line(name: str, reach: float) -> GridMean:
+    """s itself on [-reach, reach]: a line on [-1, 1] at s / reach, times the reach."""
+    unit = _from_lattice(name, 1.0, identity(line_lattice(1.0, LINE_HALF)))
+    return replace(
+        unit,
+        reach=reach,
+        points=tuple(point / reach for point in unit.points),
+        values=tuple(reach * value for value in unit.values),
+        error=reach * unit.error,
+        size=reach * unit.size,
+        per_offset=reach * unit.per_offset,
+    )
+
+
+def _too_wide(link: str, reach: float) -> ConstructionError:
+    return ConstructionError(
+        f"A head of {MOST_POINTS} tokens cannot return the {link} mean of scores up to "
+        f"{reach:.4g}. Give a smaller bound with Domain(score=...), or a smaller box."
+    )
+
+
+def _from_lattice(name: str, reach: float, fit: LatticeFunction) -> GridMean:
+    numbers = range(-fit.half, fit.half + 1)
+    variance = fit.ratio**2
+    points = tuple(g / (fit.spacing * variance) for g in numbers)
+    offsets = tuple(-g * g / (2 * variance) for g in numbers)
+    return _grid_mean(name, reach, points, offsets, fit.values, fit.error)
+
+
+def _poisson(reach: float) -> GridMean:
+    """Labels 0 .. K, with K so large that the others add next to nothing at s = reach."""
+    lasts = range(1, MOST_POINTS) if reach < log(MOST_POINTS) else ()
+    last = next((k for k in lasts if _beyond(reach, k) <= CUT_OFF * exp(reach)), None)
+    if last is None:
+        raise _too_wide("poisson", reach)
+    labels = tuple(float(g) for g in range(last + 1))
+    offsets = tuple(-log_factorial(g) for g in range(last + 1))
+    fit = _grid_mean("poisson", reach, labels, offsets, labels, _beyond(reach, last))
+    return replace(fit, error=fit.error + OFFSET_ROUNDING * fit.per_offset)
+
+
+@lru_cache(maxsize=4096)
+def log_factorial(number: int) -> float:
+    """log(g!), of the whole number g! itself: the library's lgamma is off by up to 5 units."""
+    return log(factorial(number))
+
+
+def _beyond(reach: float, last: int) -> float:
+    """exp(s) P(K) / P(<= K) at s = reach, where it is largest: what is missing of the mean."""
+    log_weights = [g * reach - log_factorial(g) for g in range(last + 1)]
+    largest = max(log_weights)
+    total = sum(exp(weight - largest) for weight in log_weights)
+    return exp(reach + log_weights[-1] - largest) / total
+
+
+def _grid_mean(
+    name: str,
+    reach: float,
+    points: tuple[float, ...],
+    offsets: tuple[float, ...],
+    values: tuple[float, ...],
+    error: float,
+) -> GridMean:
+    """Add the sensitivity to rounding, which is the largest at dense sample points."""
+    point, offset, value = (
+        torch.tensor(numbers, dtype=torch.float64) for numbers in (points, offsets, values)
+    )
+    ends = (reach, min(reach, 16.0))
+    s = torch.cat([torch.linspace(-end, end, 2001, dtype=torch.float64) for end in ends])
+    weights = torch.softmax(s[:, None] * point + offset, dim=-1)
+    spread = weights * (value - (weights @ value)[:, None]).abs()
+    size = float((weights @ value.abs()).max())
+    per_point = float((spread @ point.abs()).max())
+    per_offset = float((spread @ (offset.abs() + 2)).max())  # 2 for the exponential
+    return GridMean(name, reach, points, offsets, values, error, size, per_point, per_offset)

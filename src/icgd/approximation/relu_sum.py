@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from math import ceil, floor, inf, log, log2, sqrt
 
 import torch
@@ -21,6 +22,8 @@ from torch import Tensor
 from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.functions import (
     RECIPROCAL,
+    RELATIVE_ROUNDING,
+    ROOT_ROUNDING,
     AbstractRoot,
     CappedExponential,
     KinkedFunction,
@@ -28,7 +31,6 @@ from icgd.problems.functions import (
     SmoothFunction,
     StepFunction,
 )
-from icgd.problems.functions import ROOT_ROUNDING as RELATIVE_ROUNDING
 from icgd.problems.settings import count, power_of_two
 from icgd.program.functions import ReluSum
 
@@ -69,7 +71,7 @@ def fit_relu_sum(
 
 
 def narrow_ramp(reach: float) -> float:
-    """The width of a ramp for arguments up to `reach`: a power of two, `RAMP_SHARE` of it."""
+    """Return the width of a ramp for arguments up to `reach`: a power of two."""
     return RAMP_SHARE * 2.0 ** floor(log2(reach))
 
 
@@ -78,58 +80,50 @@ def _fit(
     function: ScalarFunction, low: float, high: float, pieces: int, kink_width: float
 ) -> ReluSum:
     if isinstance(function, KinkedFunction):
-        return _exact(function, low, high)
+        anchor = min(function.knots, key=abs, default=0.0)
+        return ReluSum(
+            name=function.name,
+            low=low,
+            high=high,
+            knot_unit=1.0,
+            knots=function.knots,
+            slopes=function.slopes,
+            anchor=anchor,
+            anchor_value=float(function(torch.tensor(anchor, dtype=torch.float64))),
+            errors=(0.0,) * len(function.slopes),
+        )
     if isinstance(function, StepFunction):
-        return _ramps(function, low, high, kink_width)
+        # A ramp is counted from its upper end: arguments above it meet no ReLU that is on, so
+        # nothing is rounded there. Below the ramp two numbers of size |z| / width cancel; programs
+        # evaluate ramps at relu(z), which is never below.
+        knots = function.knots
+        home = min(range(len(knots)), key=lambda i: abs(knots[i]), default=None)
+        jumps = [after - before for before, after in pairwise(function.levels)]
+        return ReluSum(
+            name=function.name,
+            low=low,
+            high=high,
+            knot_unit=kink_width,
+            knots=tuple(end for knot in knots for end in (knot, knot + kink_width)),
+            slopes=(0.0, *(slope for jump in jumps for slope in (jump / kink_width, 0.0))),
+            anchor=0.0 if home is None else knots[home] + kink_width,
+            anchor_value=function.levels[0 if home is None else home + 1],
+            errors=(0.0, *(error for jump in jumps for error in (abs(jump), 0.0))),
+        )
     if isinstance(function, SmoothFunction):
         return _fit_smooth(function, low, high, pieces)
     known = [kind.__name__ for kind in (KinkedFunction, StepFunction, SmoothFunction)]
     raise UnknownNameError.of("kind of function", type(function).__name__, known=known)
 
 
-def _exact(function: KinkedFunction, low: float, high: float) -> ReluSum:
-    anchor = min(function.knots, key=abs, default=0.0)
-    return ReluSum(
-        name=function.name,
-        low=low,
-        high=high,
-        knot_unit=1.0,
-        knots=function.knots,
-        slopes=function.slopes,
-        anchor=anchor,
-        anchor_value=float(function(torch.tensor(anchor, dtype=torch.float64))),
-        errors=(0.0,) * len(function.slopes),
-    )
-
-
-def _ramps(function: StepFunction, low: float, high: float, width: float) -> ReluSum:
-    """A step as a ramp, counted from its upper end: arguments above it meet no ReLU that is on.
-
-    So nothing is rounded there. Below the ramp two numbers of size |z| / width cancel; programs
-    evaluate ramps at relu(z), which is never below.
-    """
-    home = min(range(len(function.knots)), key=lambda i: abs(function.knots[i]), default=None)
-    jumps = [
-        after - before
-        for before, after in zip(function.levels[:-1], function.levels[1:], strict=True)
-    ]
-    return ReluSum(
-        name=function.name,
-        low=low,
-        high=high,
-        knot_unit=width,
-        knots=tuple(end for knot in function.knots for end in (knot, knot + width)),
-        slopes=(0.0, *(slope for jump in jumps for slope in (jump / width, 0.0))),
-        anchor=0.0 if home is None else function.knots[home] + width,
-        anchor_value=function.levels[0 if home is None else home + 1],
-        errors=(0.0, *(error for jump in jumps for error in (abs(jump), 0.0))),
-    )
-
-
 def _fit_smooth(function: SmoothFunction, low: float, high: float, pieces: int) -> ReluSum:
-    nodes = _balanced_nodes(function, low, high, pieces)
-    nodes, unit = _snap(nodes)
-    values = function(nodes) - _shifts(function, nodes)
+    nodes, unit = _balanced_nodes(function, low, high, pieces), 1.0
+    if len(nodes) > 2:
+        # Round inner nodes to multiples of a power of two so small that pieces hardly change.
+        unit = 2.0 ** floor(log2(float(nodes.diff().min()) / KNOT_FINENESS))
+        snapped = torch.round(nodes / unit) * unit
+        nodes = torch.cat([nodes[:1], snapped[1:-1], nodes[-1:]])
+    values = _chord_values(function, nodes)
     slopes = values.diff() / nodes.diff()
     knots = nodes[1:-1]
     anchor = int(knots.abs().argmin()) if len(knots) else None
@@ -164,7 +158,8 @@ def _balanced_nodes(function: SmoothFunction, low: float, high: float, pieces: i
     nodes: Tensor = torch.cat([ends, inner]).unique()
     best, least = nodes, float("inf")
     for _ in range(30):
-        errors = _sampled_errors(function, nodes)
+        values = _chord_values(function, nodes)
+        errors = (_samples(values) - function(_samples(nodes))).abs().amax(1)
         if float(errors.max()) < least:
             best, least = nodes, float(errors.max())
         if least <= 1.01 * float(errors.mean()):
@@ -185,38 +180,23 @@ def _equal_masses(points: Tensor, mass: Tensor, pieces: int) -> Tensor:
     return cuts
 
 
-def _shares() -> Tensor:
-    """Where pieces are sampled: evenly, and ever closer to both ends for the long outer pieces."""
+def _samples(nodes: Tensor) -> Tensor:
+    """Points of every piece, ends included: (piece, sample).
+
+    They are spread evenly, and ever closer to both ends for the long outer pieces.
+    """
     near_end = 2.0 ** -torch.arange(5, 13, dtype=torch.float64)
     even = torch.linspace(0, 1, 17, dtype=torch.float64)
-    return torch.cat([even, near_end, 1 - near_end]).sort().values
+    shares = torch.cat([even, near_end, 1 - near_end]).sort().values
+    return torch.lerp(nodes[:-1, None], nodes[1:, None], shares)
 
 
-def _samples(nodes: Tensor) -> Tensor:
-    """Points of every piece, ends included: (piece, sample)."""
-    return torch.lerp(nodes[:-1, None], nodes[1:, None], _shares())
-
-
-def _shifts(function: SmoothFunction, nodes: Tensor) -> Tensor:
-    """How far the approximation lies below f at every node: half the sag of the chords there."""
+def _chord_values(function: SmoothFunction, nodes: Tensor) -> Tensor:
+    """Return the values at the nodes: f, less half the sag of the chords beside them."""
     values = function(nodes)
     gap = _samples(values) - function(_samples(nodes))
     sag = gap.gather(1, gap.abs().argmax(1, keepdim=True)).squeeze(1)
-    return torch.cat([sag[:1], (sag[:-1] + sag[1:]) / 2, sag[-1:]]) / 2
-
-
-def _sampled_errors(function: SmoothFunction, nodes: Tensor) -> Tensor:
-    values = function(nodes) - _shifts(function, nodes)
-    return (_samples(values) - function(_samples(nodes))).abs().amax(1)
-
-
-def _snap(nodes: Tensor) -> tuple[Tensor, float]:
-    """Inner nodes, rounded to multiples of a power of two so small that pieces hardly change."""
-    if len(nodes) == 2:
-        return nodes, 1.0
-    unit = 2.0 ** floor(log2(float(nodes.diff().min()) / KNOT_FINENESS))
-    snapped = torch.round(nodes / unit) * unit
-    return torch.cat([nodes[:1], snapped[1:-1], nodes[-1:]]), unit
+    return values - torch.cat([sag[:1], (sag[:-1] + sag[1:]) / 2, sag[-1:]]) / 2
 
 
 def _with_proved_errors(function: SmoothFunction, fit: ReluSum) -> ReluSum:
@@ -243,14 +223,10 @@ def _with_proved_errors(function: SmoothFunction, fit: ReluSum) -> ReluSum:
         least = max(least, float(at_ends.max()))
         done = sag <= max(0.01 * least, _NEGLIGIBLE)
         proved.scatter_reduce_(0, piece[done], (at_ends + sag)[done], "amax")
-        cells, piece = _halved(cells[:, ~done], piece[~done])
+        cells, piece = cells[:, ~done], piece[~done].repeat(2)
+        middle = cells.mean(0)
+        cells = torch.stack([torch.cat([cells[0], middle]), torch.cat([middle, cells[1]])])
     return replace(fit, errors=tuple(proved.tolist()))
-
-
-def _halved(cells: Tensor, piece: Tensor) -> tuple[Tensor, Tensor]:
-    middle = cells.mean(0)
-    left, right = torch.stack([cells[0], middle]), torch.stack([middle, cells[1]])
-    return torch.cat([left, right], dim=1), piece.repeat(2)
 
 
 # -----------------------------------------------------------------------------
@@ -279,13 +255,7 @@ CELLS = 64
 @lru_cache(maxsize=64)
 def fit_reciprocal_root(function: AbstractRoot, high: float, error: float) -> ReluSum:
     """Approximate the root on (-inf, high] to a relative error of about `error`."""
-    nodes, unit = _nodes(function, high, error)
-    fit = falling_sum(function, nodes, unit, low=-high)
-    return _proved(function, fit)
-
-
-def _nodes(function: AbstractRoot, high: float, error: float) -> tuple[Tensor, float]:
-    """0, the end of the first piece, and points between which pieces err alike, up to `high`."""
+    # 0, the end of the first piece, and points between which pieces err alike, up to `high`.
     first = min(function.first_end(error), high / 4)
     log_t = torch.linspace(log(first), log(high), 4096, dtype=torch.float64)
     density = function.bend(log_t.exp())
@@ -295,12 +265,37 @@ def _nodes(function: AbstractRoot, high: float, error: float) -> tuple[Tensor, f
     place = torch.searchsorted(mass, wanted).clamp(1, len(mass) - 1)
     share = (wanted - mass[place - 1]) / (mass[place] - mass[place - 1])
     inner = torch.lerp(log_t[place - 1], log_t[place], share.clamp(0, 1)).exp()
-    snapped, unit = of_few_bits(inner[:-1])
-    return torch.cat([inner.new_zeros(1), snapped, inner.new_tensor([high])]).unique(), unit
+    snapped, unit = _of_few_bits(inner[:-1])
+    nodes = torch.cat([inner.new_zeros(1), snapped, inner.new_tensor([high])]).unique()
+    fit = _falling_sum(function, nodes, unit, low=-high)
+    # On a cell [u, v] the gap is at most that at its ends and (v - u)^2 f''(u) / 8. On the first
+    # piece, where f'' may have no bound, line and root both fall, so that their values at the ends
+    # of a cell also bound the gap in it.
+    points, line, root, rounding = _sampled(function, fit, ROOT_ROUNDING)
+    gaps = (line - root).abs()
+    sag = points.diff(dim=1) ** 2 * function.curvature(points[:, :-1]) / 8
+    in_cells = torch.maximum(gaps[:, :-1], gaps[:, 1:]) + sag
+    falling = torch.maximum((line[0, :-1] - root[0, 1:]).abs(), (line[0, 1:] - root[0, :-1]).abs())
+    in_cells[0] = torch.minimum(in_cells[0], falling)
+    proved = in_cells.amax(1) + rounding
+    below = (fit.intercepts()[1] - function(points[0, 0])).abs() + rounding[0]
+    return replace(fit, errors=(float(below), *proved.tolist()))
 
 
-def falling_sum(function: ScalarFunction, nodes: Tensor, unit: float, low: float) -> ReluSum:
-    """A falling convex function by shifted chords between nodes, level before the first of them.
+def _of_few_bits(nodes: Tensor) -> tuple[Tensor, float]:
+    """Rising positive numbers rounded to so few bits that gaps hardly change; and their unit.
+
+    Then a number's exponent and its first bits tell between which of them it lies.
+    """
+    closest = float((nodes[1:] / nodes[:-1]).min()) - 1
+    bits = max(FEWEST_BITS, ceil(log2(16 / closest)))
+    mantissa, exponent = torch.frexp(nodes)
+    rounded = torch.ldexp((mantissa * 2.0 ** (bits + 1)).round() * 2.0 ** -(bits + 1), exponent)
+    return rounded, 2.0 ** (int(exponent.min()) - bits - 1)
+
+
+def _falling_sum(function: ScalarFunction, nodes: Tensor, unit: float, low: float) -> ReluSum:
+    """Fit a falling convex function by shifted chords between nodes, level before the first.
 
     Its errors are not proved yet.
     """
@@ -319,73 +314,44 @@ def falling_sum(function: ScalarFunction, nodes: Tensor, unit: float, low: float
     )
 
 
-def sampled(
+def shifted(function: ScalarFunction, nodes: Tensor) -> Tensor:
+    """Return the values at the nodes, lower by half the sag of the chords beside them."""
+    values, shares = function(nodes), _shares()
+    inside = torch.lerp(nodes[:-1, None], nodes[1:, None], shares)
+    chords = torch.lerp(values[:-1, None], values[1:, None], shares)
+    sag = (chords - function(inside)).amax(1)
+    around = torch.cat([sag[:1], torch.minimum(sag[:-1], sag[1:]), sag[-1:]])
+    return values - around / 2
+
+
+def _shares() -> Tensor:
+    """Points of a piece, denser at its left end, where the root is steeper."""
+    return torch.linspace(0, 1, CELLS + 1, dtype=torch.float64) ** 2
+
+
+def _sampled(
     function: ScalarFunction, fit: ReluSum, relative: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Points of every piece but the first, the fit and the function there, and their rounding.
+    """Return points of every piece but the first, the fit and the function there, their rounding.
 
     A value of the function is off by less than its `relative` part.
     """
     ends = torch.tensor([*fit.knots, fit.high], dtype=torch.float64)
     slopes = torch.tensor(fit.slopes[1:], dtype=torch.float64)[:, None]
     constants = torch.tensor(fit.intercepts()[1:], dtype=torch.float64)[:, None]
-    points = torch.lerp(ends[:-1, None], ends[1:, None], shares())
+    points = torch.lerp(ends[:-1, None], ends[1:, None], _shares())
     line, exact = slopes * points + constants, function(points)
     sizes = (slopes * points).abs() + constants.abs() + exact
     return points, line, exact, relative * (8 + fit.n_pieces) * sizes.amax(1)
-
-
-def of_few_bits(nodes: Tensor) -> tuple[Tensor, float]:
-    """Rising positive numbers rounded to so few bits that gaps hardly change; and their unit.
-
-    Then a number's exponent and its first bits tell between which of them it lies.
-    """
-    closest = float((nodes[1:] / nodes[:-1]).min()) - 1
-    bits = max(FEWEST_BITS, ceil(log2(16 / closest)))
-    mantissa, exponent = torch.frexp(nodes)
-    rounded = torch.ldexp((mantissa * 2.0 ** (bits + 1)).round() * 2.0 ** -(bits + 1), exponent)
-    return rounded, 2.0 ** (int(exponent.min()) - bits - 1)
-
-
-def shifted(function: ScalarFunction, nodes: Tensor) -> Tensor:
-    """The values at the nodes, lower by half the sag of the chords beside them."""
-    values = function(nodes)
-    inside = torch.lerp(nodes[:-1, None], nodes[1:, None], shares())
-    chords = torch.lerp(values[:-1, None], values[1:, None], shares())
-    sag = (chords - function(inside)).amax(1)
-    around = torch.cat([sag[:1], torch.minimum(sag[:-1], sag[1:]), sag[-1:]])
-    return values - around / 2
-
-
-def shares() -> Tensor:
-    """Points of a piece, denser at its left end, where the root is steeper."""
-    return torch.linspace(0, 1, CELLS + 1, dtype=torch.float64) ** 2
-
-
-def _proved(function: AbstractRoot, fit: ReluSum) -> ReluSum:
-    """The fit with a bound on its error on every piece, its own rounding included.
-
-    On a cell [u, v] the gap is at most that at its ends and (v - u)^2 f''(u) / 8. On the first
-    piece, where f'' may have no bound, line and root both fall, so that their values at the ends of
-    a cell also bound the gap in it.
-    """
-    points, line, root, rounding = sampled(function, fit, RELATIVE_ROUNDING)
-    gaps = (line - root).abs()
-    sag = points.diff(dim=1) ** 2 * function.curvature(points[:, :-1]) / 8
-    in_cells = torch.maximum(gaps[:, :-1], gaps[:, 1:]) + sag
-    falling = torch.maximum((line[0, :-1] - root[0, 1:]).abs(), (line[0, 1:] - root[0, :-1]).abs())
-    in_cells[0] = torch.minimum(in_cells[0], falling)
-    proved = in_cells.amax(1) + rounding
-    below = (fit.intercepts()[1] - function(points[0, 0])).abs() + rounding[0]
-    return replace(fit, errors=(float(below), *proved.tolist()))
 
 
 # -----------------------------------------------------------------------------
 # The exponential and the reciprocal of shares of classes, as sums of ReLUs.
 #
 # Both have a certified relative error. A chord of exp over a length h errs by h^2 / 16 of its
-# value if it is shifted by half its sag; knots are h apart, a power of two. The reciprocal on [1
-# / 2, high] has pieces whose ends have a constant ratio: ln(2 high) sqrt(2 / (16 error)) of them.
+# value if it is shifted by half its sag; knots are h apart, a power of two. The reciprocal on
+# [1 / 2, high] has pieces whose ends have a constant ratio: ln(2 high) sqrt(2 / (16 error)) of
+# them. On a cell [u, v] the gap is at most that at its ends and (v - u)^2 max |f''| / 8.
 
 
 EXPONENTIAL_CELLS = 8
@@ -415,25 +381,19 @@ def fit_exponential(function: CappedExponential, reach: float, error: float) -> 
         anchor_value=float(values[0]),
         errors=(0.0,) * len(slopes),
     )
-    return replace(fit, errors=_proved_exponential(function, fit))
-
-
-def _proved_exponential(function: CappedExponential, fit: ReluSum) -> tuple[float, ...]:
-    """On a cell [u, v] the gap is at most that at its ends and (v - u)^2 exp(v) / 8."""
-    knots = torch.tensor(fit.knots, dtype=torch.float64)
-    slopes = torch.tensor(fit.slopes[1:-1], dtype=torch.float64)[:, None]
     constants = torch.tensor(fit.intercepts(), dtype=torch.float64)
+    inner, between = slopes[1:-1, None], constants[1:-1, None]
     parts = torch.linspace(0, 1, EXPONENTIAL_CELLS + 1, dtype=torch.float64)
     points = torch.lerp(knots[:-1, None], knots[1:, None], parts)
-    line, exact = slopes * points + constants[1:-1, None], function(points)
-    sizes = (slopes * points).abs() + constants[1:-1, None].abs() + exact
+    line, exact = inner * points + between, function(points)
+    sizes = (inner * points).abs() + between.abs() + exact
     rounding = RELATIVE_ROUNDING * (8 + fit.n_pieces) * sizes.amax(1)
     sag = points.diff(dim=1) ** 2 * points[:, 1:].exp() / 8
     gaps = (line - exact).abs()
     proved = (torch.maximum(gaps[:, :-1], gaps[:, 1:]) + sag).amax(1) + rounding
     lowest = max(float(constants[0]), float(function(knots[0])))
     end = abs(float(constants[-1]) - float(function(knots[-1]))) + float(rounding[-1])
-    return (lowest, *proved.tolist(), end)
+    return replace(fit, errors=(lowest, *proved.tolist(), end))
 
 
 @lru_cache(maxsize=64)
@@ -441,16 +401,11 @@ def fit_reciprocal(high: float, error: float) -> ReluSum:
     """Approximate 1 / z on [1 / 2, high] to a relative error of about `error`."""
     pieces = max(2, ceil(log(2 * high) * sqrt(2 / (16 * error))))
     nodes = torch.linspace(log(0.5), log(high), pieces + 1, dtype=torch.float64).exp()
-    snapped, unit = of_few_bits(nodes[:-1])
+    snapped, unit = _of_few_bits(nodes[:-1])
     nodes = torch.cat([snapped, nodes.new_tensor([high])])
-    fit = falling_sum(RECIPROCAL, nodes, unit, low=0.5)
-    return replace(fit, errors=_proved_reciprocal(fit))
-
-
-def _proved_reciprocal(fit: ReluSum) -> tuple[float, ...]:
-    """On a cell [u, v] the gap is at most that at its ends and (v - u)^2 f''(u) / 8."""
-    points, line, exact, rounding = sampled(RECIPROCAL, fit, RELATIVE_ROUNDING)
+    fit = _falling_sum(RECIPROCAL, nodes, unit, low=0.5)
+    points, line, exact, rounding = _sampled(RECIPROCAL, fit, RELATIVE_ROUNDING)
     gaps = (line - exact).abs()
     sag = points.diff(dim=1) ** 2 * RECIPROCAL.curvature(points[:, :-1]) / 8
     proved = (torch.maximum(gaps[:, :-1], gaps[:, 1:]) + sag).amax(1) + rounding
-    return (float(proved[0]), *proved.tolist())
+    return replace(fit, errors=(float(proved[0]), *proved.tolist()))

@@ -1,10 +1,7 @@
-r"""Functions of one variable by sums of any activation.
+r"""Functions of one and two variables by sums of units of any activation, with a proved error.
 
-Least squares at Chebyshev points over units spread evenly across the interval, for several
-weights of the units, with as little damping of small singular values as keeps the coefficients
-small. Where an identity gives the function exactly, such as softplus(z) - softplus(-z) = z, it is
-used instead. relu takes the free knots of `relu_sum`, and units that bend like relu are as good as
-relu for piecewise-linear functions.
+From the bottom up: how an error is proved, sums of relus by what bends like relu, functions of one
+variable, the product s r'(t), and what descent needs of two variables.
 """
 
 from __future__ import annotations
@@ -67,12 +64,11 @@ NUMBERS_AT_ONCE = 2**22
 TAIL = 1e-18
 """r^-n: so far below rounding that coefficients of size 1e3 leave no trace of it."""
 
-_ROUNDOFF = 2.0**-53
+DOUBLE_ROUNDOFF = 2.0**-53
+"""The unit roundoff of float64; that of float32 is 2^-24."""
+
 _STEEPEST = 1.2  # no unit activation has a larger slope: gelu's is 1.13
 _ULPS = 8.0  # rounding of one evaluation of an activation or a function, in units of its size
-
-_LINE_STRIP = Strip(2.0, lambda reach: reach + 2.0)
-_SQUARE_STRIP = Strip(2.0, lambda reach: reach**2 + 4.0)
 
 
 Box = tuple[float, float]
@@ -91,7 +87,7 @@ class Profile:
         return value if len(self.half_widths) == 1 else z[..., 0] * value
 
     def strip(self) -> Strip:
-        """A strip that holds for each argument while the other one is real."""
+        """Return a strip that holds for each argument while the other one is real."""
         strip = strip_of(self.function)
         if len(self.half_widths) == 1:
             return strip
@@ -106,30 +102,23 @@ def strip_of(function: ScalarFunction) -> Strip:
     """Where a function is analytic, and how large it is there."""
     name = function.name
     if isinstance(function, KinkedFunction):
-        return _strip_of_lines(function)
+        # Every line meets the function on its panel, and goes on from there.
+        steepest = max(abs(slope) for slope in function.slopes)
+        at_zero = float(function(torch.zeros(1, dtype=torch.float64)).abs())
+        return Strip(2.0, lambda reach: at_zero + 3 * steepest * (reach + 2.0))
     if not isinstance(function, SmoothFunction):
         known = [kind.__name__ for kind in (KinkedFunction, SmoothFunction)]
         raise UnknownNameError.of("kind of function", type(function).__name__, known=known)
     if name == "square":
-        return _SQUARE_STRIP
+        return Strip(2.0, lambda reach: reach**2 + 4.0)
     if name.endswith("'") and name[:-1] in UNIT_ACTIVATIONS:
-        return _strip_of_derivative(UNIT_ACTIVATIONS[name[:-1]].strip)
+        # Cauchy's estimate: half the height is left for a circle around every point.
+        strip = UNIT_ACTIVATIONS[name[:-1]].strip
+        half = strip.height / 2
+        return Strip(half, lambda reach: strip.size(reach + half) / half)
     if name in UNIT_ACTIVATIONS:
         return UNIT_ACTIVATIONS[name].strip
     raise UnknownNameError.of("analytic function", name, known=[*UNIT_ACTIVATIONS, "square"])
-
-
-def _strip_of_lines(function: KinkedFunction) -> Strip:
-    """Every line meets the function on its panel, and goes on from there."""
-    steepest = max(abs(slope) for slope in function.slopes)
-    at_zero = float(function(torch.zeros(1, dtype=torch.float64)).abs())
-    return Strip(_LINE_STRIP.height, lambda reach: at_zero + 3 * steepest * _LINE_STRIP.size(reach))
-
-
-def _strip_of_derivative(strip: Strip) -> Strip:
-    """Cauchy's estimate: half the height is left for a circle around every point."""
-    half = strip.height / 2
-    return Strip(half, lambda reach: strip.size(reach + half) / half)
 
 
 @dataclass(frozen=True)
@@ -146,7 +135,7 @@ class Units:
 
 
 def units_of(fit: RidgeSum, dtype: torch.dtype = torch.float64) -> Units:
-    """The units of `fit` as tensors, to be evaluated at points along the last axis."""
+    """Return the units of `fit` as tensors, to be evaluated at points along the last axis."""
     width = len(fit.half_widths)
     return Units(
         UNIT_ACTIVATIONS[fit.activation],
@@ -157,13 +146,14 @@ def units_of(fit: RidgeSum, dtype: torch.dtype = torch.float64) -> Units:
 
 
 def proved_error(target: Profile, fit: RidgeSum, most: float = inf) -> float:
-    """An upper bound on |target - fit| on the box, infinite where a proof would take too long.
+    """Bound |target - fit| on the box; infinite where a proof would take too long.
 
     Costs O(panels * units), and at most `most` evaluations of units.
     """
     units = units_of(fit)
     axes = _axes(target, units)
-    if _cost(axes, units) > min(most, LONGEST_PROOF):
+    n_evaluations = prod(len(axis.points) for axis in axes) * len(units.offsets)
+    if not axes or n_evaluations > min(most, LONGEST_PROOF):
         return inf
     size = _size_in_strip(target, units, [axis.height for axis in axes])
     error = _largest_gap(target, units, [axis.points for axis in axes])
@@ -177,7 +167,7 @@ def proved_error(target: Profile, fit: RidgeSum, most: float = inf) -> float:
 def joined(
     name: str, half_widths: tuple[float, ...], parts: Sequence[RidgeSum], target: Profile
 ) -> RidgeSum:
-    """The sum of several sums; their errors add up, and rounding moved their numbers a little."""
+    """Add several sums; their errors add up, and rounding moved their numbers a little."""
     units = tuple(unit for part in parts for unit in part.units)
     fit = RidgeSum(name, parts[0].activation, half_widths, units, inf)
     error = sum((part.error for part in parts), 0.0)
@@ -199,48 +189,33 @@ def _axes(target: Profile, units: Units) -> tuple[_Axis, ...]:
 
     In two variables units must be analytic: kinks are lines across the panels there.
     """
-    widths = target.half_widths
-    heights = [_height(target, units, axis) for axis in range(len(widths))]
-    sides = list(zip(widths, heights, strict=True))
-    kinks_cross = units.activation.kinked and len(widths) > 1
-    if kinks_cross or any(2 * width / height > MOST_PANELS for width, height in sides):
+    widths, is_kinked = target.half_widths, units.activation.kinked
+    if is_kinked and len(widths) > 1:
         return ()
-    panels = [_panels(target, units, axis, *side) for axis, side in enumerate(sides)]
-    return tuple(_axis(ends, height) for ends, height in zip(panels, heights, strict=True))
-
-
-def _cost(axes: tuple[_Axis, ...], units: Units) -> float:
-    """How many evaluations of units a proof takes; infinite if there is nowhere to compare."""
-    n_points = prod(len(axis.points) for axis in axes)
-    return float(n_points * len(units.offsets)) if axes else inf
-
-
-def _height(target: Profile, units: Units, axis: int) -> float:
-    """Half-height of the strip around one argument in which function and units are analytic."""
-    steepest = float(units.directions[:, axis].abs().max()) if len(units.offsets) else 0.0
-    allowed = target.strip().height
-    return min(allowed, units.activation.strip.height / steepest) if steepest else allowed
-
-
-def _panels(
-    target: Profile, units: Units, axis: int, width: float, height: float
-) -> list[tuple[float, float]]:
-    """The interval [-width, width], cut at kinks, in panels of a half-width below height / 2."""
-    kinks = set(target.kinks()) if axis == len(target.half_widths) - 1 else set()
-    if units.activation.kinked:
-        slopes = units.directions[:, axis]
-        kinks |= set((-units.offsets / slopes)[slopes != 0].tolist())
-    cuts = [-width, *sorted(kink for kink in kinks if -width < kink < width), width]
-    return [
-        panel
-        for low, high in pairwise(cuts)
-        for panel in _split(low, high, ceil((high - low) / height))
-    ]
-
-
-def _split(low: float, high: float, n_parts: int) -> list[tuple[float, float]]:
-    cuts = torch.linspace(low, high, max(n_parts, 1) + 1, dtype=torch.float64).tolist()
-    return list(pairwise(cuts))
+    # Half-heights of the strips around each argument in which function and units are analytic.
+    heights = [target.strip().height] * len(widths)
+    steepest_slopes = units.directions.abs().amax(0).tolist() if len(units.offsets) else []
+    for axis, steepest in enumerate(steepest_slopes):
+        if steepest:
+            heights[axis] = min(heights[axis], units.activation.strip.height / steepest)
+    sides = list(zip(widths, heights, strict=True))
+    if any(2 * width / height > MOST_PANELS for width, height in sides):
+        return ()
+    axes = []
+    for axis, (width, height) in enumerate(sides):
+        # The interval, cut at kinks, in panels of a half-width below height / 2.
+        kinks = set(target.kinks()) if axis == len(widths) - 1 else set()
+        if is_kinked:
+            slopes = units.directions[:, axis]
+            kinks |= set((-units.offsets / slopes)[slopes != 0].tolist())
+        cuts = [-width, *sorted(kink for kink in kinks if -width < kink < width), width]
+        panels = []
+        for low, high in pairwise(cuts):
+            n_panels = max(ceil((high - low) / height), 1)
+            ends = torch.linspace(low, high, n_panels + 1, dtype=torch.float64)
+            panels += list(pairwise(ends.tolist()))
+        axes.append(_axis(panels, height))
+    return tuple(axes)
 
 
 def _axis(panels: Sequence[tuple[float, float]], height: float) -> _Axis:
@@ -259,18 +234,14 @@ def _largest_gap(target: Profile, units: Units, axes: Sequence[Tensor]) -> float
     """Largest |target - sum| on the product of the axes, in slices of bounded memory."""
     *others, last = axes
     parts = last.split(max(1, NUMBERS_AT_ONCE // max(len(units.offsets), 1)))
-    if not others:
-        return max(_gap(target, units, part.unsqueeze(-1)) for part in parts)
-    rows = (torch.cartesian_prod(row.reshape(1), part) for row in others[0] for part in parts)
-    return max(_gap(target, units, row) for row in rows)
-
-
-def _gap(target: Profile, units: Units, z: Tensor) -> float:
-    return float((target(z) - units(z)).abs().max())
+    slices = (part.unsqueeze(-1) for part in parts)
+    if others:
+        slices = (torch.cartesian_prod(row.reshape(1), part) for row in others[0] for part in parts)
+    return max(float((target(z) - units(z)).abs().max()) for z in slices)
 
 
 def _size_in_strip(target: Profile, units: Units, heights: Sequence[float]) -> float:
-    """An upper bound on |target - sum| while one argument is complex."""
+    """Return an upper bound on |target - sum| while one argument is complex."""
     widths = [width + height for width, height in zip(target.half_widths, heights, strict=True)]
     sizes = [units.activation.strip.size(number) for number in _reach(units, widths).tolist()]
     of_sum = sum(
@@ -291,15 +262,11 @@ def rounding(target: Profile, fit: RidgeSum) -> float:
     ends = torch.stack([units.activation(reach), units.activation(-reach)]).abs().amax(0)
     largest = ends.clamp(min=1.0)  # no unit activation is larger in between
     per_unit = (len(reach) + _ULPS) * largest + 3 * _STEEPEST * reach
-    own = _ULPS * _real_size(target)
-    return _ROUNDOFF * (float(units.coefficients.abs() @ per_unit) + own)
-
-
-def _real_size(target: Profile) -> float:
     width = torch.tensor(target.half_widths[-1], dtype=torch.float64)
-    least, largest = target.function.bounds(-width, width)
-    size = float(torch.maximum(-least, largest))
-    return size if len(target.half_widths) == 1 else size * target.half_widths[0]
+    least, most = target.function.bounds(-width, width)
+    size = float(torch.maximum(-least, most))
+    size = size if len(target.half_widths) == 1 else size * target.half_widths[0]
+    return DOUBLE_ROUNDOFF * (float(units.coefficients.abs() @ per_unit) + _ULPS * size)
 
 
 # -----------------------------------------------------------------------------
@@ -329,20 +296,27 @@ SHARPNESS = 2.0**40
 def by_bends(
     name: str, activation: str, half_widths: tuple[float, ...], relus: Sequence[RidgeUnit]
 ) -> RidgeSum:
-    """A sum of relus by units that bend like relu; exact if they are relus."""
-    unit = unit_activation_named(activation)
-    sharpness = _sharpness(unit, min(half_widths))
-    units = tuple(_sharpened(relu, sharpness) for relu in relus)
-    total = sum((abs(relu.coefficient) for relu in relus), 0.0)
-    return RidgeSum(
-        name, activation, half_widths, units, total * (unit.off_relu or 0.0) / sharpness
+    """Return a sum of relus by units that bend like relu; exact if they are relus."""
+    unit, sharpness = unit_activation_named(activation), 1.0
+    if unit.off_relu:  # a power of two that is larger on a small box
+        sharpness = SHARPNESS / min(1.0, 2.0 ** floor(log2(min(half_widths))))
+    units = tuple(
+        RidgeUnit(
+            tuple(sharpness * entry for entry in relu.direction),
+            sharpness * relu.offset,
+            relu.coefficient / sharpness,
+        )
+        for relu in relus
     )
+    total = sum((abs(relu.coefficient) for relu in relus), 0.0)
+    error = total * (unit.off_relu or 0.0) / sharpness
+    return RidgeSum(name, activation, half_widths, units, error)
 
 
 def fit_bends(
     function: ScalarFunction, half_width: float, activation: str, pieces: int = 1
 ) -> RidgeSum:
-    """A function on [-half_width, half_width] by `pieces` lines; exact if it is made of lines."""
+    """Fit a function on [-half_width, half_width] by `pieces` lines; exact if it has no curves."""
     fit = fit_relu_sum(function, -half_width, half_width, pieces)
     relus = [RidgeUnit((term.scale,), term.shift, term.coefficient) for term in fit.terms()]
     made = by_bends(function.name, activation, (half_width,), relus)
@@ -358,54 +332,32 @@ def kinked_slope(
     """
     size, _ = half_widths
     first = function.slopes[0]
-    line = [RidgeUnit((sign, 0.0), 0.0, sign * first) for sign in (1.0, -1.0) if first]
-    steps = [
-        unit
-        for knot, jump in _jumps(function)
-        for unit in _step(knot, jump, 2.0 ** ceil(log2(abs(jump) * size)) / kink_width)
-    ]
-    fit = by_bends(f"s {function.name}'(t)", activation, half_widths, [*line, *steps])
-    return replace(fit, bands=_bands(function, size, kink_width, fit.error))
-
-
-def _step(knot: float, jump: float, steep: float) -> tuple[RidgeUnit, RidgeUnit]:
-    """jump s to the right of the knot, and 0 to the left of it."""
-    sign = copysign(1.0, jump)
-    return (
-        RidgeUnit((abs(jump), steep), -steep * knot, sign),
-        RidgeUnit((0.0, steep), -steep * knot, -sign),
-    )
-
-
-def _jumps(function: KinkedFunction) -> list[tuple[float, float]]:
-    """The knots, and what the slope jumps by at each."""
+    relus = [RidgeUnit((sign, 0.0), 0.0, sign * first) for sign in (1.0, -1.0) if first]
     sides = zip(function.knots, pairwise(function.slopes), strict=True)
-    return [(knot, after - before) for knot, (before, after) in sides if after != before]
+    jumps = [(knot, after - before) for knot, (before, after) in sides if after != before]
+    for knot, jump in jumps:  # jump s to the right of the knot, and 0 to the left of it
+        steep, sign = 2.0 ** ceil(log2(abs(jump) * size)) / kink_width, copysign(1.0, jump)
+        relus += [
+            RidgeUnit((abs(jump), steep), -steep * knot, sign),
+            RidgeUnit((0.0, steep), -steep * knot, -sign),
+        ]
+    fit = by_bends(f"s {function.name}'(t)", activation, half_widths, relus)
+    bands = []
+    for knot, _ in jumps:  # those that share a band may add up
+        near = (abs(jump) for other, jump in jumps if abs(other - knot) <= 2 * kink_width)
+        error = size * sum(near, 0.0) + fit.error
+        bands.append(Band(knot - kink_width, knot + kink_width, error))
+    return replace(fit, bands=tuple(bands))
 
 
-def _bands(
-    function: KinkedFunction, size: float, kink_width: float, error: float
-) -> tuple[Band, ...]:
-    """A band around every knot; jumps that share a band may add up."""
-    jumps = _jumps(function)
-    together = [
-        sum((abs(jump) for other, jump in jumps if abs(other - knot) <= 2 * kink_width), 0.0)
-        for knot, _ in jumps
-    ]
-    return tuple(
-        Band(knot - kink_width, knot + kink_width, size * jump + error)
-        for (knot, _), jump in zip(jumps, together, strict=True)
-    )
-
-
-def _sharpness(unit: UnitActivation, size: float) -> float:
-    """A power of two that is larger on a small box; 1 for relu, which is as sharp as can be."""
-    return SHARPNESS / min(1.0, 2.0 ** floor(log2(size))) if unit.off_relu else 1.0
-
-
-def _sharpened(relu: RidgeUnit, sharpness: float) -> RidgeUnit:
-    direction = tuple(sharpness * entry for entry in relu.direction)
-    return RidgeUnit(direction, sharpness * relu.offset, relu.coefficient / sharpness)
+# -----------------------------------------------------------------------------
+# Functions of one variable, by least squares or an identity.
+#
+# Least squares at Chebyshev points over units spread evenly across the interval, for several
+# weights of the units, with as little damping of small singular values as keeps the coefficients
+# small. Where an identity gives the function exactly, such as softplus(z) - softplus(-z) = z, it is
+# used instead. relu takes the free knots of `relu_sum`, and units that bend like relu are as good
+# as relu for piecewise-linear functions.
 
 
 LARGEST_COEFFICIENT = 1e3
@@ -416,9 +368,6 @@ ENOUGH_UNITS = 96
 
 MOST_ON_A_LINE = 400
 """The most units on one interval: a fit costs their cube, and only elu gains from so many."""
-
-DOUBLE_ROUNDOFF = 2.0**-53
-"""The unit roundoff of float64; that of float32 is 2^-24."""
 
 LIKELY_ROUNDING = 1 / 8
 """What is lost to rounding, as a share of what could be lost: its signs differ."""
@@ -456,8 +405,10 @@ def fit_line(
     if activation == "relu":
         return fit_bends(function, half_width, activation, units - 1)
     if half_width != 1.0 and _is_multiple_of_identity(function):
+        # Laid out on a wide interval, units that saturate miss a line: scale one on [-1, 1].
         line = fit_line(function, 1.0, activation, units, largest, roundoff)
-        return _widened(function, half_width, line)
+        wide = replace(line.along((1 / half_width,), half_width), half_widths=(half_width,))
+        return replace(wide, error=wide.error + rounding(Profile(function, (half_width,)), wide))
     few = min(units, ENOUGH_UNITS)
     fits = [_least_squares(function, half_width, activation, few, largest, roundoff)]
     if fits[0].error <= max(CLOSE_ENOUGH, roundoff * fits[0].size):
@@ -495,12 +446,6 @@ def _is_multiple_of_identity(function: ScalarFunction) -> bool:
     return is_line and float(function(torch.zeros((), dtype=torch.float64))) == 0.0
 
 
-def _widened(function: ScalarFunction, half_width: float, line: RidgeSum) -> RidgeSum:
-    """A line on [-1, 1], scaled: laid out on a wide interval, units that saturate miss it."""
-    wide = replace(line.along((1 / half_width,), half_width), half_widths=(half_width,))
-    return replace(wide, error=wide.error + rounding(Profile(function, (half_width,)), wide))
-
-
 @dataclass(frozen=True)
 class _Trial:
     slopes: Tensor
@@ -513,10 +458,6 @@ class _Trial:
     def largest(self) -> float:
         return float(self.coefficients.abs().max())
 
-    def units(self) -> tuple[RidgeUnit, ...]:
-        columns = (self.slopes.tolist(), self.offsets.tolist(), self.coefficients.tolist())
-        return tuple(RidgeUnit((a,), b, beta) for a, b, beta in zip(*columns, strict=True))
-
 
 @lru_cache(maxsize=128)  # a search for the number of units asks again and again
 def _least_squares(
@@ -527,7 +468,7 @@ def _least_squares(
     largest: float,
     roundoff: float,
 ) -> RidgeSum:
-    """The fit with the smallest coefficients of those about as close as the closest."""
+    """Return the fit with the smallest coefficients of those about as close as the closest."""
     trials = [
         trial
         for slopes, offsets in _layouts(activation, half_width, units)
@@ -540,12 +481,14 @@ def _least_squares(
     enough = 2 * closest + CLOSE_ENOUGH / 10
     close = [trial for trial in trials if trial.error + rounding * trial.size <= enough]
     best = min(close, key=lambda trial: trial.size)
-    fit = RidgeSum(function.name, activation, (half_width,), best.units(), inf)
+    columns = (best.slopes.tolist(), best.offsets.tolist(), best.coefficients.tolist())
+    chosen = tuple(RidgeUnit((a,), b, beta) for a, b, beta in zip(*columns, strict=True))
+    fit = RidgeSum(function.name, activation, (half_width,), chosen, inf)
     return replace(fit, error=proved_error(Profile(function, (half_width,)), fit))
 
 
 def _layouts(activation: str, half_width: float, units: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The slopes and offsets of the units, in all layouts that are compared."""
+    """Return the slopes and offsets of the units, in all layouts that are compared."""
     number = torch.arange(units, dtype=torch.float64)
     if activation == "cos":  # cosines and sines in turn
         for turn in _TURNS:
@@ -643,7 +586,7 @@ class Quotient:
 
 @lru_cache(maxsize=256)
 def quotient_of(function: SmoothFunction, half_width: float, pairs: int, shift: float) -> Quotient:
-    """The difference quotient of 2 `pairs` directions that fits best; its error is sampled."""
+    """Fit the difference quotient of 2 `pairs` directions; its error is sampled."""
     near = shift * chebyshev_points(2 * pairs)[:pairs]
     n_points = min(POINTS + ceil(10 * half_width), MOST_POINTS)
     s, t = torch.cartesian_prod(chebyshev_points(POINTS), half_width * chebyshev_points(n_points)).T
@@ -660,7 +603,7 @@ def quotient_of(function: SmoothFunction, half_width: float, pairs: int, shift: 
 def _best_quotient(
     function: SmoothFunction, half_width: float, activation: str, units: int, *, roundoff: float
 ) -> tuple[Quotient, int]:
-    """The quotient whose own error and that of its functions add up to the least."""
+    """Return the quotient whose own error and that of its functions add up to the least."""
     found = []
     for pairs in range(1, MOST_PAIRS + 1):
         each = max(units // (2 * pairs), FEWEST_ON_A_LINE)
@@ -699,7 +642,7 @@ def by_quotient(
 
 
 def _proved_quotient(function: SmoothFunction, half_width: float, quotient: Quotient) -> float:
-    """The error of a quotient of the function itself, proved on |s| <= 1."""
+    """Return the error of a quotient of the function itself, proved on |s| <= 1."""
     unit = fit_line(function, half_width, function.name, 1)
     parts = [
         unit.along((shift, 1.0), factor)
@@ -719,8 +662,8 @@ def _proved_quotient(function: SmoothFunction, half_width: float, quotient: Quot
 #     s r'(t)  = sum_k factor_k (r(t + shift_k s) - r(t - shift_k s)) + a small rest
 #     u(p, y)  = the sum of a loss's `slope_parts`
 #
-# The second is a difference quotient; see `slope_product`. Where r has kinks, r' jumps, and only
-# units that bend like relu can follow; see `bends`.
+# The second is the difference quotient above. Where r has kinks, r' jumps, and only units that bend
+# like relu can follow.
 
 
 FEWEST_UNITS = 8
@@ -759,7 +702,7 @@ def fit_ridge_sum(
 def fit_product(
     half_widths: Box, activation: str, units: int, *, roundoff: float = DOUBLE_ROUNDOFF
 ) -> RidgeSum:
-    """The product a b on |a| <= half_widths[0], |b| <= half_widths[1].
+    """Return the product a b on |a| <= half_widths[0], |b| <= half_widths[1].
 
     With u = a / A + b / B and v = a / A - b / B, a b = A B (u^2 - v^2) / 4.
     """
@@ -843,7 +786,7 @@ def accurate(
     accuracy: float,
     error_of: Callable[[RidgeSum], float] = lambda fit: fit.error,
 ) -> RidgeSum:
-    """The fit with `units` units; raise `SettingError` if its proved error exceeds `accuracy`."""
+    """Fit by `units` units; raise `SettingError` if the proved error exceeds `accuracy`."""
     fit = fit_with(units)
     if error_of(fit) <= positive("accuracy", accuracy):
         return fit
@@ -885,11 +828,10 @@ def fit_gate(
         relus = [RidgeUnit((sign, off), -off, sign) for sign in (1.0, -1.0)]
         return by_bends(NAME, activation, half_widths, relus)
     product = fit_product((1.0, 1.0), activation, units, roundoff=roundoff)
-    scaled = tuple(_scaled(unit, reach) for unit in product.units)
+    scaled = tuple(
+        RidgeUnit((of_number / reach, of_flag), unit.offset, reach * unit.coefficient)
+        for unit in product.units
+        for of_number, of_flag in [unit.direction]
+    )
     fit = RidgeSum(NAME, activation, half_widths, scaled, reach * product.error)
     return replace(fit, error=fit.error + rounding(Profile(IDENTITY_FUNCTION, half_widths), fit))
-
-
-def _scaled(unit: RidgeUnit, reach: float) -> RidgeUnit:
-    of_number, of_flag = unit.direction
-    return RidgeUnit((of_number / reach, of_flag), unit.offset, reach * unit.coefficient)

@@ -1,4 +1,4 @@
-"""What every construction owes: a theorem turned into a program."""
+"""The interface of constructions: each turns a problem into a program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRAINED = {
     KernelMachine: "the function of a kernel",
     LinearModel: "the coefficients of a linear model",
 }
-"""What is trained of each kind of target, in words."""
+"""What is trained in each kind of target, for messages."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,6 @@ class AbstractConstruction(ABC):
 
     name: ClassVar[str]
     target: ClassVar[type] = MLP
-    """The kind of target that it trains."""
     setting: ClassVar[str | None] = None
     """The field that makes it finer, a whole number; None if it cannot be finer."""
     coarsest: ClassVar[int] = 1
@@ -67,7 +66,7 @@ class AbstractConstruction(ABC):
 
     @classmethod
     def settings(cls) -> tuple[str, ...]:
-        """The names of its settings.
+        """Return the names of its settings.
 
         Returns:
             The names, in the order of its fields.
@@ -80,7 +79,7 @@ class AbstractConstruction(ABC):
         return tuple(field.name for field in fields(cls))
 
     def why_not(self, problem: Problem) -> str | None:
-        """The reason why this construction cannot serve `problem`, or None if it can.
+        """Return the reason why this construction cannot serve `problem`, or None if it can.
 
         Args:
             problem: the problem.
@@ -97,11 +96,36 @@ class AbstractConstruction(ABC):
         """
         if not self.trains(problem):
             return f"it trains {TRAINED[self.target]}, not {TRAINED[type(problem.target)]}."
-        of_network = self._network_objection(problem) if self.target is MLP else None
-        return of_network or self.objection(problem)
+        if self.target is not MLP:
+            return self.objection(problem)
+        network, update = problem.network, problem.gradient_step
+        if update.batch_size is not None and not self.takes_batches:
+            return (
+                "its attention averages over all examples of the prompt in every step, and takes "
+                f"no batch_size, got {update.batch_size}; use relu-stack or softmax-stack."
+            )
+        if not update.is_plain and not self.takes_rules:
+            return (
+                f"it takes plain gradient steps of one size without averages, not "
+                f"{update.in_words()}; use relu-stack or softmax-stack."
+            )
+        if update.average is not None and not self.takes_averages:
+            return "it keeps no averages of weights; use relu-stack or softmax-stack."
+        if update.has_root and not self.takes_roots:
+            return f"it has no layers for the root of {update.name_in_words()}; use relu-stack."
+        if network.biases and not self.takes_biases:
+            return (
+                "its layers have no biases; use relu-stack or softmax-stack, or give X a "
+                "constant-1 feature, which is a bias of the first layer."
+            )
+        if not network.is_chain and not self.takes_shortcuts:
+            return "its networks have no shortcuts and no layer norms; use relu-stack."
+        if problem.domain.rate is not None and not self.takes_rates:
+            return "its examples have no rates; use relu-stack."
+        return self.objection(problem)
 
     def trains(self, problem: Problem) -> bool:
-        """Whether it trains targets of this kind.
+        """Say whether it trains targets of this kind.
 
         Args:
             problem: the problem.
@@ -118,41 +142,9 @@ class AbstractConstruction(ABC):
         """
         return type(problem.target) is self.target
 
-    def _network_objection(self, problem: Problem) -> str | None:
-        size = problem.gradient_step.batch_size
-        if size is not None and not self.takes_batches:
-            return (
-                "its attention averages over all examples of the prompt in every step, and takes "
-                f"no batch_size, got {size}; use relu-stack or softmax-stack."
-            )
-        if reason := self._rule_objection(problem.gradient_step):
-            return reason
-        if problem.network.biases and not self.takes_biases:
-            return (
-                "its layers have no biases; use relu-stack or softmax-stack, or give X a "
-                "constant-1 feature, which is a bias of the first layer."
-            )
-        if not problem.network.is_chain and not self.takes_shortcuts:
-            return "its networks have no shortcuts and no layer norms; use relu-stack."
-        if problem.domain.rate is not None and not self.takes_rates:
-            return "its examples have no rates; use relu-stack."
-        return None
-
-    def _rule_objection(self, update: AbstractGradientStep) -> str | None:
-        if not update.is_plain and not self.takes_rules:
-            return (
-                f"it takes plain gradient steps of one size without averages, not "
-                f"{update.in_words()}; use relu-stack or softmax-stack."
-            )
-        if update.average is not None and not self.takes_averages:
-            return "it keeps no averages of weights; use relu-stack or softmax-stack."
-        if update.has_root and not self.takes_roots:
-            return f"it has no layers for the root of {update.name_in_words()}; use relu-stack."
-        return None
-
     @abstractmethod
     def objection(self, problem: Problem) -> str | None:
-        """The reason why it cannot serve `problem`, whose target it can train, or None.
+        """Return the reason why it cannot serve `problem`, whose target it can train, or None.
 
         Args:
             problem: the problem.
@@ -169,7 +161,7 @@ class AbstractConstruction(ABC):
         """
 
     def finer(self, setting: int, excess: float) -> int:
-        """The setting with which the error is about `excess` times smaller.
+        """Return the setting with which the error is about `excess` times smaller.
 
         Args:
             setting: the present value of the setting that makes it finer.
@@ -187,7 +179,7 @@ class AbstractConstruction(ABC):
         return count("setting", setting)
 
     def narrower(self, problem: Problem) -> AbstractConstruction | None:
-        """The same with narrower ramps, if they were left to it and could be narrower.
+        """Return the same with narrower ramps, if they were left to it and could be narrower.
 
         Args:
             problem: the problem.
@@ -205,7 +197,7 @@ class AbstractConstruction(ABC):
         return None
 
     def may_be_accurate(self, problem: Problem) -> bool:
-        """Whether its functions can err by rounding alone, as known before anything is fitted.
+        """Say whether its functions can err by rounding alone, as known before anything is fitted.
 
         Args:
             problem: the problem.
@@ -223,7 +215,7 @@ class AbstractConstruction(ABC):
         return True
 
     def sketch(self, problem: Problem) -> AbstractProgram | None:
-        """A program with no more weights than that of `build`, made in no time, if there is one.
+        """Return a quickly made program with no more weights than that of `build`, if any.
 
         Args:
             problem: the problem.
@@ -242,7 +234,7 @@ class AbstractConstruction(ABC):
 
     @abstractmethod
     def build(self, problem: Problem, n_steps: int) -> AbstractProgram:
-        """The program that performs `n_steps` updates of `problem` and then predicts.
+        """Return the program that performs `n_steps` updates of `problem` and then predicts.
 
         Args:
             problem: the problem; `why_not` has no reason against it.
@@ -287,21 +279,17 @@ class AbstractConstruction(ABC):
         return program
 
 
-def name_dtype(construction: AbstractConstruction) -> None:
-    """Turn the setting `dtype` of a construction into a name, or raise `UnknownNameError`."""
-    dtype = dtype_named(getattr(construction, "dtype"))  # noqa: B009 - some have none
-    object.__setattr__(construction, "dtype", str(dtype).removeprefix("torch."))
+def dtype_name(dtype: str) -> str:
+    """Return the name of a dtype, or raise `UnknownNameError`."""
+    return str(dtype_named(dtype)).removeprefix("torch.")
 
 
-def given_kink_width(width: object) -> float | None:
-    """`width` as a float, if it is a power of two, or None, which leaves it to the construction."""
-    return None if width is None else kink_width_within(width)
-
-
-def kink_width_within(width: object, least: float = 2.0**-60, most: float = 1.0) -> float:
-    """`width` as a float, if it is a power of two in this range."""
+def checked_kink_width(width: float | None) -> float | None:
+    """`width` as a float, if it is a power of two from 2^-60 to 1; None leaves it open."""
+    if width is None:
+        return None
     number = power_of_two("kink_width", width)
-    within("kink_width", number, least, most)
+    within("kink_width", number, 2.0**-60, 1.0)
     return number
 
 

@@ -8,7 +8,7 @@ one step of (proximal) gradient descent; it is shown the newest block alone, and
     MLP         the soft threshold at step_size * l1, and the box
 
 The head of the mean reads tokens that a linear map makes from the first column, one for each label
-that the model thinks possible (`approximation/grid_mean.py`): what softmax attention to them
+that the model thinks possible (`approximation/lattice.py`): what softmax attention to them
 returns is the expected label. The share of an example is 1 / n or 1, and stands in the prompt, so
 that one transformer serves prompts of every length. The paper takes a head of its own for each
 example, and O(L^4) of them for L steps.
@@ -29,21 +29,30 @@ weights of its own in the first layer; equal ones keep one block for all steps.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import ceil, inf, log2
 from typing import ClassVar
 
-from icgd.approximation.grid_mean import mean_of_link
+from icgd.approximation.lattice import mean_of_link
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, require_few_steps
-from icgd.constructions.parts.network import ROUNDING_ROOM
+from icgd.constructions.network import ROUNDING_ROOM
 from icgd.problems.activations import IDENTITY_FUNCTION
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.steps import ProximalStep
-from icgd.program import instructions as verbs
-from icgd.program.functions import GridMean
-from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, N_TOKENS, ONE, TOKENS_PER_EXAMPLE
+from icgd.program.instructions import (
+    IS_EXAMPLE,
+    IS_QUERY,
+    N_TOKENS,
+    ONE,
+    TOKENS_PER_EXAMPLE,
+    ClipSlots,
+    Combination,
+    Instruction,
+    MapSlots,
+    Summand,
+    WipeSlots,
+)
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.linear_instructions import (
     DecaySlot,
@@ -121,21 +130,86 @@ class AbstractCotLinear(AbstractConstruction):
         return None
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
-        builder, update = _Builder(problem), problem.proximal_step
+        model, update, box = problem.model, problem.proximal_step, problem.box or inf
         update.require_steps(n_steps)
         require_few_steps(update, n_steps, MOST_DIFFERENT)
+        step_size, reach = update.step_size or 1.0, score_reach(problem)
+        width, tokens = model.input_width, TOKENS[model.reduction]
+        n_weights = 1 + model.intercept
+        weights, inputs = (COEFFICIENTS, INTERCEPT)[:n_weights], ("x", ONE)[:n_weights]
+        shapes = ((1, width), (1, 1))[:n_weights]
+        has_momentum = update.momentum is not None
+        velocities = tuple(f"velocity_{name}" for name in weights if has_momentum)
+        # A power of two, larger than any mean of the head's values and any label together.
+        mean = mean_of_link(model.link, reach)
+        largest = max(map(abs, mean.values)) + ROUNDING_ROOM * problem.domain.y
+        gate = 2.0 ** (1 + max(0, ceil(log2(1 + largest))))
+
+        # The soft threshold of the coefficients, if there is one, and the box for all others.
+        shrinks: list[Instruction] = []
+        threshold, decay = step_size * update.l1, step_size * update.l2
+        if has_momentum:
+            pairs = zip(weights, velocities, (threshold, 0.0), strict=False)
+            shrinks += [ShrinkMoved(slot, velocity, by, box) for slot, velocity, by in pairs]
+        else:
+            if update.l1:
+                shrinks.append(ShrinkSlot(COEFFICIENTS, threshold, box))
+            if clipped := weights[1:] if update.l1 else weights:
+                shrinks.append(ClipSlots(clipped, box, ONE))
+        moved = (*weights, *velocities)
+        read = inputs * (1 + has_momentum)
+        descend = DescendExamples(MEAN, "y", read, moved, tokens, gate, -step_size)
+        wipe = WipeSlots((MEAN,))
+
+        def step_layers(step: int) -> list[Layer]:
+            """Return the layers of a step, counted from 0."""
+            look = PredictMean(model.link, weights, inputs, reach, IS_EXAMPLE, MEAN)
+            momentum, ahead = update.momentum_of(step), update.lookahead_of(step)
+            if ahead:  # Nesterov's mean, ahead of the weights
+                factors = (1.0,) * n_weights + (ahead,) * n_weights
+                look = replace(look, weights=moved, inputs=read, factors=factors)
+            # The decay of an l2 penalty, and what momentum keeps of the last change.
+            moves: list[Instruction] = []
+            if has_momentum:
+                pairs = zip(weights, velocities, (decay, 0.0), strict=False)
+                moves += [
+                    MoveByVelocity(slot, velocity, momentum, ahead, by)
+                    for slot, velocity, by in pairs
+                ]
+            elif decay:
+                moves.append(DecaySlot(COEFFICIENTS, -decay))
+            return [
+                Layer("expected labels", (look, *moves)),
+                Layer("gradient step", (descend,)),
+                Layer("penalty", (*shrinks, wipe)),
+            ]
+
+        predict = PredictMean(model.link, weights, inputs, reach, IS_QUERY, MEAN)
+        copied = Summand(Combination.of(MEAN), IDENTITY_FUNCTION.name)
+        copy = MapSlots((copied,), IS_QUERY, (IS_EXAMPLE,), gate, "y")
+        constants = (ONE, IS_EXAMPLE, IS_QUERY, tokens)
+        layout = Layout(
+            (
+                Slot("x", (width,), Role.INPUT),
+                Slot("y", (1,), Role.LABEL),
+                *(Slot(*slot, Role.PARAMETER) for slot in zip(weights, shapes, strict=True)),
+                *(Slot(*slot, Role.VELOCITY) for slot in zip(velocities, shapes, strict=False)),
+                Slot(MEAN, (1,), Role.SCRATCH),
+                *(Slot(name, (1,), Role.CONSTANT) for name in constants),
+            )
+        )
         alike = update.is_constant or n_steps == 0
         steps = range(1) if alike else range(n_steps)
         return StackProgram(
             construction=self.name,
-            layout=builder.layout(),
-            functions=(builder.mean, fit_relu_sum(IDENTITY_FUNCTION, -builder.gate, builder.gate)),
-            block=tuple(layer for step in steps for layer in builder.step(step)),
+            layout=layout,
+            functions=(mean, fit_relu_sum(IDENTITY_FUNCTION, -gate, gate)),
+            block=tuple(layer for step in steps for layer in step_layers(step)),
             n_steps=n_steps,
             steps_per_block=1 if alike else n_steps,
             prediction=(
-                Layer("expected label", (builder.predict(IS_QUERY),)),
-                Layer("copy prediction", builder.copy_prediction()),
+                Layer("expected label", (predict,)),
+                Layer("copy prediction", (copy, wipe)),
             ),
         )
 
@@ -196,128 +270,3 @@ def score_reach(problem: Problem) -> float:
     reach = (problem.box or inf) * problem.proximal_step.overshoot
     allowed = reach * (model.input_width * domain.x + model.intercept)
     return ROUNDING_ROOM * min(allowed, domain.score or inf)
-
-
-@dataclass(frozen=True)
-class _Builder:
-    """The layers of one problem, whose step size and box are given."""
-
-    problem: Problem
-
-    @property
-    def model(self) -> LinearModel:
-        return self.problem.model
-
-    @property
-    def step_size(self) -> float:
-        return self.problem.proximal_step.step_size or 1.0
-
-    @property
-    def box(self) -> float:
-        return self.problem.box or inf
-
-    @property
-    def reach(self) -> float:
-        return score_reach(self.problem)
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        return (COEFFICIENTS, INTERCEPT)[: 1 + self.model.intercept]
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return ("x", ONE)[: 1 + self.model.intercept]
-
-    @property
-    def velocities(self) -> tuple[str, ...]:
-        """The slots of the last changes, if there is momentum."""
-        has_momentum = self.problem.proximal_step.momentum is not None
-        return tuple(f"velocity_{name}" for name in self.weights if has_momentum)
-
-    @cached_property
-    def mean(self) -> GridMean:
-        """The expected label."""
-        return mean_of_link(self.model.link, self.reach)
-
-    @property
-    def gate(self) -> float:
-        """A power of two, larger than any mean of the head's values and any label together."""
-        largest = max(map(abs, self.mean.values)) + ROUNDING_ROOM * self.problem.domain.y
-        return 2.0 ** (1 + max(0, ceil(log2(1 + largest))))
-
-    def step(self, step: int) -> tuple[Layer, ...]:
-        """The layers of a step, counted from 0."""
-        return (
-            Layer("expected labels", (self.look(step), *self.move(step))),
-            Layer("gradient step", (self.descend(),)),
-            Layer("penalty", self.shrink()),
-        )
-
-    def layout(self) -> Layout:
-        width = self.model.input_width
-        shapes = ((1, width), (1, 1))
-        constants = (ONE, IS_EXAMPLE, IS_QUERY, TOKENS[self.model.reduction])
-        return Layout(
-            (
-                Slot("x", (width,), Role.INPUT),
-                Slot("y", (1,), Role.LABEL),
-                Slot(COEFFICIENTS, (1, width), Role.PARAMETER),
-                *(Slot(INTERCEPT, (1, 1), Role.PARAMETER) for _ in self.weights[1:]),
-                *(
-                    Slot(name, shape, Role.VELOCITY)
-                    for name, shape in zip(self.velocities, shapes, strict=False)
-                ),
-                Slot(MEAN, (1,), Role.SCRATCH),
-                *(Slot(name, (1,), Role.CONSTANT) for name in constants),
-            )
-        )
-
-    def descend(self) -> DescendExamples:
-        tokens, scale = TOKENS[self.model.reduction], -self.step_size
-        moved = (*self.weights, *self.velocities)
-        inputs = self.inputs * (1 + bool(self.velocities))
-        return DescendExamples(MEAN, "y", inputs, moved, tokens, self.gate, scale)
-
-    def move(self, step: int) -> tuple[verbs.Instruction, ...]:
-        """The decay of an l2 penalty, and what momentum keeps of the last change."""
-        update = self.problem.proximal_step
-        rate = self.step_size * update.l2
-        if not self.velocities:
-            return (DecaySlot(COEFFICIENTS, -rate),) if rate else ()
-        kept = (update.momentum_of(step), update.lookahead_of(step))
-        slots = zip(self.weights, self.velocities, (rate, 0.0), strict=False)
-        return tuple(MoveByVelocity(slot, kept_in, *kept, decay) for slot, kept_in, decay in slots)
-
-    def shrink(self) -> tuple[verbs.Instruction, ...]:
-        """The soft threshold of the coefficients, if there is one, and the box for all others."""
-        l1, clipped = self.problem.proximal_step.l1, self.weights[1:]
-        steps: list[verbs.Instruction] = []
-        if self.velocities:
-            slots = zip(self.weights, self.velocities, (self.step_size * l1, 0.0), strict=False)
-            steps += [ShrinkMoved(slot, kept, by, self.box) for slot, kept, by in slots]
-            return (*steps, verbs.WipeSlots((MEAN,)))
-        if l1:
-            steps.append(ShrinkSlot(COEFFICIENTS, self.step_size * l1, self.box))
-        else:
-            clipped = self.weights
-        if clipped:
-            steps.append(verbs.ClipSlots(clipped, self.box, ONE))
-        return (*steps, verbs.WipeSlots((MEAN,)))
-
-    def look(self, step: int) -> PredictMean:
-        """The mean of the examples, at the weights or as far ahead of them as Nesterov looks."""
-        plain = self.predict(IS_EXAMPLE)
-        ahead = self.problem.proximal_step.lookahead_of(step)
-        if not ahead:
-            return plain
-        weights, inputs = (*self.weights, *self.velocities), self.inputs * 2
-        factors = (1.0,) * len(self.weights) + (ahead,) * len(self.weights)
-        return replace(plain, weights=weights, inputs=inputs, factors=factors)
-
-    def predict(self, checked: str) -> PredictMean:
-        return PredictMean(self.model.link, self.weights, self.inputs, self.reach, checked, MEAN)
-
-    def copy_prediction(self) -> tuple[verbs.Instruction, ...]:
-        copied = verbs.Summand(verbs.Combination.of(MEAN), IDENTITY_FUNCTION.name)
-        copy = verbs.MapSlots((copied,), IS_QUERY, (IS_EXAMPLE,), self.gate, "y")
-        return (copy, verbs.WipeSlots((MEAN,)))

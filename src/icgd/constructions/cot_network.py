@@ -18,7 +18,7 @@ that travel with the weights: whether the layer is linear, has a kink, or which 
                 that a linear map along the sequence makes
     MLP         o = r(z), where r is flat, the clipped weights, and the flags of the new block
 
-The paper treats ReLU. Beyond it (`parts/chain_block.py`):
+The paper treats ReLU. Beyond it:
 
 - smooth activations: the grid holds values of r and r' too, so that heads return r(z) and r'(z).
   F carries the slope, and delta = slope * up is a product of two rows: an attention layer of its
@@ -42,21 +42,21 @@ the grid errs, by rounding and by 1e-11 in what is looked up, and a unit on a ki
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, log2
 from typing import ClassVar
 
 from icgd.approximation import lattice
-from icgd.constructions.base import AbstractConstruction, given_kink_width, name_dtype
-from icgd.constructions.parts import network as sizes
-from icgd.constructions.parts.chain_block import ChainBlock, LossSlope, Reaches
-from icgd.constructions.parts.network import (
+from icgd.constructions.base import AbstractConstruction, checked_kink_width, dtype_name
+from icgd.constructions.network import (
     LARGEST_ARGUMENT,
     ROUNDING_ROOM,
     activations_of,
-    largest_output,
+    backward_ranges,
     looked_up,
+    loss_parts,
+    ranges_on_domain,
     require_few_ends,
 )
 from icgd.errors import ConstructionError
@@ -66,8 +66,36 @@ from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GRADIENT, WEIGHTS, AbstractGradientStep, Rule
 from icgd.problems.problem import Problem
 from icgd.problems.settings import settle
-from icgd.program.chain import KINKED, LARGEST_STATE, LINEAR, ChainProgram
+from icgd.program import chain
+from icgd.program.chain import (
+    FAR,
+    KINKED,
+    LARGEST_STATE,
+    LINEAR,
+    NEAR,
+    OUT,
+    ChainProgram,
+    bit_slots,
+    row_of,
+)
+from icgd.program.chain_instructions import (
+    NO_CLASS,
+    ActivateWhere,
+    CopyWhere,
+    LookUpProduct,
+    MarkFlat,
+    MultiplyEntries,
+    MultiplyMatrices,
+    PassBack,
+    SelectWhere,
+    ShareColumns,
+)
 from icgd.program.functions import LatticeFunction
+from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction
+from icgd.program.layout import Layout, Role, Slot
+from icgd.program.network_instructions import class_slot
+from icgd.program.program import Layer
+from icgd.program.registers import OFFSET, value_slot
 
 LARGEST_REACH = 2.0**12
 """Largest entry of a product that a grid covers: a run that leaves it is stopped. A head loses
@@ -123,44 +151,77 @@ class CotNetwork(AbstractConstruction):
     takes_rules: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        settle(self, kink_width=given_kink_width(self.kink_width))
-        name_dtype(self)
+        settle(self, kink_width=checked_kink_width(self.kink_width), dtype=dtype_name(self.dtype))
 
     def objection(self, problem: Problem) -> str | None:
-        if problem.gradient_step.batch_size is None:
+        update, output = problem.gradient_step, activations_of(problem.network)[-1]
+        if update.batch_size is None:
             return (
                 "its blocks have a column for each example of a round; give batch_size=1 for one "
                 "example a round, or the number of all examples for all of them."
             )
-        return _loss_problem(problem) or _activation_problem(problem) or _size_problem(problem)
+        if _loss_slope(problem).part and _kind(output) != LINEAR:
+            return (
+                f"the slope of the {problem.loss} loss is taken from z_N, which is the prediction "
+                f"of a linear output only, not of {output.name}; use output_activation='identity'."
+            )
+        if len(kinked := _kinked(problem.network)) > 1:
+            names = " and ".join(kinked)
+            return f"all layers share a block with one kinked activation, not {names}."
+        largest = max(problem.domain.x, problem.domain.y, update.box)
+        if largest > LARGEST_ARGUMENT:
+            return (
+                f"its inputs, labels or weights can reach {largest:.3g}, where float64 leaves no "
+                "digits beside them; use a smaller box or domain."
+            )
+        n_steps = len(update.step_size) if isinstance(update.step_size, tuple) else 2
+        moved = _largest_move(problem, _rules(update, n_steps), _reaches(problem).gradient)
+        if not moved <= LARGEST_MOVE:
+            return (
+                f"a step can make weights or what is remembered as large as {moved:.3g} before "
+                "they are clipped, and no gate closes that; use a smaller step size, momentum or "
+                "weight decay."
+            )
+        return None
 
     def build(self, problem: Problem, n_steps: int) -> ChainProgram:
         problem.gradient_step.require_steps(n_steps)
-        rules, numbers = _numbered(_rules(problem.gradient_step, n_steps))
-        block = _block(problem, self, rules)
+        steps = _rules(problem.gradient_step, n_steps)
+        rules = {repr(rule): rule for rule in steps}  # each once
+        numbers = {name: number for number, name in enumerate(rules)}
+        block = _Block(problem, self, tuple(rules.values()))
         return ChainProgram(
             construction=self.name,
-            rows=block.rows(),
+            rows=Layout(block.rows("")),
             layout=block.layout(),
-            functions=(lattice.identity(_line(block.look_ups)), *block.look_ups),
+            functions=(lattice.identity(block.line), *block.look_ups),
             layers=block.layers(),
             shapes=problem.network.matrix_shapes,
             kinds=tuple(_kind(activation) for activation in activations_of(problem.network)),
             batch_size=block.batch_size,
             n_steps=n_steps,
-            rules=numbers if len(rules) > 1 else (),
+            rules=tuple(numbers[repr(rule)] for rule in steps) if len(rules) > 1 else (),
         )
 
 
 def for_depth(problem: Problem, program: ChainProgram, depth: int) -> tuple[Problem, ChainProgram]:
-    """The problem with a target of `depth` layers, and the program that trains it by this block.
+    """Return the problem with a target of `depth` layers, and a program that trains it.
 
     Input, output and hidden layers keep their widths; without a hidden layer, hidden layers get
     the input's. The mask, the widths and the kinds of layers belong to the depth; the layers of
     the block, their grids and their gates stay as they are. A run that leaves a grid is stopped.
     """
-    target = problem.network
-    deeper = replace(target, widths=_widths_at(target.widths, depth))
+    target, widths = problem.network, problem.network.widths
+    if depth != target.depth:
+        hidden = widths[1:-1] or widths[:1]
+        if len(set(hidden)) > 1:
+            raise ConstructionError(
+                f"depth={depth} does not say how wide the hidden layers are, because those of "
+                f"widths={tuple(widths)} differ. Compile a target whose hidden layers all have one "
+                "width."
+            )
+        widths = (widths[0], *hidden[:1] * (depth - 1), widths[-1])
+    deeper = replace(target, widths=widths)
     known = {activation.name for activation in activations_of(target)}
     if missing := [a.name for a in activations_of(deeper) if a.name not in known]:
         raise ConstructionError(
@@ -172,70 +233,35 @@ def for_depth(problem: Problem, program: ChainProgram, depth: int) -> tuple[Prob
     return replace(problem, target=deeper), program
 
 
-def _widths_at(widths: tuple[int, ...], depth: int) -> tuple[int, ...]:
-    """The widths of a target of `depth` layers, whose hidden layers are all alike."""
-    if depth == len(widths) - 1:
-        return widths
-    hidden = widths[1:-1] or widths[:1]
-    if len(set(hidden)) > 1:
-        raise ConstructionError(
-            f"depth={depth} does not say how wide the hidden layers are, because those of "
-            f"widths={tuple(widths)} differ. Compile a target whose hidden layers all have one "
-            "width."
-        )
-    return (widths[0], *hidden[:1] * (depth - 1), widths[-1])
-
-
-def _line(look_ups: tuple[LatticeFunction, ...]) -> lattice.Lattice:
-    """The grid of products, with as many tokens as that of the look-ups."""
-    return lattice.line_lattice(1.0, look_ups[0].half if look_ups else GRID_HALF)
-
-
 def _kind(activation: Activation) -> str:
-    """The flag of layers with this activation."""
+    """Return the flag of layers with this activation."""
     if activation.value == IDENTITY_FUNCTION:
         return LINEAR
     return KINKED if isinstance(activation.value, KinkedFunction) else activation.name
 
 
 def _kinked(target: MLP) -> dict[str, KinkedFunction]:
-    """The activations with a kink, each once."""
+    """Return the activations with a kink, each once."""
     values = (activation.value for activation in activations_of(target))
     return {v.name: v for v in values if isinstance(v, KinkedFunction) and v.knots}
 
 
-def _loss_problem(problem: Problem) -> str | None:
-    output = activations_of(problem.network)[-1]
-    if _loss_slope(problem).part and _kind(output) != LINEAR:
-        return (
-            f"the slope of the {problem.loss} loss is taken from z_N, which is the prediction "
-            f"of a linear output only, not of {output.name}; use output_activation='identity'."
-        )
-    return None
+def _of_z(function: str) -> str:
+    """Return the slot of a function of z."""
+    return f"{function} of z"
 
 
-def _activation_problem(problem: Problem) -> str | None:
-    names = list(_kinked(problem.network))
-    reason = f"all layers share a block with one kinked activation, not {' and '.join(names)}."
-    return reason if len(names) > 1 else None
+@dataclass(frozen=True)
+class LossSlope:
+    """u = clip(prediction * row - label * y), where the row is o_N or the `part` taken from z_N.
 
+    That is a slot: of a function of z_N, or of the shares of classes.
+    """
 
-def _size_problem(problem: Problem) -> str | None:
-    largest = max(problem.domain.x, problem.domain.y, problem.gradient_step.box)
-    if largest > LARGEST_ARGUMENT:
-        return (
-            f"its inputs, labels or weights can reach {largest:.3g}, where float64 leaves no "
-            "digits beside them; use a smaller box or domain."
-        )
-    update = problem.gradient_step
-    n_steps = len(update.step_size) if isinstance(update.step_size, tuple) else 2
-    moved = _largest_move(problem, _rules(update, n_steps), _reaches(problem).gradient)
-    if moved <= LARGEST_MOVE:
-        return None
-    return (
-        f"a step can make weights or what is remembered as large as {moved:.3g} before they are "
-        "clipped, and no gate closes that; use a smaller step size, momentum or weight decay."
-    )
+    prediction: float
+    label: float
+    part: str | None = None
+    bound: float | None = None
 
 
 def _loss_slope(problem: Problem) -> LossSlope:
@@ -244,64 +270,28 @@ def _loss_slope(problem: Problem) -> LossSlope:
     That of classes is softmax(p) - y.
     """
     if problem.loss_function.is_softmax:
-        return LossSlope(1.0, 1.0, n_classes=problem.network.output_width)
+        return LossSlope(1.0, 1.0, SHARES)
     prediction = label = 0.0
-    function = bound = None
-    for part in sizes.loss_parts(problem):
+    row = bound = None
+    for part in loss_parts(problem):
         if isinstance(part.function, KinkedFunction):
             steepest = max(part.function.slopes, key=abs)
             prediction += steepest * part.prediction
             label -= steepest * part.label
             bound = max(part.function.knots, default=None)
         else:
-            prediction, function = 1.0, part.function.name
-    return LossSlope(prediction, label, function, bound)
-
-
-def _block(problem: Problem, settings: CotNetwork, rules: tuple[Rule, ...]) -> ChainBlock:
-    update, target = problem.gradient_step, problem.network
-    reaches = _reaches(problem)
-    moved = _largest_move(problem, rules, reaches.gradient)
-    up = 2 * (problem.domain.y + reaches.forward)
-    look_ups = _tables(problem, reaches.forward, settings.dtype)
-    line = _line(look_ups)
-    # B_1 may leave its grid (`backends/chain.py`): heads return up to its last token.
-    backward = line.half * line.spacing * reaches.backward
-    largest = max(problem.domain.x, up, backward, moved, 1.0)
-    smooth = {a.name: a for a in activations_of(target) if isinstance(a.value, SmoothFunction)}
-    leaks = [value.slopes[0] for value in _kinked(target).values()]
-    return ChainBlock(
-        width=max(size for shape in target.matrix_shapes for size in shape),
-        batch_size=update.batch_size or 1,
-        rules=rules,
-        gradient_factor=update.gradient_factor,
-        box=update.box,
-        leak=leaks[0] if leaks else 0.0,
-        kink_width=settings.kink_width or KINK_SHARE * 2.0 ** floor(log2(reaches.forward)),
-        smooth=tuple(smooth.values()),
-        look_ups=look_ups,
-        loss=_loss_slope(problem),
-        has_biases=target.biases,
-        reaches=reaches,
-        gate=2.0 ** (2 + ceil(log2(largest))),
-    )
+            prediction, row = 1.0, _of_z(part.function.name)
+    return LossSlope(prediction, label, row, bound)
 
 
 def _rules(update: AbstractGradientStep, n_steps: int) -> list[Rule]:
-    """The rule of every step, or the one that all of them have."""
+    """Return the rule of every step, or the one that all of them have."""
     require_few_ends(update, n_steps, n_sums=1)
     return [update.rule(step) for step in range(1 if update.is_constant else max(n_steps, 1))]
 
 
-def _numbered(steps: list[Rule]) -> tuple[tuple[Rule, ...], tuple[int, ...]]:
-    """The rules, each once, and for every step the number of its rule."""
-    rules = {repr(rule): rule for rule in steps}
-    numbers = {name: number for number, name in enumerate(rules)}
-    return tuple(rules.values()), tuple(numbers[repr(rule)] for rule in steps)
-
-
 def _largest_move(problem: Problem, rules: Iterable[Rule], gradient: float) -> float:
-    """The largest size of new weights, before they are clipped, and of what is remembered."""
+    """Bound new weights, before they are clipped, and what is remembered."""
     update = problem.gradient_step
     largest = {WEIGHTS: update.box, GRADIENT: update.gradient_factor * gradient}
     largest |= dict.fromkeys(update.state, LARGEST_STATE)
@@ -309,32 +299,41 @@ def _largest_move(problem: Problem, rules: Iterable[Rule], gradient: float) -> f
     return max(sum(abs(factor) * largest[name] for name, factor in terms.items()) for terms in sums)
 
 
+@dataclass(frozen=True)
+class Reaches:
+    """Largest sizes that grids cover: of z = W o, of delta, of W^T delta and of delta o^T."""
+
+    forward: float
+    delta: float
+    backward: float
+    gradient: float
+
+
 def _reaches(problem: Problem) -> Reaches:
-    """The sizes that grids must cover on the domain, or the largest that they can."""
+    """Return the sizes that grids must cover on the domain, or the largest that they can."""
     update, target = problem.gradient_step, problem.network
-    ranges = sizes.ranges_on_domain(problem, 0.0, largest_output)
-    backward = sizes.backward_ranges(problem, ranges, 0.0)
+    ranges = ranges_on_domain(problem, 0.0, gated=True)
+    deltas = backward_ranges(problem, ranges, 0.0).deltas
     pulled_back = max(
-        width * update.box * delta
-        for width, delta in zip(target.widths[1:], backward.deltas, strict=True)
+        width * update.box * delta for width, delta in zip(target.widths[1:], deltas, strict=True)
     )
-    gradient = (update.batch_size or 1) * max(backward.deltas) * max(*ranges.outputs, 1.0)
+    gradient = (update.batch_size or 1) * max(deltas) * max(*ranges.outputs, 1.0)
+
+    def reach(size: float) -> float:
+        """Add some room, up to the largest reach, which also stands for nan."""
+        roomy = max(ROUNDING_ROOM * size, SMALLEST_REACH)
+        return roomy if roomy < LARGEST_REACH else LARGEST_REACH
+
     return Reaches(
-        forward=_reach(max(ranges.preactivations)),
-        delta=_reach(max(backward.deltas)),
-        backward=_reach(pulled_back),
-        gradient=_reach(gradient),
+        forward=reach(max(ranges.preactivations)),
+        delta=reach(max(deltas)),
+        backward=reach(pulled_back),
+        gradient=reach(gradient),
     )
-
-
-def _reach(size: float) -> float:
-    """The size with some room, or the largest reach, also where the size is not a number."""
-    roomy = max(ROUNDING_ROOM * size, SMALLEST_REACH)
-    return roomy if roomy < LARGEST_REACH else LARGEST_REACH
 
 
 def _tables(problem: Problem, reach: float, dtype: str) -> tuple[LatticeFunction, ...]:
-    """The look-ups, all with as many tokens as the worst needs, each with a spacing of its own.
+    """Fit the look-ups, all with as many tokens as the worst needs, each with its own spacing.
 
     What is looked up is bounded, so that few tokens serve any reach.
     """
@@ -346,3 +345,246 @@ def _tables(problem: Problem, reach: float, dtype: str) -> tuple[LatticeFunction
         halves = [fit.half for fit in fits]
         if len(set(halves)) <= 1:
             return tuple(fits)
+
+
+# -----------------------------------------------------------------------------
+# The layers of the block, and the rows of what it writes.
+#
+# What a network does not need is left out: without smooth activations there is no slope to look up
+# and no layer that multiplies by it, and without look-ups and biases no unit has to be closed. The
+# shares of classes are read from z, so they too take the second attention layer.
+
+
+NEAR_FORWARD, NEAR_BACKWARD = row_of(NEAR, chain.IS_FORWARD), row_of(NEAR, chain.IS_BACKWARD)
+FAR_FORWARD, FAR_BACKWARD = row_of(FAR, chain.IS_FORWARD), row_of(FAR, chain.IS_BACKWARD)
+FAR_DATA = row_of(FAR, chain.IS_DATA)
+
+FORWARD = (NEAR_BACKWARD, FAR_DATA)
+BACKWARD = (NEAR_FORWARD, FAR_DATA)
+FROM_X = (NEAR_FORWARD, FAR_FORWARD, FAR_BACKWARD)
+FROM_Y = (NEAR_BACKWARD, FAR_FORWARD, FAR_BACKWARD)
+"""The flags that close what is meant for one kind of step: all are 0 on [F; B], [B; F], [B; X] and
+[F; Y] in turn, and one is 1 on each of the other three."""
+
+SHARES = "shares"
+"""The slot of softmax(z), the shares of classes."""
+
+
+class _Block:
+    """Everything that the layers are made from."""
+
+    def __init__(self, problem: Problem, settings: CotNetwork, rules: tuple[Rule, ...]) -> None:
+        update, target = problem.gradient_step, problem.network
+        reaches = self.reaches = _reaches(problem)
+        look_ups = self.look_ups = _tables(problem, reaches.forward, settings.dtype)
+        # The grid of products has as many tokens as that of the look-ups.
+        self.line = lattice.line_lattice(1.0, look_ups[0].half if look_ups else GRID_HALF)
+        # B_1 may leave its grid (`backends/chain.py`): heads return up to its last token.
+        backward = self.line.half * self.line.spacing * reaches.backward
+        up = 2 * (problem.domain.y + reaches.forward)
+        moved = _largest_move(problem, rules, reaches.gradient)
+        largest = max(problem.domain.x, up, backward, moved, 1.0)
+        self.gate = 2.0 ** (2 + ceil(log2(largest)))
+        self.width = max(size for shape in target.matrix_shapes for size in shape)
+        self.batch_size = update.batch_size or 1
+        self.data, self.square = (self.width, self.batch_size), (self.width, self.width)
+        self.rules, self.update, self.state = rules, update, tuple(rules[0].state)
+        self.leak = next((value.slopes[0] for value in _kinked(target).values()), 0.0)
+        kink_width = KINK_SHARE * 2.0 ** floor(log2(reaches.forward))
+        self.kink_width = settings.kink_width or kink_width
+        activations = (a for a in activations_of(target) if isinstance(a.value, SmoothFunction))
+        self.smooth = tuple({a.name: a for a in activations}.values())
+        self.loss = _loss_slope(problem)
+        n_classes = target.output_width if problem.loss_function.is_softmax else 0
+        self.classes = tuple(class_slot(number) for number in range(1, n_classes + 1))
+        self.has_biases = target.biases
+        # The flags that say what the units of a layer do.
+        self.kinds = (LINEAR, KINKED, *(activation.name for activation in self.smooth))
+        # The rows that tell padded units from others, if those would not stay 0.
+        self.padding: tuple[str, ...] = ()
+        if look_ups or target.biases:
+            self.padding = (chain.PADDING, *(chain.CONSTANT,) * target.biases)
+        # The flags of the bits of a rule's number; none if there is one rule only.
+        self.bits = bit_slots((len(rules) - 1).bit_length())
+        self.code = (*self.bits[0], *self.bits[1])
+
+    def rows(self, prefix: str) -> tuple[Slot, ...]:
+        """Return the rows of a block of the chain."""
+        flags = (*self.kinds, chain.IS_FORWARD, chain.IS_BACKWARD, chain.IS_DATA, *self.code)
+        data = ["first", "second", "flat"]
+        data += ["slope"] * bool(self.smooth) + ["part"] * bool(self.loss.part)
+        return (
+            *(Slot(prefix + name, self.data, Role.SCRATCH) for name in data),
+            *(Slot(prefix + name, self.square, Role.PARAMETER) for name in (WEIGHTS, *self.state)),
+            *(Slot(prefix + name, (self.width, 1), Role.SCRATCH) for name in self.padding),
+            *(Slot(prefix + name, (1,), Role.SCRATCH) for name in flags),
+        )
+
+    def layout(self) -> Layout:
+        """Lay out the blocks that a step reads, what it computes, and what it writes."""
+        gated = [_of_z(activation.name) for activation in self.smooth if activation.gate]
+        of_z = dict.fromkeys([*(_of_z(fit.name) for fit in self.look_ups), *gated])
+        matrices = [
+            *((name, self.data) for name in ("inputs", "carried")),
+            *((name, self.square) for name in (WEIGHTS, *self.state)),
+            *((name, self.data) for name in ("up", "slope") if self.smooth),
+            *((name, self.data) for name in ("delta", "z", chain.BACK)),
+            ("outer", self.square),
+            *((name, self.data) for name in of_z),
+            *[(SHARES, self.data)] * bool(self.classes),
+            *((name, (self.width, 1)) for name in self.padding),
+        ]
+        flags = (*self.kinds, "forward", "backward", *self.code)
+        values = (value_slot(name) for name in (IDENTITY, *(fit.name for fit in self.look_ups)))
+        classes = (*self.classes, NO_CLASS) if self.classes else ()
+        return Layout(
+            (
+                *self.rows(f"{NEAR}."),
+                *self.rows(f"{FAR}."),
+                *(Slot(name, shape, Role.SCRATCH) for name, shape in matrices),
+                *(Slot(name, (1,), Role.SCRATCH) for name in flags),
+                *self.rows(f"{OUT}."),
+                *(Slot(name, (1,), Role.CONSTANT) for name in (ONE, OFFSET, *values, *classes)),
+            )
+        )
+
+    def layers(self) -> tuple[Layer, ...]:
+        """Return three layers, or four with slopes that are looked up, or classes."""
+        reaches, smooth = self.reaches, self.smooth
+        # z = W o and what is looked up of it; delta = r' * up.
+        units: list[Instruction] = [MultiplyMatrices("weights", "inputs", reaches.forward, "z")]
+        units += [
+            LookUpProduct("weights", "inputs", reaches.forward, "z", fit.name, _of_z(fit.name))
+            for fit in self.look_ups
+        ]
+        if smooth:
+            units.append(MultiplyEntries("up", "slope", reaches.delta, "delta"))
+        # delta o^T and W^T delta; z gate(z) for activations that grow like a line; shares of z.
+        gradient, back = reaches.gradient, reaches.backward
+        products: list[Instruction] = [
+            MultiplyMatrices("delta", "carried", gradient, "outer", right_transposed=True),
+            MultiplyMatrices("weights", "delta", back, chain.BACK, left_transposed=True),
+        ]
+        products += [
+            MultiplyEntries("z", _of_z(r.gate.name), reaches.forward, _of_z(r.name))
+            for r in smooth
+            if r.gate
+        ]
+        if self.classes:
+            products.append(ShareColumns("z", self.classes, SHARES))
+        if smooth or self.classes:
+            middle = [Layer("units", tuple(units)), Layer("products", tuple(products))]
+        else:
+            middle = [Layer("products", (*units, *products))]
+        return (Layer("router", self.router()), *middle, Layer("next block", self.next_block()))
+
+    def router(self) -> tuple[Instruction, ...]:
+        """What the layer of units is given: by the flags of the two blocks."""
+        opposite, ends = (FAR_DATA,), (FAR_FORWARD, FAR_BACKWARD)
+        loss, row = self.loss, row_of(NEAR, "part" if self.loss.part else "first")
+        slope = Combination((row, row_of(FAR, "first")), (loss.prediction, -loss.label))
+        # What is passed back is multiplied by the slope of kinked units; that of smooth ones is
+        # copied, for the next layer to multiply by.
+        passed = [
+            (Combination.of(row_of(NEAR, "second")), FAR, BACKWARD, None),
+            (slope, NEAR, FROM_Y, loss.bound),
+        ]
+        return (
+            self.copy(row_of(NEAR, "first"), FORWARD, "inputs"),
+            self.copy(row_of(FAR, "first"), FROM_X, "inputs"),
+            self.copy(row_of(FAR, "second"), BACKWARD, "carried"),
+            self.copy(row_of(NEAR, "second"), FROM_Y, "carried"),
+            *(
+                self.copy(row_of(block, name), closed_by, name)
+                for name in (WEIGHTS, *self.state, *self.padding, *self.kinds)
+                for block, closed_by in ((FAR, opposite), (NEAR, ends))
+            ),
+            *(
+                self.copy(row_of(block, name), closed_by, name)
+                for name in self.code
+                for block, closed_by in ((NEAR, BACKWARD), (FAR, FROM_Y))
+            ),
+            *(
+                PassBack(
+                    upstream,
+                    row_of(block, "flat"),
+                    (*closed_by, *(row_of(block, name) for name in self.padding[:1])),
+                    self.leak,
+                    self.gate,
+                    "up" if self.smooth else "delta",
+                    bound,
+                )
+                for upstream, block, closed_by, bound in passed
+            ),
+            *(
+                self.copy(row_of(block, "slope"), closed_by, "slope")
+                for block, closed_by in ((FAR, BACKWARD), (NEAR, FROM_Y))
+                if self.smooth
+            ),
+            self.copy(ONE, FORWARD, "forward"),
+            self.copy(ONE, FROM_X, "forward"),
+            self.copy(ONE, BACKWARD, "backward"),
+            self.copy(ONE, FROM_Y, "backward"),
+        )
+
+    def next_block(self) -> tuple[Instruction, ...]:
+        """Return the rows of the block that the step writes."""
+        out = {slot.name: row_of(OUT, slot.name) for slot in self.rows("")}
+        closed, padding, gate = ("backward",), self.padding[:1], self.gate
+        smooth = self.others(LINEAR, KINKED)
+        # o = r(z), by the kind of the layer, and the constant 1 that biases multiply.
+        steps: list[Instruction] = [
+            ActivateWhere("z", KINKED, (*closed, *smooth, *padding), self.leak, gate, out["first"])
+        ]
+        for r in self.smooth:
+            parts = [_of_z(part.name) for part in (r.value, r.rest) if part]
+            source = Combination(tuple(parts), (1.0,) * len(parts))
+            flags = (*closed, *self.others(r.name), *padding)
+            steps.append(CopyWhere(source, flags, gate, out["first"]))
+        if self.has_biases:
+            steps.append(self.copy(chain.CONSTANT, closed, out["first"]))
+        flat = MarkFlat("z", LINEAR, (*closed, *smooth), self.kink_width, gate, out["flat"])
+        steps += [
+            self.copy("delta", ("forward",), out["first"]),
+            self.copy("inputs", closed, out["second"]),
+            self.copy(chain.BACK, ("forward",), out["second"]),
+            flat,
+        ]
+        # The slopes of smooth layers, 1 for others, and what the loss slope takes from z_N.
+        for r in self.smooth:
+            flags = (*closed, *self.others(r.name))
+            steps.append(self.copy(_of_z(r.derivative.name), flags, out["slope"]))
+        if self.smooth:
+            steps.append(self.copy(ONE, (*closed, *smooth), out["slope"]))
+        if self.loss.part:
+            flags = (*closed, *self.others(LINEAR), *padding)
+            steps.append(self.copy(self.loss.part, flags, out["part"]))
+        steps += [self.copy(name, closed, out[name]) for name in (WEIGHTS, *self.state)]
+        steps += [self.updated(name, out[name]) for name in (WEIGHTS, *self.state)]
+        steps += [self.copy(name, (), out[name]) for name in (*self.padding, *self.kinds)]
+        steps += [
+            self.copy("forward", (), out[chain.IS_FORWARD]),
+            self.copy("backward", (), out[chain.IS_BACKWARD]),
+        ]
+        steps += [self.copy(name, (), out[name]) for name in self.code]
+        return tuple(steps)
+
+    def updated(self, name: str, write: str) -> Instruction:
+        """New weights, clipped, or new state: sums of weights, state and gradient by the rule."""
+        sums = []
+        for rule in self.rules:
+            factors = dict(rule.linear[name])  # the gradient is a multiple of delta o^T
+            gradient = factors.pop(GRADIENT) * self.update.gradient_factor
+            factors["outer"] = gradient / (2 * self.batch_size)
+            sums.append(Combination(tuple(factors), tuple(factors.values())))
+        bound, closed_by = self.update.box if name == WEIGHTS else None, ("forward",)
+        if len(set(sums)) == 1:  # one rule, or the same sum in all of them
+            return CopyWhere(sums[0], closed_by, self.gate, write, bound)
+        return SelectWhere(tuple(sums), *self.bits, closed_by, self.gate, write, bound)
+
+    def others(self, *kinds: str) -> tuple[str, ...]:
+        """Return the flags of all other kinds of layers, which close what is meant for these."""
+        return tuple(kind for kind in self.kinds if kind not in kinds)
+
+    def copy(self, source: str, closed_by: Sequence[str], write: str) -> CopyWhere:
+        return CopyWhere(Combination.of(source), tuple(closed_by), self.gate, write)

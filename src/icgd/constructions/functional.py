@@ -33,7 +33,6 @@ from typing import ClassVar
 from icgd.constructions.base import AbstractConstruction, require_few_steps
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.problem import Problem
-from icgd.problems.steps import FunctionalStep
 from icgd.program.instructions import IS_EXAMPLE
 from icgd.program.kernel_instructions import VELOCITY, DescendFunction, KernelTerm
 from icgd.program.layout import Layout, Role, Slot
@@ -66,40 +65,36 @@ class Functional(AbstractConstruction):
         machine, update = problem.machine, problem.functional_step
         update.require_steps(n_steps)
         require_few_steps(update, n_steps, MOST_LAYERS)
+        has_momentum = update.momentum is not None
         alike = update.is_constant or n_steps == 0
-        steps = range(1) if alike else range(n_steps)
+        block = []
+        for step in range(1) if alike else range(n_steps):
+            heads = update.machine_of(step, machine).heads
+            descend = DescendFunction(
+                terms=tuple(KernelTerm(**asdict(head)) for head in heads),
+                step_size=update.size_of(step),
+                noise=update.noise,
+                transform=update.transform_of(step, machine.input_width),
+                velocity=VELOCITY if has_momentum else None,
+                momentum=update.momentum_of(step),
+                ahead=update.lookahead_of(step),
+            )
+            block.append(Layer("descend", (descend,)))
+        velocity = Slot(VELOCITY, (machine.output_width,), Role.VELOCITY)
+        layout = Layout(
+            (
+                Slot("x", (machine.input_width,), Role.INPUT),
+                Slot("y", (machine.output_width,), Role.RESIDUAL),
+                *([velocity] if has_momentum else []),
+                Slot(IS_EXAMPLE, (1,), Role.CONSTANT),
+            )
+        )
         return StackProgram(
             construction=self.name,
-            layout=_layout(machine, update),
+            layout=layout,
             functions=(),
-            block=tuple(_layer(problem, step) for step in steps),
+            block=tuple(block),
             n_steps=n_steps,
             prediction=(),
             steps_per_block=1 if alike else n_steps,
         )
-
-
-def _layout(machine: KernelMachine, update: FunctionalStep) -> Layout:
-    velocity = Slot(VELOCITY, (machine.output_width,), Role.VELOCITY)
-    return Layout(
-        (
-            Slot("x", (machine.input_width,), Role.INPUT),
-            Slot("y", (machine.output_width,), Role.RESIDUAL),
-            *(() if update.momentum is None else (velocity,)),
-            Slot(IS_EXAMPLE, (1,), Role.CONSTANT),
-        )
-    )
-
-
-def _layer(problem: Problem, step: int) -> Layer:
-    machine, update = problem.machine, problem.functional_step
-    descend = DescendFunction(
-        terms=tuple(KernelTerm(**asdict(head)) for head in update.machine_of(step, machine).heads),
-        step_size=update.size_of(step),
-        noise=update.noise,
-        transform=update.transform_of(step, machine.input_width),
-        velocity=None if update.momentum is None else VELOCITY,
-        momentum=update.momentum_of(step),
-        ahead=update.lookahead_of(step),
-    )
-    return Layer("descend", (descend,))

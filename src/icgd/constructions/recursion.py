@@ -26,30 +26,40 @@ is in the value.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import ceil, log2, prod
+from functools import lru_cache, partial
+from math import ceil, floor, log2, prod
 from typing import ClassVar
 
-from icgd.approximation.ridge import FEWEST_UNITS, MOST_UNITS, SHARPNESS
-from icgd.constructions.base import AbstractConstruction, given_kink_width, name_dtype
-from icgd.constructions.parts.network import (
+import torch
+
+from icgd.approximation import ridge
+from icgd.approximation.clipping import fit_clip
+from icgd.approximation.ridge import CLOSE_ENOUGH, FEWEST_UNITS, KINK_WIDTH, MOST_UNITS, SHARPNESS
+from icgd.constructions.base import AbstractConstruction, checked_kink_width, dtype_name
+from icgd.constructions.network import (
+    ROUNDING_ROOM,
+    Ranges,
+    activations_of,
     bias_slot,
-    coupled_outputs,
     has_kink,
+    largest_loss_slope,
+    largest_size,
     loss_parts,
     network_layout,
+    ranges_on_domain,
     units_slot,
     without_digits,
 )
-from icgd.constructions.parts.unit_fits import Fits, fit_all, jacobian, preactivation
 from icgd.problems.activations import IDENTITY_FUNCTION, UNIT_ACTIVATIONS, unit_activation_named
-from icgd.problems.data import Domain
+from icgd.problems.data import Domain, dtype_named
 from icgd.problems.functions import KinkedFunction, SmoothFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive, settle
-from icgd.program import unit_instructions as verbs
+from icgd.program.functions import RidgeSum
 from icgd.program.instructions import (
     IS_QUERY,
     ONE,
@@ -61,12 +71,25 @@ from icgd.program.instructions import (
 from icgd.program.layout import Layout, Role
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
-from icgd.program.unit_instructions import EXAMPLE_SHARE
+from icgd.program.unit_instructions import (
+    EXAMPLE_SHARE,
+    ActivateUnits,
+    AddGatedJacobian,
+    AddGatedProduct,
+    AddJacobian,
+    AddOuterProduct,
+    ClipByUnits,
+    CopyToQueries,
+    PassOn,
+    PushJacobian,
+    SlopeOfLoss,
+    StartJacobian,
+    WipeByUnits,
+)
 
 NARROW_BAND = 2.0**-30
 """The width of bands that a tolerance tries second. The dense transformer loses 1e-7 |z| to it, the
 fused one, which sums units in bands only, nothing."""
-
 
 DEEPEST = 256
 """The layers of the deepest target. It has 32,640 Jacobians, whose certificate takes minutes."""
@@ -110,8 +133,7 @@ class Recursion(AbstractConstruction):
         settle(self, units=count("units", self.units, least=FEWEST_UNITS))
         if self.unit_activation is not None:
             unit_activation_named(self.unit_activation)
-        settle(self, kink_width=given_kink_width(self.kink_width))
-        name_dtype(self)
+        settle(self, kink_width=checked_kink_width(self.kink_width), dtype=dtype_name(self.dtype))
 
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)
@@ -119,9 +141,8 @@ class Recursion(AbstractConstruction):
         return min(2 * setting, ceil(1.01 * setting * float(excess ** (2 / 3))))
 
     def narrower(self, problem: Problem) -> Recursion | None:
-        layers = range(1, problem.network.depth)
-        kinked = any(has_kink(problem.network.layer_activation(layer)) for layer in layers)
-        is_open = self.kink_width is None and kinked
+        hidden = activations_of(problem.network)[:-1]
+        is_open = self.kink_width is None and any(map(has_kink, hidden))
         return replace(self, kink_width=NARROW_BAND) if is_open else None
 
     def objection(self, problem: Problem) -> str | None:
@@ -135,8 +156,13 @@ class Recursion(AbstractConstruction):
                 f"it pushes the derivatives of every layer by all matrices below it forward, which "
                 f"are {depth * (depth - 1) // 2} for {depth} layers; give at most {DEEPEST} layers."
             )
-        expected = "a function of one prediction and one label, which its MLP layer evaluates"
-        return coupled_outputs(problem, expected) or without_digits(problem)
+        if problem.loss_function.slope_parts is None:
+            return (
+                f"the slope of the {problem.loss} loss couples all outputs, and is not a function "
+                "of one prediction and one label, which its MLP layer evaluates; the logistic "
+                "loss (one output a class) is."
+            )
+        return without_digits(problem)
 
     def may_be_accurate(self, problem: Problem) -> bool:
         units = UNIT_ACTIVATIONS[self.unit_activation or default_activation(problem.network)]
@@ -145,7 +171,7 @@ class Recursion(AbstractConstruction):
         return units.bends and not (units.kinked and has_curves)  # the others have no sharp clip
 
     def sketch(self, problem: Problem) -> StackProgram:
-        """A relu network of these widths: no activation takes fewer units, and none are fitted.
+        """Take a relu network of these widths: no activation has fewer units, and none is fitted.
 
         Units are counted alike in every box; in this one no layer outgrows its input.
 
@@ -168,25 +194,64 @@ class Recursion(AbstractConstruction):
         return Recursion(unit_activation="relu").build(easy, n_steps=1)
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
-        activation = self.unit_activation or default_activation(problem.network)
+        target, depth, bias = problem.network, problem.network.depth, bias_slot(problem.network)
+        activation = self.unit_activation or default_activation(target)
         fits = fit_all(problem, activation, self.units, self.kink_width, self.dtype)
-        target, reaches = problem.network, fits.reaches
+        reaches, units, layout = fits.reaches, UNIT_ACTIVATIONS[activation], _layout(target)
+
+        def wipe(names: list[str]) -> list[Instruction]:
+            # A line twice as long as the numbers of a slot get also wipes what is left in it.
+            lines = ((name, 2 * reaches[name]) for name in names)
+            return [WipeByUnits((name,), IDENTITY_FUNCTION.name, reach) for name, reach in lines]
+
+        output = preactivation(depth)
+        slope = SlopeOfLoss(output, "y", problem.loss, f"slope of {problem.loss}", "loss_slope")
+        # The last layer's weights depend on r(z_{n-1}) alone, the others on their Jacobians.
+        scale, steepest = -problem.gradient_step.size_of(0) / 2, reaches["loss_slope"]
+        gradient: list[Instruction] = []
+        inputs, last = units_slot(depth - 1), f"weights_{depth}"
+        reach = max(reaches[inputs], 1.0 * target.biases)
+        jacobians = [(jacobian(depth, j), f"weights_{j}") for j in range(1, depth)]
+        if units.bends:
+            gate = 2.0 ** (1 + ceil(log2(steepest)))
+            gating = (gate, SHARPNESS if units.off_relu else 1.0, scale)
+            gradient += [
+                AddGatedJacobian("loss_slope", slot, reaches[slot], *gating, write)
+                for slot, write in jacobians
+            ]
+            gradient.append(AddGatedProduct("loss_slope", inputs, reach, *gating, last, bias))
+        else:
+            gradient += [
+                AddJacobian("loss_slope", slot, (steepest, reaches[slot]), "a b", scale, write)
+                for slot, write in jacobians
+            ]
+            sizes = (steepest, reach)
+            gradient.append(AddOuterProduct("loss_slope", inputs, sizes, "a b", scale, last, bias))
+        weights = tuple(slot.name for slot in layout.having(Role.PARAMETER))
+        clip = ClipByUnits(weights, problem.gradient_step.box, "clip")
+        scratch = [slot.name for slot in layout.having(Role.SCRATCH)]
         block = [
-            *forward_and_jacobians(target, reaches),
-            _loss_slope(problem),
-            _gradient_step(problem, fits),
-            _clip_and_wipe(problem, reaches),
+            *_forward_pass(target, reaches, with_jacobians=True),
+            Layer("loss slope", (slope,)),
+            Layer("gradient step", tuple(gradient)),
+            Layer("clip and wipe", (clip, *wipe(scratch))),
+        ]
+        copy = CopyToQueries(output, "z where flagged", "y")
+        written = [preactivation(m) for m in range(min(2, depth), depth + 1)]
+        prediction = [
+            *_forward_pass(target, reaches, with_jacobians=False),
+            Layer("copy prediction", (copy, *wipe(written))),
         ]
         return StackProgram(
             construction=self.name,
-            layout=_layout(target),
+            layout=layout,
             functions=fits.functions,
             block=tuple(block),
             n_steps=n_steps,
-            prediction=(*forward_pass(target, reaches), _copy_prediction(target, reaches)),
-            activation=fits.activation,
-            paper_layers=literal_layers(target.depth),
-            made_for=None if unit_activation_named(activation).bends else self.dtype,
+            prediction=tuple(prediction),
+            activation=activation,
+            paper_layers=literal_layers(depth),
+            made_for=None if units.bends else self.dtype,
         )
 
 
@@ -200,18 +265,21 @@ def literal_layers(depth: int) -> int:
 
 
 def default_activation(target: MLP) -> str:
-    """The default activation of units: the target's own, or relu for kinks, or sigmoid."""
+    """Return the default activation of units: the target's own, or relu for kinks, or sigmoid."""
     value = target.layer_activation(1).value
     if target.activation in UNIT_ACTIVATIONS:
         return target.activation
     return "relu" if isinstance(value, KinkedFunction) else "sigmoid"
 
 
-def _argument(target: MLP, layer: int) -> Argument:
-    """z_m as a head takes it: z_1 = V_1 x is a score by itself, the others have their slots."""
-    if layer == 1:
-        return Argument(Combination.of("x"), "weights_1", bias=bias_slot(target))
-    return Argument(Combination.of(preactivation(layer)))
+def preactivation(layer: int) -> str:
+    """Return the slot of z_m."""
+    return f"preactivation_{layer}"
+
+
+def jacobian(layer: int, of: int) -> str:
+    """Return the slot of d z_m / d V_j: a row for each entry of z_m, a column for each of V_j."""
+    return f"jacobian_{layer}_{of}"
 
 
 def _layout(target: MLP) -> Layout:
@@ -226,102 +294,168 @@ def _layout(target: MLP) -> Layout:
     return network_layout(target, scratch, (ONE, IS_QUERY, TOKENS_PER_EXAMPLE, EXAMPLE_SHARE))
 
 
-def forward_pass(target: MLP, reaches: dict[str, float]) -> list[Layer]:
-    """A layer for each of z_2 .. z_n, or for z_1 if it is the output itself."""
+def _forward_pass(target: MLP, reaches: dict[str, float], *, with_jacobians: bool) -> list[Layer]:
+    """Return a layer for each of z_2 .. z_n, or for z_1 if it is the output itself.
+
+    If wanted, r(z_{m-1}) and the Jacobians of z_m stand beside z_m.
+    """
+    r, bias = target.activation, bias_slot(target)
+    product = f"s {r}'(t)"
+    # A head takes z_1 = V_1 x as its score; the others have their slots.
+    z = Argument(Combination.of("x"), "weights_1", bias=bias)
     if target.depth == 1:
         output = preactivation(1)
-        z, reach = _argument(target, 1), reaches[output]
-        line = verbs.ActivateUnits(z, IDENTITY_FUNCTION.name, reach, output)
+        line = ActivateUnits(z, IDENTITY_FUNCTION.name, reaches[output], output)
         return [Layer("forward 1", (line,))]
-    return [Layer(f"forward {m}", (_forward(target, m),)) for m in range(2, target.depth + 1)]
+    layers = []
+    for m in range(2, target.depth + 1):
+        weights = f"weights_{m}"
+        instructions: list[Instruction] = [PassOn(weights, z, r, preactivation(m), bias)]
+        if with_jacobians:
+            inputs, write = units_slot(m - 2), jacobian(m, m - 1)
+            reach = max(reaches[inputs], 1.0 * target.biases)
+            earlier = [(jacobian(m - 1, j), jacobian(m, j)) for j in range(1, m - 1)]
+            instructions += [
+                ActivateUnits(z, r, 1.0, units_slot(m - 1)),
+                StartJacobian(weights, inputs, z, r, product, reach, write, bias),
+                *(
+                    PushJacobian(weights, below, z, r, product, reaches[below], pushed)
+                    for below, pushed in earlier
+                ),
+            ]
+        layers.append(Layer(f"forward {m}", tuple(instructions)))
+        z = Argument(Combination.of(preactivation(m)))
+    return layers
 
 
-def forward_and_jacobians(target: MLP, reaches: dict[str, float]) -> list[Layer]:
-    """The forward pass, with r(z_{m-1}) and the Jacobians of z_m beside z_m."""
-    if target.depth == 1:
-        return forward_pass(target, reaches)
-    return [
-        Layer(f"forward {m}", (_forward(target, m), *_derivatives(target, m, reaches)))
-        for m in range(2, target.depth + 1)
-    ]
+# -----------------------------------------------------------------------------
+# The functions of a program, made of units of one activation, and how large slots can get.
 
 
-def _forward(target: MLP, m: int) -> Instruction:
-    z, bias = _argument(target, m - 1), bias_slot(target)
-    return verbs.PassOn(f"weights_{m}", z, target.activation, preactivation(m), bias)
+LARGEST_FIT_ERROR = 0.25
+"""The largest error of r and r' for arguments of size 1, and of the clip as a share of the box: a
+step with larger errors is a step in name only."""
+
+FEW = (16, 32, 64)
+"""Numbers of units to try first: lines and products by smooth units are as good with these."""
+
+HARDLY = 2.0**-30
+"""A margin that costs nothing and covers a fit that is as good as exact."""
+
+COARSE_ROOM = 1 + 2.0**-4
+"""`ROUNDING_ROOM` in float32, where sums of hundreds of units lose a few percent."""
+
+ROUNDINGS = 64
+"""The rounding of s r'(t) in units of its `size`; near kinks in float32 it exceeds the error."""
+
+SMALLEST_REACH = 2.0**-300
+"""No range is taken for smaller: inverses and squares of this are still ordinary numbers."""
+
+SLACK = 1.25
+"""How much wider than needed a range is taken when a fit overshoots, so that few rounds do."""
 
 
-def _derivatives(target: MLP, m: int, reaches: dict[str, float]) -> list[Instruction]:
-    """r(z_{m-1}), and how z_m depends on the weights below it."""
-    weights, argument, r = f"weights_{m}", _argument(target, m - 1), target.activation
-    product, inputs, bias = f"s {r}'(t)", units_slot(m - 2), bias_slot(target)
-    reach = max(reaches[inputs], 1.0 * target.biases)
-    start = verbs.StartJacobian(
-        weights, inputs, argument, r, product, reach, jacobian(m, m - 1), bias
-    )
-    earlier = [jacobian(m - 1, j) for j in range(1, m - 1)]
-    pushed = [
-        verbs.PushJacobian(weights, below, argument, r, product, reaches[below], jacobian(m, j))
-        for j, below in enumerate(earlier, start=1)
-    ]
-    return [verbs.ActivateUnits(argument, r, 1.0, units_slot(m - 1)), start, *pushed]
+@dataclass(frozen=True)
+class Fits:
+    """The functions of a program, and how large slots can get."""
+
+    functions: tuple[RidgeSum, ...]
+    reaches: dict[str, float]
 
 
-def _loss_slope(problem: Problem) -> Layer:
-    prediction, function = preactivation(problem.network.depth), f"slope of {problem.loss}"
-    slope = verbs.SlopeOfLoss(prediction, "y", problem.loss, function, write="loss_slope")
-    return Layer("loss slope", (slope,))
+@lru_cache(maxsize=64)
+def fit_all(
+    problem: Problem, activation: str, units: int, kink_width: float | None, dtype: str
+) -> Fits:
+    """Fit every function on a box that no argument leaves, fitting errors included.
 
-
-def _gradient_step(problem: Problem, fits: Fits) -> Layer:
-    """The last layer's weights depend on r(z_{n-1}) alone, the others on their Jacobians."""
-    target, scale = problem.network, -problem.gradient_step.size_of(0) / 2
-    others = [
-        _add(fits, jacobian(target.depth, j), scale, f"weights_{j}") for j in range(1, target.depth)
-    ]
-    return Layer("gradient step", (*others, _add_last(fits, target, scale)))
-
-
-def _add(fits: Fits, slot: str, scale: float, write: str) -> Instruction:
-    reach = fits.reaches[slot]
-    if not UNIT_ACTIVATIONS[fits.activation].bends:
-        reaches = (fits.reaches["loss_slope"], reach)
-        return verbs.AddJacobian("loss_slope", slot, reaches, "a b", scale, write)
-    return verbs.AddGatedJacobian("loss_slope", slot, reach, *_gate(fits), scale, write)
-
-
-def _add_last(fits: Fits, target: MLP, scale: float) -> Instruction:
-    slot, write, bias = units_slot(target.depth - 1), f"weights_{target.depth}", bias_slot(target)
-    reach = max(fits.reaches[slot], 1.0 * target.biases)
-    if not UNIT_ACTIVATIONS[fits.activation].bends:
-        reaches = (fits.reaches["loss_slope"], reach)
-        return verbs.AddOuterProduct("loss_slope", slot, reaches, "a b", scale, write, bias)
-    return verbs.AddGatedProduct("loss_slope", slot, reach, *_gate(fits), scale, write, bias)
-
-
-def _gate(fits: Fits) -> tuple[float, float]:
-    """The gate and the sharpness of sums of products by heads that are gates.
-
-    Units that bend like relu need no fit for them.
+    A fit may overshoot by its error, which is known only after fitting: widen the ranges by it and
+    fit again, until it is covered. The number of steps makes no difference.
     """
-    gate = 2.0 ** (1 + ceil(log2(fits.reaches["loss_slope"])))
-    return gate, SHARPNESS if UNIT_ACTIVATIONS[fits.activation].off_relu else 1.0
+    target, box = problem.network, problem.gradient_step.box
+    r = target.layer_activation(1).value
+    roundoff = torch.finfo(dtype_named(dtype)).eps / 2
+    room = COARSE_ROOM if dtype == "float32" else ROUNDING_ROOM
+
+    def fit_with(fit: Callable[..., RidgeSum], *what: object) -> Callable[[int], RidgeSum]:
+        """Return the function that fits `what` by a given number of units."""
+        return lambda n: fit(*what, activation, n, roundoff=roundoff)
+
+    def thrifty(fit: Callable[..., RidgeSum], *what: object) -> RidgeSum:
+        """Fit by the fewest units whose error is no more than rounding, or else by all."""
+        fit_by = fit_with(fit, *what)
+        for few in (number for number in FEW if number < units):
+            if (fitted := fit_by(few)).largest_error <= CLOSE_ENOUGH:
+                return fitted
+        return fit_by(units)
+
+    def roomy(size: float) -> float:
+        """Return a size with room for rounding, and for tiny ones more."""
+        return max(room * size, SMALLEST_REACH)
+
+    # What a clip may leave: first the error of one of numbers up to twice the box, to which wider
+    # ranges seldom add.
+    overshoot = HARDLY + SLACK * fit_with(fit_clip, box, 2 * box)(units).largest_error
+    margin = HARDLY
+    while True:
+        wide = replace(problem, update=replace(problem.gradient_step, box=box + overshoot))
+        ranges = ranges_on_domain(wide, margin)
+        # r and s r'(t), on all preactivations but those of the output.
+        reach = roomy(max(ranges.preactivations[:-1], default=1.0))
+        width = kink_width or KINK_WIDTH * min(1.0, 2.0 ** floor(log2(reach)))
+        fit_slope = partial(ridge.fit_slope_product, kink_width=width)
+        slope = ridge.accurate(fit_with(fit_slope, r, (1.0, reach)), units, LARGEST_FIT_ERROR)
+        # Lines wipe numbers up to 1, so that r has to reach as far if it is one.
+        until = max(reach, 1.0) if r == IDENTITY_FUNCTION else reach
+        value = thrifty(ridge.fit_ridge_sum, r, until)
+        sides = (roomy(ranges.outputs[-1]), roomy(problem.domain.y))
+        loss = thrifty(ridge.fit_loss_slope, problem.loss_function, sides)
+        steepest = (
+            largest_size(target.layer_activation(1).derivative, slope.half_widths[-1])
+            + slope.error
+            + ROUNDINGS * roundoff * slope.size
+        )
+        sizes = _reaches(wide, ranges, steepest, loss.error)
+        reaches = {name: roomy(size) for name, size in sizes.items()}
+        clip = ridge.accurate(
+            fit_with(fit_clip, box, reaches["weights"]),
+            units,
+            LARGEST_FIT_ERROR * box,
+            lambda clip: clip.largest_error,
+        )
+        if value.largest_error <= margin and clip.largest_error <= overshoot:
+            break
+        margin = max(margin, SLACK * value.largest_error)
+        overshoot = max(overshoot, SLACK * clip.largest_error)
+    functions = [value, slope, loss, clip] if target.depth > 1 else [loss, clip]
+    if IDENTITY_FUNCTION.name not in (function.name for function in functions):
+        functions.append(thrifty(ridge.fit_ridge_sum, IDENTITY_FUNCTION, 1.0))
+    functions.append(thrifty(ridge.fit_gate, reaches[preactivation(target.depth)]))
+    if not UNIT_ACTIVATIONS[activation].bends:
+        functions.append(thrifty(ridge.fit_product, (1.0, 1.0)))
+    return Fits(tuple(functions), reaches)
 
 
-def _clip_and_wipe(problem: Problem, reaches: dict[str, float]) -> Layer:
-    layout = _layout(problem.network)
-    weights = tuple(slot.name for slot in layout.having(Role.PARAMETER))
-    scratch = [slot.name for slot in layout.having(Role.SCRATCH)]
-    clip = verbs.ClipByUnits(weights, problem.gradient_step.box, "clip")
-    return Layer("clip and wipe", (clip, *_wipe(scratch, reaches)))
-
-
-def _wipe(slots: list[str], reaches: dict[str, float]) -> list[Instruction]:
-    """Each slot is wiped by a line twice as long as its numbers get, for what is left in it."""
-    return [verbs.WipeByUnits((name,), IDENTITY_FUNCTION.name, 2 * reaches[name]) for name in slots]
-
-
-def _copy_prediction(target: MLP, reaches: dict[str, float]) -> Layer:
-    slots = [preactivation(m) for m in range(min(2, target.depth), target.depth + 1)]
-    copy = verbs.CopyToQueries(slots[-1], "z where flagged", "y")
-    return Layer("copy prediction", (copy, *_wipe(slots, reaches)))
+def _reaches(
+    problem: Problem, ranges: Ranges, steepest: float, loss_error: float
+) -> dict[str, float]:
+    """Largest sizes of all slots, and of the weights before they are clipped."""
+    target, box = problem.network, problem.gradient_step.box
+    widths, depth = target.widths, target.depth
+    reach = {"x": ranges.outputs[0]}
+    for m in range(1, depth):
+        reach[units_slot(m)] = ranges.outputs[m]
+    for m in range(1, depth + 1):
+        reach[preactivation(m)] = ranges.preactivations[m - 1]
+        if m > 1:
+            inputs = max(reach[units_slot(m - 2)], 1.0 * target.biases)
+            reach[jacobian(m, m - 1)] = box * steepest * inputs
+        for j in range(1, m - 1):
+            passed_on = widths[m - 1] * box * steepest
+            reach[jacobian(m, j)] = passed_on * reach[jacobian(m - 1, j)]
+    reach["loss_slope"] = largest_loss_slope(problem, ranges.outputs[-1]) + loss_error
+    dependence = [widths[-1] * reach[jacobian(depth, j)] for j in range(1, depth)]
+    dependence.append(max(reach[units_slot(depth - 1)], 1.0 * target.biases))
+    step = problem.gradient_step.size_of(0) / 2 * reach["loss_slope"] * max(dependence)
+    reach["weights"] = box + step * (1 + LARGEST_FIT_ERROR)
+    return reach

@@ -42,7 +42,7 @@ CONSTRUCTIONS: dict[str, AbstractConstruction] = {
 
 
 def construction_named(name: str) -> AbstractConstruction:
-    """The construction called `name`."""
+    """Return the construction called `name`."""
     if isinstance(name, type) and issubclass(name, AbstractConstruction):
         raise ConstructionError(
             f"construction is the class {name.__name__}; an object of it is expected, which has "
@@ -56,7 +56,7 @@ def construction_named(name: str) -> AbstractConstruction:
 def construction_for(
     problem: Problem, chosen: str | AbstractConstruction, settings: Mapping[str, Any] | None = None
 ) -> AbstractConstruction:
-    """The chosen construction with these settings, if it can serve `problem`; else say why."""
+    """Return the chosen construction with these settings; raise if it cannot serve `problem`."""
     construction = (
         chosen if isinstance(chosen, AbstractConstruction) else construction_named(chosen)
     )
@@ -83,7 +83,7 @@ def construction_for(
 def with_settings(
     construction: AbstractConstruction, settings: Mapping[str, Any]
 ) -> AbstractConstruction:
-    """The construction with these settings in place of its own."""
+    """Return the construction with these settings in place of its own."""
     own = construction.settings()
     for name in settings:
         if name not in own:
@@ -98,7 +98,7 @@ def with_settings(
 
 
 def able_to_serve(problem: Problem, settings: Mapping[str, Any]) -> list[AbstractConstruction]:
-    """The constructions that can serve `problem`, with these settings, last resorts left out."""
+    """Return the constructions that serve `problem`, with these settings, but last resorts."""
     reasons = {name: c.why_not(problem) for name, c in CONSTRUCTIONS.items()}
     able = [c for name, c in CONSTRUCTIONS.items() if reasons[name] is None]
     if not able:
@@ -119,6 +119,6 @@ def able_to_serve(problem: Problem, settings: Mapping[str, Any]) -> list[Abstrac
 
 
 def _relevant(problem: Problem, reasons: Mapping[str, str | None]) -> dict[str, str]:
-    """The reasons of the constructions that train targets of this kind."""
+    """Return the reasons of the constructions that train targets of this kind."""
     own = {name for name, construction in CONSTRUCTIONS.items() if construction.trains(problem)}
     return {name: reason for name, reason in reasons.items() if reason and name in own}

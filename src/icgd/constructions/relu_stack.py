@@ -16,14 +16,13 @@ weights of this transformer depend neither on the data nor on the length of the 
 activations are relu, the output's too, layer N + 1 has nothing to do and is left out.
 
 A layer with a norm takes three layers more forward, a fourth for its activation unless that is the
-identity, and two more backward (`parts/forward_pass.py`, `parts/backward_pass.py`). Shortcuts to a
-layer are added in one layer. Rates of examples multiply the slope of the loss in a product layer of
-their own.
+identity, and two more backward. Shortcuts to a layer are added in one layer. Rates of examples
+multiply the slope of the loss in a product layer of their own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, exp, log, log2, sqrt
 from typing import ClassVar
 
@@ -33,31 +32,42 @@ from icgd.approximation.relu_sum import (
     fit_reciprocal_root,
     fit_relu_sum,
 )
-from icgd.constructions.base import AbstractConstruction, given_kink_width
-from icgd.constructions.parts import network as sizes
-from icgd.constructions.parts.network import (
+from icgd.constructions.base import AbstractConstruction, checked_kink_width
+from icgd.constructions.network import (
     LARGEST_ARGUMENT,
     ROUNDING_ROOM,
+    Ranges,
     UpdateLayers,
-    backward_pass,
+    backward_ranges,
     bias_slot,
-    forward_pass,
+    has_kink,
+    largest_argument,
+    largest_norm,
     later_slopes,
     loss_argument,
+    loss_parts,
+    map_everywhere,
     needed_functions,
     network_layout,
-    network_scratch,
-    norm_root,
-    output_slot,
-    slopes,
+    positive_layers,
+    positive_slot,
+    ranges_on_domain,
+    units_slot,
+    without_digits,
 )
 from icgd.errors import ConstructionError
-from icgd.problems.activations import IDENTITY_FUNCTION
-from icgd.problems.functions import RECIPROCAL, SmoothFunction, capped_exponential, reciprocal_root
+from icgd.problems.activations import IDENTITY_FUNCTION, RELU
+from icgd.problems.functions import (
+    RECIPROCAL,
+    SmoothFunction,
+    capped_exponential,
+    reciprocal_deviation,
+    reciprocal_root,
+)
 from icgd.problems.mlp import MLP
+from icgd.problems.optimisers import WEIGHTS
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive, settle
-from icgd.program import instructions as verbs
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import (
     IS_EXAMPLE,
@@ -65,10 +75,17 @@ from icgd.program.instructions import (
     ONE,
     RATES,
     TOKENS_PER_EXAMPLE,
+    AccumulateOuterProduct,
+    ApplyUnits,
+    Combination,
+    MapSlots,
+    MultiplySlots,
+    PullBack,
     Summand,
+    WipeSlots,
 )
 from icgd.program.layout import Layout, Role, Slot
-from icgd.program.network_instructions import MapDifferences, MapRowSums
+from icgd.program.network_instructions import Covary, MapDifferences, MapRowSums, ScaleCentred
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
@@ -124,14 +141,25 @@ class ReluStack(AbstractConstruction):
 
     def __post_init__(self) -> None:
         pieces = count("pieces", self.pieces, most=MOST_PIECES)
-        settle(self, pieces=pieces, kink_width=given_kink_width(self.kink_width))
+        settle(self, pieces=pieces, kink_width=checked_kink_width(self.kink_width))
 
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)
         return ceil(1.01 * setting * sqrt(excess))  # the error falls with the square
 
     def objection(self, problem: Problem) -> str | None:
-        return sizes.without_digits(problem) or _without_root(problem)
+        if reason := without_digits(problem):
+            return reason
+        if not problem.gradient_step.has_root:
+            return None
+        largest = _largest_gradient(problem, ranges_on_domain(problem, margin=0.0), margin=0.0)
+        if largest <= LARGEST_ROOT:
+            return None
+        return (
+            f"its gradients can reach {largest:.3g} on the domain, and reciprocal roots of squares "
+            f"are proved up to {LARGEST_ROOT:g} only; use a smaller box, domain, gradient scale or "
+            "weight decay."
+        )
 
     def may_be_accurate(self, problem: Problem) -> bool:
         needed = needed_functions(problem).values()
@@ -139,88 +167,224 @@ class ReluStack(AbstractConstruction):
         return not is_curved and not problem.network.norms
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
+        target = problem.network
+        update = UpdateLayers(target, problem.gradient_step)
         functions = _fitted_functions(problem, self.pieces, self.kink_width)
-        target, update = problem.network, _update(problem)
-        gate, layout = _gate(functions), _layout(problem, update)
+        prediction, bias = output_slot(target, target.depth), bias_slot(target)
+        loss_slope = "loss_slope" if problem.domain.rate is None else "rated_slope"
+        layout = _layout(problem, update, loss_slope)
         scratch = tuple(slot.name for slot in layout.having(Role.SCRATCH))
-        block = [
-            *forward_pass(target),
-            *slopes(target),
-            *_shares(problem, self.pieces),
-            _loss_slope(problem, gate, update),
-            *_rated(problem),
-            *backward_pass(target, _slope_slot(problem)),
-            _gradient_step(problem, update),
-            *update.end(0, scratch),
-        ]
+        # A gate is a power of two beyond the argument of every ReLU on the domain.
+        largest = max(
+            abs(term.scale) * function.high + abs(term.shift)
+            for function in functions
+            for term in function.terms()
+        )
+        gate = 2.0 ** (1 + ceil(log2(largest)))
+
+        block, of_shares = [*forward_pass(target), *_slopes(target)], tuple[ReluSum, ...]()
+        # The slope of the loss: a sum of functions of one variable, or shares less labels.
+        summands = tuple(
+            Summand(loss_argument(part, prediction), part.function.name)
+            for part in loss_parts(problem)
+        )
+        if problem.loss_function.is_softmax:
+            # Two MLP layers turn the outputs into shares of classes. Scores that are lower than
+            # another by the cap have no share that counts.
+            n_classes, error = target.output_width, ROOT_ERROR / self.pieces**2
+            cap = float(ceil(log(n_classes * self.pieces**2 / ROOT_ERROR)))
+            exponential = capped_exponential(cap)
+            apart = MapDifferences(prediction, exponential.name, EXPONENTIALS)
+            shares = MapRowSums(EXPONENTIALS, RECIPROCAL.name, SHARES, exp(-cap))
+            block += [Layer("exponentials", (apart,)), Layer("shares", (shares,))]
+            summands = (_itself(SHARES), Summand(Combination(("y",), (-1.0,)), _IDENTITY))
+            margin = max(function.error for function in functions)
+            reach = 2 * ROUNDING_ROOM * ranges_on_domain(problem, margin).outputs[-1]
+            of_shares = (
+                fit_exponential(exponential, max(reach, 2 * cap), error),
+                fit_reciprocal(2 * n_classes * exp(cap), error),
+            )
+        closed_by = (IS_QUERY, *update.closed_by)
+        slope = MapSlots(summands, IS_EXAMPLE, closed_by, gate, "loss_slope")
+        block.append(Layer("loss slope", (slope, *later_slopes(target), *update.decayed())))
+        if problem.domain.rate is not None:
+            rated = MultiplySlots("loss_slope", RATES, loss_slope)
+            block.append(Layer("rates", (rated,)))
+        block += backward_pass(target, loss_slope)
+        # The gradient, and what the optimiser makes of it.
+        gradient = (
+            AccumulateOuterProduct(
+                f"delta_{j}",
+                output_slot(target, j - 1),
+                update.gradient_scale,
+                f"{update.gradient}_{j}",
+                bias,
+            )
+            for j in range(1, target.depth + 1)
+        )
+        block += [Layer("gradient step", tuple(gradient)), *update.end(0, scratch)]
+
+        forward = forward_pass(target, update.predicting)
+        copy = MapSlots((_itself(prediction),), IS_QUERY, (IS_EXAMPLE,), gate, "y")
+        written = (
+            name for layer in forward for part in layer.instructions for name in part.writes()
+        )
+        copied = Layer("copy prediction", (copy, WipeSlots(tuple(written))))
         return StackProgram(
             construction=self.name,
             layout=layout,
-            functions=(
-                *functions,
-                *_roots(problem, functions, self.pieces),
-                *_share_functions(problem, functions, self.pieces),
-            ),
+            functions=(*functions, *_roots(problem, functions, self.pieces), *of_shares),
             block=tuple(block),
             n_steps=n_steps,
-            prediction=(*forward_pass(target, update.predicting), _copy_prediction(target, gate)),
+            prediction=(*forward, copied),
             schedule=update.schedule(n_steps, scratch),
         )
 
 
-def _update(problem: Problem) -> UpdateLayers:
-    return UpdateLayers(problem.network, problem.gradient_step)
+_IDENTITY = IDENTITY_FUNCTION.name
 
 
-def _layout(problem: Problem, update: UpdateLayers) -> Layout:
+def _itself(slot: str) -> Summand:
+    return Summand(Combination.of(slot), _IDENTITY)
+
+
+def output_slot(target: MLP, layer: int) -> str:
+    """Return the slot of p_j, shortcuts included."""
+    if target.sources(layer):
+        return f"sum_{layer}"
+    return f"normed_{layer}" if _is_norm_alone(target, layer) else units_slot(layer)
+
+
+def _is_norm_alone(target: MLP, layer: int) -> bool:
+    """Say whether a layer has a norm and no activation, and so needs no slot for its units."""
+    has_norm = layer in target.norms
+    return has_norm and target.layer_activation(layer).value == IDENTITY_FUNCTION
+
+
+def _layout(problem: Problem, update: UpdateLayers, loss_slope: str) -> Layout:
+    """What a forward and a backward pass write, with the slots of the loss between them."""
     target, width = problem.network, problem.network.output_width
-    shares = [(EXPONENTIALS, (width**2,)), (SHARES, (width,))]
-    shares = shares if problem.loss_function.is_softmax else []
-    of_loss = [("loss_slope", (width,)), (_slope_slot(problem), (width,))]
-    scratch = network_scratch(target, [*shares, *dict.fromkeys(of_loss)])
+    layers, norms, wide = range(1, target.depth + 1), target.norms, target.widths
+    forward = {units_slot(j): j for j in layers if not _is_norm_alone(target, j)}
+    forward |= {positive_slot(target, j): j for j in positive_layers(target)}
+    forward |= {f"sum_{j}": j for j in layers if target.sources(j)}
+    forward |= {f"{kind}_{j}": j for kind in ("linear", "normed") for j in norms}
+    loss = {EXPONENTIALS: width**2, SHARES: width} if problem.loss_function.is_softmax else {}
+    loss |= {"loss_slope": width, loss_slope: width}
+    backward = {f"passed_{j}": j for j in norms}
+    backward |= {f"upstream_{j}": j for j in _upstream_layers(target)}
+    backward |= {f"delta_{j}": j for j in reversed(layers)}
+    sizes = {name: wide[j] for name, j in forward.items()}
+    sizes |= {f"{kind}_{j}": 1 for kind in ("variance", "scale", "shared") for j in norms}
+    sizes |= {f"slope_{j}": wide[j] for j in layers} | loss
+    sizes |= {name: wide[j] for name, j in backward.items()}
+    scratch = [(name, (size,)) for name, size in sizes.items()]
     constants = (ONE, IS_EXAMPLE, IS_QUERY, TOKENS_PER_EXAMPLE, *update.constants)
     rates = () if problem.domain.rate is None else (Slot(RATES, (width,), Role.INPUT),)
-    return network_layout(target, scratch, constants, update.slots(), rates)
+    return network_layout(target, scratch, constants, update.slots, rates)
 
 
-def _roots(problem: Problem, functions: tuple[ReluSum, ...], pieces: int) -> tuple[ReluSum, ...]:
-    """The reciprocal roots of norms and of the update, if there are any, for the whole domain.
+def forward_pass(target: MLP, weights: str = WEIGHTS) -> list[Layer]:
+    """p_j for j = 1 .. N, into the slots that `output_slot` names.
 
-    A mean of squares is at most the largest square. Of a variance, proofs know that numbers are at
-    most twice the largest away from their mean.
+    The matrices V_j stand in slots `weights_1 .. weights_N`, or in those of another kind. A layer
+    with a norm takes more layers; shortcuts are added in the last of these, an MLP:
+
+        attention   linear = V_j p_{j-1}
+        product     variance = cov(linear, linear)
+        MLP         scale = 1 / sqrt(variance + eps), a sum of ReLUs
+        product     normed = scale * (linear - mean(linear))
+        MLP         units = r(normed), unless r is the identity; sum = r(normed) + p_i + ...
     """
-    target, root = problem.network, problem.gradient_step.rule(0).root
-    margin = max(function.error for function in functions)
-    ranges, error = sizes.ranges_on_domain(problem, margin), ROOT_ERROR / pieces**2
-    found: list[ReluSum] = []
-    if target.norms:
-        largest = 2 * ROUNDING_ROOM * max(ranges.linear[layer - 1] for layer in target.norms)
-        of_norm = min(error, LARGEST_NORM_ERROR)
-        found.append(fit_reciprocal_root(norm_root(target), _square(largest), of_norm))
-    if root is not None:
-        largest = ROUNDING_ROOM * sizes.largest_gradient(problem, ranges, margin)
-        found.append(fit_reciprocal_root(reciprocal_root(root.eps), _square(largest), error))
-    return tuple(found)
+    layers: list[Layer] = []
+    for j in range(1, target.depth + 1):
+        r, has_norm = target.layer_activation(j).value.name, j in target.norms
+        normed, units, written = Combination.of(f"normed_{j}"), units_slot(j), list[MapSlots]()
+        function, write = (_IDENTITY, f"linear_{j}") if has_norm else (r, units)
+        inputs = output_slot(target, j - 1)
+        apply = ApplyUnits(f"{weights}_{j}", inputs, function, write, bias_slot(target))
+        layers.append(Layer(f"forward {j}", (apply,)))
+        if has_norm:
+            linear, variance, scale = (f"{name}_{j}" for name in ("linear", "variance", "scale"))
+            root = reciprocal_deviation(target.norm_eps).name
+            reach = largest_norm(target.widths[j])
+            norm = ScaleCentred(linear, scale, f"normed_{j}", reach=reach)
+            layers += [
+                Layer(f"variance {j}", (Covary(linear, linear, variance),)),
+                Layer(f"scale {j}", (map_everywhere(Combination.of(variance), root, scale),)),
+                Layer(f"norm {j}", (norm,)),
+            ]
+            if not _is_norm_alone(target, j):
+                written.append(map_everywhere(normed, r, units))
+            if j in positive_layers(target):
+                written.append(map_everywhere(normed, RELU.name, positive_slot(target, j)))
+        if sources := target.sources(j):
+            value = Summand(normed, r) if has_norm else _itself(units)
+            others = (_itself(output_slot(target, source)) for source in sources)
+            written.append(MapSlots((value, *others), ONE, (), 0.0, output_slot(target, j)))
+        if written:
+            layers.append(Layer(f"outputs {j}", tuple(written)))
+    return layers
 
 
-def _square(largest: float) -> float:
-    """Where the range of a root ends; a wider one than needed does no harm."""
-    return max(largest, LEAST_ROOT) ** 2
+def _slopes(target: MLP) -> list[Layer]:
+    """r'(V_j p_{j-1}) for all layers at once, into slots `slope_1 .. slope_N`.
+
+    Where r has a kink it is relu(V_j p_{j-1}) instead, unless r is relu, and `later_slopes` does
+    the rest. So no layer is needed if r is relu in all of them.
+    """
+    instructions = []
+    for j in (j for j in range(1, target.depth + 1) if j not in target.norms):
+        activation = target.layer_activation(j)
+        function, write = activation.derivative.name, f"slope_{j}"
+        if has_kink(activation):
+            function, write = RELU.name, positive_slot(target, j)
+        if write != units_slot(j):
+            inputs = output_slot(target, j - 1)
+            apply = ApplyUnits(f"{WEIGHTS}_{j}", inputs, function, write, bias_slot(target))
+            instructions.append(apply)
+    return [Layer("slopes", tuple(instructions))] if instructions else []
 
 
-def _without_root(problem: Problem) -> str | None:
-    """Why roots of these gradients' squares cannot be had, if they are too large."""
-    if not problem.gradient_step.has_root:
-        return None
-    ranges = sizes.ranges_on_domain(problem, margin=0.0)
-    largest = sizes.largest_gradient(problem, ranges, margin=0.0)
-    if largest <= LARGEST_ROOT:
-        return None
-    return (
-        f"its gradients can reach {largest:.3g} on the domain, and reciprocal roots of squares are "
-        f"proved up to {LARGEST_ROOT:g} only; use a smaller box, domain, gradient scale or weight "
-        "decay."
-    )
+def backward_pass(target: MLP, loss_slope: str) -> list[Layer]:
+    """Turn the slope of the loss into slots `delta_1 .. delta_N`, last layer first.
+
+    delta_N = slope_N * loss_slope
+    delta_j = slope_j * (weights_{j+1}^T delta_{j+1} + what shortcuts pass on)
+
+    A layer with a norm has that in slot `passed_j` first, and takes two layers more.
+    """
+    layers: list[Layer] = []
+    for j in range(target.depth, 0, -1):
+        slope, delta, passed = f"slope_{j}", f"delta_{j}", f"passed_{j}"
+        write = passed if j in target.norms else delta
+        if j == target.depth:
+            product = MultiplySlots(slope, loss_slope, write=write)
+            layers.append(Layer(f"backward {j}", (product,)))
+        else:
+            ends = target.ends(j)
+            plus = [loss_slope if end == target.depth else f"upstream_{end}" for end in ends]
+            above = (f"weights_{j + 1}", f"delta_{j + 1}")
+            pulled = [PullBack(*above, slope, write, tuple(plus) or None)]
+            if j in _upstream_layers(target):
+                pulled.append(replace(pulled[0], slope=ONE, write=f"upstream_{j}"))
+            layers.append(Layer(f"backward {j}", tuple(pulled)))
+        if j in target.norms:
+            normed, shared = f"normed_{j}", f"shared_{j}"
+            through = ScaleCentred(passed, f"scale_{j}", delta, normed, shared)
+            layers += [
+                Layer(f"covariance {j}", (Covary(passed, normed, shared),)),
+                Layer(f"back through norm {j}", (through,)),
+            ]
+    return layers
+
+
+def _upstream_layers(target: MLP) -> list[int]:
+    """Return the layers but the last that shortcuts from units lead to.
+
+    What is pulled back to their outputs is needed once more.
+    """
+    return sorted({end for start, end in target.shortcuts if start > 0 and end < target.depth})
 
 
 def _fitted_functions(
@@ -235,9 +399,7 @@ def _fitted_functions(
     target, needed = problem.network, needed_functions(problem)
     margin = 0.0
     while True:
-        reach = ROUNDING_ROOM * sizes.largest_argument(
-            problem, sizes.ranges_on_domain(problem, margin)
-        )
+        reach = ROUNDING_ROOM * largest_argument(problem, ranges_on_domain(problem, margin))
         if margin and not reach <= 2 * LARGEST_ARGUMENT:  # so few pieces err more and more
             raise ConstructionError(
                 f"pieces={pieces} is too few for {target.activation}: the error of the fit grows "
@@ -254,92 +416,30 @@ def _fitted_functions(
         margin = 1.25 * overshoot
 
 
-def _cap(problem: Problem, pieces: int) -> float:
-    """Scores that are so much lower than another have no share that counts."""
-    return float(ceil(log(problem.network.output_width * pieces**2 / ROOT_ERROR)))
+def _roots(problem: Problem, functions: tuple[ReluSum, ...], pieces: int) -> list[ReluSum]:
+    """Fit the reciprocal roots of norms and of the update, if any, for the whole domain.
 
-
-def _shares(problem: Problem, pieces: int) -> list[Layer]:
-    """Two MLP layers that turn the outputs into shares of classes, if the loss needs them."""
-    if not problem.loss_function.is_softmax:
-        return []
-    cap = _cap(problem, pieces)
-    target = problem.network
-    scores, function = output_slot(target, target.depth), capped_exponential(cap).name
-    missed = exp(-cap)
-    return [
-        Layer("exponentials", (MapDifferences(scores, function, EXPONENTIALS),)),
-        Layer("shares", (MapRowSums(EXPONENTIALS, RECIPROCAL.name, SHARES, missed),)),
-    ]
-
-
-def _share_functions(
-    problem: Problem, functions: tuple[ReluSum, ...], pieces: int
-) -> tuple[ReluSum, ...]:
-    """The exponential and the reciprocal of the shares, if there are any."""
-    if not problem.loss_function.is_softmax:
-        return ()
+    A mean of squares is at most the largest square. Of a variance, proofs know that numbers are at
+    most twice the largest away from their mean. A range may be wider than needed.
+    """
+    target, root = problem.network, problem.gradient_step.rule(0).root
     margin = max(function.error for function in functions)
-    outputs = sizes.ranges_on_domain(problem, margin).outputs[-1]
-    cap, error = _cap(problem, pieces), ROOT_ERROR / pieces**2
-    reach = max(2 * ROUNDING_ROOM * outputs, 2 * cap)
-    exponential = fit_exponential(capped_exponential(cap), reach, error)
-    return exponential, fit_reciprocal(2 * problem.network.output_width * exp(cap), error)
+    ranges, error = ranges_on_domain(problem, margin), ROOT_ERROR / pieces**2
+    roots: list[ReluSum] = []
+    if target.norms:
+        largest = 2 * ROUNDING_ROOM * max(ranges.linear[layer - 1] for layer in target.norms)
+        function, least = reciprocal_deviation(target.norm_eps), min(error, LARGEST_NORM_ERROR)
+        roots.append(fit_reciprocal_root(function, max(largest, LEAST_ROOT) ** 2, least))
+    if root is not None:
+        largest = ROUNDING_ROOM * _largest_gradient(problem, ranges, margin)
+        end = max(largest, LEAST_ROOT) ** 2
+        roots.append(fit_reciprocal_root(reciprocal_root(root.eps), end, error))
+    return roots
 
 
-def _gate(functions: tuple[ReluSum, ...]) -> float:
-    """A power of two beyond the argument of every ReLU on the domain."""
-    largest = max(
-        abs(term.scale) * function.high + abs(term.shift)
-        for function in functions
-        for term in function.terms()
-    )
-    return 2.0 ** (1 + ceil(log2(largest)))
-
-
-def _loss_slope(problem: Problem, gate: float, update: UpdateLayers) -> Layer:
-    prediction = output_slot(problem.network, problem.network.depth)
-    summands = tuple(
-        Summand(loss_argument(part, prediction), part.function.name)
-        for part in sizes.loss_parts(problem)
-    )
-    if problem.loss_function.is_softmax:
-        shares = Summand(verbs.Combination.of(SHARES), IDENTITY_FUNCTION.name)
-        label = verbs.Combination(("y",), (-1.0,))
-        summands = (shares, Summand(label, IDENTITY_FUNCTION.name))
-    closed_by = (IS_QUERY, *update.closed_by)
-    slope = verbs.MapSlots(summands, IS_EXAMPLE, closed_by, gate, "loss_slope")
-    return Layer("loss slope", (slope, *later_slopes(problem.network), *update.decayed()))
-
-
-def _slope_slot(problem: Problem) -> str:
-    """The slot of the slope of the loss, times rates if there are any."""
-    return "loss_slope" if problem.domain.rate is None else "rated_slope"
-
-
-def _rated(problem: Problem) -> list[Layer]:
-    """The layer that multiplies the slope of the loss by rates, if there are any."""
-    if problem.domain.rate is None:
-        return []
-    rated = verbs.MultiplySlots("loss_slope", RATES, _slope_slot(problem))
-    return [Layer("rates", (rated,))]
-
-
-def _gradient_step(problem: Problem, update: UpdateLayers) -> Layer:
-    target, scale, bias = problem.network, update.gradient_scale, bias_slot(problem.network)
-    instructions = [
-        verbs.AccumulateOuterProduct(
-            f"delta_{j}", output_slot(target, j - 1), scale, update.gradient_slot(j), bias
-        )
-        for j in range(1, target.depth + 1)
-    ]
-    return Layer("gradient step", tuple(instructions))
-
-
-def _copy_prediction(target: MLP, gate: float) -> Layer:
-    prediction = verbs.Combination.of(output_slot(target, target.depth))
-    copied = Summand(prediction, IDENTITY_FUNCTION.name)
-    copy = verbs.MapSlots((copied,), IS_QUERY, (IS_EXAMPLE,), gate, "y")
-    parts = (part for layer in forward_pass(target) for part in layer.instructions)
-    wipe = verbs.WipeSlots(tuple(name for part in parts for name in part.writes()))
-    return Layer("copy prediction", (copy, wipe))
+def _largest_gradient(problem: Problem, ranges: Ranges, margin: float) -> float:
+    """Return the largest entry of the gradient, as the update scales it, with its weight decay."""
+    update, deltas = problem.gradient_step, backward_ranges(problem, ranges, margin).deltas
+    sizes = [max(p, 1.0 * problem.network.biases) for p in ranges.outputs[:-1]]
+    largest = max(delta * p for delta, p in zip(deltas, sizes, strict=True))
+    return update.gradient_factor / 2 * largest + update.rule(0).decay * update.box

@@ -30,117 +30,34 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from icgd.constructions.base import AbstractConstruction, kink_width_within
-from icgd.constructions.parts.network import (
+from icgd.constructions.base import AbstractConstruction
+from icgd.constructions.network import (
     ROUNDING_ROOM,
     backward_ranges,
+    map_everywhere,
     network_layout,
     ranges_on_domain,
 )
 from icgd.errors import ConstructionError
 from icgd.problems.functions import KinkedFunction
-from icgd.problems.mlp import MLP
 from icgd.problems.oracles.network import gradient, predict
 from icgd.problems.problem import Problem
-from icgd.problems.settings import LARGEST_COUNT, count, positive, settle
-from icgd.program import instructions as verbs
+from icgd.problems.settings import LARGEST_COUNT, count, positive, power_of_two, settle, within
 from icgd.program.functions import ReluSum
-from icgd.program.instructions import IDENTITY, IS_EXAMPLE, IS_QUERY, ONE, Combination, Summand
-from icgd.program.layout import Layout
+from icgd.program.instructions import (
+    IDENTITY,
+    IS_EXAMPLE,
+    IS_QUERY,
+    ONE,
+    ClipSlots,
+    Combination,
+    MapSlots,
+    Summand,
+    WipeSlots,
+)
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.program.table_instructions import AverageExamples, LookUpStep
-
-# -----------------------------------------------------------------------------
-# How large the table of `universal` is, for any problem: counted, never built.
-#
-# The paper's table has an entry for every way to put d n numbers on `levels` levels each, where a
-# token has d = d_x + d_y + |w| numbers. Without repetitions it is smaller: the weights are equal
-# in all tokens, and the order of the examples does not matter, which leaves
-#
-#     levels^|w| * C(levels^(d_x + d_y) + n - 1, n)
-#
-# entries, each with two hidden units in the MLP that looks them up.
-
-
-EXACT_DIGITS = 12
-"""Counts with more digits are given as powers of ten."""
-
-SUMMED = 10_000
-"""The most examples for which logarithms are summed one by one."""
-
-
-@dataclass(frozen=True)
-class TableSize:
-    """Counts of one table, astronomic for all but the smallest problems, so given as logarithms."""
-
-    levels: int
-    n_examples: int
-    numbers: int
-    """d, the numbers in a token."""
-    log10_entries: float
-
-    @property
-    def log10_paper_entries(self) -> float:
-        return self.numbers * self.n_examples * log10(self.levels)
-
-    @property
-    def log10_hidden_units(self) -> float:
-        return log10(2) + self.log10_entries
-
-    @property
-    def paper_entries(self) -> str:
-        """levels^(d n), in words."""
-        return in_words(self.log10_paper_entries)
-
-    @property
-    def entries(self) -> str:
-        """Entries without repetitions, in words."""
-        return in_words(self.log10_entries)
-
-    @property
-    def hidden_units(self) -> str:
-        """Hidden units of the MLP that looks them up, in words."""
-        return in_words(self.log10_hidden_units)
-
-    @property
-    def bytes(self) -> str:
-        """Memory of its float64 weights, in words."""
-        d_model = 2 * self.numbers + 4  # the token, its levels, the context, three constants
-        return in_words(self.log10_hidden_units + log10(8 * (2 * d_model + 1)))
-
-
-def in_words(log10_count: float) -> str:
-    """A count by its decimal logarithm: 1,234 or 5.6e+78 or 10^9,012."""
-    if log10_count < EXACT_DIGITS:
-        return f"{round(10**log10_count):,}"
-    return f"{10**log10_count:.2g}" if log10_count < 300 else f"10^{log10_count:,.0f}"
-
-
-def table_size(problem: Problem, n_examples: int, levels: int) -> TableSize:
-    """The table that would perform steps of `problem` on `n_examples` examples."""
-    count("n_examples", n_examples)
-    count("levels", levels, least=2)
-    target = problem.network
-    n_data, n_weights = target.input_width + target.output_width, target.n_parameters
-    entries = n_weights * log10(levels) + _log10_multisets(levels, n_data, n_examples)
-    return TableSize(levels, n_examples, n_data + n_weights, entries)
-
-
-def _log10_multisets(levels: int, n_data: int, n_examples: int) -> float:
-    """log10 C(levels^n_data + n - 1, n)."""
-    log_kinds, n = n_data * log10(levels), n_examples
-    if log_kinds > 300:  # n - 1 more are nothing beside so many
-        ordered = n * log_kinds
-    elif n <= SUMMED:
-        ordered = sum(log10(levels**n_data + i) for i in range(n))
-    elif log_kinds > 6 + log10(n):  # the n factors are nearly equal
-        ordered = n * log10(levels**n_data + (n - 1) / 2)
-    else:
-        kinds = float(levels**n_data)
-        ordered = (lgamma(kinds + n) - lgamma(kinds)) / log(10)
-    return ordered - lgamma(n + 1) / log(10)
-
 
 STEP_TABLE, PREDICTION_TABLE = "steps", "predictions"
 
@@ -203,8 +120,9 @@ class Universal(AbstractConstruction):
             self,
             levels=count("levels", self.levels, least=2),
             n_examples=count("n_examples", self.n_examples),
-            kink_width=kink_width_within(self.kink_width, NARROWEST, WIDEST),
+            kink_width=power_of_two("kink_width", self.kink_width),
         )
+        within("kink_width", self.kink_width, NARROWEST, WIDEST)
 
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)
@@ -229,7 +147,9 @@ class Universal(AbstractConstruction):
                 f"the gradient of {target.output_activation} jumps, so it has no Lipschitz "
                 "constant, without which nothing is known between the levels of a table."
             )
-        largest = _largest_answer(problem)
+        deltas = backward_ranges(problem, ranges_on_domain(problem, 0.0), 0.0).deltas
+        update = problem.gradient_step  # a bound on |w - step_size * gradient|:
+        largest = update.box + update.size_of(0) / 2 * deltas[0] * problem.domain.x
         if not largest <= LARGEST_ANSWER:
             return (
                 f"a step can lead to {largest:.3g}, where float64 leaves no digits for the table; "
@@ -241,60 +161,77 @@ class Universal(AbstractConstruction):
         return False
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
-        levels, n_examples = self.levels, self.n_examples
-        _require_size(problem, n_examples, levels)
+        levels, n_examples, box = self.levels, self.n_examples, problem.gradient_step.box
+        size = table_size(problem, n_examples, levels)
+        if not log2(10) * size.log10_entries <= log2(MOST_ENTRIES):
+            raise ConstructionError(
+                f"levels={levels} with n_examples={n_examples} needs a table of {size.entries} "
+                f"entries; at most {MOST_ENTRIES:,} fit. Give fewer levels or examples."
+            )
         head = context_head(levels, n_examples)
-        box, wipe = problem.gradient_step.box, verbs.WipeSlots((*LEVEL_SLOTS, CONTEXT))
+        if head.largest_key > LARGEST_KEY:
+            raise ConstructionError(
+                f"levels={levels} with n_examples={n_examples} needs keys that are too close for "
+                "float64 to tell apart. Give fewer levels or examples."
+            )
         ranges = (problem.domain.x, problem.domain.y, box)
-        staircase = levels_of(levels, self.kink_width)
+        to_levels = [
+            map_everywhere(Combination((read,), (1 / reach,)), IDENTITY, write)
+            for read, write, reach in zip(("x", "y", WEIGHT), LEVEL_SLOTS, ranges, strict=True)
+        ]
+        level_x, level_y, level_w = LEVEL_SLOTS
+        score, value = (
+            Combination((level_x, level_y), factors) for factors in (head.score, head.value)
+        )
+        look_up = LookUpStep(
+            # The context and the level of w, whose neighbours are 1 apart.
+            key=Combination((CONTEXT, level_w), (1.0, levels / 2)),
+            table=STEP_TABLE,
+            levels=LEVEL_SLOTS,
+            ranges=ranges,
+            activation=problem.network.output_activation,
+            loss=problem.loss,
+            scale=-problem.gradient_step.size_of(0) / 2,
+            bound=2 * box,
+            n_examples=n_examples,
+            write=WEIGHT,
+        )
+        clip, wipe = ClipSlots((WEIGHT,), box, ONE), WipeSlots((*LEVEL_SLOTS, CONTEXT))
+        # A prediction rounds x and w to levels again, and is looked up at queries.
+        key = Combination((level_x, level_w), (levels / 2, levels**2 / 2))
+        gate = 2.0 ** ceil(log2(levels**2 + 2))
+        summands = (Summand(key, PREDICTION_TABLE),)
+        predict = MapSlots(summands, IS_QUERY, (IS_EXAMPLE,), gate, "y")
+        scratch = [(name, (1,)) for name in (*LEVEL_SLOTS, CONTEXT)]
         return StackProgram(
             construction=self.name,
-            layout=_layout(problem.network),
-            functions=(staircase, _steps(problem, head), _predictions(problem, levels)),
+            layout=network_layout(problem.network, scratch, (ONE, IS_EXAMPLE, IS_QUERY)),
+            functions=(
+                levels_of(levels, self.kink_width),
+                _steps(problem, head),
+                _predictions(problem, levels),
+            ),
             block=(
-                Layer("quantise", tuple(map(_quantise, ("x", "y", WEIGHT), LEVEL_SLOTS, ranges))),
-                Layer("context", (head.instruction(),)),
-                Layer("look up", (_look_up(problem, head, ranges),)),
-                Layer("project", (verbs.ClipSlots((WEIGHT,), box, ONE), wipe)),
+                Layer("quantise", tuple(to_levels)),
+                Layer("context", (AverageExamples(score, value, CONTEXT),)),
+                Layer("look up", (look_up,)),
+                Layer("project", (clip, wipe)),
             ),
             n_steps=n_steps,
-            prediction=_prediction(levels, ranges),
+            prediction=(
+                Layer("quantise", (to_levels[0], to_levels[2])),
+                Layer("look up prediction", (predict, WipeSlots((level_x, level_w)))),
+            ),
         )
-
-
-def _largest_answer(problem: Problem) -> float:
-    """Bound on |w - step_size * gradient| on the domain."""
-    deltas = backward_ranges(problem, ranges_on_domain(problem, 0.0), 0.0).deltas
-    update = problem.gradient_step
-    return update.box + update.size_of(0) / 2 * deltas[0] * problem.domain.x
-
-
-def _require_size(problem: Problem, n_examples: int, levels: int) -> None:
-    size = table_size(problem, n_examples, levels)
-    if not log2(10) * size.log10_entries <= log2(MOST_ENTRIES):
-        raise ConstructionError(
-            f"levels={levels} with n_examples={n_examples} needs a table of {size.entries} "
-            f"entries; at most {MOST_ENTRIES:,} fit. Give fewer levels or examples."
-        )
-    if context_head(levels, n_examples).largest_key > LARGEST_KEY:
-        raise ConstructionError(
-            f"levels={levels} with n_examples={n_examples} needs keys that are too close for "
-            "float64 to tell apart. Give fewer levels or examples."
-        )
-
-
-def _layout(target: MLP) -> Layout:
-    scratch = [(name, (1,)) for name in (*LEVEL_SLOTS, CONTEXT)]
-    return network_layout(target, scratch, (ONE, IS_EXAMPLE, IS_QUERY))
 
 
 def level_values(levels: int) -> Tensor:
-    """The levels: centres of as many equal cells of [-1, 1]."""
+    """Return the levels: centres of as many equal cells of [-1, 1]."""
     return (2 * torch.arange(levels, dtype=torch.float64) + 1) / levels - 1
 
 
 def levels_of(levels: int, width: float) -> ReluSum:
-    """The staircase that rounds to a level, as a stand-in for the identity on [-1, 1].
+    """Return the staircase that rounds to a level, as a stand-in for the identity on [-1, 1].
 
     Its ramps begin at the edges of the cells, which are put on multiples of their width.
     """
@@ -302,6 +239,12 @@ def levels_of(levels: int, width: float) -> ReluSum:
     edges = torch.round((values[1:] - 1 / levels) / width) * width
     knots = torch.stack([edges, edges + width], dim=-1).flatten()
     slopes = torch.stack([torch.zeros_like(edges), values.diff() / width], dim=-1).flatten()
+    # Largest distance to the level on every flat piece, and to both levels on every ramp.
+    reach = torch.tensor([ROUNDING_ROOM], dtype=torch.float64)
+    ends = torch.cat([-reach, knots, reach])
+    lower = values.repeat_interleave(2)[:-1]
+    upper = torch.cat([values[:1], values[1:].repeat_interleave(2)])
+    distances = [(end - value).abs() for end in (ends[:-1], ends[1:]) for value in (lower, upper)]
     return ReluSum(
         name=IDENTITY,
         low=-ROUNDING_ROOM,
@@ -311,18 +254,8 @@ def levels_of(levels: int, width: float) -> ReluSum:
         slopes=(*slopes.tolist(), 0.0),
         anchor=float(values[levels // 2]),
         anchor_value=float(values[levels // 2]),
-        errors=_distances(values, knots),
+        errors=tuple(torch.stack(distances).amax(0).tolist()),
     )
-
-
-def _distances(values: Tensor, knots: Tensor) -> tuple[float, ...]:
-    """Largest distance to the level on every flat piece, and to both levels on every ramp."""
-    reach = torch.tensor([ROUNDING_ROOM], dtype=torch.float64)
-    ends = torch.cat([-reach, knots, reach])
-    lower = values.repeat_interleave(2)[:-1]
-    upper = torch.cat([values[:1], values[1:].repeat_interleave(2)])
-    off = [(end - value).abs() for end in (ends[:-1], ends[1:]) for value in (lower, upper)]
-    return tuple(torch.stack(off).amax(0).tolist())
 
 
 @dataclass(frozen=True)
@@ -340,26 +273,13 @@ class ContextHead:
     codes: Tensor
 
     @property
-    def n_examples(self) -> int:
-        return self.contexts.shape[-1]
-
-    @property
     def largest_key(self) -> float:
         return float(self.codes.abs().max()) + self.levels / 2
-
-    def instruction(self) -> AverageExamples:
-        """The attention of layer 2."""
-        score, value = (Combination(LEVEL_SLOTS[:2], part) for part in (self.score, self.value))
-        return AverageExamples(score, value, CONTEXT)
-
-    def key(self) -> Combination:
-        """The context and the level of w, whose neighbours are 1 apart."""
-        return Combination((CONTEXT, LEVEL_SLOTS[2]), (1.0, self.levels / 2))
 
 
 @lru_cache(maxsize=64)
 def context_head(levels: int, n_examples: int) -> ContextHead:
-    """The head, of those tried, that tells contexts apart best beside the range of its codes."""
+    """Choose the head that tells contexts apart best, relative to the range of its codes."""
     value = level_values(levels)
     x, y = value.repeat_interleave(levels), value.repeat(levels)
     multisets = combinations_with_replacement(range(levels**2), n_examples)
@@ -373,22 +293,19 @@ def context_head(levels: int, n_examples: int) -> ContextHead:
         ordered = codes(*head).sort().values
         return float(ordered.diff().min() / (ordered[-1] - ordered[0]))
 
-    a, b, c = max(_heads(), key=distance)
+    # Points spread evenly over [-4, 4] x [-4, 4] x [1/4, 4]: multiples of powers of 1 / g.
+    g = 1.2207440846057596  # g^4 = g + 1
+    numbers = torch.arange(1, TRIED_HEADS + 1, dtype=torch.float64)
+    shares = torch.stack([(numbers / g**power) % 1 for power in (1, 2, 3)], dim=-1)
+    heads = [(8 * a - 4, 8 * b - 4, 0.25 + 3.75 * c) for a, b, c in shares.tolist()]
+    a, b, c = max(heads, key=distance)
     raw = codes(a, b, c)
     scale = (1 + 2.0**-20) * levels / float(raw.sort().values.diff().min())
     return ContextHead(levels, (a, b), (scale, c * scale), contexts, scale * raw)
 
 
-def _heads() -> list[tuple[float, float, float]]:
-    """Points spread evenly over [-4, 4] x [-4, 4] x [1/4, 4]: multiples of powers of 1 / g."""
-    g = 1.2207440846057596  # g^4 = g + 1
-    numbers = torch.arange(1, TRIED_HEADS + 1, dtype=torch.float64)
-    shares = torch.stack([(numbers / g**power) % 1 for power in (1, 2, 3)], dim=-1)
-    return [(8 * a - 4, 8 * b - 4, 0.25 + 3.75 * c) for a, b, c in shares.tolist()]
-
-
 def _table(name: str, keys: Tensor, answers: Tensor) -> ReluSum:
-    """A staircase that is constant within 7/32 of every key.
+    """Return a staircase that is constant within 7/32 of every key.
 
     Answers are rounded to a power of two so coarse that every sum of jumps times knots is exact.
     """
@@ -443,34 +360,88 @@ def _predictions(problem: Problem, levels: int) -> ReluSum:
     return _table(PREDICTION_TABLE, keys, predict(problem.network, w, x).flatten())
 
 
-def _quantise(read: str, write: str, size: float) -> verbs.MapSlots:
-    summand = Summand(Combination((read,), (1 / size,)), IDENTITY)
-    return verbs.MapSlots((summand,), ONE, (), 0.0, write)
+# -----------------------------------------------------------------------------
+# How large the table is, for any problem: counted, never built.
+#
+# The paper's table has an entry for every way to put d n numbers on `levels` levels each, where a
+# token has d = d_x + d_y + |w| numbers. Without repetitions it is smaller: the weights are equal
+# in all tokens, and the order of the examples does not matter, which leaves
+#
+#     levels^|w| * C(levels^(d_x + d_y) + n - 1, n)
+#
+# entries, each with two hidden units in the MLP that looks them up.
 
 
-def _look_up(problem: Problem, head: ContextHead, ranges: tuple[float, float, float]) -> LookUpStep:
-    return LookUpStep(
-        key=head.key(),
-        table=STEP_TABLE,
-        levels=LEVEL_SLOTS,
-        ranges=ranges,
-        activation=problem.network.output_activation,
-        loss=problem.loss,
-        scale=-problem.gradient_step.size_of(0) / 2,
-        bound=2 * problem.gradient_step.box,
-        n_examples=head.n_examples,
-        write=WEIGHT,
-    )
+EXACT_DIGITS = 12
+"""Counts with more digits are given as powers of ten."""
+
+SUMMED = 10_000
+"""The most examples for which logarithms are summed one by one."""
 
 
-def _prediction(levels: int, ranges: tuple[float, float, float]) -> tuple[Layer, ...]:
-    """Round x and w to levels again, and look the prediction up at queries."""
-    level_x, _, level_w = LEVEL_SLOTS
-    quantise = (_quantise("x", level_x, ranges[0]), _quantise(WEIGHT, level_w, ranges[2]))
-    key = Combination((level_x, level_w), (levels / 2, levels**2 / 2))
-    gate = 2.0 ** ceil(log2(levels**2 + 2))
-    look_up = verbs.MapSlots((Summand(key, PREDICTION_TABLE),), IS_QUERY, (IS_EXAMPLE,), gate, "y")
-    return (
-        Layer("quantise", quantise),
-        Layer("look up prediction", (look_up, verbs.WipeSlots((level_x, level_w)))),
-    )
+@dataclass(frozen=True)
+class TableSize:
+    """Counts of one table, astronomic for all but the smallest problems, so given as logarithms."""
+
+    levels: int
+    n_examples: int
+    numbers: int
+    """d, the numbers in a token."""
+    log10_entries: float
+
+    @property
+    def log10_paper_entries(self) -> float:
+        return self.numbers * self.n_examples * log10(self.levels)
+
+    @property
+    def log10_hidden_units(self) -> float:
+        return log10(2) + self.log10_entries
+
+    @property
+    def paper_entries(self) -> str:
+        """levels^(d n), in words."""
+        return in_words(self.log10_paper_entries)
+
+    @property
+    def entries(self) -> str:
+        """Entries without repetitions, in words."""
+        return in_words(self.log10_entries)
+
+    @property
+    def hidden_units(self) -> str:
+        """Hidden units of the MLP that looks them up, in words."""
+        return in_words(self.log10_hidden_units)
+
+    @property
+    def bytes(self) -> str:
+        """Memory of its float64 weights, in words."""
+        d_model = 2 * self.numbers + 4  # the token, its levels, the context, three constants
+        return in_words(self.log10_hidden_units + log10(8 * (2 * d_model + 1)))
+
+
+def in_words(log10_count: float) -> str:
+    """Return a count by its decimal logarithm: 1,234 or 5.6e+78 or 10^9,012."""
+    if log10_count < EXACT_DIGITS:
+        return f"{round(10**log10_count):,}"
+    return f"{10**log10_count:.2g}" if log10_count < 300 else f"10^{log10_count:,.0f}"
+
+
+def table_size(problem: Problem, n_examples: int, levels: int) -> TableSize:
+    """Return the table that would perform steps of `problem` on `n_examples` examples."""
+    n = count("n_examples", n_examples)
+    count("levels", levels, least=2)
+    target = problem.network
+    n_data, n_weights = target.input_width + target.output_width, target.n_parameters
+    # log10 of the multisets of n examples, C(levels^n_data + n - 1, n).
+    log_kinds = n_data * log10(levels)
+    if log_kinds > 300:  # n - 1 more are nothing beside so many
+        ordered = n * log_kinds
+    elif n <= SUMMED:
+        ordered = sum(log10(levels**n_data + i) for i in range(n))
+    elif log_kinds > 6 + log10(n):  # the n factors are nearly equal
+        ordered = n * log10(levels**n_data + (n - 1) / 2)
+    else:
+        kinds = float(levels**n_data)
+        ordered = (lgamma(kinds + n) - lgamma(kinds)) / log(10)
+    multisets = ordered - lgamma(n + 1) / log(10)
+    return TableSize(levels, n, n_data + n_weights, n_weights * log10(levels) + multisets)

@@ -1,0 +1,456 @@
+"""What constructions that train a network share: slots, ranges, functions, and the update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+
+from icgd.constructions.base import require_few_steps
+from icgd.problems.activations import IDENTITY_FUNCTION, RELU, Activation
+from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction, reciprocal_root
+from icgd.problems.losses import SlopePart
+from icgd.problems.mlp import MLP
+from icgd.problems.optimisers import (
+    AVERAGE,
+    GRADIENT,
+    SCALED,
+    SQUARE,
+    WEIGHTS,
+    AbstractGradientStep,
+    Sum,
+)
+from icgd.problems.problem import Problem
+from icgd.program.instructions import (
+    ONE,
+    ClipSlots,
+    Combination,
+    Instruction,
+    MapSlots,
+    MultiplySlots,
+    Summand,
+    WipeSlots,
+)
+from icgd.program.layout import Layout, Role, Slot
+from icgd.program.network_instructions import (
+    N_EXAMPLES,
+    OUT_OF_BATCH,
+    PLACE,
+    Assignment,
+    Recombine,
+    TakeTurns,
+)
+from icgd.program.program import Layer
+
+# -----------------------------------------------------------------------------
+# Slots of the residual stream.
+
+
+def units_slot(layer: int) -> str:
+    """Return the slot of p_j = r(z_j); p_0 is the input."""
+    return "x" if layer == 0 else f"units_{layer}"
+
+
+def bias_slot(target: MLP) -> str | None:
+    """Return the slot that the last column of every matrix multiplies, if there are biases."""
+    return ONE if target.biases else None
+
+
+def activations_of(target: MLP) -> list[Activation]:
+    """Return the activation of every layer."""
+    return [target.layer_activation(layer) for layer in range(1, target.depth + 1)]
+
+
+def has_kink(activation: Activation) -> bool:
+    """Say whether the slope of the activation jumps at 0."""
+    return isinstance(activation.value, KinkedFunction) and bool(activation.value.knots)
+
+
+def positive_slot(target: MLP, layer: int) -> str:
+    """Return the slot of relu(z_j), where r has a kink: that of p_j if r is relu."""
+    is_relu = target.layer_activation(layer).value == RELU
+    return units_slot(layer) if is_relu else f"positive_{layer}"
+
+
+def positive_layers(target: MLP) -> list[int]:
+    """Return the layers that need a slot of their own for relu(z_j)."""
+    activations = enumerate(activations_of(target), start=1)
+    return [layer for layer, r in activations if has_kink(r) and r.value != RELU]
+
+
+def later_slopes(target: MLP) -> tuple[MapSlots, ...]:
+    """Compute by an MLP r'(z_j) from relu(z_j) where r has a kink, and from norms.
+
+    Where r has a kink at 0, a ramp of width w stands in for the jump of its slope:
+
+        1 - relu(w - z) / w + relu(-z) / w
+
+    Below 0 two numbers of size |z| / w cancel, which costs |z| / w units of rounding. At relu(z)
+    the slope is the same, and nothing cancels. So a ramp is evaluated at relu(z), by an MLP, and
+    may be as narrow as it likes. If r is relu itself, the stream holds relu(z) already.
+    """
+    found = []
+    for layer, activation in enumerate(activations_of(target), start=1):
+        if has_kink(activation) or layer in target.norms:
+            read = positive_slot(target, layer) if has_kink(activation) else f"normed_{layer}"
+            slope = Combination.of(read), activation.derivative.name
+            found.append(map_everywhere(*slope, f"slope_{layer}"))
+    return tuple(found)
+
+
+def map_everywhere(argument: Combination, function: str, write: str) -> MapSlots:
+    """Evaluate a function at every token."""
+    return MapSlots((Summand(argument, function),), ONE, (), 0.0, write)
+
+
+def network_layout(
+    target: MLP,
+    scratch: Iterable[tuple[str, tuple[int, ...]]],
+    constants: Iterable[str],
+    update: Iterable[Slot] = (),
+    rates: Iterable[Slot] = (),
+) -> Layout:
+    """Every token holds its example, rates, all weights, slots of the update, scratch, constants.
+
+    `scratch` has the names and shapes of its slots.
+    """
+    return Layout(
+        (
+            Slot("x", (target.input_width,), Role.INPUT),
+            Slot("y", (target.output_width,), Role.LABEL),
+            *rates,
+            *(
+                Slot(f"weights_{layer}", shape, Role.PARAMETER)
+                for layer, shape in enumerate(target.matrix_shapes, start=1)
+            ),
+            *update,
+            *(Slot(name, shape, Role.SCRATCH) for name, shape in scratch),
+            *(Slot(name, (1,), Role.CONSTANT) for name in constants),
+        )
+    )
+
+
+# -----------------------------------------------------------------------------
+# The functions that a construction evaluates.
+
+
+def loss_parts(problem: Problem) -> tuple[SlopePart, ...]:
+    """Return the summands of the loss slope; none if it is no sum of functions of one variable."""
+    return problem.loss_function.slope_parts or ()
+
+
+def loss_argument(part: SlopePart, prediction: str) -> Combination:
+    """Return the argument of a part of the loss slope, from predictions and labels."""
+    factors = {prediction: part.prediction, "y": part.label}
+    used = {slot: factor for slot, factor in factors.items() if factor != 0.0}
+    return Combination(tuple(used), tuple(used.values()))
+
+
+def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
+    """Activations, their slopes, the parts of the loss slope, and what copies the prediction."""
+    activations = activations_of(problem.network)
+    functions = [activation.value for activation in activations]
+    functions += [activation.derivative for activation in activations]
+    functions += [part.function for part in loss_parts(problem)]
+    functions += [RELU] if positive_layers(problem.network) else []
+    return {function.name: function for function in (*functions, IDENTITY_FUNCTION)}
+
+
+def looked_up(problem: Problem) -> tuple[SmoothFunction, ...]:
+    """Return the smooth functions of activations and loss, all of them bounded, each once.
+
+    An activation that grows like a line is z gate(z) + rest(z) instead.
+    """
+    functions: dict[str, ScalarFunction] = {}
+    for activation in activations_of(problem.network):
+        value = activation.gate or activation.value
+        for function in (value, activation.rest, activation.derivative):
+            if function is not None:
+                functions[function.name] = function
+    for part in loss_parts(problem):
+        functions[part.function.name] = part.function
+    return tuple(f for f in functions.values() if isinstance(f, SmoothFunction))
+
+
+# -----------------------------------------------------------------------------
+# How large the quantities of a training run can become on the domain.
+#
+#     |z_j| <= k_{j-1} box max|p_{j-1}|,   |p_j| <= max |r| on [-|z_j|, |z_j|]
+#
+#     |delta_N| <= max |r'| max |u|,   |delta_j| <= max |r'| k_{j+1} box max|delta_{j+1}|
+#
+# A construction fits its functions on these ranges. Outputs get a `margin` on top, for the error
+# of the fitted activation itself. With biases, |z_j| is larger by the box.
+#
+# A norm of k numbers is at most sqrt(k), and passes on at most (2 + sqrt(k)) / sqrt(eps) of what
+# is pulled back to it; fitted roots may make both twice as large. Shortcuts add.
+
+
+ROUNDING_ROOM = 1 + 2.0**-10
+"""Ranges are taken this much larger, so that no rounding leaves them."""
+
+LEAST_REACH = 2.0**-200
+"""Inputs are taken to be at least this large: proofs allow for underflow, which is far smaller."""
+
+LARGEST_ARGUMENT = 1e12
+"""Beyond this the rounding of a preactivation is as large as the features of an activation."""
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Largest sizes over the whole domain: of preactivations and of layer outputs p_0 .. p_N.
+
+    Preactivations are those after a norm; `linear` has V_j p_{j-1} itself.
+    """
+
+    preactivations: tuple[float, ...]
+    outputs: tuple[float, ...]
+    linear: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class BackwardRanges:
+    """Largest sizes of slopes r', of V_{j+1}^T delta_{j+1} and of delta_j.
+
+    Entry j - 1 belongs to layer j; the last of `pulled_back` is the loss slope itself.
+    """
+
+    slopes: tuple[float, ...]
+    pulled_back: tuple[float, ...]
+    deltas: tuple[float, ...]
+
+
+def largest_size(function: ScalarFunction, reach: float) -> float:
+    """max |f| on [-reach, reach]."""
+    end = torch.tensor(reach, dtype=torch.float64)
+    least, largest = function.bounds(-end, end)
+    return float(torch.maximum(-least, largest))
+
+
+def largest_norm(width: int) -> float:
+    """Bound a norm: a number less the mean of k of them is at most sqrt(k) of their deviation.
+
+    The fitted root is less than twice too large.
+    """
+    return 2 * sqrt(width)
+
+
+def ranges_on_domain(problem: Problem, margin: float, *, gated: bool = False) -> Ranges:
+    """Propagate the bounds of the domain and the box through the target network.
+
+    If they are `gated`, activations may be put together as z gate(z) + rest(z).
+    """
+    target = problem.network
+    preactivations: list[float] = []
+    linear: list[float] = []
+    outputs = [max(problem.domain.x, LEAST_REACH)]
+    for layer, fan_in in enumerate(target.widths[:-1], start=1):
+        linear.append(problem.gradient_step.box * (fan_in * outputs[-1] + target.biases))
+        reach = largest_norm(target.widths[layer]) if layer in target.norms else linear[-1]
+        preactivations.append(reach)
+        activation = target.layer_activation(layer)
+        largest = largest_size(activation.value, reach)
+        if gated and activation.gate is not None:
+            rest = largest_size(activation.rest, reach) if activation.rest else 0.0
+            largest = max(largest, reach * largest_size(activation.gate, reach) + rest)
+        outputs.append(largest + margin + sum(outputs[source] for source in target.sources(layer)))
+    return Ranges(tuple(preactivations), tuple(outputs), tuple(linear))
+
+
+def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> BackwardRanges:
+    """Propagate the bounds of the forward pass through the backward pass."""
+    target = problem.network
+    slopes = [
+        largest_size(target.layer_activation(layer).derivative, reach) + margin
+        for layer, reach in enumerate(ranges.preactivations, start=1)
+    ]
+    slope = largest_loss_slope(problem, ranges.outputs[-1]) + margin
+    pulled_back = {target.depth: slope * (problem.domain.rate or 1.0)}
+    deltas: dict[int, float] = {}
+    for layer in range(target.depth, 0, -1):
+        if layer < target.depth:
+            pulled = target.widths[layer + 1] * problem.gradient_step.box * deltas[layer + 1]
+            pulled_back[layer] = pulled + sum(pulled_back[end] for end in target.ends(layer))
+        through_norm = 1.0
+        if layer in target.norms:
+            through_norm = 2 * (2 + largest_norm(target.widths[layer])) / sqrt(target.norm_eps)
+        deltas[layer] = slopes[layer - 1] * pulled_back[layer] * through_norm
+    rows = [[part[layer] for layer in sorted(part)] for part in (pulled_back, deltas)]
+    return BackwardRanges(tuple(slopes), *map(tuple, rows))
+
+
+def largest_loss_argument(problem: Problem, part: SlopePart, prediction: float) -> float:
+    """Largest argument of a part of the loss slope."""
+    return abs(part.prediction) * prediction + abs(part.label) * problem.domain.y
+
+
+def largest_loss_slope(problem: Problem, prediction: float) -> float:
+    """max |u| for predictions up to this size; a share of a class is at most 1."""
+    if problem.loss_function.is_softmax:
+        return 1.0 + problem.domain.y
+    return sum(
+        largest_size(part.function, largest_loss_argument(problem, part, prediction))
+        for part in loss_parts(problem)
+    )
+
+
+def largest_argument(problem: Problem, ranges: Ranges) -> float:
+    """Largest argument of any function: of an activation, of the loss slope, or a prediction."""
+    prediction = ranges.outputs[-1]
+    in_loss = (largest_loss_argument(problem, part, prediction) for part in loss_parts(problem))
+    return max(*ranges.preactivations, prediction, *in_loss)
+
+
+def without_digits(problem: Problem) -> str | None:
+    """Why no construction can serve the problem whose preactivations get too large, if they do."""
+    ranges = ranges_on_domain(problem, margin=0.0)
+    largest = max(largest_argument(problem, ranges), *ranges.linear)
+    if largest <= LARGEST_ARGUMENT:
+        return None
+    return (
+        f"its preactivations can reach {largest:.3g} on the domain, where float64 leaves "
+        "no digits to evaluate an activation; use a smaller box or domain."
+    )
+
+
+# -----------------------------------------------------------------------------
+# The end of a step: what an optimiser makes of the gradient, in every stack.
+#
+# Plain descent adds the gradient to the weights at once, and clips them. All other rules
+# (`problems/optimisers.py`) keep it in slots of its own, and one MLP layer sets weights and
+# state to their combinations:
+#
+#     MLP   weights = clip(sum of coefficient * slot), state = sum of coefficient * slot, wipe
+#
+# A rule with a root takes three layers more:
+#
+#     product   square = gradient * gradient
+#     MLP       root = 1 / (sqrt(sum) + eps), a sum of ReLUs; state = sum of coefficient * slot
+#     product   scaled = factor * root
+#
+# The average of the weights, if there is one, moves in the last layer too, and costs no layer.
+#
+# Only these layers may differ from step to step. In a step on a batch the last layer also moves
+# on to the next batch.
+
+
+ROOT = "root"
+
+MOST_SUMS = 10**5
+"""The most sums that the ends of all steps are made of; more take minutes and gigabytes."""
+
+
+class UpdateLayers:
+    """The layers after the backward pass."""
+
+    def __init__(self, target: MLP, update: AbstractGradientStep, unit: str = ONE) -> None:
+        self.update, self.layers = update, range(1, target.depth + 1)
+        self.unit = unit  # the slot that bounds of weights are multiplied by
+        # The kind of slot that the gradient is added to, and the factor of delta times input.
+        self.gradient = WEIGHTS if update.is_plain else GRADIENT
+        factor = -update.size_of(0) if update.is_plain else update.gradient_factor
+        self.gradient_scale = factor / 2
+        # The weights that predict: their average, if there is one.
+        self.predicting = WEIGHTS if update.average is None else AVERAGE
+        # In steps on batches flags close the examples that do not take part.
+        has_batches = update.batch_size is not None
+        self.constants = (N_EXAMPLES,) if has_batches else ()
+        self.closed_by = (OUT_OF_BATCH,) if has_batches else ()
+        shared = [] if update.is_plain else [GRADIENT]
+        shared += [SQUARE, ROOT, SCALED] if update.has_root else []
+        kinds = [(kind, Role.PARAMETER) for kind in update.remembered]
+        kinds += [(kind, Role.SHARED) for kind in shared]
+        self.slots = (
+            *(
+                Slot(f"{kind}_{layer}", shape, role)
+                for kind, role in kinds
+                for layer, shape in enumerate(target.matrix_shapes, start=1)
+            ),
+            *(Slot(name, (1,), Role.TURN) for name in (PLACE, OUT_OF_BATCH) if has_batches),
+        )
+
+    def decayed(self) -> tuple[Instruction, ...]:
+        """Fill the gradient with weight decay before the examples add to it.
+
+        A linear rule has the decay among its coefficients instead.
+        """
+        decay = self.update.rule(0).decay
+        if not self.update.has_root or not decay:
+            return ()
+        return tuple(
+            map_everywhere(
+                Combination((f"{WEIGHTS}_{layer}",), (decay,)),
+                IDENTITY_FUNCTION.name,
+                f"{GRADIENT}_{layer}",
+            )
+            for layer in self.layers
+        )
+
+    def end(self, step: int, scratch: tuple[str, ...]) -> tuple[Layer, ...]:
+        """Return the layers of a step after the gradient; the last of them wipes `scratch`."""
+        update, layers, rule = self.update, self.layers, self.update.rule(step)
+        before: list[Layer] = []
+        sums = rule.linear if rule.root is None else {WEIGHTS: rule.weights}
+        if rule.root is not None:
+            root, function = rule.root, reciprocal_root(rule.root.eps).name
+            squares = (
+                MultiplySlots(f"{GRADIENT}_{j}", f"{GRADIENT}_{j}", f"{SQUARE}_{j}") for j in layers
+            )
+            roots = (
+                map_everywhere(_of_layer(root.argument, j), function, f"{ROOT}_{j}") for j in layers
+            )
+            products = (
+                MultiplySlots(f"{root.factor}_{j}", f"{ROOT}_{j}", f"{SCALED}_{j}") for j in layers
+            )
+            before += [
+                Layer("squares", tuple(squares)),
+                Layer("moments", (*roots, self._recombine(dict(rule.state), step))),
+                Layer("direction", tuple(products)),
+            ]
+        weights = tuple(f"{WEIGHTS}_{j}" for j in layers)
+        is_plain, size = update.is_plain, update.batch_size
+        clip = ClipSlots(weights, update.box, self.unit)
+        moved = clip if is_plain else self._recombine(sums, step)
+        wiped = (*scratch, *(slot.name for slot in self.slots if slot.role is Role.SHARED))
+        turns = () if size is None else (TakeTurns(size, PLACE, OUT_OF_BATCH, N_EXAMPLES),)
+        last = (moved, WipeSlots(wiped), *turns)
+        return (*before, Layer("clip and wipe" if is_plain else "update", last))
+
+    def _recombine(self, sums: dict[str, Sum], step: int) -> Recombine:
+        """Set slots of all layers to sums of others; weights are clipped, and may be averaged."""
+        update, assignments = self.update, []
+        for layer in self.layers:
+            for kind, terms in sums.items():
+                value, write = _of_layer(terms, layer), f"{kind}_{layer}"
+                if kind != WEIGHTS:
+                    assignments.append(Assignment(value, write))
+                elif update.average is None:
+                    assignments.append(Assignment(value, write, update.box))
+                else:
+                    keeps = update.kept_of_average(step)
+                    average = Assignment(value, write, update.box, f"{AVERAGE}_{layer}", keeps)
+                    assignments.append(average)
+        return Recombine(tuple(assignments), self.unit)
+
+    def schedule(self, n_steps: int, scratch: tuple[str, ...]) -> tuple[tuple[Layer, ...], ...]:
+        """Return the ends of all steps, if they differ."""
+        if self.update.is_constant:
+            return ()
+        self.update.require_steps(n_steps)
+        require_few_ends(self.update, n_steps, len(self.layers))
+        return tuple(self.end(step, scratch) for step in range(n_steps))
+
+
+def _of_layer(terms: Sum, layer: int) -> Combination:
+    """Return a sum of quantities as a combination of a layer's slots."""
+    return Combination(tuple(f"{name}_{layer}" for name in terms), tuple(terms.values()))
+
+
+def require_few_ends(update: AbstractGradientStep, n_steps: int, n_sums: int) -> None:
+    """Raise `SettingError` if steps differ that are too many to be written down.
+
+    There are `n_sums` sums of weights in each of them, and as many of all that is remembered.
+    """
+    require_few_steps(update, n_steps, MOST_SUMS // (n_sums * (1 + len(update.remembered))))

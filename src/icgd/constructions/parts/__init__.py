@@ -1,1 +1,0 @@
-"""Sub-programs that constructions share."""
