@@ -28,7 +28,14 @@ from icgd.backends.recorder import Op, Recording
 IN_PLACE = ("combine", "multiply", "clip", "clip_by_units", "kink", "ramp")
 """Operations that may write over their first or second argument."""
 
-ADDING = ("add_outer", "add_rows", "add_by_units", "add_rows_by_units")
+ADDING = (
+    "add_outer",
+    "add_rows",
+    "add_by_units",
+    "add_rows_by_units",
+    "add_missed",
+    "scale_missed",
+)
 """Operations that may write over the weights that they add to."""
 
 NEVER = 10**9

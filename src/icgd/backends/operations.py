@@ -297,6 +297,41 @@ def _units_near_kinks(op: Op, run: Running) -> Function:
     return _computed(compute)
 
 
+def _missed(op: Op, run: Running) -> Function:
+    """Correct what weights made of exact products, where units make them near a kink.
+
+    The matrix of every token is multiplied by weights (`add_missed`), or scaled row by row into
+    entries (output, row, column) (`scale_missed`).
+    """
+    units, is_sum = _units_of(run, *op.options), op.name == "add_missed"
+
+    def correct(
+        exact: Tensor,
+        weights: Tensor,
+        factor: Tensor,
+        slope: Tensor,
+        argument: Tensor,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        if out is not exact:
+            out = exact.clone() if out is None else out.copy_(exact)
+        near = units.is_coarse(argument).squeeze(-1)
+        if not near.any():
+            return out
+        where = near.nonzero(as_tuple=True)
+        *tasks, _, row = where
+        s = factor.expand(*near.shape, factor.shape[-1])[where]
+        missed = units(s, argument[where]) - s * slope[where]
+        update = weights.mT[(*tasks, row)].unsqueeze(-1) * missed.unsqueeze(-2)
+        if is_sum:
+            return out.index_put_(where[:-1], update, accumulate=True)
+        entries = out.unflatten(-1, (weights.shape[-2], near.shape[-1], -1)).transpose(-3, -2)
+        entries[where] += update
+        return out
+
+    return correct
+
+
 def _clip_by_units(op: Op, run: Running) -> Function:
     """Only the weights that lie where units are coarse need them: near the corners, or all."""
     bound, fit = op.options
@@ -495,6 +530,8 @@ OPERATIONS: dict[str, Callable[[Op, Running], Function]] = {
     "loss_slope": lambda op, run: _computed(loss_named(op.options[0]).slope),
     "units": _units,
     "units_near_kinks": _units_near_kinks,
+    "add_missed": _missed,
+    "scale_missed": _missed,
     "clip_by_units": _clip_by_units,
     "add_outer": _add_outer,
     "add_by_units": _add_by_units,

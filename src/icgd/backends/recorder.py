@@ -412,14 +412,31 @@ class Recorder(Domain[Op], BlockDomain[Op], FunctionDomain[Op]):
         )
 
     def matmul_rows(self, weights: Op, matrix: Op) -> Op:
+        if matrix.name == "units_near_kinks":
+            exact = self.matmul_rows(weights, matrix.args[0])
+            return self._with_missed("add_missed", exact, weights, matrix)
         own = self._with_axes(self.columns(weights, matrix.shape[1]), 0)
+        if matrix.name == "multiply" and matrix.args[1].shape[2] == 1:
+            # W (s * slope) is (W * slope) s, which has fewer entries to multiply.
+            matrix, slope = matrix.args
+            row = self.op("reshape", slope, shape=(slope.shape[0], 1, slope.shape[1]))
+            own = self.multiply(own, row)
         shape = (matrix.shape[0], weights.shape[0], matrix.shape[2])
         return self.op("matmul", own, matrix, shape=shape)
 
     def scale_rows(self, weights: Op, matrix: Op) -> Op:
+        if matrix.name == "units_near_kinks":
+            exact = self.scale_rows(weights, matrix.args[0])
+            return self._with_missed("scale_missed", exact, weights, matrix)
         own = self._with_axes(self.columns(weights, matrix.shape[1]), 0, 3)
         entries = self.multiply(own, self._with_axes(matrix, 1))
         return self.op("reshape", entries, shape=(matrix.shape[0], prod(entries.shape[1:])))
+
+    def _with_missed(self, name: str, exact: Op, weights: Op, near: Op) -> Op:
+        """What weights make of exact products, corrected at the few that units make."""
+        product, factor, argument = near.args
+        args = (exact, weights, factor, product.args[1], argument)  # of factor * slope
+        return self.op(name, *args, options=near.options, shape=exact.shape)
 
     def _with_axes(self, value: Op, *places: int) -> Op:
         """The same numbers with axes of length 1 at these places, a view."""
