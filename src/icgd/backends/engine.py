@@ -28,15 +28,11 @@ from icgd.backends.recorder import Op, Recording
 IN_PLACE = ("combine", "multiply", "clip", "clip_by_units", "kink", "ramp")
 """Operations that may write over their first or second argument."""
 
-ADDING = (
-    "add_outer",
-    "add_rows",
-    "add_by_units",
-    "add_rows_by_units",
-    "add_missed",
-    "scale_missed",
-)
+ADDING = ("add_outer", "add_rows", "add_by_units", "add_rows_by_units")
 """Operations that may write over the weights that they add to."""
+
+CORRECTING = ("add_missed", "scale_missed")
+"""Operations that may write over what they correct, their first argument."""
 
 NEVER = 10**9
 """The number of the operation that is never reached."""
@@ -194,8 +190,8 @@ class Bound:
         engine = self.engine
         if (name := self.home.get(op)) is not None and self._is_free(name, op, number):
             return engine.inputs[name]
-        if op.name in IN_PLACE:
-            for arg in op.args[:2]:
+        if op.name in (*IN_PLACE, *CORRECTING):
+            for arg in op.args[: 1 if op.name in CORRECTING else 2]:
                 is_own = self.owner[arg] is arg and arg.name not in ("input", "fill")
                 is_dead = is_own and arg.shape == op.shape and self.last_use[arg] == number
                 if is_dead and not self._is_slot(self.held[arg]):

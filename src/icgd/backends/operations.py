@@ -325,8 +325,7 @@ def _missed(op: Op, run: Running) -> Function:
         update = weights.mT[(*tasks, row)].unsqueeze(-1) * missed.unsqueeze(-2)
         if is_sum:
             return out.index_put_(where[:-1], update, accumulate=True)
-        entries = out.unflatten(-1, (weights.shape[-2], near.shape[-1], -1)).transpose(-3, -2)
-        entries[where] += update
+        out.transpose(-3, -2)[where] += update
         return out
 
     return correct

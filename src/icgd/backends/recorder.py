@@ -425,11 +425,11 @@ class Recorder(Domain[Op], BlockDomain[Op], FunctionDomain[Op]):
         return self.op("matmul", own, matrix, shape=shape)
 
     def scale_rows(self, weights: Op, matrix: Op) -> Op:
-        if matrix.name == "units_near_kinks":
-            exact = self.scale_rows(weights, matrix.args[0])
-            return self._with_missed("scale_missed", exact, weights, matrix)
+        exact = matrix.args[0] if matrix.name == "units_near_kinks" else matrix
         own = self._with_axes(self.columns(weights, matrix.shape[1]), 0, 3)
-        entries = self.multiply(own, self._with_axes(matrix, 1))
+        entries = self.multiply(own, self._with_axes(exact, 1))
+        if exact is not matrix:
+            entries = self._with_missed("scale_missed", entries, weights, matrix)
         return self.op("reshape", entries, shape=(matrix.shape[0], prod(entries.shape[1:])))
 
     def _with_missed(self, name: str, exact: Op, weights: Op, near: Op) -> Op:
