@@ -75,6 +75,9 @@ class Groups(FunctionDomain[Pair]):
     def kernel(self, terms: Sequence[KernelTerm], points: Pair) -> Pair:
         return Pair(*(self.recorder.kernel_of(terms, part, points.examples) for part in points))
 
+    def multiply(self, left: Pair, right: Pair) -> Pair:
+        return Pair(*map(self.recorder.multiply, left, right))
+
     def read_examples(self, kernel: Pair, value: Pair) -> Pair:
         return Pair(*(self.recorder.times(part, value.examples) for part in kernel))
 

@@ -2,8 +2,8 @@ r"""Instructions: verbs on slots, at the level of meaning.
 
 An instruction says what it computes at every token, which slots it reads and writes, and in which
 kind of layer it runs. All instructions of a layer read the stream as it was before the layer.
-Its `wires` are the heads or hidden units that compute it, from which `weights/` has the numbers and
-the sizes; `backends/fused.py` runs it directly, and `certificates/bounds.py` bounds its error.
+Its `meaning` says what it computes, from which runs, bounds and shapes follow; its `wires` are the
+heads or hidden units that compute it, from which weights, sizes and labels follow.
 """
 
 from __future__ import annotations

@@ -71,12 +71,8 @@ class PerStep(float):
     __rmul__, __radd__ = __mul__, __add__
 
 
-class Domain(ABC, Generic[Value]):
-    """The primitives that meanings are made of."""
-
-    layout: Layout
-
-    # Linear algebra.
+class AnyDomain(ABC, Generic[Value]):
+    """The primitives that all domains have."""
 
     @abstractmethod
     def combine(self, terms: Sequence[tuple[float, Value]]) -> Value:
@@ -89,6 +85,30 @@ class Domain(ABC, Generic[Value]):
     @abstractmethod
     def multiply(self, left: Value, right: Value) -> Value:
         """The product, entry by entry."""
+
+
+class TokenDomain(AnyDomain[Value]):
+    """The primitives of all domains whose values have a row for each token."""
+
+    @abstractmethod
+    def constant_map(self, rows: Sequence[Sequence[float]], value: Value) -> Value:
+        """A constant matrix times the value at every token."""
+
+    @abstractmethod
+    def zero(self, value: Value) -> Value:
+        """Zeros of the same shape."""
+
+    @abstractmethod
+    def where(self, flag: str, closed_by: Sequence[str], value: Value, otherwise: Value) -> Value:
+        """The value at the tokens with this flag and none of the others; elsewhere `otherwise`."""
+
+
+class Domain(TokenDomain[Value]):
+    """The primitives that meanings are made of."""
+
+    layout: Layout
+
+    # Linear algebra.
 
     @abstractmethod
     def scale(self, number: Value, value: Value) -> Value:
@@ -109,10 +129,6 @@ class Domain(ABC, Generic[Value]):
     @abstractmethod
     def take(self, value: Value, places: Sequence[int]) -> Value:
         """The coordinates at these places; 0 from `NOWHERE`."""
-
-    @abstractmethod
-    def constant_map(self, rows: Sequence[Sequence[float]], value: Value) -> Value:
-        """A constant matrix times the value at every token."""
 
     # Functions.
 
@@ -170,14 +186,6 @@ class Domain(ABC, Generic[Value]):
     @abstractmethod
     def clip(self, value: Value, bound: float, by: str | None = None) -> Value:
         """The value clipped to [-bound, bound], by ReLUs or by the units of a function."""
-
-    @abstractmethod
-    def zero(self, value: Value) -> Value:
-        """Zeros of the same shape."""
-
-    @abstractmethod
-    def where(self, flag: str, closed_by: Sequence[str], value: Value, otherwise: Value) -> Value:
-        """The value at the tokens with this flag and none of the others; elsewhere `otherwise`."""
 
     @abstractmethod
     def replace(self, before: Value, value: Value, bound: float | None) -> Value:
@@ -240,28 +248,8 @@ class Domain(ABC, Generic[Value]):
         """The new weight that the table holds for this key."""
 
 
-class FunctionDomain(ABC, Generic[Value]):
+class FunctionDomain(TokenDomain[Value]):
     """The primitives of a step in function space."""
-
-    @abstractmethod
-    def combine(self, terms: Sequence[tuple[float, Value]]) -> Value:
-        """The sum of all values, each times its factor."""
-
-    @abstractmethod
-    def add(self, *values: Value) -> Value:
-        """The sum, one value after the other."""
-
-    @abstractmethod
-    def zero(self, value: Value) -> Value:
-        """Zeros of the same shape."""
-
-    @abstractmethod
-    def where(self, flag: str, closed_by: Sequence[str], value: Value, otherwise: Value) -> Value:
-        """The value at the tokens with this flag; elsewhere `otherwise`."""
-
-    @abstractmethod
-    def constant_map(self, rows: Sequence[Sequence[float]], value: Value) -> Value:
-        """A constant matrix times the value at every token."""
 
     @abstractmethod
     def kernel(self, terms: Sequence[KernelTerm], points: Value) -> Value:
@@ -272,20 +260,8 @@ class FunctionDomain(ABC, Generic[Value]):
         """The sum over examples j of kernel[i, j] value[j], at every token i."""
 
 
-class BlockDomain(ABC, Generic[Value]):
+class BlockDomain(AnyDomain[Value]):
     """The primitives of chains, whose slots hold a matrix or a number that is known."""
-
-    @abstractmethod
-    def combine(self, terms: Sequence[tuple[float, Value]]) -> Value:
-        """The sum of all values, each times its factor."""
-
-    @abstractmethod
-    def add(self, *values: Value) -> Value:
-        """The sum, one value after the other."""
-
-    @abstractmethod
-    def multiply(self, left: Value, right: Value) -> Value:
-        """The product, entry by entry."""
 
     @abstractmethod
     def product(self, left: Value, right: Value) -> Value:
@@ -336,9 +312,6 @@ class BlockDomain(ABC, Generic[Value]):
     @abstractmethod
     def softmax_columns(self, scores: Value, n_rows: int) -> Value:
         """The softmax of the first rows in every column, and 0 in all other rows."""
-
-
-AnyDomain = Domain[Value] | BlockDomain[Value]
 
 
 def interpret(
