@@ -17,9 +17,8 @@ from icgd.compiled import Compiled
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, ORANGE, RED, Axes, Figure
 from icgd.pipeline import compile
-from icgd.problems.activations import function_named
 from icgd.problems.data import Domain, Task, as_task
-from icgd.problems.functions import SmoothFunction
+from icgd.problems.functions import SmoothFunction, function_named
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from icgd.problems.data import Domain, Task
 from icgd.problems.linear_model import LinearModel
-from icgd.problems.oracles.linear import Descent, LinearOracle
+from icgd.problems.oracles import Descent, LinearOracle
 from icgd.problems.problem import Problem
 from icgd.problems.steps import ProximalStep
 

@@ -9,11 +9,9 @@ from torch import Tensor
 
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
-from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.data import Domain, Task, as_task
-from icgd.problems.functions import SmoothFunction
+from icgd.problems.functions import ACTIVATIONS, LOSSES, SmoothFunction
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
-from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem

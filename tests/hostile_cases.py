@@ -10,7 +10,7 @@ from icgd.problems.convergence import sized_problem
 from icgd.problems.data import Domain, Task
 from icgd.problems.linear_model import LINKS, LinearModel
 from icgd.problems.minimiser import minimise
-from icgd.problems.oracles.linear import LinearOracle
+from icgd.problems.oracles import LinearOracle
 from icgd.problems.problem import Problem
 from icgd.problems.steps import ProximalStep
 

@@ -11,7 +11,7 @@ from flint import arb, arb_mat, ctx, fmpq
 from torch import Tensor
 
 from icgd.problems.data import Task
-from icgd.problems.oracles.linear import LinearOracle
+from icgd.problems.oracles import LinearOracle
 
 BITS, N_NEWTON = 300, 14
 

@@ -6,12 +6,11 @@ import pytest
 
 import icgd
 from icgd import choice
-from icgd.choice import FULL_ACCURACY
+from icgd.choice import FULL_ACCURACY, function_error
 from icgd.constructions.recursion import Recursion
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, ToleranceError, UnsupportedProblemError
-from icgd.problems.activations import ACTIVATIONS
-from icgd.tolerance import function_error
+from icgd.problems.functions import ACTIVATIONS
 from icgd.weights.sizes import summarise
 from tests.cases import BATCHED, KERNEL_CASES
 

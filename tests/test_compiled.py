@@ -15,7 +15,7 @@ from icgd.errors import (
     SizeError,
     UnknownNameError,
 )
-from icgd.problems.oracles import network
+from icgd.problems import oracles as network
 from tests import machines
 
 PROBLEM = icgd.Problem(

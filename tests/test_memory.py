@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from icgd import memory
+from icgd import environment as memory
+from icgd.environment import Memory, usable_memory
 from icgd.errors import SizeError
-from icgd.memory import Memory, usable_memory
 
 GIB = 2**30
 PHYSICAL = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10 * GIB // 4096}

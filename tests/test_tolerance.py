@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import icgd
+from icgd.choice import Tolerance
 from icgd.constructions.relu_stack import ReluStack
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.errors import (
@@ -14,7 +15,6 @@ from icgd.errors import (
     SettingError,
     ToleranceError,
 )
-from icgd.tolerance import Tolerance
 
 
 def problem_with(activation: str = "tanh", loss: str = "squared", box: float = 1.0) -> icgd.Problem:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.torch_modes import own_modes
+from icgd.environment import own_modes
 from icgd.training import (
     Gaussian,
     InContextTask,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
-from icgd.problems.oracles.network import Forward, predict
+from icgd.problems.oracles import Forward, predict
 from tests import type_checks
 
 TARGET = MLP((3, 2), "tanh")

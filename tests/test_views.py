@@ -9,8 +9,7 @@ import torch
 
 import icgd
 from icgd.backends.chain import DenseGenerator
-from icgd.backends.engine import perform
-from icgd.backends.operations import Running
+from icgd.backends.engine import Running, perform
 from icgd.backends.prompt import encode
 from icgd.backends.recorder import Recorder, Recording, Tokens, in_order
 from icgd.certificates.chain import BlockEnclosures

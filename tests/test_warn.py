@@ -4,7 +4,7 @@ import subprocess
 import sys
 import warnings
 
-from icgd.warn import warn
+from icgd.environment import warn
 
 SCRIPT = """
 import icgd

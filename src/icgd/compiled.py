@@ -26,6 +26,7 @@ from icgd.certificates.balls import (
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.report import Certificate, bounds_of
 from icgd.constructions.cot_network import for_depth
+from icgd.environment import own_modes, require_memory, warn
 from icgd.errors import (
     ConstructionError,
     InterruptedRunError,
@@ -33,7 +34,6 @@ from icgd.errors import (
 )
 from icgd.facts import shown
 from icgd.layers import Transformer
-from icgd.memory import require_memory
 from icgd.problems.data import Task, as_task, checked_task, dtype_named
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, is_row, positive
@@ -41,8 +41,6 @@ from icgd.program.chain import ChainProgram
 from icgd.program.check import beyond
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
-from icgd.torch_modes import own_modes
-from icgd.warn import warn
 from icgd.weights import files
 from icgd.weights.sizes import Summary, summarise
 

@@ -13,17 +13,14 @@ from icgd.certificates.balls import require_enclosable, rigorous_trajectory
 from icgd.certificates.guarantee import Guarantee, check_guarantee
 from icgd.certificates.linear import LinearBounds
 from icgd.certificates.report import Report, at_end, near_kinks, prediction_errors
-from icgd.choice import choose
+from icgd.choice import STEP, choose, construction_for, goal_of
 from icgd.compiled import Compiled, run_checked
 from icgd.constructions.base import AbstractConstruction
-from icgd.constructions.registry import construction_for
+from icgd.environment import own_modes, warn
 from icgd.errors import EstimateWarning, SettingError
 from icgd.problems.data import Task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import MOST_STEPS, count
-from icgd.tolerance import STEP, goal_of
-from icgd.torch_modes import own_modes
-from icgd.warn import warn
 from icgd.weights import files
 
 

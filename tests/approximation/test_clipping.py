@@ -25,7 +25,7 @@ from icgd.approximation.clipping import (
 )
 from icgd.approximation.ridge import units_of
 from icgd.errors import SettingError, UnsupportedActivationError
-from icgd.problems.activations import UNIT_ACTIVATIONS
+from icgd.problems.functions import UNIT_ACTIVATIONS
 from icgd.program.functions import RidgeSum, RidgeUnit
 from tests.approximation.yardsticks import evaluate
 

@@ -8,7 +8,7 @@ import icgd
 from icgd import general_decay
 from icgd.approximation.general_decay import LARGEST_EXPONENT
 from icgd.errors import UnsupportedActivationError
-from icgd.problems.activations import UNIT_ACTIVATIONS
+from icgd.problems.functions import UNIT_ACTIVATIONS
 
 FIRST = ["sigmoid", "tanh"]
 SECOND = ["relu", "softplus", "gelu", "silu", "elu"]

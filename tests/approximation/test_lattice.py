@@ -19,8 +19,7 @@ from icgd.approximation.lattice import (
     square,
 )
 from icgd.errors import SettingError
-from icgd.problems.activations import FUNCTIONS, function_named
-from icgd.problems.functions import SmoothFunction
+from icgd.problems.functions import FUNCTIONS, SmoothFunction, function_named
 from icgd.program.functions import LatticeFunction
 from tests.approximation.yardsticks import choose_lattice
 

@@ -16,13 +16,14 @@ from icgd.approximation.relu_sum import (
     shifted,
 )
 from icgd.errors import SettingError
-from icgd.problems.activations import FUNCTIONS, function_named
 from icgd.problems.functions import (
+    FUNCTIONS,
     RECIPROCAL,
     KinkedFunction,
     SmoothFunction,
     StepFunction,
     capped_exponential,
+    function_named,
     reciprocal_deviation,
     reciprocal_root,
 )

@@ -29,21 +29,23 @@ from icgd.approximation.ridge import (
     units_of,
 )
 from icgd.errors import SettingError, UnknownNameError, UnsupportedActivationError
-from icgd.problems.activations import (
+from icgd.problems.functions import (
     CLIP,
     DOUBLE,
     GELU,
     IDENTITY_FUNCTION,
     LEAKY_RELU,
+    LOSSES,
     RELU,
     SIGMOID,
     SILU,
     TANH,
     UNIT_ACTIVATIONS,
+    KinkedFunction,
+    ScalarFunction,
+    SmoothFunction,
     bending_activations,
 )
-from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction
-from icgd.problems.losses import LOSSES
 from icgd.program.functions import Band, RidgeSum, RidgeUnit
 from tests.approximation.yardsticks import evaluate
 

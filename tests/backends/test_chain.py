@@ -14,10 +14,10 @@ from icgd.errors import (
     SettingError,
     UnknownNameError,
 )
+from icgd.problems import oracles as network
 from icgd.problems.data import Task, as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep, MomentumStep
-from icgd.problems.oracles import network
 from tests.backends.chain_cases import problem_of, program_of, task_of
 from tests.contracts.executor import ExecutorContract
 

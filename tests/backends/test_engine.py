@@ -11,9 +11,8 @@ import torch
 import icgd
 from icgd.backends import recorder
 from icgd.backends.dense import DenseBackend
-from icgd.backends.engine import Engine, perform
+from icgd.backends.engine import Engine, Units, perform
 from icgd.backends.fused import Aside, FusedBackend, _Training
-from icgd.backends.operations import Units
 from icgd.backends.recorder import Recorder, Tokens, is_computed_as_such, recorded_steps
 from icgd.constructions.recursion import Recursion
 from icgd.problems.data import Domain, Task, as_task
@@ -166,7 +165,7 @@ def test_units_on_a_kink_are_those_of_the_dense_transformer(n_tasks):
 
 @pytest.mark.parametrize("at_once", [1, 50, 2**20])
 def test_a_sum_of_units_is_that_of_its_fit_in_groups_of_any_size(monkeypatch, at_once):
-    monkeypatch.setattr("icgd.backends.operations.UNITS_AT_ONCE", at_once)
+    monkeypatch.setattr("icgd.backends.engine.UNITS_AT_ONCE", at_once)
     a = torch.linspace(-1, 1, 7, dtype=torch.float64)
     b = torch.linspace(-1, 1, 5, dtype=torch.float64).unsqueeze(-1)
     fit = RECURSION.build(COARSE.problem, n_steps=1).ridge_sum("a b")

@@ -14,8 +14,7 @@ from icgd.backends.look_up import (
     is_single_ramp,
     table_error,
 )
-from icgd.problems.activations import FUNCTIONS, function_named
-from icgd.problems.functions import SmoothFunction
+from icgd.problems.functions import FUNCTIONS, SmoothFunction, function_named
 from icgd.program.functions import LatticeFunction, ReluSum
 
 SMOOTH = [name for name, f in FUNCTIONS.items() if isinstance(f, SmoothFunction)]

@@ -7,7 +7,7 @@ import torch
 import icgd
 from icgd.backends.run import PLAIN, Run, RunOptions, with_origin
 from icgd.errors import InterruptedRunError, SettingError
-from icgd.problems.oracles.oracle import overflowed
+from icgd.problems.oracles import overflowed
 
 
 def test_a_run_is_without_a_trace_unless_one_is_asked_for():

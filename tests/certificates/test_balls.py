@@ -15,11 +15,10 @@ import icgd_check
 from icgd.certificates import balls as rigorous
 from icgd.certificates.balls import Sources, Trajectory, exact_data, rigorous_trajectory, rounded_up
 from icgd.errors import DataError, FileError, MissingExtraError, ProofError, SettingError
-from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.data import Task
+from icgd.problems.functions import ACTIVATIONS, LOSSES
 from icgd.problems.kernel_machine import KERNELS
 from icgd.problems.linear_model import LINKS
-from icgd.problems.losses import LOSSES
 from tests.cases import make_case, tasks_of
 
 

@@ -17,9 +17,8 @@ from icgd.backends.registry import BACKENDS
 from icgd.backends.run import RunOptions
 from icgd.certificates.enclosing import Bounded, Enclosures, key_error, split
 from icgd.certificates.enclosures import ROOM, Arithmetic, Enclosure, Interval, ridge_error
-from icgd.constructions.registry import construction_named
-from icgd.problems.activations import IDENTITY_FUNCTION, RELU, TANH
-from icgd.problems.functions import capped_exponential
+from icgd.choice import construction_named
+from icgd.problems.functions import IDENTITY_FUNCTION, RELU, TANH, capped_exponential
 from icgd.problems.mlp import MLP
 from icgd.program.functions import Band, RidgeSum
 from icgd.program.instructions import (

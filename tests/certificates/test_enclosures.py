@@ -13,7 +13,7 @@ from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.backends.registry import BACKENDS
 from icgd.certificates import enclosures
 from icgd.certificates.enclosures import Arithmetic, Interval, fit_error, n_knots, uneven_response
-from icgd.problems.activations import FUNCTIONS, function_named
+from icgd.problems.functions import FUNCTIONS, function_named
 from icgd.program.functions import LatticeFunction
 
 

@@ -21,11 +21,11 @@ import icgd
 from icgd.certificates.abstract_bounds import AbstractBounds
 from icgd.compiled import Compiled
 from icgd.errors import IcgdError
-from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.data import Task
+from icgd.problems.functions import ACTIVATIONS
 from icgd.problems.kernel_machine import KERNELS
 from icgd.problems.linear_model import LINKS
-from icgd.problems.oracles.network import predict
+from icgd.problems.oracles import predict
 from tests.certificates.exact_step import (
     Row,
     kernel_step,

@@ -87,7 +87,7 @@ def test_a_wrong_layer_breaks_its_bound(part, monkeypatch):
     right = icgd.verify(compiled, case.x, case.y)
     assert right.verdict.holds
     if part == "kernel":
-        layer = "icgd.backends.operations.sum_of_heads"
+        layer = "icgd.backends.engine.sum_of_heads"
         monkeypatch.setattr(layer, lambda heads, u, w: 1.000000001 * heads[0].matrix(u, w))
     else:
         layer = "icgd.backends.functional.known_labels"
@@ -605,7 +605,7 @@ def test_what_contradicts_its_statement_is_an_error(name, dtype, backend):
 def test_what_is_beyond_a_bound_of_a_kernel_as_stated_is_in_doubt(monkeypatch):
     icgd.register_kernel("falling", falling, **FALLING)
     x, y, _ = data()
-    layer = "icgd.backends.operations.sum_of_heads"
+    layer = "icgd.backends.engine.sum_of_heads"
     monkeypatch.setattr(layer, lambda heads, u, w: 1.000000001 * heads[0].matrix(u, w))
     report = icgd.verify(compiled("falling"), x, y)
     assert report.verdict is icgd.Verdict.IN_DOUBT

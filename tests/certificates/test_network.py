@@ -27,7 +27,7 @@ from icgd.certificates.network import (
     step_lipschitz,
     table_step,
 )
-from icgd.constructions.registry import construction_named
+from icgd.choice import construction_named
 from icgd.errors import ProgramError
 from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP

@@ -1,7 +1,7 @@
 import json
 import re
 
-from icgd.memory import Memory
+from icgd.environment import Memory
 
 PROBLEM = ("--widths", "1,1", "--output-activation", "tanh", "--box", "1", "--x-bound", "1")
 

@@ -8,7 +8,7 @@ from safetensors import safe_open
 
 import icgd
 from icgd.constructions.registry import CONSTRUCTIONS
-from icgd.problems.losses import LOSSES
+from icgd.problems.functions import LOSSES
 from tests import machines
 from tests.cli.files import PROBLEM, compiled_run, listing
 

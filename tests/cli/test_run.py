@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 import icgd
 from icgd.backends.fused import FusedStack
 from icgd.cli.show import plain
+from icgd.problems import oracles as network
 from icgd.problems.convergence import convergence
-from icgd.problems.oracles import network
 from tests import machines
 from tests.bare_oracles import on_network as reference
 from tests.cli.files import PROBLEM, TRAIN, compiled_run, listing, write_all

@@ -9,16 +9,17 @@ import pytest
 import torch
 
 import icgd
+from icgd.choice import construction_for
 from icgd.constructions.recursion import Recursion, default_activation, literal_layers
-from icgd.constructions.registry import CONSTRUCTIONS, construction_for
+from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import (
     ProgramError,
     SettingError,
     UnsupportedActivationError,
     UnsupportedProblemError,
 )
-from icgd.problems.activations import UNIT_ACTIVATIONS
 from icgd.problems.data import Domain
+from icgd.problems.functions import UNIT_ACTIVATIONS
 from icgd.problems.mlp import MLP
 from icgd.program.check import check_program, from_data
 from icgd.program.layout import Role

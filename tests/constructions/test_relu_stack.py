@@ -13,7 +13,8 @@ import icgd
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.run import RunOptions
-from icgd.constructions.registry import CONSTRUCTIONS, construction_for, construction_named
+from icgd.choice import construction_for, construction_named
+from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.constructions.relu_stack import ReluStack
 from icgd.errors import (
     DataError,
@@ -23,9 +24,8 @@ from icgd.errors import (
     UnknownNameError,
     UnsupportedProblemError,
 )
-from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.data import Domain, as_task
-from icgd.problems.functions import reciprocal_deviation
+from icgd.problems.functions import ACTIVATIONS, reciprocal_deviation
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem

@@ -14,11 +14,12 @@ import icgd
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.run import RunOptions
-from icgd.constructions.registry import CONSTRUCTIONS, construction_for
+from icgd.choice import construction_for
+from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.constructions.softmax_stack import PROBE, SoftmaxStack
 from icgd.errors import SettingError, UnsupportedProblemError
-from icgd.problems.activations import ACTIVATIONS
 from icgd.problems.data import Domain, as_task
+from icgd.problems.functions import ACTIVATIONS
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem

@@ -16,7 +16,7 @@ from icgd.backends.registry import BACKENDS
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import UnsupportedProblemError
-from icgd.problems.activations import IDENTITY_FUNCTION
+from icgd.problems.functions import IDENTITY_FUNCTION
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.program.instructions import (

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 import icgd
+from icgd.choice import construction_for
 from icgd.constructions import universal
-from icgd.constructions.registry import CONSTRUCTIONS, construction_for
+from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.constructions.universal import (
     Universal,
     context_head,
@@ -27,7 +28,7 @@ from icgd.errors import (
     ToleranceError,
     UnsupportedProblemError,
 )
-from icgd.problems.oracles import network
+from icgd.problems import oracles as network
 from icgd.program.check import check_program
 from icgd.program.instructions import Combination
 from icgd.program.layout import Layout, Role, Slot

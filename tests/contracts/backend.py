@@ -14,8 +14,8 @@ from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import LayoutError
+from icgd.problems import oracles as network
 from icgd.problems.data import Task
-from icgd.problems.oracles import network
 from icgd.program.layout import Role
 from icgd.program.stack import StackProgram
 from tests import cases

@@ -17,7 +17,7 @@ from icgd.backends import run as driver
 from icgd.backends.run import AbstractExecutor, Run, RunOptions, drive
 from icgd.errors import InterruptedRunError, OverflowedRunError
 from icgd.problems.data import Task
-from icgd.problems.oracles.oracle import overflowed
+from icgd.problems.oracles import overflowed
 
 N_STEPS = 4
 FOLDER = str(Path(driver.__file__).parent)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import icgd
 from icgd.constructions.base import AbstractConstruction
 from icgd.errors import SettingError
-from icgd.problems.activations import ACTIVATIONS, UNIT_ACTIVATIONS
+from icgd.problems.functions import ACTIVATIONS, UNIT_ACTIVATIONS
 
 N_GROUPS, CASES_IN_GROUP = 20, 25
 N_SOFTMAX_GROUPS, SOFTMAX_CASES_IN_GROUP = 8, 25

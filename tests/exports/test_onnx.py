@@ -24,7 +24,7 @@ from icgd.errors import (
 from icgd.exports import onnx as exports
 from icgd.exports.onnx import export_onnx, run_onnx
 from icgd.layers import Transformer
-from icgd.problems.activations import UNIT_ACTIVATIONS
+from icgd.problems.functions import UNIT_ACTIVATIONS
 from icgd.problems.problem import Problem
 from icgd.program.check import from_data
 from tests import cases

@@ -4,8 +4,7 @@ import icgd
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.pictures.diagram import MOST_COLUMNS, MOST_ROWS, diagram
 from icgd.pictures.program_picture import draw
-from icgd.program.instructions import LayerKind
-from icgd.program.uses import Use, names
+from icgd.program.instructions import LayerKind, Use, names_used
 from tests.pictures import drawn
 
 
@@ -25,7 +24,9 @@ def test_every_layer_has_a_row_with_what_it_reads_and_writes(construction):
     assert [row.title for row in rows] == [layer.title for layer in program.layers]
     assert [row.kind for row in rows] == [layer.kind for layer in program.layers]
     for row, layer in zip(rows, program.layers, strict=True):
-        read = {name for part in layer.instructions for name in names(part, Use.READ, Use.FLAG)}
+        read = {
+            name for part in layer.instructions for name in names_used(part, Use.READ, Use.FLAG)
+        }
         written = {name for part in layer.instructions for name in part.writes()}
         assert read == {name for line in row.lines for name in line.reads | line.flags}
         assert written == {n for line in row.lines for n in line.sets | line.adds | line.wipes}

@@ -9,20 +9,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from icgd.errors import UnknownNameError, UnsupportedActivationError
-from icgd.problems.activations import (
+from icgd.problems.functions import (
     ACTIVATIONS,
     CLIP,
     DOUBLE,
     FUNCTIONS,
     LEAK,
+    LOSSES,
     NEGATE,
     UNIT_ACTIVATIONS,
     activation_named,
     bending_activations,
     function_named,
+    loss_named,
     unit_activation_named,
 )
-from icgd.problems.losses import LOSSES, loss_named
 from tests.cases import SMOOTH
 
 TORCH = {

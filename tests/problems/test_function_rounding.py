@@ -13,19 +13,22 @@ from flint import arb, ctx
 from torch import Tensor
 
 from icgd.approximation.ridge import SQUARE
-from icgd.problems.activations import (
+from icgd.problems.functions import (
     COIN_ENTROPY,
+    EXACT,
+    FUNCTION_ROUNDING,
     FUNCTIONS,
     GELU,
     LEAKY_RELU,
+    LEAST_NUMBERS,
     NORMAL_DISTRIBUTION,
     SIGMOID,
     SILU,
     SOFTPLUS,
     TANH,
     UNIT_ACTIVATIONS,
+    rounding_of,
 )
-from icgd.problems.functions import EXACT, FUNCTION_ROUNDING, LEAST_NUMBERS, rounding_of
 from icgd.problems.linear_model import EXP, LINKS
 
 Real = Callable[[arb], arb]

@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from icgd.problems.activations import FUNCTIONS
 from icgd.problems.functions import (
+    FUNCTIONS,
     RECIPROCAL,
     KinkedFunction,
     ScalarFunction,

@@ -25,7 +25,7 @@ from icgd.problems.minimiser import (
     sum_rounding,
     units,
 )
-from icgd.problems.oracles.linear import LinearOracle
+from icgd.problems.oracles import LinearOracle
 from icgd.problems.separable import require_minimiser, separation
 from icgd.problems.steps import ProximalStep
 from tests.bare_oracles import on_linear_model as reference

@@ -17,7 +17,7 @@ from icgd.program.chain_instructions import (
     SelectWhere,
     ShareColumns,
 )
-from icgd.program.check import check_program
+from icgd.program.check import Shapes, check_program
 from icgd.program.functions import LatticeFunction, ReluSum
 from icgd.program.instructions import (
     AccumulateOuterProduct,
@@ -41,7 +41,6 @@ from icgd.program.layout import Layout, Role, Slot
 from icgd.program.linear_instructions import PredictMean
 from icgd.program.program import Layer
 from icgd.program.registers import REGISTER_SLOTS
-from icgd.program.shapes import Shapes
 from icgd.program.stack import StackProgram
 from tests import cases
 from tests.backends.chain_cases import problem_of, program_of

@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 
 from icgd.errors import ProgramError
+from icgd.program.check import Shapes
 from icgd.program.instructions import LayerKind
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.linear_instructions import MoveByVelocity, ShrinkMoved, ShrinkSlot
-from icgd.program.shapes import Shapes
 
 SLOTS = (Slot("w", (1, 2), Role.PARAMETER), Slot("v", (1, 2), Role.VELOCITY))
 

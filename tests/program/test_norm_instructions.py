@@ -4,11 +4,10 @@ import pytest
 
 import icgd
 from icgd.errors import ProgramError
-from icgd.program.check import check_program, from_data
+from icgd.program.check import Shapes, check_program, from_data
 from icgd.program.instructions import ONE, LayerKind, PullBack
 from icgd.program.network_instructions import Covary, ScaleCentred
 from icgd.program.program import Layer
-from icgd.program.shapes import Shapes
 from icgd.program.stack import StackProgram
 
 COVARY = Covary("passed_2", "normed_2", "shared_2")

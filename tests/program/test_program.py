@@ -4,8 +4,7 @@ from dataclasses import is_dataclass
 
 import pytest
 
-from icgd.problems.activations import FUNCTIONS
-from icgd.problems.functions import StepFunction
+from icgd.problems.functions import FUNCTIONS, StepFunction
 from icgd.program.check import PROGRAMS
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import (

@@ -5,7 +5,7 @@ import torch
 
 import icgd
 from icgd.errors import SettingError
-from icgd.program.step_size import of_unit_step, step_layer
+from icgd.program.stack import of_unit_step, step_layer
 from icgd.weights.lowering import lower_program
 
 

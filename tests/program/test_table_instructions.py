@@ -1,5 +1,5 @@
 from icgd.program.instructions import Combination, LayerKind, MapSlots, Summand
-from icgd.program.table_instructions import AverageExamples, LookUpStep
+from icgd.program.network_instructions import AverageExamples, LookUpStep
 
 KEY = Combination(("code", "level_w"), (1.0, 2.0))
 STEP = LookUpStep(

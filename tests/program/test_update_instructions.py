@@ -4,11 +4,10 @@ import pytest
 
 import icgd
 from icgd.errors import ProgramError
-from icgd.program.check import check_program, from_data
+from icgd.program.check import Shapes, check_program, from_data
 from icgd.program.instructions import Combination, LayerKind
 from icgd.program.network_instructions import Assignment, Recombine, TakeTurns
 from icgd.program.program import Layer
-from icgd.program.shapes import Shapes
 from icgd.program.stack import StackProgram
 
 MOVED = Assignment(Combination(("w", "g"), (1.0, -0.5)), "w", bound=2.0)

@@ -1,7 +1,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from icgd.program.uses import (
+from icgd.program.instructions import (
     Accumulated,
     Added,
     Changed,
@@ -9,7 +9,7 @@ from icgd.program.uses import (
     Read,
     Use,
     Written,
-    names,
+    names_used,
 )
 
 
@@ -37,18 +37,18 @@ VERB = Verb("t", Inner(("a", "b"), "f"), (Inner(("c",), "g"),), None, "w", "p", 
 
 
 def test_names_are_found_by_their_use_in_the_order_of_the_fields():
-    assert names(VERB, Use.READ) == ("a", "b", "c", "one")
-    assert names(VERB, Use.READ, Use.CHANGE) == ("a", "b", "c", "h", "one")
-    assert names(VERB, Use.WRITE, Use.ADD, Use.ACCUMULATE) == ("w", "p", "s")
-    assert names(VERB, Use.EVALUATE) == ("f", "g")
+    assert names_used(VERB, Use.READ) == ("a", "b", "c", "one")
+    assert names_used(VERB, Use.READ, Use.CHANGE) == ("a", "b", "c", "h", "one")
+    assert names_used(VERB, Use.WRITE, Use.ADD, Use.ACCUMULATE) == ("w", "p", "s")
+    assert names_used(VERB, Use.EVALUATE) == ("f", "g")
 
 
 def test_a_field_that_may_be_none_names_something_only_if_it_is_not():
     named = Verb("t", Inner((), "f"), (), "a", "w", "p", "s", "h")
-    assert names(named, Use.READ) == ("a", "one")
+    assert names_used(named, Use.READ) == ("a", "one")
 
 
 def test_a_field_without_a_use_names_nothing():
-    everything = names(VERB, *Use)
+    everything = names_used(VERB, *Use)
     assert "t" not in everything
     assert set(everything) == {"a", "b", "c", "f", "g", "h", "one", "p", "s", "w"}

@@ -5,8 +5,8 @@ import torch
 
 import icgd
 from icgd.constructions.registry import CONSTRUCTIONS
+from icgd.environment import Memory
 from icgd.errors import UnknownNameError, UnsupportedProblemError
-from icgd.memory import Memory
 from icgd.pictures import plotting
 from icgd.reproductions.comparison import SIZES, Comparison, Settings, compare, draw
 from tests.cases import TINY

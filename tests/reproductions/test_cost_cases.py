@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from icgd.pipeline import compile
-from icgd.problems.oracles.network import predict
+from icgd.problems.oracles import predict
 from icgd.reproductions.cost_cases import AbstractCase, Counts, Measured, Network, counted, measure
 
 NETWORK = Network(depth=3, width=4, n_examples=5, seed=0)

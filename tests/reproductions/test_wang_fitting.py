@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from icgd.problems.mlp import MLP
-from icgd.problems.oracles.network import predict
+from icgd.problems.oracles import predict
 from icgd.reproductions.ball import BallSample, ball_sample
 from icgd.reproductions.wang_fitting import Budget, Fit, damped_step, derivatives
 

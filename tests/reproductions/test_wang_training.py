@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from icgd.problems.mlp import MLP
-from icgd.problems.oracles.network import predict
+from icgd.problems.oracles import predict
 from icgd.reproductions.ball import ball_sample
 from icgd.reproductions.wang_fitting import Budget
 from icgd.reproductions.wang_training import Study, mean_square

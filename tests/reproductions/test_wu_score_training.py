@@ -7,7 +7,7 @@ from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.errors import CheckpointError, SettingError
 from icgd.pipeline import compile
 from icgd.problems.data import as_task
-from icgd.problems.oracles.network import predict
+from icgd.problems.oracles import predict
 from icgd.reproductions.wu_score_diffusion import Span, inputs, prompt, score_of
 from icgd.reproductions.wu_score_laws import law_named
 from icgd.reproductions.wu_score_training import (

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from icgd.layers import ActivationAttention, MLPLayer, ProductLayer
-from icgd.problems.activations import UNIT_ACTIVATIONS
+from icgd.problems.functions import UNIT_ACTIVATIONS
 from icgd.weights.lowering import lower_program
 from tests import cases
 from tests.cases import build

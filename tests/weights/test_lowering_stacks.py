@@ -6,7 +6,7 @@ import torch
 from icgd.approximation.lattice import head
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.layers import ActivationAttention, MLPLayer, ProductLayer, SoftmaxAttention
-from icgd.problems.activations import function_named
+from icgd.problems.functions import function_named
 from icgd.program.instructions import (
     AccumulateOuterProduct,
     AddGradient,

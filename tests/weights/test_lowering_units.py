@@ -6,11 +6,11 @@ The sums of units are random ones: heads have to evaluate them, not to approxima
 import pytest
 import torch
 
+from icgd.program.check import Shapes
 from icgd.program.functions import RidgeSum, RidgeUnit
 from icgd.program.instructions import Argument, Combination, Instruction
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import Layer
-from icgd.program.shapes import Shapes
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import (
     ActivateUnits,

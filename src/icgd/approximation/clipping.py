@@ -28,8 +28,7 @@ from icgd.approximation.ridge import (
     proved_error,
 )
 from icgd.errors import SettingError
-from icgd.problems.activations import IDENTITY_FUNCTION, unit_activation_named
-from icgd.problems.functions import KinkedFunction
+from icgd.problems.functions import IDENTITY_FUNCTION, KinkedFunction, unit_activation_named
 from icgd.problems.settings import positive
 from icgd.program.functions import Band, RidgeSum, RidgeUnit
 

@@ -18,16 +18,18 @@ from torch import Tensor
 from icgd.approximation.lattice import chebyshev_points
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.errors import SettingError, UnknownNameError
-from icgd.problems.activations import (
+from icgd.problems.functions import (
     IDENTITY_FUNCTION,
     UNIT_ACTIVATIONS,
+    KinkedFunction,
+    Loss,
+    ScalarFunction,
+    SmoothFunction,
     Strip,
     UnitActivation,
     bending_activations,
     unit_activation_named,
 )
-from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction
-from icgd.problems.losses import Loss
 from icgd.problems.settings import count, positive, power_of_two
 from icgd.program.functions import Band, RidgeSum, RidgeUnit
 

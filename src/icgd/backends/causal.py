@@ -24,12 +24,12 @@ from torch import Tensor
 from icgd.backends.dense import build_transformer
 from icgd.backends.prompt import encode, read_parameters
 from icgd.backends.run import Run
+from icgd.environment import own_modes
 from icgd.errors import ProgramError
 from icgd.layers import SoftmaxAttention, Transformer
 from icgd.problems.data import Task
 from icgd.program.instructions import LayerKind
 from icgd.program.stack import StackProgram
-from icgd.torch_modes import own_modes
 
 Mask = Bool[Tensor, "token token"]
 

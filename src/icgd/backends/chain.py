@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.backends.operations import (
+from icgd.backends.engine import (
     GUARDS,
     LOOK_UPS,
     VIEWS,

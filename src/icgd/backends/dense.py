@@ -24,16 +24,15 @@ from icgd.backends.prompt import (
     require_scores,
 )
 from icgd.backends.run import AbstractBackend, AbstractExecutor, MakeExecutor, RunOptions
+from icgd.environment import require_memory, warn
 from icgd.errors import PrecisionWarning, ProgramError
 from icgd.layers import Transformer
-from icgd.memory import require_memory
 from icgd.problems.data import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.linear_instructions import PredictMean
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.stack import StackProgram
 from icgd.shapes import Parameters, Predictions, Stream
-from icgd.warn import warn
 from icgd.weights.lowering import lower_chain, lower_program
 from icgd.weights.sizes import summarise
 

@@ -7,23 +7,556 @@ the slot's own buffer where that is possible, so that most steps copy nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from icgd.backends.operations import (
-    GUARDS,
-    LOOK_UPS,
-    VIEWS,
-    Running,
-    guard,
-    operation,
-    table_of,
-    view,
-)
-from icgd.backends.recorder import Op, Recording
+from icgd.backends.look_up import PieceTable, PolynomialTable
+from icgd.backends.prompt import require_root, require_scores
+from icgd.backends.recorder import AS_SUCH, Op, Recording, kept_with
+from icgd.problems.functions import function_named, loss_named, unit_activation_named
+from icgd.problems.kernel_machine import KernelHead, sum_of_heads
+from icgd.problems.linear_model import link_named
+from icgd.program.functions import LatticeFunction, RidgeSum
+from icgd.program.instructions import IS_EXAMPLE
+from icgd.program.meaning import NOWHERE, PerStep
+
+# -----------------------------------------------------------------------------
+# How torch performs the operations of a recording: each is a function of its arguments and `out`.
+#
+# `operation(op, run)` returns that function. With a buffer for `out` it allocates nothing; without
+# one it returns a tensor of its own.
+
+
+UNITS_AT_ONCE = 2**20
+"""The number of units times arguments that are evaluated at once."""
+
+
+@dataclass
+class Running:
+    """What operations know of a run: its program, its slots, and how many steps it has taken."""
+
+    program: Any
+    inputs: dict[str, Tensor]
+    like: Tensor
+    step: int = 0
+
+    @cached_property
+    def batch(self) -> tuple[int, ...]:
+        """The axis of tasks, if there is one."""
+        return tuple(self.like.shape[:-2])
+
+
+Function = Callable[..., Tensor]
+
+
+def operation(op: Op, run: Running) -> Function:
+    """The function that performs an operation."""
+    make: Callable[[Op, Running], Function] = OPERATIONS[op.name]
+    return make(op, run)
+
+
+def view(op: Op, run: Running, source: Tensor) -> Tensor:
+    """What an operation of `VIEWS` sees of its argument; `GUARDS` hand it on as it is."""
+    match op.name:
+        case "transpose":
+            return source[..., : op.shape[0]].mT
+        case "columns":
+            return source[..., : op.shape[1]]
+        case "rows":
+            start, stop = op.options
+            return source.narrow(len(run.batch), start, stop - start)
+        case "with_axes":
+            for place in op.options:
+                source = source.unsqueeze(len(run.batch) + place)
+            return source
+        case "expand":
+            return source.expand(*run.batch, *op.shape)
+        case "reshape":
+            return source.view(*run.batch, *op.shape)
+    return source
+
+
+VIEWS = ("transpose", "columns", "rows", "with_axes", "expand", "reshape")
+"""Operations whose result is what another one wrote."""
+
+GUARDS = ("guard_root", "guard_score", "guard_reach")
+"""Operations that check what another one wrote, and hand it on."""
+
+
+LOOK_UPS: dict[str, type[PieceTable] | type[PolynomialTable]] = {
+    "pieces": PieceTable,
+    "polynomials": PolynomialTable,
+}
+"""Operations that read a table."""
+
+
+def table_of(op: Op, ops: Sequence[Op], run: Running) -> tuple[Any, int]:
+    """The table of all functions that an argument is looked up in, and the number of this one.
+
+    Heads over one lattice share its cells; a table has one lattice.
+    """
+    fit = op.options[0]
+    functions = [o.options[0] for o in ops if o.name == op.name and o.args == op.args]
+    functions = [other for other in functions if _lattice(other) == _lattice(fit)]
+    key = (op.name, *map(id, functions), run.like.dtype, run.like.device)
+    table = kept_with(run.program, key, lambda: LOOK_UPS[op.name](functions, run.like))
+    return table, [other is fit for other in functions].index(True)
+
+
+def _lattice(fit: Any) -> object:
+    if not isinstance(fit, LatticeFunction):
+        return None
+    return fit.reach, fit.spacing, fit.ratio, fit.half
+
+
+# Linear algebra.
+
+
+def _combine(op: Op, run: Running) -> Function:
+    *factors, constant = op.options
+    if any(isinstance(number, PerStep) for number in op.options):
+        return _combine_by_step(factors, constant, run)
+    if len(factors) == 1 and not constant:
+        return partial(torch.mul, other=factors[0])
+    if len(factors) == 2 and factors[0] == 1.0 and not constant:
+        return partial(torch.add, alpha=factors[1])
+
+    def combine(*args: Tensor, out: Tensor | None = None) -> Tensor:
+        if len(args) == 1:
+            total = torch.mul(args[0], factors[0], out=out)
+        elif factors[0] == 1.0:
+            total = torch.add(args[0], args[1], alpha=factors[1], out=out)
+        elif factors[1] == 1.0:
+            total = torch.add(args[1], args[0], alpha=factors[0], out=out)
+        elif out is args[1]:
+            total = torch.mul(args[1], factors[1], out=out).add_(args[0], alpha=factors[0])
+        else:
+            total = torch.mul(args[0], factors[0], out=out).add_(args[1], alpha=factors[1])
+        for value, factor in zip(args[2:], factors[2:], strict=True):
+            total.add_(value, alpha=factor)
+        return total.add_(constant) if constant else total
+
+    return combine
+
+
+def _combine_by_step(factors: Sequence[float], constant: float, run: Running) -> Function:
+    """A sum whose factors change from step to step."""
+
+    def now(number: float) -> float:
+        if not isinstance(number, PerStep):
+            return number
+        return number.numbers[run.step % len(number.numbers)]  # a block may be repeated
+
+    def combine(*args: Tensor, out: Tensor | None = None) -> Tensor:
+        terms = list(zip(args, factors, strict=True))
+        if len(args) > 1 and out is args[1]:
+            terms[:2] = terms[1::-1]
+        total = torch.mul(terms[0][0], now(terms[0][1]), out=out)
+        for value, factor in terms[1:]:
+            total.add_(value, alpha=now(factor))
+        return total.add_(now(constant)) if constant != 0.0 else total
+
+    return combine
+
+
+def _product(op: Op, run: Running) -> Function:
+    return (torch.mm, torch.bmm)[len(run.batch)]
+
+
+def _beside(*args: Tensor, out: Tensor | None = None) -> Tensor:
+    return torch.cat(args, dim=-1, out=out)
+
+
+def _take(op: Op, run: Running) -> Function:
+    places = torch.tensor(op.options, device=run.like.device)
+    index, missing = places.clamp(min=0), places == NOWHERE
+
+    def take(value: Tensor, out: Tensor | None = None) -> Tensor:
+        taken = torch.index_select(value, -1, index, out=out)
+        return taken.masked_fill_(missing, 0.0)
+
+    return take
+
+
+def _constant_map(op: Op, run: Running) -> Function:
+    matrix = torch.tensor(op.options, dtype=torch.float64).to(run.like).mT.contiguous()
+    return partial(torch.matmul, other=matrix)
+
+
+# Functions.
+
+
+def _leaky(op: Op, run: Running) -> Function:
+    (left,) = op.options  # below 1
+
+    def leaky(argument: Tensor, out: Tensor | None = None) -> Tensor:
+        below = torch.mul(argument, left, out=out)
+        return torch.maximum(argument, below, out=out)
+
+    return leaky
+
+
+def _ramp(op: Op, run: Running) -> Function:
+    (fit,) = op.options
+    start, end = fit.knots
+    slope, foot = fit.slopes[1], fit(start)
+    low, high = sorted((0.0, slope * (end - start)))
+
+    def ramp(argument: Tensor, out: Tensor | None = None) -> Tensor:
+        value = torch.mul(argument, slope, out=out)
+        if start:
+            value.sub_(slope * start)
+        value.clamp_(low, high)
+        return value.add_(foot) if foot else value
+
+    return ramp
+
+
+def _computed(function: Callable[..., Tensor]) -> Function:
+    """A function that knows no buffer."""
+
+    def compute(*args: Tensor, out: Tensor | None = None) -> Tensor:
+        value = function(*args)
+        return value if out is None else out.copy_(value)
+
+    return compute
+
+
+class Units:
+    """gain * sum_m coefficient_m activation(direction_m . (z / reaches) + offset_m)."""
+
+    def __init__(
+        self, fit: RidgeSum, reaches: Sequence[float], like: Tensor, gain: float | None = None
+    ) -> None:
+        self.activation = unit_activation_named(fit.activation).value
+        self.reaches, self.gain, self.fit = reaches, reaches[0] if gain is None else gain, fit
+        self.bands = _joined_bands(fit)
+        rows = [(*unit.direction, unit.offset, unit.coefficient) for unit in fit.units]
+        *self.directions, self.offsets, self.coefficients = (
+            torch.tensor(column, dtype=torch.float64).to(like) for column in zip(*rows, strict=True)
+        )
+
+    def __call__(self, *arguments: Tensor) -> Tensor:
+        pairs = zip(arguments, self.reaches, strict=True)
+        own = torch.broadcast_tensors(*(z if reach == 1.0 else z / reach for z, reach in pairs))
+        at_once = max(1, UNITS_AT_ONCE // max(own[0].numel(), 1))
+        total = torch.zeros_like(own[0])
+        for start in range(0, len(self.offsets), at_once):
+            units = slice(start, start + at_once)
+            argument = self.offsets[units]
+            for z, direction in zip(own, self.directions, strict=True):
+                argument = argument + z.unsqueeze(-1) * direction[units]
+            total = total + self.activation(argument) @ self.coefficients[units]
+        return total if self.gain == 1.0 else self.gain * total
+
+    def is_coarse(self, z: Tensor) -> Tensor:
+        """Where the function itself is not computed: in bands of the last argument."""
+        if self.fit.error > AS_SUCH:
+            return torch.ones_like(z, dtype=torch.bool)
+        found = torch.zeros_like(z, dtype=torch.bool)
+        for low, high in self.bands:
+            found |= (z >= low) & (z <= high)
+        return found
+
+
+def _joined_bands(fit: RidgeSum) -> list[tuple[float, float]]:
+    """Where a fit is coarse, as ranges that do not overlap."""
+    joined: list[tuple[float, float]] = []
+    for band in sorted(fit.bands, key=lambda band: band.low):
+        if band.error <= AS_SUCH:
+            continue
+        if joined and band.low <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], band.high))
+        else:
+            joined.append((band.low, band.high))
+    return joined
+
+
+def _units_of(
+    run: Running, fit: RidgeSum, reaches: Sequence[float], gain: float | None = None
+) -> Units:
+    """The units of a fit, which stay with the program."""
+    key = ("units", id(fit), *reaches, gain, run.like.dtype, run.like.device)
+    return kept_with(run.program, key, lambda: Units(fit, reaches, run.like, gain))
+
+
+def _units(op: Op, run: Running) -> Function:
+    return _computed(_units_of(run, *op.options))
+
+
+def _units_near_kinks(op: Op, run: Running) -> Function:
+    """The exact value, but for the few arguments near a kink, which need the units."""
+    units = _units_of(run, *op.options)
+
+    def compute(exact: Tensor, *arguments: Tensor) -> Tensor:
+        near = units.is_coarse(arguments[-1])
+        if not near.any():
+            return exact
+        where, value = near.expand_as(exact), exact.clone()
+        value[where] = units(*(argument.expand_as(exact)[where] for argument in arguments))
+        return value
+
+    return _computed(compute)
+
+
+def _missed(op: Op, run: Running) -> Function:
+    """Correct what weights made of exact products, where units make them near a kink.
+
+    The matrix of every token is multiplied by weights (`add_missed`), or scaled row by row into
+    entries (output, row, column) (`scale_missed`).
+    """
+    units, is_sum = _units_of(run, *op.options), op.name == "add_missed"
+
+    def correct(
+        exact: Tensor,
+        weights: Tensor,
+        factor: Tensor,
+        slope: Tensor,
+        argument: Tensor,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        if out is not exact:
+            out = exact.clone() if out is None else out.copy_(exact)
+        near = units.is_coarse(argument).squeeze(-1)
+        if not near.any():
+            return out
+        where = near.nonzero(as_tuple=True)
+        *tasks, _, row = where
+        s = factor.expand(*near.shape, factor.shape[-1])[where]
+        missed = units(s, argument[where]) - s * slope[where]
+        update = weights.mT[(*tasks, row)].unsqueeze(-1) * missed.unsqueeze(-2)
+        if is_sum:
+            return out.index_put_(where[:-1], update, accumulate=True)
+        out.transpose(-3, -2)[where] += update
+        return out
+
+    return correct
+
+
+def _clip_by_units(op: Op, run: Running) -> Function:
+    """Only the weights that lie where units are coarse need them: near the corners, or all."""
+    bound, fit = op.options
+    units = _units_of(run, fit, (1.0,))
+
+    def clip(value: Tensor, out: Tensor | None = None) -> Tensor:
+        near = units.is_coarse(value)
+        soft = value[near] if near.any() else None
+        clipped = torch.clamp(value, -bound, bound, out=out)
+        if soft is not None:
+            clipped[near] = soft + units(soft)
+        return clipped
+
+    return clip
+
+
+# Sums over examples.
+
+
+def _add_outer(op: Op, run: Running) -> Function:
+    (share,) = op.options
+    is_zero = op.args[0].name == "fill" and op.args[0].options == (0.0,)
+    add = torch.baddbmm if run.batch else torch.addmm
+    return partial(add, beta=0.0 if is_zero else 1.0, alpha=share)
+
+
+def _add_by_units(op: Op, run: Running) -> Function:
+    share, fit, reaches = op.options
+    units = _units_of(run, fit, reaches, reaches[0] * reaches[1])
+
+    def add(weights: Tensor, left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+        total = units(left.unsqueeze(-1), right.unsqueeze(-2)).sum(-3)
+        return torch.add(weights, total, alpha=share, out=out)
+
+    return add
+
+
+def _add_rows(op: Op, run: Running) -> Function:
+    (share,) = op.options
+
+    def add(weights: Tensor, left: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
+        if out is not weights:
+            out = weights.clone() if out is None else out.copy_(weights)
+        total = out.view(*run.batch, 1, -1)
+        add = total.baddbmm_ if run.batch else total.addmm_
+        add(left.reshape(*run.batch, 1, -1), matrix.flatten(-3, -2), alpha=share)
+        return out
+
+    return add
+
+
+def _add_rows_by_units(op: Op, run: Running) -> Function:
+    share, fit, reaches = op.options
+    units = _units_of(run, fit, reaches, reaches[0] * reaches[1])
+
+    def add(weights: Tensor, left: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
+        total = units(left.unsqueeze(-1), matrix).sum((-3, -2)).view_as(weights)
+        return torch.add(weights, total, alpha=share, out=out)
+
+    return add
+
+
+def _average(score: Tensor, value: Tensor) -> Tensor:
+    return (torch.softmax(score, dim=-2) * value).sum(-2, keepdim=True)
+
+
+# What MLP layers do to a slot, and where.
+
+
+def _where(op: Op, run: Running) -> Function:
+    start, stop = op.options
+
+    def where(value: Tensor, otherwise: Tensor, out: Tensor | None = None) -> Tensor:
+        found = otherwise.clone() if out is None else out.copy_(otherwise)
+        found[..., start:stop, :] = value[..., start:stop, :]
+        return found
+
+    return where
+
+
+def _without_first(value: Tensor) -> Tensor:
+    found = value.clone()
+    found[..., :1, :] = 0.0
+    return found
+
+
+def _next_place(op: Op, run: Running) -> Function:
+    size, start, stop = op.options
+
+    def count_on(place: Tensor) -> Tensor:
+        found = place.clone()
+        found[..., start:stop, :].sub_(size).remainder_(stop - start)
+        return found
+
+    return _computed(count_on)
+
+
+def _next_waits(op: Op, run: Running) -> Function:
+    size, start, stop = op.options
+
+    def wait(place: Tensor) -> Tensor:
+        found, now = torch.zeros_like(place), place[..., start:stop, :]
+        found[..., start:stop, :] = ((now - size).remainder(stop - start) >= size).to(place)
+        return found
+
+    return _computed(wait)
+
+
+# The blocks of a chain.
+
+
+def _select(op: Op, run: Running) -> Function:
+    """The combination of the round's own rule."""
+    n_bits, rows = op.options
+
+    def select(*args: Tensor) -> Tensor:
+        bits, values = args[:n_bits], args[n_bits:]
+        row = rows[sum(2**place for place, bit in enumerate(bits) if bit.any())]
+        terms = [(value, factor) for value, factor in zip(values, row, strict=True) if factor]
+        (value, factor), *others = terms
+        total = value if factor == 1.0 else value * factor
+        for other, factor in others:
+            total = torch.add(total, other, alpha=factor)
+        return total
+
+    return _computed(select)
+
+
+def _pass_back(op: Op, run: Running) -> Function:
+    """relu(up - B flat) - relu(-up - B flat) is up, drawn towards 0 by B flat."""
+    gate, leak, bound = op.options
+
+    def pass_back(upstream: Tensor, flat: Tensor) -> Tensor:
+        drawn = torch.sub(upstream.abs(), flat, alpha=gate)
+        steep = drawn.clamp_(min=0.0, max=bound).copysign_(upstream)
+        if not leak:
+            return steep
+        clipped = upstream if bound is None else upstream.clamp(-bound, bound)
+        return steep.mul_(1 - leak).add_(clipped, alpha=leak)
+
+    return _computed(pass_back)
+
+
+def _softmax_columns(op: Op, run: Running) -> Function:
+    (n_rows,) = op.options
+
+    def softmax(scores: Tensor) -> Tensor:
+        shares = scores[..., :n_rows, :].softmax(-2)
+        return torch.nn.functional.pad(shares, (0, 0, 0, scores.shape[-2] - n_rows))
+
+    return _computed(softmax)
+
+
+# Jacobians and kernels.
+
+
+def _kernel(op: Op, run: Running) -> Function:
+    heads = tuple(KernelHead(**vars(term)) for term in op.options)
+    return _computed(lambda points, examples: sum_of_heads(heads, points, examples))
+
+
+# Runs stop where heads are not made for what they would read.
+
+
+def guard(op: Op, run: Running, value: Tensor) -> Callable[[], None] | None:
+    """The check of a guard, which raises `OverflowedRunError`; None if it cannot fail.
+
+    What is beyond the reach of a chain's product, its generator checks.
+    """
+    if op.name == "guard_reach":
+        return None
+    if op.name == "guard_root":
+        fit, *names = op.options
+        if not any(bool(run.inputs[name].any()) for name in names):
+            return None
+        return lambda: require_root(value, fit, run.step)
+    reach, checked, start, stop = op.options
+    scores = value[..., start:stop, :]
+    where = "step {}, example" if checked == IS_EXAMPLE else "query"
+    return lambda: require_scores(scores, reach, where.format(run.step + 1))
+
+
+OPERATIONS: dict[str, Callable[[Op, Running], Function]] = {
+    "combine": _combine,
+    "multiply": lambda op, run: torch.mul,
+    "times": _product,
+    "beside": lambda op, run: _beside,
+    "take": _take,
+    "constant_map": _constant_map,
+    "kink": lambda op, run: partial(torch.clamp, min=0.0),
+    "leaky": _leaky,
+    "ramp": _ramp,
+    "softmax": lambda op, run: partial(torch.softmax, dim=-1),
+    "link": lambda op, run: _computed(link_named(op.options[0]).mean),
+    "evaluate": lambda op, run: _computed(function_named(op.options[0])),
+    "loss_slope": lambda op, run: _computed(loss_named(op.options[0]).slope),
+    "units": _units,
+    "units_near_kinks": _units_near_kinks,
+    "add_missed": _missed,
+    "scale_missed": _missed,
+    "clip_by_units": _clip_by_units,
+    "add_outer": _add_outer,
+    "add_by_units": _add_by_units,
+    "add_rows": _add_rows,
+    "add_rows_by_units": _add_rows_by_units,
+    "average": lambda op, run: _computed(_average),
+    "clip": lambda op, run: partial(torch.clamp, min=-op.options[0], max=op.options[0]),
+    "unless": lambda op, run: _computed(lambda value, flag: value * (flag == 0)),
+    "where": _where,
+    "without_first": lambda op, run: _computed(_without_first),
+    "next_place": _next_place,
+    "next_waits": _next_waits,
+    "matmul": lambda op, run: torch.matmul,
+    "select": _select,
+    "pass_back": _pass_back,
+    "softmax_columns": _softmax_columns,
+    "kernel": _kernel,
+}
+"""How each operation is performed; views, guards and look-ups are not among them."""
+
 
 IN_PLACE = ("combine", "multiply", "clip", "clip_by_units", "kink", "ramp")
 """Operations that may write over their first or second argument."""

@@ -21,7 +21,7 @@ from icgd.backends.functional import FunctionDescent
 from icgd.backends.prompt import constants_of, split_parameters, turns, weight_scales
 from icgd.backends.recorder import KEPT, Op, Recording, Tokens, recorded_prediction, recorded_steps
 from icgd.backends.run import AbstractBackend, AbstractExecutor, MakeExecutor, RunOptions
-from icgd.memory import require_memory
+from icgd.environment import require_memory
 from icgd.problems.data import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, RATES

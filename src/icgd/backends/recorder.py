@@ -36,10 +36,9 @@ from icgd.program.meaning import (
     interpret,
     scheduled,
 )
-from icgd.program.network_instructions import OUT_OF_BATCH, TakeTurns
+from icgd.program.network_instructions import OUT_OF_BATCH, LookUpStep, TakeTurns
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
-from icgd.program.table_instructions import LookUpStep
 from icgd.program.unit_instructions import AddJacobian, AddOuterProduct
 
 AS_SUCH = 1e-8

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from icgd import pictures
 from icgd.backends.prompt import require_entry
+from icgd.environment import require_memory
 from icgd.errors import (
     InterruptedRunError,
     OverflowedRunError,
@@ -26,11 +27,10 @@ from icgd.errors import (
     UnknownNameError,
 )
 from icgd.facts import counted, in_short, number, shown
-from icgd.memory import require_memory
 from icgd.problems.data import Task
 from icgd.problems.from_torch import load_weights
 from icgd.problems.optimisers import AVERAGE
-from icgd.problems.oracles.oracle import overflowed
+from icgd.problems.oracles import overflowed
 from icgd.problems.problem import Problem
 from icgd.program.program import AbstractProgram
 from icgd.shapes import History, Parameters, Predictions

@@ -41,7 +41,7 @@ from icgd.certificates.enclosures import (
 )
 from icgd.certificates.network import STEPS_ONE_BY_ONE, after_steps, least_kept
 from icgd.constructions.cot_network import LARGEST_REACH
-from icgd.memory import require_memory
+from icgd.environment import require_memory
 from icgd.problems.data import Task
 from icgd.problems.functions import KinkedFunction
 from icgd.problems.optimisers import WEIGHTS

@@ -34,17 +34,20 @@ from icgd.backends.prompt import split_parameters
 from icgd.backends.recorder import is_computed_as_such
 from icgd.certificates import enclosures
 from icgd.certificates.enclosures import ROOM, Arithmetic, Enclosure, Interval, function_at, touched
-from icgd.problems.activations import activation_named, function_named
-from icgd.problems.functions import class_function_named, root_named
-from icgd.problems.losses import loss_named
+from icgd.problems.functions import (
+    activation_named,
+    class_function_named,
+    function_named,
+    loss_named,
+    root_named,
+)
 from icgd.program.functions import ReluSum, RidgeSum
 from icgd.program.instructions import IDENTITY, IS_QUERY, ONE, HeadError
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.meaning import NOWHERE, Domain, Means, PerStep
-from icgd.program.network_instructions import TakeTurns
+from icgd.program.network_instructions import AverageExamples, LookUpStep, TakeTurns
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
-from icgd.program.table_instructions import AverageExamples, LookUpStep
 from icgd.program.unit_instructions import WipeByUnits
 from icgd.shapes import Parameters
 

@@ -43,8 +43,7 @@ from torch.nn import functional
 from icgd.approximation.lattice import lattice_of
 from icgd.backends.look_up import DEGREE, table_error
 from icgd.backends.registry import backend_named
-from icgd.problems.activations import function_named
-from icgd.problems.functions import SOFTMAX_ROUNDING, ScalarFunction, rounding_of
+from icgd.problems.functions import SOFTMAX_ROUNDING, ScalarFunction, function_named, rounding_of
 from icgd.program.functions import GridMean, LatticeFunction, ReluSum, RidgeSum
 from icgd.program.meaning import PerStep
 from icgd.shapes import Values

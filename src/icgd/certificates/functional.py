@@ -35,8 +35,8 @@ from icgd.certificates.abstract_bounds import (
 )
 from icgd.certificates.enclosures import ROOM, UNIT_ROUNDOFF, Arithmetic, norm
 from icgd.certificates.linear import Motion, Pair, Responses, is_stable, multiplied
+from icgd.environment import require_memory
 from icgd.errors import KernelError, at, brief
-from icgd.memory import require_memory
 from icgd.problems.data import Task, first_set
 from icgd.problems.functions import FUNCTION_ROUNDING, LEAST_NUMBERS
 from icgd.problems.kernel_machine import SHAPES, Kernel, KernelHead, as_matrix, sum_of_heads

@@ -31,8 +31,8 @@ from torch import Tensor
 from icgd.backends.run import OnProgress
 from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.enclosures import ROOM, Interval, norm
+from icgd.environment import require_memory
 from icgd.errors import ProgramError
-from icgd.memory import require_memory
 from icgd.problems.data import Task
 from icgd.problems.problem import Problem
 from icgd.problems.spectrum import Scores, common, curvature, eigenvalues, over_box, spanned

@@ -23,13 +23,12 @@ from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.functional import FunctionBounds
 from icgd.certificates.linear import LinearBounds
 from icgd.certificates.network import StackBounds
+from icgd.environment import require_memory
 from icgd.errors import OverflowedRunError
 from icgd.facts import number, shown
-from icgd.memory import require_memory
 from icgd.problems.data import Task
 from icgd.problems.functions import StepFunction
-from icgd.problems.oracles.function import FunctionOracle
-from icgd.problems.oracles.linear import LinearOracle
+from icgd.problems.oracles import FunctionOracle, LinearOracle
 from icgd.problems.problem import Problem
 from icgd.program.chain import ChainProgram
 from icgd.program.program import AbstractProgram

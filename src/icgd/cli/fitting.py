@@ -22,7 +22,7 @@ from icgd.cli.options import in_panel
 from icgd.errors import SettingError
 from icgd.problems.convergence import sized_problem
 from icgd.problems.data import Domain, as_task
-from icgd.problems.oracles.linear import LinearOracle
+from icgd.problems.oracles import LinearOracle
 from icgd.problems.problem import Problem
 
 _table = in_panel("The table")

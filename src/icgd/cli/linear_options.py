@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from icgd.errors import SettingError
 from icgd.problems.data import Domain
 from icgd.problems.linear_model import LinearModel
-from icgd.problems.oracles.linear import MATCHING
+from icgd.problems.oracles import MATCHING
 from icgd.problems.problem import Problem
 from icgd.problems.steps import ProximalStep
 

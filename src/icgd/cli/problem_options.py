@@ -17,11 +17,10 @@ from icgd.compiled import Compiled
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import SettingError, brief
 from icgd.pipeline import compile
-from icgd.problems.activations import ACTIVATIONS, UNIT_ACTIVATIONS
 from icgd.problems.data import DTYPES, Domain
+from icgd.problems.functions import ACTIVATIONS, LOSSES, UNIT_ACTIVATIONS
 from icgd.problems.kernel_machine import KERNELS, KernelMachine
 from icgd.problems.linear_model import LINKS, REDUCTIONS
-from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.problems.steps import FunctionalStep

@@ -36,7 +36,7 @@ from icgd.approximation.lattice import mean_of_link
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, require_few_steps
 from icgd.constructions.network import ROUNDING_ROOM
-from icgd.problems.activations import IDENTITY_FUNCTION
+from icgd.problems.functions import IDENTITY_FUNCTION
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.steps import ProximalStep

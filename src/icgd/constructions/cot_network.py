@@ -60,8 +60,7 @@ from icgd.constructions.network import (
     require_few_ends,
 )
 from icgd.errors import ConstructionError
-from icgd.problems.activations import IDENTITY_FUNCTION, Activation
-from icgd.problems.functions import KinkedFunction, SmoothFunction
+from icgd.problems.functions import IDENTITY_FUNCTION, Activation, KinkedFunction, SmoothFunction
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GRADIENT, WEIGHTS, AbstractGradientStep, Rule
 from icgd.problems.problem import Problem

@@ -9,9 +9,16 @@ from math import sqrt
 import torch
 
 from icgd.constructions.base import require_few_steps
-from icgd.problems.activations import IDENTITY_FUNCTION, RELU, Activation
-from icgd.problems.functions import KinkedFunction, ScalarFunction, SmoothFunction, reciprocal_root
-from icgd.problems.losses import SlopePart
+from icgd.problems.functions import (
+    IDENTITY_FUNCTION,
+    RELU,
+    Activation,
+    KinkedFunction,
+    ScalarFunction,
+    SlopePart,
+    SmoothFunction,
+    reciprocal_root,
+)
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import (
     AVERAGE,

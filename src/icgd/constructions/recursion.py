@@ -52,9 +52,14 @@ from icgd.constructions.network import (
     units_slot,
     without_digits,
 )
-from icgd.problems.activations import IDENTITY_FUNCTION, UNIT_ACTIVATIONS, unit_activation_named
 from icgd.problems.data import Domain, dtype_named
-from icgd.problems.functions import KinkedFunction, SmoothFunction
+from icgd.problems.functions import (
+    IDENTITY_FUNCTION,
+    UNIT_ACTIVATIONS,
+    KinkedFunction,
+    SmoothFunction,
+    unit_activation_named,
+)
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem

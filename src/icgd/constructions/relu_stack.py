@@ -56,9 +56,10 @@ from icgd.constructions.network import (
     without_digits,
 )
 from icgd.errors import ConstructionError
-from icgd.problems.activations import IDENTITY_FUNCTION, RELU
 from icgd.problems.functions import (
+    IDENTITY_FUNCTION,
     RECIPROCAL,
+    RELU,
     SmoothFunction,
     capped_exponential,
     reciprocal_deviation,

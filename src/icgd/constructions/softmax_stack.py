@@ -54,8 +54,7 @@ from icgd.constructions.network import (
     units_slot,
 )
 from icgd.errors import ConstructionError
-from icgd.problems.activations import IDENTITY_FUNCTION, RELU
-from icgd.problems.functions import KinkedFunction, SmoothFunction
+from icgd.problems.functions import IDENTITY_FUNCTION, RELU, KinkedFunction, SmoothFunction
 from icgd.problems.optimisers import WEIGHTS
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive, settle, within

@@ -40,7 +40,7 @@ from icgd.constructions.network import (
 )
 from icgd.errors import ConstructionError
 from icgd.problems.functions import KinkedFunction
-from icgd.problems.oracles.network import gradient, predict
+from icgd.problems.oracles import gradient, predict
 from icgd.problems.problem import Problem
 from icgd.problems.settings import LARGEST_COUNT, count, positive, power_of_two, settle, within
 from icgd.program.functions import ReluSum
@@ -55,9 +55,9 @@ from icgd.program.instructions import (
     Summand,
     WipeSlots,
 )
+from icgd.program.network_instructions import AverageExamples, LookUpStep
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
-from icgd.program.table_instructions import AverageExamples, LookUpStep
 
 STEP_TABLE, PREDICTION_TABLE = "steps", "predictions"
 

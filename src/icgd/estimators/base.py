@@ -20,6 +20,7 @@ from icgd.backends.run import Run
 from icgd.certificates.report import Report
 from icgd.compiled import Compiled, run_checked
 from icgd.constructions.base import AbstractConstruction
+from icgd.environment import warn
 from icgd.errors import OverflowedRunError
 from icgd.estimators.reading import read_rows
 from icgd.estimators.scaling import Array, Scaling
@@ -28,7 +29,6 @@ from icgd.pipeline import verify
 from icgd.problems.convergence import convergence
 from icgd.problems.data import Task, device_of
 from icgd.problems.problem import Problem
-from icgd.warn import warn
 
 Fit = TypeVar("Fit", bound=Callable[..., Any])
 

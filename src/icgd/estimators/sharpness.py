@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from icgd.problems.data import Task
-from icgd.problems.oracles.network import NetworkOracle
+from icgd.problems.oracles import NetworkOracle
 
 N_TURNS = 20
 """Products with the Hessian; the largest eigenvalue is then known to a few per cent."""

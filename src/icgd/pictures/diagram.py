@@ -15,12 +15,11 @@ from icgd.errors import ProgramError
 from icgd.facts import counted
 from icgd.pictures.folding import folded
 from icgd.program.chain import FAR, NEAR, OUT, ChainProgram
-from icgd.program.instructions import Instruction, LayerKind, WipeSlots
+from icgd.program.instructions import Instruction, LayerKind, Use, WipeSlots, names_used
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import WipeByUnits
-from icgd.program.uses import Use, names
 from icgd.weights.sizes import LayerSize, summarise
 
 MOST_COLUMNS = 32
@@ -314,7 +313,7 @@ def _marked(sentence: str, instructions: Sequence[Instruction]) -> Line:
 
 
 def _named(instructions: Sequence[Instruction], *uses: Use) -> tuple[str, ...]:
-    return tuple(name for part in instructions for name in names(part, *uses))
+    return tuple(name for part in instructions for name in names_used(part, *uses))
 
 
 def _folded_line(fold: Sequence[tuple[Instruction, ...]]) -> Line:

@@ -15,7 +15,7 @@ from icgd.pictures import plotting
 from icgd.pictures.picture import Picture, saved
 from icgd.pictures.plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, RED, Axes
 from icgd.problems.data import Task, checked_array, column_names
-from icgd.problems.oracles.oracle import AbstractOracle
+from icgd.problems.oracles import AbstractOracle
 
 OUTPUTS = (BLUE, RED, GREEN, PURPLE, ORANGE)
 """The colours of the first outputs; further ones take them again."""

@@ -24,10 +24,7 @@ from torch import Tensor
 from icgd.errors import SeparableDataError
 from icgd.problems.data import Task, checked_inputs
 from icgd.problems.minimiser import hessian, minimise, units
-from icgd.problems.oracles.function import FunctionOracle
-from icgd.problems.oracles.linear import LinearOracle
-from icgd.problems.oracles.network import NetworkOracle
-from icgd.problems.oracles.oracle import AbstractOracle
+from icgd.problems.oracles import AbstractOracle, FunctionOracle, LinearOracle, NetworkOracle
 from icgd.problems.problem import Problem
 from icgd.problems.settings import instance
 from icgd.problems.spectrum import (

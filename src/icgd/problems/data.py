@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from icgd.environment import own_modes, require_memory
 from icgd.errors import DataError, DomainError, SettingError, at, brief
 from icgd.facts import counted, in_short, shown
-from icgd.memory import require_memory
 from icgd.problems.settings import count, named, positive, settle, within
 from icgd.shapes import Inputs, Labels, Parameters, Points, Queries, Rates
-from icgd.torch_modes import own_modes
 
 if TYPE_CHECKING:  # a problem needs the arrays below
     from icgd.problems.problem import Problem

@@ -23,9 +23,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from icgd.errors import UnreadableError, brief
-from icgd.problems.activations import LEAK
 from icgd.problems.data import Domain
-from icgd.problems.losses import smooth_l1
+from icgd.problems.functions import LEAK, smooth_l1
 from icgd.problems.mlp import MLP, NORM_EPS
 from icgd.problems.optimisers import (
     AbstractGradientStep,

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from icgd.environment import require_memory
 from icgd.errors import DataError, KernelError, SettingError, at, brief
 from icgd.facts import counted
-from icgd.memory import require_memory
 from icgd.problems.data import as_numbers, first_set
 from icgd.problems.settings import (
     as_float,

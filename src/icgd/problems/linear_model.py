@@ -11,9 +11,16 @@ from torch import Tensor
 
 from icgd.errors import DataError, SettingError, at, brief
 from icgd.facts import counted
-from icgd.problems.activations import IDENTITY_FUNCTION, NORMAL_DISTRIBUTION, SIGMOID, SOFTPLUS
 from icgd.problems.data import checked_array, checked_inputs, first_set
-from icgd.problems.functions import Evaluate, ScalarFunction, SmoothFunction
+from icgd.problems.functions import (
+    IDENTITY_FUNCTION,
+    NORMAL_DISTRIBUTION,
+    SIGMOID,
+    SOFTPLUS,
+    Evaluate,
+    ScalarFunction,
+    SmoothFunction,
+)
 from icgd.problems.settings import by_name, count, named, settle
 from icgd.shapes import Inputs, Labels, Parameters, Values
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from icgd.problems import spectrum
 from icgd.problems.data import Task
-from icgd.problems.oracles.linear import LinearOracle
+from icgd.problems.oracles import LinearOracle
 from icgd.shapes import Parameters
 
 MOST_STEPS = 300

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from icgd.environment import require_memory
 from icgd.errors import DataError, SettingError, brief
-from icgd.memory import require_memory
-from icgd.problems.activations import Activation, activation_named
+from icgd.problems.functions import Activation, activation_named
 from icgd.problems.settings import (
     count,
     entries,

@@ -10,9 +10,9 @@ from typing import Any
 from icgd.errors import SettingError, brief
 from icgd.facts import shown
 from icgd.problems.data import Domain
+from icgd.problems.functions import Loss, loss_named
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.linear_model import LinearModel
-from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import (
     AbstractGradientStep,
@@ -21,10 +21,7 @@ from icgd.problems.optimisers import (
     MomentumStep,
     RmspropStep,
 )
-from icgd.problems.oracles.function import FunctionOracle
-from icgd.problems.oracles.linear import LinearOracle
-from icgd.problems.oracles.network import NetworkOracle
-from icgd.problems.oracles.oracle import AbstractOracle
+from icgd.problems.oracles import AbstractOracle, FunctionOracle, LinearOracle, NetworkOracle
 from icgd.problems.settings import described, entries, finite, instance, is_row, settle
 from icgd.problems.steps import FunctionalStep, ProximalStep
 

@@ -18,11 +18,20 @@ from typing import ClassVar
 
 from icgd.errors import ProgramError
 from icgd.program.functions import ProgramBase
-from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction, LayerKind
+from icgd.program.instructions import (
+    IDENTITY,
+    ONE,
+    Combination,
+    Evaluated,
+    Flag,
+    Instruction,
+    LayerKind,
+    Read,
+    Written,
+)
 from icgd.program.layout import Layout
 from icgd.program.meaning import BlockDomain, Value
 from icgd.program.registers import OFFSET, value_slot
-from icgd.program.uses import Evaluated, Flag, Read, Written
 from icgd.program.wires import Heads, Units, Wire, Wiring, by_slot
 
 NO_CLASS = "no_class"

@@ -9,13 +9,13 @@ heads or hidden units that compute it, from which weights, sizes and labels foll
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, is_dataclass
 from enum import Enum
-from typing import Any, ClassVar
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, get_args, get_type_hints
 
 from icgd.errors import ProgramError
-from icgd.program import uses
 from icgd.program.functions import LatticeFunction, ProgramBase
 from icgd.program.layout import Layout
 from icgd.program.meaning import AnyDomain, Domain, Value
@@ -31,18 +31,72 @@ from icgd.program.registers import (
     value_slot,
 )
 from icgd.program.registers import SIGN as SCALE_SIGN
-from icgd.program.uses import Accumulated, Added, Changed, Evaluated, Flag, Read, Use, Written
-from icgd.program.wires import (
-    SIGN,
-    Factor,
-    Heads,
-    Over,
-    Units,
-    Wire,
-    Wiring,
-    by_slot,
-    relu_pairs,
-)
+from icgd.program.wires import SIGN, Factor, Heads, Over, Units, Wire, Wiring, by_slot, relu_pairs
+
+# -----------------------------------------------------------------------------
+# What an instruction does with the slots and functions that it names: its fields' types say it.
+#
+# A field `left: Read` holds the name of a slot that is read, and `into: tuple[Written, ...]` holds
+# names of slots that are written. A field whose type has no use, names nothing.
+# A field that is a dataclass is searched in the same way.
+
+
+class Use(Enum):
+    """What an instruction does with what a field names."""
+
+    READ = "uses the values of the slot"
+    FLAG = "does something where the flag in the slot is 0 or 1"
+    WRITE = "sets the slot, which holds nothing before"
+    ADD = "adds to what the scratch slot holds"
+    ACCUMULATE = "adds a sum over the examples to the weights in the slot"
+    CHANGE = "reads the slot and replaces what it holds"
+    EVALUATE = "evaluates the function"
+
+    __hash__ = object.__hash__  # that of an enum takes longer, and instructions are asked often
+
+
+Read = Annotated[str, Use.READ]
+Flag = Annotated[str, Use.FLAG]
+Written = Annotated[str, Use.WRITE]
+Added = Annotated[str, Use.ADD]
+Accumulated = Annotated[str, Use.ACCUMULATE]
+Changed = Annotated[str, Use.CHANGE]
+Evaluated = Annotated[str, Use.EVALUATE]
+
+
+def names_used(part: Any, *uses: Use) -> tuple[str, ...]:
+    """The names that the fields of a dataclass hold for these uses, in the order of the fields."""
+    found: list[str] = []
+    for field, is_name in _fields_for(part.__class__, uses):
+        value = getattr(part, field)
+        values = value if isinstance(value, tuple) else (value,)
+        if is_name:
+            found += [name for name in values if name is not None]
+        else:
+            found += [name for inner in values for name in names_used(inner, *uses)]
+    return tuple(found)
+
+
+@lru_cache
+def _fields_for(kind: Any, uses: tuple[Use, ...]) -> tuple[tuple[str, bool], ...]:
+    """The fields with a name for these uses: one of their own, or in a dataclass that they hold."""
+    hints = get_type_hints(kind, include_extras=True).items()
+    found = ((name, use) for name, hint in hints for use in _uses_in(hint))
+    return tuple(
+        (name, isinstance(use, Use))
+        for name, use in found
+        if (use in uses if isinstance(use, Use) else _fields_for(use, uses))
+    )
+
+
+def _uses_in(hint: Any) -> Iterator[Any]:
+    """The uses in the type of a field, and the dataclasses in it."""
+    if isinstance(hint, Use) or is_dataclass(hint):
+        yield hint
+    else:
+        for part in get_args(hint):
+            yield from _uses_in(part)
+
 
 ONE = "one"
 """The slot that holds 1 in every token."""
@@ -112,15 +166,15 @@ class Instruction(ABC):
 
     def reads(self) -> tuple[str, ...]:
         """Names of the slots whose values it uses."""
-        return uses.names(self, Use.READ, Use.FLAG, Use.CHANGE)
+        return names_used(self, Use.READ, Use.FLAG, Use.CHANGE)
 
     def writes(self) -> tuple[str, ...]:
         """Names of the slots that it changes."""
-        return uses.names(self, Use.WRITE, Use.ADD, Use.ACCUMULATE, Use.CHANGE)
+        return names_used(self, Use.WRITE, Use.ADD, Use.ACCUMULATE, Use.CHANGE)
 
     def functions(self) -> tuple[str, ...]:
         """Names of the program's functions that it evaluates."""
-        return uses.names(self, Use.EVALUATE)
+        return names_used(self, Use.EVALUATE)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from icgd.errors import ProgramError
 from icgd.program.functions import ProgramBase
-from icgd.program.instructions import IS_EXAMPLE, Instruction, LayerKind
+from icgd.program.instructions import IS_EXAMPLE, Instruction, LayerKind, Read
 from icgd.program.meaning import FunctionDomain, Value
-from icgd.program.uses import Read
 from icgd.program.wires import (
     ITSELF_AT_EXAMPLES,
     ITSELF_AT_TOKENS,

@@ -21,12 +21,16 @@ from icgd.program.instructions import (
     N_TOKENS,
     ONE,
     TOKENS_PER_EXAMPLE,
+    Accumulated,
+    Changed,
+    Evaluated,
     Instruction,
     LayerKind,
+    Read,
+    Written,
 )
 from icgd.program.layout import Layout
 from icgd.program.meaning import Domain, Value
-from icgd.program.uses import Accumulated, Changed, Evaluated, Read, Written
 from icgd.program.wires import SIGN, Factor, Grid, Heads, Units, Wire, Wiring, relu_pairs
 
 FIRST_COLUMN = Grid((0.0,), (0.0,), (1.0,))

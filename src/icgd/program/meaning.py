@@ -4,7 +4,7 @@ A domain is a kind of value with these primitives. From one meaning follow
 
     recorded operations     the fused run                           backends/recorder.py
     enclosures              error bounds                            certificates/enclosing.py
-    shapes                  the check of a program when it is built program/shapes.py
+    shapes                  the check of a program when it is built program/check.py
 
 A value has a row for each token, or is a matrix that all tokens share: weights, what an optimiser
 remembers, a gradient. Instructions of one layer read what stood in the slots before it.
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from icgd.program.instructions import Combination, Instruction
     from icgd.program.kernel_instructions import KernelTerm
     from icgd.program.layout import Layout
+    from icgd.program.network_instructions import LookUpStep
     from icgd.program.program import Layer
-    from icgd.program.table_instructions import LookUpStep
 
 Value = TypeVar("Value")
 Means = Literal["attention", "mlp", "lattice", "grid"]

@@ -9,16 +9,14 @@ from inspect import isabstract, isclass
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from icgd.errors import ProgramError
-from icgd.program import chain_instructions as chain
-from icgd.program import instructions as basic
-from icgd.program import kernel_instructions as kernel
-from icgd.program import linear_instructions as grid
-from icgd.program import linear_instructions as momentum
-from icgd.program import network_instructions as classes
-from icgd.program import network_instructions as norms
-from icgd.program import network_instructions as update
-from icgd.program import table_instructions as table
-from icgd.program import unit_instructions as by_units
+from icgd.program import (
+    chain_instructions,
+    instructions,
+    kernel_instructions,
+    linear_instructions,
+    network_instructions,
+    unit_instructions,
+)
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum, RidgeSum
 from icgd.program.instructions import Instruction
 from icgd.program.layout import Layout, Role, Slot
@@ -30,7 +28,14 @@ Reader = Callable[[Any, str], Any]
 
 _hints = lru_cache(get_type_hints)
 
-VERBS = (basic, kernel, table, by_units, update, classes, norms, grid, momentum, chain)
+VERBS = (
+    instructions,
+    network_instructions,
+    unit_instructions,
+    linear_instructions,
+    kernel_instructions,
+    chain_instructions,
+)
 """The files that hold instructions."""
 
 INSTRUCTIONS: dict[str, type[Instruction]] = {

@@ -23,17 +23,21 @@ from icgd.program.functions import ACTIVATIONS_AT_ONE, ProgramBase, RidgeSum
 from icgd.program.instructions import (
     IS_QUERY,
     ONE,
+    Accumulated,
     Argument,
+    Changed,
+    Evaluated,
     HeadError,
     Instruction,
     LayerKind,
+    Read,
+    Written,
     below,
     row_wires,
     stacked,
 )
 from icgd.program.layout import Layout
 from icgd.program.meaning import Domain, Value
-from icgd.program.uses import Accumulated, Changed, Evaluated, Read, Written
 from icgd.program.wires import SIGN, Heads, Over, Units, Wire, Wiring, by_slot
 
 EXAMPLE_SHARE = "example_share"

@@ -27,9 +27,9 @@ from icgd.certificates.report import Report, Verdict
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
+from icgd.environment import usable_memory
 from icgd.errors import SettingError, UnsupportedProblemError, listed
 from icgd.facts import counted
-from icgd.memory import usable_memory
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, ORANGE, Axes, Figure
 from icgd.pipeline import compile, verify

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from icgd.constructions.cot_network import CotNetwork
-from icgd.memory import require_memory
+from icgd.environment import require_memory
 from icgd.pipeline import compile
 from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP

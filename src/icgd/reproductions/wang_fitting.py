@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icgd.problems.mlp import MLP
-from icgd.problems.oracles.network import forward
+from icgd.problems.oracles import forward
 from icgd.reproductions.ball import BallSample
 from icgd.shapes import Matrix, Parameters
 

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, final
 
 from icgd.problems.mlp import MLP
-from icgd.problems.oracles.network import predict
+from icgd.problems.oracles import predict
 from icgd.reproductions.ball import BallSample, ball_sample
 from icgd.reproductions.reproduction import AbstractStudy
 from icgd.reproductions.wang_fitting import AT_ONCE, Budget, Fit

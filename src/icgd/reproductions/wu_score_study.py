@@ -22,7 +22,7 @@ from icgd.certificates.report import Report
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.pipeline import compile, verify
 from icgd.problems.data import Task, as_task
-from icgd.problems.oracles.network import predict
+from icgd.problems.oracles import predict
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, named, positive
 from icgd.reproductions.reproduction import AbstractStudy, Conduct

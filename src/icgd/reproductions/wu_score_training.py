@@ -26,7 +26,7 @@ from icgd.pipeline import compile
 from icgd.problems.data import Domain, Task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
-from icgd.problems.oracles.network import predict
+from icgd.problems.oracles import predict
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
 from icgd.reproductions.wu_score_diffusion import Prompt, Span, inputs, score_of

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
+from icgd.environment import warn
 from icgd.errors import CheckpointError, brief
 from icgd.training.logs import Log
-from icgd.warn import warn
 from icgd.weights.files import checksum, read_tensors, write_tensors
 
 FORMAT = 1

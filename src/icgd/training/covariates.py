@@ -18,8 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from icgd.environment import require_memory
 from icgd.errors import DistributionError, SettingError, brief
-from icgd.memory import require_memory
 from icgd.problems.kernel_machine import ASYMMETRY, as_rows
 from icgd.problems.settings import count, entries, finite, is_row, settle
 

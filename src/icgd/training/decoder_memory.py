@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from icgd.memory import require_memory
+from icgd.environment import require_memory
 from icgd.training.fast_blocks import keeping_scores
 
 FIRST_NUMBERS = 8

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from icgd.environment import warn
 from icgd.errors import CheckpointError, FileError, IcgdError, UnknownNameError, brief
 from icgd.training.checkpoints import (
     BEST,
@@ -25,7 +26,6 @@ from icgd.training.decoder import Decoder
 from icgd.training.logs import Log, Row, read_json
 from icgd.training.models import KernelTransformer
 from icgd.training.operators import PlainOperator, ProductOperator
-from icgd.warn import warn
 
 CHECKPOINTS = {"last": "checkpoint-*.safetensors", "best": BEST}
 """The files that hold a model: the newest ones, and the one of the smallest validation loss."""

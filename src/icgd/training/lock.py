@@ -16,8 +16,8 @@ from io import FileIO
 from pathlib import Path
 from time import sleep
 
+from icgd.environment import warn
 from icgd.errors import FileError, RunFolderError
-from icgd.warn import warn
 
 if sys.platform == "win32":
     import msvcrt

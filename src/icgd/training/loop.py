@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from icgd.environment import own_modes
 from icgd.errors import InterruptedTrainingError, SettingError
 from icgd.problems.data import dtype_named
-from icgd.torch_modes import own_modes
 from icgd.training.devices import device_named
 from icgd.training.interrupts import IsStopped, postponed_interrupt
 from icgd.training.loggers import MakeLogger, loggers_of

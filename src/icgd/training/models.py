@@ -22,8 +22,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 
+from icgd.environment import require_memory
 from icgd.errors import SettingError
-from icgd.memory import require_memory
 from icgd.problems.kernel_machine import Kernel, KernelMachine, kernel_named
 from icgd.problems.settings import count, described, finite, positive
 from icgd.training.covariates import as_matrix, require_width

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from icgd.memory import require_memory
+from icgd.environment import require_memory
 from icgd.problems.settings import count
 
 REMEDY = "Give narrower or fewer examples, or smaller batches."

@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from icgd.errors import DistributionError
-from icgd.problems.activations import activation_named
+from icgd.problems.functions import activation_named
 from icgd.problems.settings import count, finite, settle
 from icgd.training.covariates import Tokens, normal
 from icgd.training.labels import AbstractLabels, TokenLabels

@@ -2,7 +2,7 @@ r"""Gradients through a compiled run: its step sizes and initial weights learn, 
 
 A compiled transformer is an ordinary torch module, so the loss at the queries has a gradient by
 everything that the run depends on. The initial weights stand in the prompt. The step size is a
-factor of W_O in one layer of the block (`program/step_size.py`); here every step has a factor of
+factor of W_O in one layer of the block (`program/program.py`); here every step has a factor of
 its own, or all have the same:
 
     stream <- block(stream; W_O = step_size_l W_O(1)),   l = 1 .. n_steps
@@ -27,16 +27,15 @@ from torch.func import functional_call
 from icgd.backends.dense import build_transformer
 from icgd.backends.prompt import encode, read_parameters, read_predictions
 from icgd.compiled import Compiled
+from icgd.environment import own_modes
 from icgd.errors import ConstructionError, SettingError
 from icgd.layers import Transformer, Writing
 from icgd.problems.data import Task, as_numbers, as_task, dtype_named
-from icgd.problems.oracles.network import gradient, predict
+from icgd.problems.oracles import gradient, predict
 from icgd.problems.problem import Problem
 from icgd.problems.settings import entries, is_row, positive
-from icgd.program.stack import StackProgram
-from icgd.program.step_size import of_unit_step, step_layer
+from icgd.program.stack import StackProgram, of_unit_step, step_layer
 from icgd.shapes import History, Inputs, Labels, Parameters, Predictions, Queries, Stream
-from icgd.torch_modes import own_modes
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from icgd.layers import (
     SoftmaxAttention,
     Transformer,
 )
-from icgd.problems.activations import unit_activation_named
+from icgd.problems.functions import unit_activation_named
 from icgd.problems.kernel_machine import kernel_named
 from icgd.program.chain import ChainProgram
 from icgd.program.instructions import IS_EXAMPLE, LayerKind

@@ -16,7 +16,7 @@ from torch import Tensor
 from icgd.errors import DataError, OverflowedRunError, SettingError
 from icgd.problems.data import Domain, as_task
 from icgd.problems.linear_model import LINKS, LinearModel
-from icgd.problems.oracles.linear import soft_threshold
+from icgd.problems.oracles import soft_threshold
 from icgd.problems.problem import Problem
 from icgd.problems.spectrum import over_box, sized
 from icgd.problems.steps import ProximalStep

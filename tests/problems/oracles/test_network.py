@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch.nn import functional
 
+from icgd.problems import oracles as network
 from icgd.problems.data import Domain, as_task
-from icgd.problems.losses import LOSSES
+from icgd.problems.functions import LOSSES
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
-from icgd.problems.oracles import network
-from icgd.problems.oracles.network import predict
+from icgd.problems.oracles import predict
 from icgd.problems.problem import Problem
 from tests import cases
 from tests.bare_oracles import on_network as reference

@@ -11,7 +11,7 @@ from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
-from icgd.problems.oracles.oracle import AbstractOracle, stepped, trained
+from icgd.problems.oracles import AbstractOracle, stepped, trained
 from icgd.problems.problem import Problem
 from icgd.problems.steps import FunctionalStep, ProximalStep
 

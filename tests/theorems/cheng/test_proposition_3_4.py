@@ -1,5 +1,5 @@
 from icgd.problems.kernel_machine import KernelMachine
-from icgd.problems.oracles.function import FunctionOracle
+from icgd.problems.oracles import FunctionOracle
 from icgd.theorems.cheng.proposition_3_4 import bayes, rate
 from icgd.training.covariates import Ellipsoid
 

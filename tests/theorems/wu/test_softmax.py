@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from icgd.constructions.universal import STEP_TABLE, context_head, level_values
-from icgd.problems.oracles.network import gradient
+from icgd.problems.oracles import gradient
 from icgd.theorems.wu import softmax
 from icgd.theorems.wu.softmax import log10_separation, penalty, quantiser
 

@@ -1,1 +1,0 @@
-"""The real training algorithms in float64, one file for each kind of target."""
