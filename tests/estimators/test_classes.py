@@ -4,7 +4,7 @@ from sklearn.datasets import load_iris
 
 from icgd.errors import DataError
 from icgd.estimators import InContextClassifier, InContextLogistic
-from icgd.estimators.classes import AbstractClassifier
+from icgd.estimators.base import AbstractClassifier
 
 X, Y = load_iris(return_X_y=True)
 NAMES = np.array(["setosa", "versicolor", "virginica"])[Y]

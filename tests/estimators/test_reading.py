@@ -5,7 +5,7 @@ import pytest
 
 from icgd.errors import DataError, DataTypeError, SettingError
 from icgd.estimators import InContextRidge
-from icgd.estimators.reading import read_weights, seed_of
+from icgd.estimators.base import read_weights, seed_of
 
 X, Y = [[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0]
 MASKED = np.ma.masked_array(np.ones((3, 1)), [[1], [0], [0]])

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.preprocessing import StandardScaler
 
-from icgd.estimators.scaling import Scaling, bound_above
+from icgd.estimators.base import Scaling, bound_above
 
 X = np.random.default_rng(0).normal(3.0, 2.0, size=(30, 4))
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.estimators.sharpness import FLAT, sharpness
+from icgd.estimators.networks import FLAT, sharpness
 
 
 def network(loss="squared"):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from icgd.exports.onnx_graph import Graph, tensor_type
+from icgd.exports.onnx import Graph, tensor_type
 
 onnx = pytest.importorskip("onnx")
 

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from icgd.pictures import chain_strip
+from icgd.pictures import program_picture as chain_strip
 from icgd.pictures.canvas import Canvas
 from icgd.program.chain import ChainMask
 from tests.pictures import drawn

@@ -1,4 +1,4 @@
-from icgd.pictures.folding import folded
+from icgd.pictures.diagram import folded
 
 LETTERS = ["a", "b1", "b2", "b3", "b4", "b5", "c"]
 

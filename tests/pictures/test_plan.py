@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from icgd.pictures.diagram import diagram
-from icgd.pictures.plan import LINE, MOST_TEXTS, PITCH, WRAPPED, plan
+from icgd.pictures.program_picture import LINE, MOST_TEXTS, PITCH, WRAPPED, plan
 from tests.pictures import drawn
 
 

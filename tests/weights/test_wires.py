@@ -285,7 +285,7 @@ def test_a_number_outside_the_dtype_is_refused_with_the_name_of_its_head():
         def meaning(self, slots, domain):
             return {}
 
-    program = icgd.program.program.StackProgram("by hand", layout, (), (), 0, ())
+    program = icgd.program.stack.StackProgram("by hand", layout, (), (), 0, ())
     layer = Layer("here", (Shout(),))
     assert float(lower_layer(layer, program, torch.float64).W_in.detach().min()) == -1e39
     message = r"weight of 'shout x\[2\]' is -1e\+39, outside the range of float32"

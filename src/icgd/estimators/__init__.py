@@ -14,10 +14,13 @@ except ImportError:
     ) from None
 
 from icgd.estimators.kernel_regressor import InContextKernelRegressor
-from icgd.estimators.least_squares import InContextLasso, InContextRidge
-from icgd.estimators.logistic import InContextLogistic
+from icgd.estimators.linear import (
+    InContextLasso,
+    InContextLogistic,
+    InContextPoisson,
+    InContextRidge,
+)
 from icgd.estimators.networks import InContextClassifier, InContextRegressor
-from icgd.estimators.poisson import InContextPoisson
 
 __all__ = [
     "InContextClassifier",

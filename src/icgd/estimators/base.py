@@ -7,13 +7,17 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import wraps
+from math import frexp
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
 from icgd.backends.run import Run
@@ -21,14 +25,144 @@ from icgd.certificates.report import Report
 from icgd.compiled import Compiled, run_checked
 from icgd.constructions.base import AbstractConstruction
 from icgd.environment import warn
-from icgd.errors import OverflowedRunError
-from icgd.estimators.reading import read_rows
-from icgd.estimators.scaling import Array, Scaling
+from icgd.errors import DataError, DataTypeError, OverflowedRunError, SettingError, brief, cut
 from icgd.pipeline import compile as compile_problem
 from icgd.pipeline import verify
 from icgd.problems.convergence import convergence
 from icgd.problems.data import Task, device_of
 from icgd.problems.problem import Problem
+
+# -----------------------------------------------------------------------------
+# Raw columns brought to the scale that transformers work on, and back.
+
+
+Array = NDArray[np.float64]
+
+CONSTANT = 10 * float(np.finfo(np.float64).eps)
+"""A column that varies by no more than this share of its size varies by rounding alone."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Columns v as (v - center) / scale."""
+
+    center: Array
+    scale: Array
+
+    @classmethod
+    def of(cls, columns: Array, weights: Array | None = None, *, centered: bool = True) -> Scaling:
+        """The scaling to mean 0 and variance 1; without centering, to a mean square of 1.
+
+        A constant column keeps its scale. `weights` of rows count as so many equal rows.
+        """
+        size = np.abs(columns).max(0)
+        size[size == 0] = 1.0
+        shares = columns / size  # no square of these overflows
+        mean = np.average(shares, axis=0, weights=weights)
+        center = mean if centered else np.zeros_like(mean)
+        spread = np.sqrt(np.average((shares - center) ** 2, axis=0, weights=weights))
+        spread[spread <= CONSTANT] = 1 / size[spread <= CONSTANT]
+        return cls(center * size, spread * size)
+
+    def alike(self) -> Scaling:
+        """The scaling that divides all columns by the same number, the root of the mean square."""
+        common = float(np.sqrt(np.mean(self.scale**2)))
+        return Scaling(self.center, np.full_like(self.scale, common))
+
+    def applied(self, values: Array) -> Array:
+        """The columns, scaled."""
+        scaled: Array = (values - self.center) / self.scale
+        return scaled
+
+    def undone(self, values: Array) -> Array:
+        """The columns that were scaled to these."""
+        raw: Array = values * self.scale + self.center
+        return raw
+
+
+def bound_above(*arrays: Any, room: float = 1.0) -> float:
+    """The least power of two that is at least `room` times as large as every entry, and 1."""
+    largest = room * max(float(np.abs(np.asarray(part)).max(initial=0.0)) for part in arrays)
+    if largest <= 1:
+        return 1.0
+    mantissa, exponent = frexp(largest)
+    return 2.0 ** (exponent - (mantissa == 0.5))
+
+
+# -----------------------------------------------------------------------------
+# Data and settings that an estimator is given, read by scikit-learn's rules.
+#
+# What scikit-learn refuses is refused by an error of icgd with the same words, which is also of
+# the type that scikit-learn expects.
+
+
+def read_examples(estimator: Any, X: Any, y: Any, *, numeric: bool = True) -> tuple[Array, Any]:
+    """Checked rows and their labels, which are numbers if `numeric`."""
+    _require_unmasked("X", X)
+    _require_unmasked("y", y)
+    options = {"y_numeric": True} if numeric else {}
+    pair: tuple[Array, Any] = _in_our_words(
+        "X or y", lambda: validate_data(estimator, X, y, dtype=np.float64, **options)
+    )
+    return pair
+
+
+def read_rows(estimator: Any, X: Any) -> Array:
+    """Checked rows for an estimator that is fitted."""
+    check_is_fitted(estimator)
+    _require_unmasked("X", X)
+    rows: Array = _in_our_words(
+        "X", lambda: validate_data(estimator, X, reset=False, dtype=np.float64)
+    )
+    return rows
+
+
+def read_weights(sample_weight: Any, X: Array) -> Array:
+    """How much each row counts; at least one counts."""
+    weights: Array = _in_our_words(
+        "sample_weight",
+        lambda: _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True),
+    )
+    if not np.isfinite(weights).all():
+        row = int(np.isfinite(weights).argmin())
+        raise DataError(
+            f"sample_weight[{row}] is {weights[row]}; every entry must be finite. Drop or fill "
+            "such rows first."
+        )
+    if not weights.any():
+        raise DataError(
+            f"The weight of all {len(weights)} examples is zero; at least one sample_weight must "
+            "be positive."
+        )
+    return weights
+
+
+def seed_of(random_state: Any) -> int:
+    """A seed that follows from `random_state`, as scikit-learn understands it."""
+    try:
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    except ValueError:
+        raise SettingError(
+            "random_state must be a seed from 0 to 2**32 - 1, a RandomState or None, "
+            f"got {brief(random_state)}."
+        ) from None
+
+
+def _require_unmasked(name: str, data: Any) -> None:
+    """Raise `DataError` for masked entries, whose numbers scikit-learn would use."""
+    if np.ma.is_masked(data):
+        raise DataError(f"{name} has masked entries. Drop or fill them first.")
+
+
+def _in_our_words(name: str, read: Callable[[], Any]) -> Any:
+    """What `read` returns; what scikit-learn raises becomes an error of icgd."""
+    try:
+        return read()
+    except TypeError as problem:
+        raise DataTypeError(f"{name} cannot be used: {cut(str(problem))}") from None
+    except ValueError as problem:
+        raise DataError(f"{name} cannot be used: {cut(str(problem))}") from None
+
 
 Fit = TypeVar("Fit", bound=Callable[..., Any])
 
@@ -248,3 +382,78 @@ def _falls(compiled: Compiled, task: Task, run: Run) -> bool:
     losses = torch.stack([_objective(compiled, task, run.parameters[..., i, :]) for i in steps])
     rise = losses[1:] - losses[:-1]
     return bool((rise <= RISE * losses[:-1].abs()).all())
+
+
+# -----------------------------------------------------------------------------
+# Classes as labels of a transformer, and its outputs as classes: one output against the rest.
+
+
+class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
+    """A classifier with an output for each class, or with one output for the second of two.
+
+    Subclasses give the probability of each output by itself; those of a row are divided by their
+    sum.
+    """
+
+    classes_: NDArray[Any]
+
+    @abstractmethod
+    def _shares(self, X: Any) -> Array:
+        """The probability of each output, a row for each row of X."""
+
+    def _encoded(self, X: Any, y: Any) -> tuple[Array, Array]:
+        """The checked rows, and a label 0 or 1 for each output; `classes_` is set."""
+        X, y = read_examples(self, X, y, numeric=False)
+        check_classification_targets(y)
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise DataError(
+                f"All labels are of one class, {brief(self.classes_.tolist()[0])}; a classifier "
+                "needs examples of at least two classes."
+            )
+        if len(self.classes_) == 2:
+            return X, numbers.reshape(-1, 1).astype(np.float64)
+        return X, np.eye(len(self.classes_))[numbers]
+
+    def predict_proba(self, X: Any) -> Array:
+        """The probability of every class.
+
+        Args:
+            X: rows of the inputs.
+
+        Returns:
+            An array (n_rows, n_classes) whose rows sum to 1.
+
+        Example:
+            >>> from icgd.estimators import InContextLogistic
+            >>> model = InContextLogistic().fit([[0.0], [1.0], [2.0]], [0, 0, 1])
+            >>> model.predict_proba([[0.5]]).sum(axis=1).tolist()
+            [1.0]
+        """
+        shares = self._shares(X)
+        if shares.shape[1] == 1:
+            return np.hstack([1 - shares, shares])
+        total = shares.sum(1, keepdims=True)
+        equal = np.full_like(shares, 1 / shares.shape[1])
+        probabilities: Array = np.divide(shares, total, out=equal, where=total > 0)
+        return probabilities
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable class of every row.
+
+        Args:
+            X: rows of the inputs.
+
+        Returns:
+            An array (n_rows,) of entries of `classes_`.
+
+        Example:
+            >>> from icgd.estimators import InContextLogistic
+            >>> model = InContextLogistic().fit([[0.0], [1.0], [2.0]], [0, 0, 1])
+            >>> model.predict([[0.0], [2.0]]).tolist()
+            [0, 1]
+        """
+        shares = self._shares(X)
+        best = shares[:, 0] > 0.5 if shares.shape[1] == 1 else shares.argmax(1)
+        classes: NDArray[Any] = self.classes_[best.astype(int)]
+        return classes

@@ -13,9 +13,16 @@ from torch import Tensor
 
 from icgd.backends.functional import recalled
 from icgd.backends.run import Run
-from icgd.estimators.base import ROOM, AbstractInContext, Lesson, at_once
-from icgd.estimators.reading import read_examples
-from icgd.estimators.scaling import Array, Scaling, bound_above
+from icgd.estimators.base import (
+    ROOM,
+    AbstractInContext,
+    Array,
+    Lesson,
+    Scaling,
+    at_once,
+    bound_above,
+    read_examples,
+)
 from icgd.problems.data import Domain, Task
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, unit_rows
 from icgd.problems.problem import Problem

@@ -6,17 +6,32 @@ so that a penalty counts for standardised columns, or, if all have the same scal
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 from math import sqrt
+from typing import Any
 
 import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils import Tags
 from torch import Tensor
 
-from icgd.errors import SettingError, brief
-from icgd.estimators.base import ROOM, AbstractInContext
-from icgd.estimators.scaling import Array, Scaling, bound_above
+from icgd.errors import DataError, SettingError, brief
+from icgd.estimators.base import (
+    ROOM,
+    AbstractClassifier,
+    AbstractInContext,
+    Array,
+    Lesson,
+    Scaling,
+    at_once,
+    bound_above,
+    read_examples,
+    read_rows,
+    read_weights,
+)
 from icgd.problems.convergence import sized_problem
-from icgd.problems.data import Domain, as_task
+from icgd.problems.data import Domain, Task, as_task
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.settings import MOST_STEPS, count, finite, positive
@@ -93,3 +108,470 @@ class AbstractLinear(AbstractInContext):
         """<w, x> + b of scaled rows, with the coefficients that `fit` reached."""
         weights = self._run.parameters[..., -1, :]
         return self.compiled_.problem.linear_oracle.scores(weights, rows)
+
+
+# -----------------------------------------------------------------------------
+# Ridge and lasso by (proximal) gradient descent in a transformer's forward pass.
+
+
+class AbstractLeastSquares(RegressorMixin, AbstractLinear):  # type: ignore[misc]
+    """Least squares on centred rows; weights of rows multiply row and label by their root."""
+
+    coef_: Array
+    intercept_: float
+
+    def __init__(
+        self,
+        alpha: Any = 1.0,
+        *,
+        fit_intercept: Any = True,
+        standardize: Any = True,
+        max_iter: Any = 5000,
+        tol: Any = 1e-6,
+        device: Any = "cpu",
+        cache_context: Any = True,
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.max_iter = max_iter
+        self.tol = tol
+        self.device = device
+        self.cache_context = cache_context
+
+    @abstractmethod
+    def _penalty(self, total: float) -> ProximalStep:
+        """The penalty for rows whose weights sum to `total`, on the scale of the rows."""
+
+    @at_once
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Store the examples as context, scale them, compile and run.
+
+        Args:
+            X: rows of the inputs.
+            y: a number for each row.
+            sample_weight: how much each row counts; 2 is as good as the row twice.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            SettingError: if a setting is out of its range.
+            DataError: if the weights of all rows are 0.
+
+        Example:
+            >>> from icgd.estimators import InContextRidge
+            >>> InContextRidge().fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0]).n_features_in_
+            1
+        """
+        X, y = read_examples(self, X, y)
+        weights = None if sample_weight is None else read_weights(sample_weight, X)
+        labels = np.asarray(y, dtype=np.float64).reshape(-1, 1)
+        rows = self._scale(X, weights)
+        self._label_scaling = Scaling.of(labels, weights, centered=self.fit_intercept)
+        scaled = self._label_scaling.applied(labels)
+        total = float(len(rows)) if weights is None else float(weights.sum())
+        if weights is not None:
+            share = np.sqrt(len(rows) * weights / total)[:, None]
+            rows, scaled = rows * share, scaled * share
+        update = self._penalty(total)
+        problem = self._problem(LinearModel(rows.shape[1]), update, rows, scaled)
+        self._learn(Lesson(problem, rows, scaled, tol=self.tol))
+        coef, intercept = self._coefficients()
+        size = float(self._label_scaling.scale[0])
+        self.coef_ = coef * size
+        self.intercept_ = float(self._label_scaling.center[0] + size * intercept)
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """The expected label of every row.
+
+        Args:
+            X: rows of the inputs.
+
+        Returns:
+            An array (n_rows,).
+
+        Example:
+            >>> from icgd.estimators import InContextRidge
+            >>> model = InContextRidge(alpha=0.0).fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0])
+            >>> model.predict([[3.0]]).round(3).tolist()
+            [7.0]
+        """
+        answers = self._answers(X)
+        return self._label_scaling.undone(answers).ravel()
+
+
+class InContextRidge(AbstractLeastSquares):
+    """Ridge regression that a frozen transformer descends, a step for every block of layers.
+
+    It minimises sum_i (y_i - <w, x_i> - b)^2 + alpha |w|^2, where w is the coefficient of
+    standardised columns: `make_pipeline(StandardScaler(), Ridge(alpha))` has the same minimiser.
+
+    Args:
+        alpha: the penalty.
+        fit_intercept: whether there is an intercept b; if not, nothing is centred.
+        standardize: whether the penalty counts for standardised columns. If not, it counts for
+            raw ones, as in `Ridge(alpha)`, and descent takes longer the less alike they are.
+        max_iter: the most steps.
+        tol: descent stops after a step that moves no scaled coefficient by more.
+        device: the torch device that runs it.
+        cache_context: whether `predict` uses the coefficients that `fit` reached; if not, it runs
+            the whole transformer on context and rows, with the same answers, bit for bit.
+
+    Attributes:
+        coef_: the coefficients of raw columns.
+        intercept_: the intercept.
+        compiled_: the compiled run, with `transformer()`, `summary()` and `listing()`.
+        n_iter_: the number of steps taken.
+        loss_curve_: the objective on scaled data less a constant, before and after every step.
+        convergence_: how far from the minimiser descent stopped.
+        certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
+        n_features_in_: the number of inputs.
+        feature_names_in_: their names, if X was a data frame.
+
+    Raises:
+        SettingError: by `fit`, if a setting is out of its range.
+
+    Example:
+        >>> from icgd.estimators import InContextRidge
+        >>> model = InContextRidge(alpha=0.0).fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0])
+        >>> round(float(model.coef_[0]), 3), round(model.intercept_, 3)
+        (2.0, 1.0)
+    """
+
+    def _penalty(self, total: float) -> ProximalStep:
+        return ProximalStep(l2=self._penalty_named("alpha") / total / self._common_scale**2)
+
+
+class InContextLasso(AbstractLeastSquares):
+    """The lasso that a frozen transformer descends, a step for every block of layers.
+
+    It minimises (1 / 2n) sum_i (y_i - <w, x_i> - b)^2 + alpha |w|_1, where w is the coefficient of
+    standardised columns: `make_pipeline(StandardScaler(), Lasso(alpha))` has the same minimiser.
+
+    Args:
+        alpha: the penalty.
+        fit_intercept: whether there is an intercept b; if not, nothing is centred.
+        standardize: whether the penalty counts for standardised columns. If not, it counts for
+            raw ones, as in `Lasso(alpha)`, and descent takes longer the less alike they are.
+        max_iter: the most steps.
+        tol: descent stops after a step that moves no scaled coefficient by more.
+        device: the torch device that runs it.
+        cache_context: whether `predict` uses the coefficients that `fit` reached; if not, it runs
+            the whole transformer on context and rows, with the same answers, bit for bit.
+
+    Attributes:
+        coef_: the coefficients of raw columns.
+        intercept_: the intercept.
+        compiled_: the compiled run, with `transformer()`, `summary()` and `listing()`.
+        n_iter_: the number of steps taken.
+        loss_curve_: the objective on scaled data less a constant, before and after every step.
+        convergence_: how far from the minimiser descent stopped.
+        certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
+        n_features_in_: the number of inputs.
+        feature_names_in_: their names, if X was a data frame.
+
+    Raises:
+        SettingError: by `fit`, if a setting is out of its range.
+
+    Example:
+        >>> from icgd.estimators import InContextLasso
+        >>> X = [[0.0, 1.0], [1.0, -1.0], [2.0, -1.0], [3.0, 1.0]]
+        >>> model = InContextLasso(alpha=0.1).fit(X, [1.0, 3.0, 5.0, 7.0])
+        >>> model.coef_.round(2).tolist()  # the second column says nothing
+        [1.91, 0.0]
+    """
+
+    def _penalty(self, total: float) -> ProximalStep:
+        size = float(self._label_scaling.scale[0])
+        return ProximalStep(l1=self._penalty_named("alpha") / size / self._common_scale)
+
+
+# -----------------------------------------------------------------------------
+# Logistic regression by gradient descent in a transformer's forward pass.
+
+
+class InContextLogistic(AbstractClassifier, AbstractLinear):
+    """Logistic regression that a frozen transformer descends, a step for every block of layers.
+
+    It minimises C sum_i loss_i + |w|^2 / 2, where w is the coefficient of standardised columns:
+    `make_pipeline(StandardScaler(), LogisticRegression(C=C))` has the same minimiser for two
+    classes. More classes are each told from the rest, as in `OneVsRestClassifier`; the transformer
+    runs on all of them at once, a task for each class.
+
+    Args:
+        C: the inverse of the penalty.
+        fit_intercept: whether there is an intercept; if not, nothing is centred.
+        standardize: whether the penalty counts for standardised columns. If not, it counts for
+            raw ones, and descent takes longer the less alike they are.
+        max_iter: the most steps.
+        tol: descent stops after a step that moves no scaled coefficient by more.
+        device: the torch device that runs it.
+        cache_context: whether `predict` uses the coefficients that `fit` reached; if not, it runs
+            the whole transformer on context and rows, with the same answers, bit for bit.
+
+    Attributes:
+        classes_: the classes, in the order of probabilities.
+        coef_: the coefficients of raw columns, a row for each class, or one row for two classes.
+        intercept_: an intercept for each row of `coef_`.
+        compiled_: the compiled run, with `transformer()`, `summary()` and `listing()`.
+        n_iter_: the number of steps taken.
+        loss_curve_: the objective divided by C n, summed over classes, before and after every step.
+        convergence_: how far from the minimiser descent stopped.
+        certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
+        n_features_in_: the number of inputs.
+        feature_names_in_: their names, if X was a data frame.
+
+    Raises:
+        SettingError: by `fit`, if a setting is out of its range.
+        DataError: by `fit`, if there are fewer than two classes.
+
+    Example:
+        >>> from icgd.estimators import InContextLogistic
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], ["no", "no", "yes", "yes"]
+        >>> InContextLogistic().fit(X, y).predict([[0.5], [2.5]]).tolist()
+        ['no', 'yes']
+    """
+
+    coef_: Array
+    intercept_: Array
+
+    def __init__(
+        self,
+        C: Any = 1.0,
+        *,
+        fit_intercept: Any = True,
+        standardize: Any = True,
+        max_iter: Any = 5000,
+        tol: Any = 1e-5,
+        device: Any = "cpu",
+        cache_context: Any = True,
+    ) -> None:
+        self.C = C
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.max_iter = max_iter
+        self.tol = tol
+        self.device = device
+        self.cache_context = cache_context
+
+    @at_once
+    def fit(self, X: Any, y: Any) -> InContextLogistic:
+        """Store the examples as context, scale them, compile and run.
+
+        Args:
+            X: rows of the inputs.
+            y: a class for each row.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            DataError: if there are fewer than two classes.
+
+        Example:
+            >>> from icgd.estimators import InContextLogistic
+            >>> InContextLogistic().fit([[0.0], [1.0], [2.0]], [0, 0, 1]).classes_.tolist()
+            [0, 1]
+        """
+        X, labels = self._encoded(X, y)
+        rows = self._scale(X)
+        model = LinearModel(rows.shape[1], link="logistic", intercept=self.fit_intercept)
+        l2 = 1 / (positive("C", self.C) * len(rows) * self._common_scale**2)
+        problem = self._problem(model, ProximalStep(l2=l2), rows, labels[:, :1])
+        self._learn(Lesson(problem, *_as_tasks(rows, labels), tol=self.tol))
+        coef, intercept = self._coefficients()
+        self.coef_, self.intercept_ = np.atleast_2d(coef), np.atleast_1d(intercept)
+        return self
+
+    def decision_function(self, X: Any) -> Array:
+        """The scores <w, x> + b: log-odds of each class against the rest.
+
+        Args:
+            X: rows of the inputs.
+
+        Returns:
+            An array (n_rows, n_classes), or (n_rows,) for the second of two classes.
+
+        Example:
+            >>> from icgd.estimators import InContextLogistic
+            >>> model = InContextLogistic().fit([[0.0], [1.0], [2.0]], [0, 0, 1])
+            >>> bool(model.decision_function([[2.0]])[0] > 0)
+            True
+        """
+        scores: Array = read_rows(self, X) @ self.coef_.T + self.intercept_
+        return scores.ravel() if scores.shape[1] == 1 else scores
+
+    def _shares(self, X: Any) -> Array:
+        answers = self._answers(X)
+        return answers if answers.ndim == 2 else answers[..., 0].T
+
+
+def _as_tasks(rows: Array, labels: Array) -> tuple[Array, Array]:
+    """One task if there is one output, else a task for each."""
+    if labels.shape[1] == 1:
+        return rows, labels
+    return np.repeat(rows[None], labels.shape[1], axis=0), labels.T[..., None]
+
+
+# -----------------------------------------------------------------------------
+# Poisson regression by gradient descent in a transformer's forward pass.
+
+
+LARGEST_SCORE = 6.5
+"""Heads are made for expected counts between 1/665 and 665 times the mean of all labels."""
+
+
+class InContextPoisson(RegressorMixin, AbstractLinear):  # type: ignore[misc]
+    """Poisson regression that a frozen transformer descends, a step for every block of layers.
+
+    Labels are counts with the mean exp(<w, x> + b). It minimises (1 / n) sum_i (mean_i - y_i log
+    mean_i) + (alpha / 2) |w|^2, where w is the coefficient of standardised columns:
+    `make_pipeline(StandardScaler(), PoissonRegressor(alpha=alpha))` has the same minimiser.
+
+    Args:
+        alpha: the penalty.
+        fit_intercept: whether there is an intercept b; if not, nothing is centred.
+        standardize: whether the penalty counts for standardised columns. If not, it counts for
+            raw ones, and descent takes longer the less alike they are.
+        max_iter: the most steps.
+        tol: descent stops after a step that moves no scaled coefficient by more.
+        device: the torch device that runs it.
+        cache_context: whether `predict` uses the coefficients that `fit` reached; if not, it runs
+            the whole transformer on context and rows, with the same answers, bit for bit.
+
+    Attributes:
+        coef_: the coefficients of raw columns.
+        intercept_: the intercept.
+        compiled_: the compiled run, with `transformer()`, `summary()` and `listing()`.
+        n_iter_: the number of steps taken.
+        loss_curve_: the objective on labels divided by their mean, before and after every step.
+        convergence_: how far from the minimiser descent stopped.
+        certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
+        n_features_in_: the number of inputs.
+        feature_names_in_: their names, if X was a data frame.
+
+    Raises:
+        SettingError: by `fit`, if a setting is out of its range.
+        DataError: by `fit`, if a label is negative or all are 0, and by `predict`, if a row is so
+            far from the context that its expected count is not known.
+
+    Example:
+        >>> from icgd.estimators import InContextPoisson
+        >>> model = InContextPoisson(alpha=0.1).fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 4.0])
+        >>> bool(model.predict([[2.0]])[0] > model.predict([[0.0]])[0])
+        True
+    """
+
+    coef_: Array
+    intercept_: float
+
+    def __init__(
+        self,
+        alpha: Any = 1.0,
+        *,
+        fit_intercept: Any = True,
+        standardize: Any = True,
+        max_iter: Any = 5000,
+        tol: Any = 1e-6,
+        device: Any = "cpu",
+        cache_context: Any = True,
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.max_iter = max_iter
+        self.tol = tol
+        self.device = device
+        self.cache_context = cache_context
+
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+    @at_once
+    def fit(self, X: Any, y: Any) -> InContextPoisson:
+        """Store the examples as context, scale them, compile and run.
+
+        Args:
+            X: rows of the inputs.
+            y: a count, or a rate of at least 0, for each row.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            DataError: if a label is negative, or if all are 0.
+
+        Example:
+            >>> from icgd.estimators import InContextPoisson
+            >>> InContextPoisson().fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 4.0]).coef_.shape
+            (1,)
+        """
+        X, y = read_examples(self, X, y)
+        labels = np.asarray(y, dtype=np.float64).reshape(-1, 1)
+        rows = self._scale(X)
+        self._unit = self._unit_of(labels)
+        labels = labels / self._unit
+        model = LinearModel(rows.shape[1], link="poisson", intercept=self.fit_intercept)
+        l2 = self._penalty_named("alpha") / self._unit / self._common_scale**2
+        size = 1 / _curvature(model, l2, rows, labels)
+        problem = self._problem(model, ProximalStep(size, l2=l2), rows, labels)
+        problem = replace(problem, domain=replace(problem.domain, score=LARGEST_SCORE))
+        self._learn(Lesson(problem, rows, labels, tol=self.tol))
+        self.coef_, intercept = self._coefficients()
+        self.intercept_ = float(intercept + np.log(self._unit))
+        return self
+
+    def _unit_of(self, labels: Array) -> float:
+        """What labels are divided by: their mean, which an intercept makes up for."""
+        if (labels < 0).any() or not labels.any():
+            least = float(labels.min())
+            fault = (
+                "all are 0, which no finite intercept fits" if least == 0 else f"one is {least:g}"
+            )
+            raise DataError(
+                f"Labels of a poisson model are counts or rates of at least 0, but {fault}."
+            )
+        return float(labels.mean()) if self.fit_intercept else 1.0
+
+    def predict(self, X: Any) -> Array:
+        """The expected label of every row.
+
+        Args:
+            X: rows of the inputs.
+
+        Returns:
+            An array (n_rows,).
+
+        Raises:
+            DataError: if a row is so far from the context that its expected count is not known.
+
+        Example:
+            >>> from icgd.estimators import InContextPoisson
+            >>> model = InContextPoisson().fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 4.0])
+            >>> model.predict([[0.5], [1.5]]).shape
+            (2,)
+        """
+        answers = self._answers(X)
+        return answers.ravel() * self._unit
+
+    def _predictions(self, task: Task) -> Tensor:
+        largest, row = self._scores(task.queries).abs().flatten().max(0)
+        if largest > LARGEST_SCORE:
+            raise DataError(
+                f"The expected count of row {int(row)} (counted from 0) is exp({largest:.3g}) "
+                "times as large or small as the mean label, but the heads are made for up to "
+                f"exp({LARGEST_SCORE:g}). Leave such rows out, or clip their inputs to the range "
+                "of the context."
+            )
+        return super()._predictions(task)
+
+
+def _curvature(model: LinearModel, l2: float, rows: Array, labels: Array) -> float:
+    """The largest curvature if means are no larger than their labels, or than 1, the start."""
+    design = np.hstack([rows, np.ones_like(labels)]) if model.intercept else rows
+    curved = design.T @ (np.maximum(labels, 1.0) * design) / len(rows)
+    return float(np.linalg.eigvalsh(curved)[-1]) + l2

@@ -7,21 +7,61 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.special import expit
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from icgd.constructions.relu_stack import ReluStack
-from icgd.estimators.base import ROOM, AbstractInContext, Lesson, at_once
-from icgd.estimators.classes import AbstractClassifier
-from icgd.estimators.reading import read_examples, seed_of
-from icgd.estimators.scaling import Array, Scaling, bound_above
-from icgd.estimators.sharpness import sharpness
-from icgd.problems.data import Domain, as_task
+from icgd.estimators.base import (
+    ROOM,
+    AbstractClassifier,
+    AbstractInContext,
+    Array,
+    Lesson,
+    Scaling,
+    at_once,
+    bound_above,
+    read_examples,
+    seed_of,
+)
+from icgd.problems.data import Domain, Task, as_task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
+from icgd.problems.oracles import NetworkOracle
 from icgd.problems.problem import Problem
 from icgd.problems.settings import MOST_STEPS, count, entries, is_row, positive, within
+
+# -----------------------------------------------------------------------------
+# Step sizes of networks: the inverse of how sharply the risk curves where a run begins.
+#
+# Descent with step size s falls while s times the largest eigenvalue of the Hessian stays below
+# 2. At 1 / (that eigenvalue at the start) there is room for the curvature to grow as the network
+# learns.
+
+
+N_TURNS = 20
+"""Products with the Hessian; the largest eigenvalue is then known to a few per cent."""
+
+NUDGE = 1e-4
+"""The length of the move over which a product with the Hessian is a difference of gradients."""
+
+FLAT = 1e-6
+"""The least curvature that counts; a flatter start says nothing of the run."""
+
+
+def sharpness(oracle: NetworkOracle, task: Task) -> float:
+    """The size of the Hessian's largest eigenvalue at the task's initial weights, in O(n |w|)."""
+    start, generator = task.initial.double(), torch.Generator().manual_seed(0)
+    slope = oracle.gradient(task, start)
+    direction = torch.randn(start.shape, generator=generator, dtype=torch.float64).to(start.device)
+    size = float(direction.norm())
+    for _ in range(N_TURNS):
+        direction = direction / size
+        direction = (oracle.gradient(task, start + NUDGE * direction) - slope) / NUDGE
+        size = max(float(direction.norm()), FLAT)
+    return size
+
 
 LONGEST_STEP = 1e15
 """The longest step: data are standardised, so that much shorter ones overshoot already."""
