@@ -282,6 +282,7 @@ def as_task(
         torch.Size([2, 2])
     """
     oracle, domain, kind = problem.oracle, problem.domain, dtype_named(dtype)
+    seed = None if seed is None else count("seed", seed, least=0)
     columns, asked = column_names(x), column_names(queries)
     if columns and asked and columns != asked:
         raise DataError(
@@ -446,6 +447,9 @@ def _as_array(name: str, data: Any) -> Any:
         for index, cell in np.ndenumerate(array):
             if not isinstance(cell, Real):
                 place = at(index, columns) if index else ""
+                cell = (
+                    cell.item() if isinstance(cell, np.generic) else cell
+                )  # 'a', not np.str_('a')
                 raise DataError(
                     f"{name}{place} is {brief(cell)}, which is not a number. Remove the column or "
                     "encode it as numbers; drop or fill what is missing."
