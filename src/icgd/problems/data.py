@@ -290,10 +290,9 @@ def as_task(
             "same columns in the same order."
         )
     x = checked_inputs(x, problem.target.input_width)
-    width = problem.target.output_width
-    expected = (*x.shape[:-1], width)
+    expected = (*x.shape[:-1], problem.target.output_width)
     y = oracle.labelled(checked_array("y", y), expected)
-    if tuple(y.shape) != expected and not (width == 1 and y.shape == x.shape[:-1]):
+    if tuple(y.shape) != expected and not (expected[-1] == 1 and y.shape == expected[:-1]):
         raise DataError(
             f"y has shape {tuple(y.shape)}; expected {expected}, a label for each row of X."
         )

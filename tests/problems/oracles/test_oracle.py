@@ -1,5 +1,6 @@
 """What every oracle owes, over all three kinds of target."""
 
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -11,9 +12,10 @@ from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
-from icgd.problems.oracles import AbstractOracle, stepped, trained
+from icgd.problems.oracles import AbstractOracle, LinearOracle
 from icgd.problems.problem import Problem
 from icgd.problems.steps import FunctionalStep, ProximalStep
+from tests.bare_oracles import bare_task
 
 DOMAIN = Domain(4.0, 2.0)
 NETWORK = Problem(MLP((3, 4, 2)), "squared", GradientStep(0.1, 3.0), DOMAIN)
@@ -116,6 +118,15 @@ def test_networks_start_from_a_seed_and_others_from_0():
     assert torch.equal(task_of(NETWORK, seed=3).initial, NETWORK.target.initial_parameters(3, 3.0))
     assert torch.equal(task_of(LINEAR).initial, torch.zeros(4).double())
     assert torch.equal(task_of(FUNCTION, batch=True).initial, torch.zeros(2, 7 * 2).double())
+
+
+@each_kind
+@pytest.mark.parametrize("seed", ["a", 1.5, True, -1])
+def test_a_seed_is_a_whole_number_for_every_kind(problem, seed):
+    x, y = X[0], Y[0, :, : problem.target.output_width]
+    with pytest.raises(SettingError) as refused:
+        inspect.unwrap(as_task)(problem, x, y, seed=seed)  # without the tests' type checker
+    assert str(refused.value) == f"seed must be a whole number of at least 0, got {seed!r}."
 
 
 def test_weights_that_are_given_have_the_right_shape():
@@ -222,30 +233,36 @@ def test_coefficients_at_the_box_are_warned_of_afterwards():
 # Runs of steps that know where the run was one step earlier.
 
 
-def fibonacci(now, before, number):
+class Fibonacci(LinearOracle):
     """The numbers of Fibonacci from 1, 1; each step adds its own number, too, in another entry."""
-    return torch.stack(
-        [now[..., 0] + (before[..., 0] if number else 0.0), now[..., 1] + number], -1
-    )
+
+    def exact_step(self, task):
+        def step(now, number, before=None):
+            earlier = before[..., 0] if number else 0.0
+            return torch.stack([now[..., 0] + earlier, now[..., 1] + number], -1)
+
+        return step
 
 
 START = torch.tensor([[1.0, 0.0], [2.0, 0.0]], dtype=torch.float64)
+RABBITS = Fibonacci(LinearModel(2), "matching", ProximalStep(0.1), DOMAIN)
+PAIRS = bare_task(X[..., :2], Y[..., :1], START)
 
 
 def test_a_run_begins_at_rest_and_remembers_one_step():
-    run = trained(fibonacci, START, 6)
+    run = RABBITS.train(PAIRS, 6)
     assert run[0, :, 0].tolist() == [1, 1, 2, 3, 5, 8, 13]
     assert run[1, :, 0].tolist() == [2, 2, 4, 6, 10, 16, 26]
     assert run[0, :, 1].tolist() == [0, 0, 1, 3, 6, 10, 15]
 
 
 def test_every_step_is_taken_from_the_runs_own_entries():
-    run = trained(fibonacci, START, 6)
-    assert torch.equal(stepped(fibonacci, run), run[:, 1:])
+    run = RABBITS.train(PAIRS, 6)
+    assert torch.equal(RABBITS.stepped(PAIRS, run), run[:, 1:])
     off = run.clone()
     off[0, 2, 0] = 7.0
-    assert stepped(fibonacci, off)[0, :, 0].tolist() == [1, 2, 8, 10, 8, 13]
+    assert RABBITS.stepped(PAIRS, off)[0, :, 0].tolist() == [1, 2, 8, 10, 8, 13]
 
 
 def test_a_run_without_steps_has_nothing_to_step_from():
-    assert stepped(fibonacci, START[:, None]).shape == (2, 0, 2)
+    assert RABBITS.stepped(PAIRS, START[:, None]).shape == (2, 0, 2)
