@@ -352,7 +352,6 @@ def test_adam_is_refused_so_many_steps_that_they_fill_the_memory():
         icgd.compile(problem, n_steps=10**9)
 
 
-# -----------------------------------------------------------------------------
 # Shortcuts, layer norms and rates of examples in relu-stack, against the reference in float64.
 
 

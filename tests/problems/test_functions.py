@@ -16,10 +16,9 @@ from icgd.problems.functions import (
     SmoothFunction,
     StepFunction,
     capped_exponential,
-    class_function_named,
+    numbered_function,
     reciprocal_deviation,
     reciprocal_root,
-    root_named,
 )
 
 CONTINUOUS = [name for name, f in FUNCTIONS.items() if not isinstance(f, StepFunction)]
@@ -231,10 +230,10 @@ def test_the_curvature_of_the_reciprocal_is_its_second_derivative():
 
 def test_a_name_gives_the_function_back():
     for cap in (3.0, 11.0):
-        assert class_function_named(capped_exponential(cap).name) is capped_exponential(cap)
-    assert class_function_named("reciprocal") is RECIPROCAL
+        assert numbered_function(capped_exponential(cap).name) is capped_exponential(cap)
+    assert numbered_function("reciprocal") is RECIPROCAL
     for name in ("exp", "exp up to ", "exp up to x", "exp up to -1.0", "exp up to inf", "tanh"):
-        assert class_function_named(name) is None
+        assert numbered_function(name) is None
 
 
 @pytest.mark.parametrize("function", [capped_exponential(2.0), RECIPROCAL], ids=["exp", "1/z"])
@@ -296,13 +295,13 @@ def test_the_curvature_is_the_second_derivative_and_bends_are_its_relative_root(
 def test_a_name_gives_the_root_back():
     for kind in ROOTS:
         for eps in EPS:
-            assert root_named(kind(eps).name) is kind(eps)
+            assert numbered_function(kind(eps).name) is kind(eps)
     for name in ("tanh", "reciprocal root of eps ", "reciprocal root of eps x"):
-        assert root_named(name) is None
+        assert numbered_function(name) is None
     for eps in ("0.0", "-1.0", "inf", "nan"):
-        assert root_named(f"reciprocal root of eps {eps}") is None
+        assert numbered_function(f"reciprocal root of eps {eps}") is None
 
 
 def test_its_slope_is_no_function_of_a_program():
-    with pytest.raises(NotImplementedError, match="slope of a reciprocal root"):
+    with pytest.raises(NotImplementedError, match="slope of reciprocal root"):
         reciprocal_root(1.0).derivative()

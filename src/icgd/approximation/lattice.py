@@ -285,25 +285,6 @@ def nearest_point(function: SmoothFunction, reach: float, n_points: int) -> Latt
     return LatticeFunction(function.name, *read, tuple(values.tolist()), error, size, sensitivity)
 
 
-# -----------------------------------------------------------------------------
-# The mean of a generalised linear model by one softmax head: it reads the possible labels.
-#
-# The normal, Bernoulli and Poisson families give label g the weight exp(g s) base(g), up to a
-# factor, at the score s. A head whose token g has the key g, the offset log base(g) and the value g
-# has these weights for its softmax, so that it returns the expected label mu(s): softmax attention
-# is the mean of an exponential family. What is left is rounding, and the labels left out:
-#
-#     identity  equally spaced labels around 0 and a normal base, the lattice above
-#     logistic  the labels 0 and 1, with no offset: exact for every s
-#     poisson   0 .. K, base 1 / g!: the mean of the labels up to K is exp(s) (1 - P(K) / P(<= K))
-#
-# probit and softplus are means of no such family; their values are fitted on a lattice.
-#
-# The offsets of poisson are doubles, so that the head has not quite the weights 1 / g!. Where every
-# offset is off by a share r of itself, the mean moves by at most r times the sum of weight_g
-# |g - mean| |offset_g|, which is larger by far than what the labels beyond K would add.
-
-
 LINE_HALF = 15
 """31 tokens give a line full accuracy."""
 
@@ -328,7 +309,24 @@ compare all of them with the real ones. What is left of it is for the rounding o
 
 @lru_cache(maxsize=64)
 def mean_of_link(link: str, reach: float) -> GridMean:
-    """Return the expected label at scores in [-reach, reach], as one head returns it."""
+    """Return the expected label at scores in [-reach, reach], as one head returns it.
+
+    The normal, Bernoulli and Poisson families give label g the weight exp(g s) base(g), up to a
+    factor, at the score s. A head whose token g has the key g, the offset log base(g) and the value
+    g has these weights for its softmax, so that it returns the expected label mu(s): softmax
+    attention is the mean of an exponential family. What is left is rounding, and the labels left
+    out:
+
+        identity  equally spaced labels around 0 and a normal base, the lattice above
+        logistic  the labels 0 and 1, with no offset: exact for every s
+        poisson   0 .. K, base 1 / g!: the mean of the labels up to K is exp(s) (1 - P(K) / P(<= K))
+
+    probit and softplus are means of no such family; their values are fitted on a lattice.
+
+    The offsets of poisson are doubles, so that the head has not quite the weights 1 / g!. Where
+    every offset is off by a share r of itself, the mean moves by at most r times the sum of
+    weight_g |g - mean| |offset_g|, which is larger by far than what the labels beyond K would add.
+    """
     if link == "identity":
         return line(link, reach)
     if link == "logistic":

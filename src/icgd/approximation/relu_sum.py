@@ -59,20 +59,16 @@ def fit_relu_sum(
 
     A kinked function is exact and ignores `pieces`. A stepped one becomes a ramp of width
     `kink_width` to the right of each step and is wrong only on the ramps; if it is None, they are
-    as narrow as `narrow_ramp` says. A smooth one gets `pieces` pieces with near-optimal knots.
+    as narrow as `RAMP_SHARE` says. A smooth one gets `pieces` pieces with near-optimal knots.
     Costs O(pieces).
     """
     count("pieces", pieces)
     if not -inf < low < high < inf:
         raise SettingError(f"An interval needs finite ends low < high, got [{low}, {high}].")
-    width = narrow_ramp(max(-low, high)) if kink_width is None else kink_width
-    power_of_two("kink_width", width)
-    return _fit(function, low, high, pieces, width)
-
-
-def narrow_ramp(reach: float) -> float:
-    """Return the width of a ramp for arguments up to `reach`: a power of two."""
-    return RAMP_SHARE * 2.0 ** floor(log2(reach))
+    if kink_width is None:
+        kink_width = RAMP_SHARE * 2.0 ** floor(log2(max(-low, high)))
+    power_of_two("kink_width", kink_width)
+    return _fit(function, low, high, pieces, kink_width)
 
 
 @lru_cache(maxsize=256)
@@ -135,9 +131,7 @@ def _fit_smooth(function: SmoothFunction, low: float, high: float, pieces: int) 
         knots=tuple(knots.tolist()),
         slopes=tuple(slopes.tolist()),
         anchor=0.0 if anchor is None else float(knots[anchor]),
-        anchor_value=float(values[0] - slopes[0] * low)
-        if anchor is None
-        else float(values[anchor + 1]),
+        anchor_value=float(values[0] - slopes[0] * low if anchor is None else values[anchor + 1]),
         errors=(0.0,) * len(slopes),
     )
     return _with_proved_errors(function, unproved)
@@ -229,22 +223,6 @@ def _with_proved_errors(function: SmoothFunction, fit: ReluSum) -> ReluSum:
     return replace(fit, errors=tuple(proved.tolist()))
 
 
-# -----------------------------------------------------------------------------
-# Reciprocal roots as sums of ReLUs, with a certified relative error.
-#
-# Their values range over many powers of ten, and all are wanted to the same relative error. On a
-# piece from t to t rho a chord errs by about (ln rho)^2 / 8 times the relative curvature, which
-# is at most 3 / 4, and half of that if the chord is shifted by half its sag. So
-#
-#     ln(high / low) sqrt(0.75 / (16 error))
-#
-# pieces do, where low is the end of the first piece, which starts at 0. For 1 / (sqrt(t) + eps)
-# it is (8 error eps)^2: below it the root is constant to that error, however steep it is. For 1 /
-# sqrt(t + eps) it is about 4 eps sqrt(error). Smaller `eps` and larger arguments cost pieces only
-# by their logarithm. The sum is anchored at the largest knot, below which all its terms are
-# positive: no term cancels another.
-
-
 FEWEST_BITS = 6
 """Knots have at least so many bits after the first."""
 
@@ -254,7 +232,20 @@ CELLS = 64
 
 @lru_cache(maxsize=64)
 def fit_reciprocal_root(function: AbstractRoot, high: float, error: float) -> ReluSum:
-    """Approximate the root on (-inf, high] to a relative error of about `error`."""
+    """Approximate the root on (-inf, high] to a relative error of about `error`.
+
+    Values range over many powers of ten, and all are wanted to the same relative error. On a
+    piece from t to t rho a chord errs by about (ln rho)^2 / 8 times the relative curvature, which
+    is at most 3 / 4, and half of that if the chord is shifted by half its sag. So
+
+        ln(high / low) sqrt(0.75 / (16 error))
+
+    pieces do, where low is the end of the first piece, which starts at 0. For 1 / (sqrt(t) + eps)
+    it is (8 error eps)^2: below it the root is constant to that error, however steep it is. For 1 /
+    sqrt(t + eps) it is about 4 eps sqrt(error). Smaller `eps` and larger arguments cost pieces only
+    by their logarithm. The sum is anchored at the largest knot, below which all its terms are
+    positive: no term cancels another.
+    """
     # 0, the end of the first piece, and points between which pieces err alike, up to `high`.
     first = min(function.first_end(error), high / 4)
     log_t = torch.linspace(log(first), log(high), 4096, dtype=torch.float64)
@@ -345,7 +336,6 @@ def _sampled(
     return points, line, exact, relative * (8 + fit.n_pieces) * sizes.amax(1)
 
 
-# -----------------------------------------------------------------------------
 # The exponential and the reciprocal of shares of classes, as sums of ReLUs.
 #
 # Both have a certified relative error. A chord of exp over a length h errs by h^2 / 16 of its

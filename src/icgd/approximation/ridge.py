@@ -33,24 +33,6 @@ from icgd.problems.functions import (
 from icgd.problems.settings import count, positive, power_of_two
 from icgd.program.functions import Band, RidgeSum, RidgeUnit
 
-# -----------------------------------------------------------------------------
-# How far a ridge sum is from its function, proved on a whole box.
-#
-# The gap g is analytic in a strip of half-height y around a panel of half-width q, so on the panel
-# a polynomial of degree n is within
-#
-#     tail = 2 M r^-n / (r - 1),    r = y / q + sqrt(1 + (y / q)^2),
-#
-# of it, where M bounds |g| in the strip (Bernstein). The size of that polynomial on the panel is
-# at most 1 / cos(pi n / 2N) times its size at N Chebyshev points (Ehlich and Zeller), so
-#
-#     max |g| <= (max over the points of |g| + tail) / cos(pi n / 2N) + tail.
-#
-# Panels end at the kinks of units and function, so that every one of them is analytic on each. Two
-# variables are treated one after the other, each with the other one real. The rounding of every
-# evaluation is added.
-
-
 POINTS_PER_DEGREE = 3
 """N / n: points cost time, and 3 makes the factor 1 / cos(pi / 6) = 1.155."""
 
@@ -149,6 +131,20 @@ def units_of(fit: RidgeSum, dtype: torch.dtype = torch.float64) -> Units:
 
 def proved_error(target: Profile, fit: RidgeSum, most: float = inf) -> float:
     """Bound |target - fit| on the box; infinite where a proof would take too long.
+
+    The gap g is analytic in a strip of half-height y around a panel of half-width q, so on the
+    panel a polynomial of degree n is within
+
+        tail = 2 M r^-n / (r - 1),    r = y / q + sqrt(1 + (y / q)^2),
+
+    of it, where M bounds |g| in the strip (Bernstein). The size of that polynomial on the panel is
+    at most 1 / cos(pi n / 2N) times its size at N Chebyshev points (Ehlich and Zeller), so
+
+        max |g| <= (max over the points of |g| + tail) / cos(pi n / 2N) + tail.
+
+    Panels end at the kinks of units and function, so that every one of them is analytic on each.
+    Two variables are treated one after the other, each with the other one real. The rounding of
+    every evaluation is added.
 
     Costs O(panels * units), and at most `most` evaluations of units.
     """
@@ -271,7 +267,6 @@ def rounding(target: Profile, fit: RidgeSum) -> float:
     return DOUBLE_ROUNDOFF * (float(units.coefficients.abs() @ per_unit) + _ULPS * size)
 
 
-# -----------------------------------------------------------------------------
 # Sums of relus by any activation that bends like relu.
 #
 # Such an activation f is within c = `off_relu` of relu everywhere, so f(beta z) / beta is within
@@ -352,16 +347,6 @@ def kinked_slope(
     return replace(fit, bands=tuple(bands))
 
 
-# -----------------------------------------------------------------------------
-# Functions of one variable, by least squares or an identity.
-#
-# Least squares at Chebyshev points over units spread evenly across the interval, for several
-# weights of the units, with as little damping of small singular values as keeps the coefficients
-# small. Where an identity gives the function exactly, such as softplus(z) - softplus(-z) = z, it is
-# used instead. relu takes the free knots of `relu_sum`, and units that bend like relu are as good
-# as relu for piecewise-linear functions.
-
-
 LARGEST_COEFFICIENT = 1e3
 """Coefficients stay below this: rounding in a run grows with them."""
 
@@ -395,6 +380,12 @@ def fit_line(
     roundoff: float = DOUBLE_ROUNDOFF,
 ) -> RidgeSum:
     """`function` on [-half_width, half_width] by about `units` units, or fewer if those do.
+
+    Least squares at Chebyshev points over units spread evenly across the interval, for several
+    weights of the units, with as little damping of small singular values as keeps the coefficients
+    small. Where an identity gives the function exactly, such as softplus(z) - softplus(-z) = z, it
+    is used instead. relu takes the free knots of `relu_sum`, and units that bend like relu are as
+    good as relu for piecewise-linear functions.
 
     `roundoff` is the unit roundoff of the arithmetic that will evaluate the sum: in a coarse one,
     small coefficients are worth some error.
@@ -538,19 +529,6 @@ def _trials(
         yield _Trial(slopes, offsets, beta, error, size)
 
 
-# -----------------------------------------------------------------------------
-# The product s r'(t) by a difference quotient of high order.
-#
-#     s r'(t) = sum_k factor_k (r(t + shift_k s) - r(t - shift_k s)) + a small rest
-#
-# The factors are found by least squares on the box, and r, a function of one variable, is replaced
-# by units. Only directions close to (0, 1) occur; with directions all around the plane, 200 units
-# come only within 1e-4. Where r itself is the activation, a unit for each direction is enough.
-#
-# More directions make the quotient's own error small, more units that of r; larger shifts make the
-# factors small, by which the latter is multiplied. All combinations are compared.
-
-
 SHIFTS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
 """Largest shifts that are compared; the functions' features are about 1 wide."""
 
@@ -623,7 +601,18 @@ def _best_quotient(
 def by_quotient(
     function: SmoothFunction, half_widths: Box, activation: str, units: int, *, roundoff: float
 ) -> RidgeSum:
-    """s r'(t) by the best quotient, with r by units; proved as a whole if that is affordable."""
+    """s r'(t) by the best quotient, with r by units; proved as a whole if that is affordable.
+
+        s r'(t) = sum_k factor_k (r(t + shift_k s) - r(t - shift_k s)) + a small rest
+
+    The factors are found by least squares on the box, and r, a function of one variable, is
+    replaced by units. Only directions close to (0, 1) occur; with directions all around the plane,
+    200 units come only within 1e-4. Where r itself is the activation, a unit for each direction is
+    enough.
+
+    More directions make the quotient's own error small, more units that of r; larger shifts make
+    the factors small, by which the latter is multiplied. All combinations are compared.
+    """
     size, half_width = half_widths
     quotient, each = _best_quotient(function, half_width, activation, units, roundoff=roundoff)
     reach = half_width + max(quotient.shifts)
@@ -655,7 +644,6 @@ def _proved_quotient(function: SmoothFunction, half_width: float, quotient: Quot
     return proved_error(target, joined(function.name, box, parts, target))
 
 
-# -----------------------------------------------------------------------------
 # Functions of one and two variables by sums of any activation over few directions.
 #
 # What descent needs of two variables is made of functions of one variable:
@@ -802,17 +790,6 @@ def accurate(
     )
 
 
-# -----------------------------------------------------------------------------
-# A number that passes only where a flag is 1.
-#
-# With M >= 2 |z| and a flag of 0 or 1,
-#
-#     z flag = relu(z + M (flag - 1)) - relu(-z + M (flag - 1)),
-#
-# because both relus are off where the flag is 0. Units that do not bend take the product of flag
-# and z / reach instead; where the flag is 0, its two squares are equal and cancel.
-
-
 NAME = "z where flagged"
 
 
@@ -820,6 +797,13 @@ def fit_gate(
     reach: float, activation: str, units: int, *, roundoff: float = DOUBLE_ROUNDOFF
 ) -> RidgeSum:
     """z where `flag` is 1, and 0 where it is 0, for |z| <= reach; z comes first.
+
+    With M >= 2 |z| and a flag of 0 or 1,
+
+        z flag = relu(z + M (flag - 1)) - relu(-z + M (flag - 1)),
+
+    because both relus are off where the flag is 0. Units that do not bend take the product of flag
+    and z / reach instead; where the flag is 0, its two squares are equal and cancel.
 
     The error holds for these two values of the flag.
     """

@@ -346,14 +346,6 @@ def _tables(problem: Problem, reach: float, dtype: str) -> tuple[LatticeFunction
             return tuple(fits)
 
 
-# -----------------------------------------------------------------------------
-# The layers of the block, and the rows of what it writes.
-#
-# What a network does not need is left out: without smooth activations there is no slope to look up
-# and no layer that multiplies by it, and without look-ups and biases no unit has to be closed. The
-# shares of classes are read from z, so they too take the second attention layer.
-
-
 NEAR_FORWARD, NEAR_BACKWARD = row_of(NEAR, chain.IS_FORWARD), row_of(NEAR, chain.IS_BACKWARD)
 FAR_FORWARD, FAR_BACKWARD = row_of(FAR, chain.IS_FORWARD), row_of(FAR, chain.IS_BACKWARD)
 FAR_DATA = row_of(FAR, chain.IS_DATA)
@@ -370,7 +362,12 @@ SHARES = "shares"
 
 
 class _Block:
-    """Everything that the layers are made from."""
+    """Everything that the layers are made from.
+
+    What a network does not need is left out: without smooth activations there is no slope to look
+    up and no layer that multiplies by it, and without look-ups and biases no unit has to be closed.
+    The shares of classes are read from z, so they too take the second attention layer.
+    """
 
     def __init__(self, problem: Problem, settings: CotNetwork, rules: tuple[Rule, ...]) -> None:
         update, target = problem.gradient_step, problem.network

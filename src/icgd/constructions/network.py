@@ -51,7 +51,6 @@ from icgd.program.network_instructions import (
 )
 from icgd.program.program import Layer
 
-# -----------------------------------------------------------------------------
 # Slots of the residual stream.
 
 
@@ -139,7 +138,6 @@ def network_layout(
     )
 
 
-# -----------------------------------------------------------------------------
 # The functions that a construction evaluates.
 
 
@@ -179,20 +177,6 @@ def looked_up(problem: Problem) -> tuple[SmoothFunction, ...]:
     for part in loss_parts(problem):
         functions[part.function.name] = part.function
     return tuple(f for f in functions.values() if isinstance(f, SmoothFunction))
-
-
-# -----------------------------------------------------------------------------
-# How large the quantities of a training run can become on the domain.
-#
-#     |z_j| <= k_{j-1} box max|p_{j-1}|,   |p_j| <= max |r| on [-|z_j|, |z_j|]
-#
-#     |delta_N| <= max |r'| max |u|,   |delta_j| <= max |r'| k_{j+1} box max|delta_{j+1}|
-#
-# A construction fits its functions on these ranges. Outputs get a `margin` on top, for the error
-# of the fitted activation itself. With biases, |z_j| is larger by the box.
-#
-# A norm of k numbers is at most sqrt(k), and passes on at most (2 + sqrt(k)) / sqrt(eps) of what
-# is pulled back to it; fitted roots may make both twice as large. Shortcuts add.
 
 
 ROUNDING_ROOM = 1 + 2.0**-10
@@ -247,7 +231,11 @@ def largest_norm(width: int) -> float:
 def ranges_on_domain(problem: Problem, margin: float, *, gated: bool = False) -> Ranges:
     """Propagate the bounds of the domain and the box through the target network.
 
-    If they are `gated`, activations may be put together as z gate(z) + rest(z).
+        |z_j| <= k_{j-1} box max|p_{j-1}|,   |p_j| <= max |r| on [-|z_j|, |z_j|]
+
+    A construction fits its functions on these ranges. Outputs get a `margin` on top, for the error
+    of the fitted activation itself. With biases, |z_j| is larger by the box. Shortcuts add. If they
+    are `gated`, activations may be put together as z gate(z) + rest(z).
     """
     target = problem.network
     preactivations: list[float] = []
@@ -267,7 +255,13 @@ def ranges_on_domain(problem: Problem, margin: float, *, gated: bool = False) ->
 
 
 def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> BackwardRanges:
-    """Propagate the bounds of the forward pass through the backward pass."""
+    """Propagate the bounds of the forward pass through the backward pass.
+
+        |delta_N| <= max |r'| max |u|,   |delta_j| <= max |r'| k_{j+1} box max|delta_{j+1}|
+
+    A norm of k numbers passes on at most (2 + sqrt(k)) / sqrt(eps) of what is pulled back to it,
+    and a fitted root may make that twice as large. Shortcuts add.
+    """
     target = problem.network
     slopes = [
         largest_size(target.layer_activation(layer).derivative, reach) + margin
@@ -322,27 +316,6 @@ def without_digits(problem: Problem) -> str | None:
     )
 
 
-# -----------------------------------------------------------------------------
-# The end of a step: what an optimiser makes of the gradient, in every stack.
-#
-# Plain descent adds the gradient to the weights at once, and clips them. All other rules
-# (`problems/optimisers.py`) keep it in slots of its own, and one MLP layer sets weights and
-# state to their combinations:
-#
-#     MLP   weights = clip(sum of coefficient * slot), state = sum of coefficient * slot, wipe
-#
-# A rule with a root takes three layers more:
-#
-#     product   square = gradient * gradient
-#     MLP       root = 1 / (sqrt(sum) + eps), a sum of ReLUs; state = sum of coefficient * slot
-#     product   scaled = factor * root
-#
-# The average of the weights, if there is one, moves in the last layer too, and costs no layer.
-#
-# Only these layers may differ from step to step. In a step on a batch the last layer also moves
-# on to the next batch.
-
-
 ROOT = "root"
 
 MOST_SUMS = 10**5
@@ -350,7 +323,25 @@ MOST_SUMS = 10**5
 
 
 class UpdateLayers:
-    """The layers after the backward pass."""
+    """The layers after the backward pass.
+
+    Plain descent adds the gradient to the weights at once, and clips them. All other rules
+    (`problems/optimisers.py`) keep it in slots of its own, and one MLP layer sets weights and state
+    to their combinations:
+
+        MLP   weights = clip(sum of coefficient * slot), state = sum of coefficient * slot, wipe
+
+    A rule with a root takes three layers more:
+
+        product   square = gradient * gradient
+        MLP       root = 1 / (sqrt(sum) + eps), a sum of ReLUs; state = sum of coefficient * slot
+        product   scaled = factor * root
+
+    The average of the weights, if there is one, moves in the last layer too, and costs no layer.
+
+    Only these layers may differ from step to step. In a step on a batch the last layer also moves
+    on to the next batch.
+    """
 
     def __init__(self, target: MLP, update: AbstractGradientStep, unit: str = ONE) -> None:
         self.update, self.layers = update, range(1, target.depth + 1)

@@ -333,7 +333,6 @@ def _forward_pass(target: MLP, reaches: dict[str, float], *, with_jacobians: boo
     return layers
 
 
-# -----------------------------------------------------------------------------
 # The functions of a program, made of units of one activation, and how large slots can get.
 
 

@@ -360,18 +360,6 @@ def _predictions(problem: Problem, levels: int) -> ReluSum:
     return _table(PREDICTION_TABLE, keys, predict(problem.network, w, x).flatten())
 
 
-# -----------------------------------------------------------------------------
-# How large the table is, for any problem: counted, never built.
-#
-# The paper's table has an entry for every way to put d n numbers on `levels` levels each, where a
-# token has d = d_x + d_y + |w| numbers. Without repetitions it is smaller: the weights are equal
-# in all tokens, and the order of the examples does not matter, which leaves
-#
-#     levels^|w| * C(levels^(d_x + d_y) + n - 1, n)
-#
-# entries, each with two hidden units in the MLP that looks them up.
-
-
 EXACT_DIGITS = 12
 """Counts with more digits are given as powers of ten."""
 
@@ -381,7 +369,16 @@ SUMMED = 10_000
 
 @dataclass(frozen=True)
 class TableSize:
-    """Counts of one table, astronomic for all but the smallest problems, so given as logarithms."""
+    """Counts of one table, astronomic for all but the smallest problems, so given as logarithms.
+
+    The paper's table has an entry for every way to put d n numbers on `levels` levels each, where a
+    token has d = d_x + d_y + |w| numbers. Without repetitions it is smaller: the weights are equal
+    in all tokens, and the order of the examples does not matter, which leaves
+
+        levels^|w| * C(levels^(d_x + d_y) + n - 1, n)
+
+    entries, each with two hidden units in the MLP that looks them up.
+    """
 
     levels: int
     n_examples: int

@@ -17,11 +17,10 @@ from icgd.facts import counted
 from icgd.problems.data import as_numbers, first_set
 from icgd.problems.settings import (
     as_float,
+    as_row,
     by_name,
     count,
-    entries,
     instance,
-    is_row,
     named,
     not_negative,
     positive,
@@ -450,7 +449,7 @@ class KernelMachine:
         widths = {"input_width": input_width, "output_width": output_width}
         settle(
             self,
-            heads=tuple(entries(heads)) if is_row(heads) else (heads,),
+            heads=tuple(as_row(heads)),
             **{name: count(name, width) for name, width in widths.items()},
         )
         if not self.heads:

@@ -15,6 +15,7 @@ from icgd.environment import require_memory
 from icgd.errors import DataError, SettingError, brief
 from icgd.problems.functions import Activation, activation_named
 from icgd.problems.settings import (
+    as_row,
     count,
     entries,
     is_row,
@@ -74,8 +75,8 @@ class MLP:
     norm_eps: float = NORM_EPS
 
     def __post_init__(self) -> None:
-        given = entries(self.widths) if is_row(self.widths) else [self.widths]
-        widths = tuple(count(f"widths[{i}]", width) for i, width in enumerate(given))
+        given = enumerate(as_row(self.widths))
+        widths = tuple(count(f"widths[{place}]", width) for place, width in given)
         settle(self, widths=widths, biases=bool(self.biases))
         if len(widths) < 2:
             raise SettingError(

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from icgd.errors import SettingError
 from icgd.problems.settings import (
+    as_row,
     below_one,
     count,
     entries,
@@ -174,7 +175,7 @@ def _checked_eps(name: str, value: object) -> float:
 
 
 def _checked_betas(name: str, value: object) -> tuple[float, ...]:
-    betas = entries(value) if is_row(value) else [value]
+    betas = as_row(value)
     if len(betas) != 2:
         raise SettingError(f"{name} has {len(betas)} entries; expected 2, one for each moment.")
     return tuple(below_one(f"{name}[{place}]", beta) for place, beta in enumerate(betas))

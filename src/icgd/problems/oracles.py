@@ -373,7 +373,7 @@ class NetworkOracle(AbstractOracle):
         """
         parts, n_weights = self._split(trained), self.target.n_parameters
         bounded = [part * (name not in self.update.state) for name, part in parts.items()]
-        super().require_start(torch.cat(bounded, dim=-1), n_examples, dtype)
+        require_within("initial", torch.cat(bounded, dim=-1), self.update.box, "box")
         sizes = self.update.step_size
         size = max(sizes) if isinstance(sizes, tuple) else sizes
         largest = self.update.box / torch.finfo(dtype).eps / size if size else inf
@@ -520,7 +520,8 @@ class NetworkOracle(AbstractOracle):
             )
             rates = task.rates
             rates = rates if rates is None else rates.unsqueeze(-3).expand(*batch, -1, -1)
-            after.append(self.step(Task(x, y, queries, weights, rates=rates), weights))
+            step = self.exact_step(Task(x, y, queries, weights, rates=rates))
+            after.append(step(weights, 0))
         return torch.cat(after, dim=-2)
 
     def gradient(self, task: Task, weights: Parameters, number: int = 0) -> Parameters:

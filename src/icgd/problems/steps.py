@@ -31,6 +31,7 @@ from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_row
 from icgd.problems.optimisers import Schedule, Scheduled, span_in_words, step_sizes
 from icgd.problems.settings import (
     as_float,
+    as_row,
     count,
     entries,
     finite,
@@ -55,8 +56,7 @@ class Accelerated(Scheduled):
             if self.nesterov:
                 raise SettingError("nesterov has no effect without momentum; give both or neither.")
             return
-        given = entries(self.momentum) if is_row(self.momentum) else [self.momentum]
-        shares = tuple(finite("momentum", share) for share in given)
+        shares = tuple(finite("momentum", share) for share in as_row(self.momentum))
         if not shares:
             raise SettingError("momentum is empty; give one number for each step.")
         for share in shares:
@@ -275,7 +275,7 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
     """Numbers and matrices: one for all steps, or one for each step."""
     if isinstance(value, Real):
         return (finite("transforms", value),)
-    parts = entries(value) if is_row(value) else [value]
+    parts = as_row(value)
     rows = (is_row(part) and all(isinstance(x, Real) for x in entries(part)) for part in parts)
     if parts and all(rows):  # one matrix
         parts = [parts]
@@ -287,10 +287,7 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
 
 def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
     """Return the heads of every step; a step with one head may give it alone."""
-    found = tuple(
-        tuple(entries(step)) if is_row(step) else (step,)
-        for step in (entries(steps) if is_row(steps) else [steps])
-    )
+    found = tuple(tuple(as_row(step)) for step in as_row(steps))
     for head in (head for step in found for head in step):
         instance("head", head, KernelHead)
     return found
