@@ -34,7 +34,7 @@ from icgd.program.stack import StackProgram
 from icgd.training import LearnableRun
 from tests import cases
 from tests.cases import build, make_case, over
-from tests.problems.oracles.test_network import SHAPED
+from tests.problems.test_oracles import SHAPED
 
 RELU_STACK = ReluStack()
 GOLDEN = Path(__file__).parents[1] / "golden"

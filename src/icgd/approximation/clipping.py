@@ -72,12 +72,12 @@ class Halving:
 
 
 def places_of(n_bumps: int) -> tuple[float, ...]:
-    """Half the distances of the two sigmoids of each bump."""
+    """Return half the distances of the two sigmoids of each bump."""
     return tuple(SPREAD * (k + 1) / n_bumps for k in range(n_bumps))
 
 
 def step_distance(far: float) -> float:
-    """d, for a periodic error of about exp(-far)."""
+    """Return d for a periodic error of about exp(-far)."""
     return 2 * pi**2 / far
 
 
@@ -88,7 +88,7 @@ def periodic_error(far: float) -> float:
 
 @lru_cache(maxsize=16)
 def halving_of(far: float, n_bumps: int) -> Halving:
-    """F with `n_bumps` bumps of either kind, for a staircase with periodic errors of exp(-far)."""
+    """Fit F by `n_bumps` bumps of either kind, for a staircase of periodic errors exp(-far)."""
     ends = ((0, 6, 400), (6, EDGE, 200))
     x = torch.cat([torch.linspace(*end, dtype=torch.float64) for end in ends])
     bumps = torch.cat([_bumps_at(x, n_bumps), _bumps_at(2 * x, n_bumps)], dim=1)
@@ -123,7 +123,7 @@ def _bumps_at(x: Tensor, n_bumps: int) -> Tensor:
 
 
 def _corner(x: Tensor, far: float) -> Tensor:
-    """P(-x), which is all of the corner for x >= 0."""
+    """Return P(-x), which is all of the corner for x >= 0."""
     middles = step_distance(far) * (torch.arange(ceil(EDGE / step_distance(far))).double() + 0.5)
     return step_distance(far) * torch.sigmoid(-x.unsqueeze(-1) - middles).sum(-1)
 
@@ -160,12 +160,12 @@ class SoftClip:
     fades: float
 
     def near(self, distance: float) -> float:
-        """What a corner leaves at a distance from it."""
+        """Bound what a corner leaves at a distance from it."""
         return self.width * self.corner(distance / self.width) * SAFE
 
 
 def logarithm_of_far(roundoff: float) -> float:
-    """-log of the share that is left away from corners."""
+    """Return -log of the share that is left away from corners."""
     return -log(max(FAR, BELOW_ROUNDOFF * roundoff))
 
 
@@ -181,13 +181,13 @@ def normal_corner(x: float) -> float:
 
 
 def moved_by_rounding(activation: str, half_width: float, units: Sequence[RidgeUnit]) -> float:
-    """How far a sum of units moves on [-half_width, half_width] when its numbers are rounded."""
+    """Bound how far rounding its numbers moves a sum of units on [-half_width, half_width]."""
     fit = RidgeSum("clip", activation, (half_width,), tuple(units), 0.0)
     return _ROUNDINGS * DOUBLE_ROUNDOFF * fit.size
 
 
 def clip_wave(bound: float, reach: float, units: int, far: float) -> SoftClip:
-    """clip(w) for |w| <= reach by waves; exp(-`far`) is the share of the last ones.
+    """Fit clip(w) for |w| <= reach by waves; exp(-`far`) is the share of the last ones.
 
         clip(w) ~ sum_k (2 / quarter) sin(bound f_k) / f_k^2 exp(-(width f_k)^2 / 2) sin(f_k w),
 
@@ -243,7 +243,7 @@ class Step:
 
 
 def clip_staircase(bound: float, activation: str, units: int, far: float) -> SoftClip:
-    """clip(w) for all w by at most `units` units; exp(-`far`) is the share of periodic errors.
+    """Fit clip(w) for all w by at most `units` units, with periodic errors of about exp(-`far`).
 
     A staircase of n steps, h = 2 bound / n apart and of slope b, is a difference of two ramps,
 
@@ -275,7 +275,7 @@ def clip_staircase(bound: float, activation: str, units: int, far: float) -> Sof
 
 
 def _shares(units: int, n_bumps: int, far: float) -> tuple[int, int]:
-    """How many steps and halvings make the sharpest corners."""
+    """Return how many steps and halvings make the sharpest corners."""
     shares = [(units, 0)]
     for n_halvings in range(1, 1 + floor((far - log(NARROW_ENOUGH)) / log(2))):
         n_steps = units - 4 * n_bumps * (n_halvings + 1)
@@ -319,7 +319,7 @@ BANDS = 10
 def fit_clip(
     bound: float, reach: float, activation: str, units: int, *, roundoff: float = DOUBLE_ROUNDOFF
 ) -> RidgeSum:
-    """clip(w) - w for |w| <= reach by at most `units` units.
+    """Fit clip(w) - w for |w| <= reach by at most `units` units.
 
     `error` holds away from +-bound, for units that do not bend like relu; `largest_error`
     everywhere.

@@ -113,6 +113,12 @@ def _fit(
 
 
 def _fit_smooth(function: SmoothFunction, low: float, high: float, pieces: int) -> ReluSum:
+    """Fit by shifted chords between balanced nodes, with an upper bound on the error of each.
+
+    On a cell [u, v] the gap g = fit - f satisfies |g| <= max(|g(u)|, |g(v)|) + h^2 max|f''| / 8
+    with h = v - u, because g has no curvature but that of f. Cells are halved until the second
+    term is at most 1% of the largest error; each evaluation's own rounding is added.
+    """
     nodes, unit = _balanced_nodes(function, low, high, pieces), 1.0
     if len(nodes) > 2:
         # Round inner nodes to multiples of a power of two so small that pieces hardly change.
@@ -123,7 +129,7 @@ def _fit_smooth(function: SmoothFunction, low: float, high: float, pieces: int) 
     slopes = values.diff() / nodes.diff()
     knots = nodes[1:-1]
     anchor = int(knots.abs().argmin()) if len(knots) else None
-    unproved = ReluSum(
+    fit = ReluSum(
         name=function.name,
         low=low,
         high=high,
@@ -132,13 +138,31 @@ def _fit_smooth(function: SmoothFunction, low: float, high: float, pieces: int) 
         slopes=tuple(slopes.tolist()),
         anchor=0.0 if anchor is None else float(knots[anchor]),
         anchor_value=float(values[0] - slopes[0] * low if anchor is None else values[anchor + 1]),
-        errors=(0.0,) * len(slopes),
+        errors=(0.0,) * len(slopes),  # not proved yet
     )
-    return _with_proved_errors(function, unproved)
+    intercepts = torch.tensor(fit.intercepts(), dtype=torch.float64)
+    points = _samples(nodes)
+    cells = torch.stack([points[:, :-1].flatten(), points[:, 1:].flatten()])
+    piece = torch.arange(len(slopes)).repeat_interleave(points.shape[1] - 1)
+    proved = torch.zeros_like(slopes)
+    least = 0.0
+    while len(piece):
+        straight = slopes[piece] * cells
+        value = function(cells)
+        rounding = 8 * _ROUNDOFF * (straight.abs() + intercepts[piece].abs() + value.abs())
+        at_ends = ((straight + intercepts[piece] - value).abs() + rounding).amax(0)
+        sag = cells.diff(dim=0)[0] ** 2 * function.curvature(cells[0], cells[1]) / 8
+        least = max(least, float(at_ends.max()))
+        done = sag <= max(0.01 * least, _NEGLIGIBLE)
+        proved.scatter_reduce_(0, piece[done], (at_ends + sag)[done], "amax")
+        cells, piece = cells[:, ~done], piece[~done].repeat(2)
+        middle = cells.mean(0)
+        cells = torch.stack([torch.cat([cells[0], middle]), torch.cat([middle, cells[1]])])
+    return replace(fit, errors=tuple(proved.tolist()))
 
 
 def _balanced_nodes(function: SmoothFunction, low: float, high: float, pieces: int) -> Tensor:
-    """Ends of the pieces, such that all pieces have nearly the same error."""
+    """Return ends of the pieces such that all pieces have nearly the same error."""
     reach = torch.linspace(
         max(low, -CURVED_REACH),
         min(high, CURVED_REACH),
@@ -165,7 +189,7 @@ def _balanced_nodes(function: SmoothFunction, low: float, high: float, pieces: i
 
 
 def _equal_masses(points: Tensor, mass: Tensor, pieces: int) -> Tensor:
-    """Points that cut the mass, piecewise linear in between, into equal parts."""
+    """Return points that cut the mass, piecewise linear in between, into equal parts."""
     wanted = torch.linspace(0, 1, pieces + 1, dtype=torch.float64) * mass[-1]
     right = torch.searchsorted(mass, wanted).clamp(1, len(mass) - 1)
     share = (wanted - mass[right - 1]) / (mass[right] - mass[right - 1]).clamp_min(1e-300)
@@ -175,7 +199,7 @@ def _equal_masses(points: Tensor, mass: Tensor, pieces: int) -> Tensor:
 
 
 def _samples(nodes: Tensor) -> Tensor:
-    """Points of every piece, ends included: (piece, sample).
+    """Return points of every piece, ends included: (piece, sample).
 
     They are spread evenly, and ever closer to both ends for the long outer pieces.
     """
@@ -191,36 +215,6 @@ def _chord_values(function: SmoothFunction, nodes: Tensor) -> Tensor:
     gap = _samples(values) - function(_samples(nodes))
     sag = gap.gather(1, gap.abs().argmax(1, keepdim=True)).squeeze(1)
     return values - torch.cat([sag[:1], (sag[:-1] + sag[1:]) / 2, sag[-1:]]) / 2
-
-
-def _with_proved_errors(function: SmoothFunction, fit: ReluSum) -> ReluSum:
-    """`fit` with an upper bound on its error on every piece.
-
-    On a cell [u, v] the gap g = fit - f satisfies |g| <= max(|g(u)|, |g(v)|) + h^2 max|f''| / 8
-    with h = v - u, because g has no curvature but that of f. Cells are halved until the second
-    term is at most 1% of the largest error; each evaluation's own rounding is added.
-    """
-    ends = torch.tensor([fit.low, *fit.knots, fit.high], dtype=torch.float64)
-    slopes = torch.tensor(fit.slopes, dtype=torch.float64)
-    intercepts = torch.tensor(fit.intercepts(), dtype=torch.float64)
-    points = _samples(ends)
-    cells = torch.stack([points[:, :-1].flatten(), points[:, 1:].flatten()])
-    piece = torch.arange(len(slopes)).repeat_interleave(points.shape[1] - 1)
-    proved = torch.zeros_like(slopes)
-    least = 0.0
-    while len(piece):
-        straight = slopes[piece] * cells
-        value = function(cells)
-        rounding = 8 * _ROUNDOFF * (straight.abs() + intercepts[piece].abs() + value.abs())
-        at_ends = ((straight + intercepts[piece] - value).abs() + rounding).amax(0)
-        sag = cells.diff(dim=0)[0] ** 2 * function.curvature(cells[0], cells[1]) / 8
-        least = max(least, float(at_ends.max()))
-        done = sag <= max(0.01 * least, _NEGLIGIBLE)
-        proved.scatter_reduce_(0, piece[done], (at_ends + sag)[done], "amax")
-        cells, piece = cells[:, ~done], piece[~done].repeat(2)
-        middle = cells.mean(0)
-        cells = torch.stack([torch.cat([cells[0], middle]), torch.cat([middle, cells[1]])])
-    return replace(fit, errors=tuple(proved.tolist()))
 
 
 FEWEST_BITS = 6
@@ -274,7 +268,7 @@ def fit_reciprocal_root(function: AbstractRoot, high: float, error: float) -> Re
 
 
 def _of_few_bits(nodes: Tensor) -> tuple[Tensor, float]:
-    """Rising positive numbers rounded to so few bits that gaps hardly change; and their unit.
+    """Round rising positive numbers to so few bits that gaps hardly change; return their unit too.
 
     Then a number's exponent and its first bits tell between which of them it lies.
     """
@@ -316,7 +310,7 @@ def shifted(function: ScalarFunction, nodes: Tensor) -> Tensor:
 
 
 def _shares() -> Tensor:
-    """Points of a piece, denser at its left end, where the root is steeper."""
+    """Return points of a piece, denser at its left end, where the root is steeper."""
     return torch.linspace(0, 1, CELLS + 1, dtype=torch.float64) ** 2
 
 

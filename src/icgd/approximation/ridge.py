@@ -83,7 +83,7 @@ class Profile:
 
 
 def strip_of(function: ScalarFunction) -> Strip:
-    """Where a function is analytic, and how large it is there."""
+    """Return where a function is analytic, and how large it is there."""
     name = function.name
     if isinstance(function, KinkedFunction):
         # Every line meets the function on its panel, and goes on from there.
@@ -183,7 +183,7 @@ class _Axis:
 
 
 def _axes(target: Profile, units: Units) -> tuple[_Axis, ...]:
-    """Where to compare function and units; nowhere if there is no end to it.
+    """Return where to compare function and units; nowhere if there is no end to it.
 
     In two variables units must be analytic: kinks are lines across the panels there.
     """
@@ -217,7 +217,7 @@ def _axes(target: Profile, units: Units) -> tuple[_Axis, ...]:
 
 
 def _axis(panels: Sequence[tuple[float, float]], height: float) -> _Axis:
-    """Chebyshev points of all panels, their amplification, and the tail where |g| <= 1."""
+    """Return Chebyshev points of all panels, their amplification, and the tail where |g| <= 1."""
     widest = max(high - low for low, high in panels) / 2
     r = height / widest + hypot(1, height / widest)
     degree = max(ceil(-log(TAIL) / log(r)), 1)
@@ -229,7 +229,7 @@ def _axis(panels: Sequence[tuple[float, float]], height: float) -> _Axis:
 
 
 def _largest_gap(target: Profile, units: Units, axes: Sequence[Tensor]) -> float:
-    """Largest |target - sum| on the product of the axes, in slices of bounded memory."""
+    """Return the largest |target - sum| on all points of the axes, in slices of bounded memory."""
     *others, last = axes
     parts = last.split(max(1, NUMBERS_AT_ONCE // max(len(units.offsets), 1)))
     slices = (part.unsqueeze(-1) for part in parts)
@@ -250,12 +250,12 @@ def _size_in_strip(target: Profile, units: Units, heights: Sequence[float]) -> f
 
 
 def _reach(units: Units, widths: Sequence[float]) -> Tensor:
-    """Largest |direction . z| + |offset| of every unit on a box."""
+    """Return the largest |direction . z| + |offset| of every unit on a box."""
     return units.directions.abs() @ torch.tensor(widths, dtype=torch.float64) + units.offsets.abs()
 
 
 def rounding(target: Profile, fit: RidgeSum) -> float:
-    """What rounding in float64 changes in the sum's and the function's computed values."""
+    """Bound what rounding in float64 changes in the sum's and the function's computed values."""
     units, reach = units_of(fit), _reach(units_of(fit), target.half_widths)
     ends = torch.stack([units.activation(reach), units.activation(-reach)]).abs().amax(0)
     largest = ends.clamp(min=1.0)  # no unit activation is larger in between
@@ -323,7 +323,7 @@ def fit_bends(
 def kinked_slope(
     function: KinkedFunction, half_widths: tuple[float, float], activation: str, kink_width: float
 ) -> RidgeSum:
-    """s r'(t), where r is `function`, with a band of `kink_width` on either side of every knot.
+    """Fit s r'(t), r = `function`, with a band of `kink_width` on either side of every knot.
 
     Rounding in a run costs about |t| S / kink_width units of it, as `size` says.
     """
@@ -379,7 +379,7 @@ def fit_line(
     largest: float = LARGEST_COEFFICIENT,
     roundoff: float = DOUBLE_ROUNDOFF,
 ) -> RidgeSum:
-    """`function` on [-half_width, half_width] by about `units` units, or fewer if those do.
+    """Fit `function` on [-half_width, half_width] by about `units` units, or fewer if those do.
 
     Least squares at Chebyshev points over units spread evenly across the interval, for several
     weights of the units, with as little damping of small singular values as keeps the coefficients
@@ -417,7 +417,7 @@ def fit_line(
 def _exact_units(
     function: ScalarFunction, half_width: float, activation: str
 ) -> tuple[RidgeUnit, ...]:
-    """Units that are the function itself; none if no identity is known."""
+    """Return units that are the function itself; none if no identity is known."""
     if function.name == activation:
         return (RidgeUnit((1.0,), 0.0, 1.0),)
     if (function.name, activation) == ("tanh", "sigmoid"):
@@ -500,7 +500,7 @@ def _layouts(activation: str, half_width: float, units: int) -> Iterator[tuple[T
 def _with_constant(
     weight: float, reach: float, place: Tensor, flipped: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Units whose centres follow `place` across the reach, and one that is constant."""
+    """Return units whose centres follow `place` across the reach, and one that is constant."""
     centred = 2 * (place - place[0]) / (place[-1] - place[0]).clamp(min=1) - 1
     slopes = weight * (1 - 2 * flipped)
     zero, one = slopes.new_zeros(1), slopes.new_ones(1)
@@ -510,7 +510,7 @@ def _with_constant(
 def _trials(
     function: ScalarFunction, half_width: float, activation: str, slopes: Tensor, offsets: Tensor
 ) -> Iterator[_Trial]:
-    """Solutions with more and more damping, with their errors at other points."""
+    """Yield solutions with more and more damping, with their errors at other points."""
     units = UNIT_ACTIVATIONS[activation]
     points = half_width * chebyshev_points(4 * len(slopes) + 20)
     others = half_width * chebyshev_points(8 * len(slopes) + 41)
@@ -601,7 +601,7 @@ def _best_quotient(
 def by_quotient(
     function: SmoothFunction, half_widths: Box, activation: str, units: int, *, roundoff: float
 ) -> RidgeSum:
-    """s r'(t) by the best quotient, with r by units; proved as a whole if that is affordable.
+    """Fit s r'(t) by the best quotient, with r by units; prove it as a whole if affordable.
 
         s r'(t) = sum_k factor_k (r(t + shift_k s) - r(t - shift_k s)) + a small rest
 
@@ -680,7 +680,7 @@ def fit_ridge_sum(
     *,
     roundoff: float = DOUBLE_ROUNDOFF,
 ) -> RidgeSum:
-    """`function` on [-half_width, half_width] by at most `units` units.
+    """Fit `function` on [-half_width, half_width] by at most `units` units.
 
     `roundoff` is the unit roundoff of the arithmetic that will evaluate the sum: in a coarse one,
     small coefficients are worth some error. That holds for all fits below.
@@ -714,7 +714,7 @@ def fit_slope_product(
     roundoff: float = DOUBLE_ROUNDOFF,
     kink_width: float = KINK_WIDTH,
 ) -> RidgeSum:
-    """s r'(t) on |s| <= half_widths[0], |t| <= half_widths[1], where r is `function`.
+    """Fit s r'(t) on |s| <= half_widths[0], |t| <= half_widths[1], where r is `function`.
 
     If r has kinks, the fit has a band of `kink_width` on either side of each, where its error is
     as large as the jump of the slope.
@@ -743,7 +743,7 @@ def fit_slope_product(
 def fit_loss_slope(
     loss: Loss, half_widths: Box, activation: str, units: int, *, roundoff: float = DOUBLE_ROUNDOFF
 ) -> RidgeSum:
-    """u(p, y) = d loss / d p on |p| <= half_widths[0], |y| <= half_widths[1]."""
+    """Fit u(p, y) = d loss / d p on |p| <= half_widths[0], |y| <= half_widths[1]."""
     check_box(half_widths, activation, units)
     if loss.slope_parts is None:
         raise SettingError(
@@ -796,7 +796,7 @@ NAME = "z where flagged"
 def fit_gate(
     reach: float, activation: str, units: int, *, roundoff: float = DOUBLE_ROUNDOFF
 ) -> RidgeSum:
-    """z where `flag` is 1, and 0 where it is 0, for |z| <= reach; z comes first.
+    """Fit z where `flag` is 1, and 0 where it is 0, for |z| <= reach; z comes first.
 
     With M >= 2 |z| and a flag of 0 or 1,
 

@@ -264,7 +264,7 @@ class LossSlope:
 
 
 def _loss_slope(problem: Problem) -> LossSlope:
-    """u(p, y), whose parts are straight lines, a clipped one, or a function of p alone.
+    """Return u(p, y): its parts are straight lines, a clipped one, or a function of p alone.
 
     That of classes is softmax(p) - y.
     """
@@ -475,7 +475,7 @@ class _Block:
         return (Layer("router", self.router()), *middle, Layer("next block", self.next_block()))
 
     def router(self) -> tuple[Instruction, ...]:
-        """What the layer of units is given: by the flags of the two blocks."""
+        """Choose, by the flags of the two blocks, what the layer of units is given."""
         opposite, ends = (FAR_DATA,), (FAR_FORWARD, FAR_BACKWARD)
         loss, row = self.loss, row_of(NEAR, "part" if self.loss.part else "first")
         slope = Combination((row, row_of(FAR, "first")), (loss.prediction, -loss.label))
@@ -566,7 +566,7 @@ class _Block:
         return tuple(steps)
 
     def updated(self, name: str, write: str) -> Instruction:
-        """New weights, clipped, or new state: sums of weights, state and gradient by the rule."""
+        """Set new weights, clipped, or new state to the rule's sums of slots and gradient."""
         sums = []
         for rule in self.rules:
             factors = dict(rule.linear[name])  # the gradient is a multiple of delta o^T

@@ -118,7 +118,7 @@ def network_layout(
     update: Iterable[Slot] = (),
     rates: Iterable[Slot] = (),
 ) -> Layout:
-    """Every token holds its example, rates, all weights, slots of the update, scratch, constants.
+    """Lay out a token: its example, rates, all weights, slots of the update, scratch, constants.
 
     `scratch` has the names and shapes of its slots.
     """
@@ -154,7 +154,7 @@ def loss_argument(part: SlopePart, prediction: str) -> Combination:
 
 
 def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
-    """Activations, their slopes, the parts of the loss slope, and what copies the prediction."""
+    """Return activations, their slopes, parts of the loss slope, and what copies the prediction."""
     activations = activations_of(problem.network)
     functions = [activation.value for activation in activations]
     functions += [activation.derivative for activation in activations]
@@ -214,7 +214,7 @@ class BackwardRanges:
 
 
 def largest_size(function: ScalarFunction, reach: float) -> float:
-    """max |f| on [-reach, reach]."""
+    """Return max |f| on [-reach, reach]."""
     end = torch.tensor(reach, dtype=torch.float64)
     least, largest = function.bounds(-end, end)
     return float(torch.maximum(-least, largest))
@@ -283,12 +283,12 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
 
 
 def largest_loss_argument(problem: Problem, part: SlopePart, prediction: float) -> float:
-    """Largest argument of a part of the loss slope."""
+    """Return the largest argument of a part of the loss slope."""
     return abs(part.prediction) * prediction + abs(part.label) * problem.domain.y
 
 
 def largest_loss_slope(problem: Problem, prediction: float) -> float:
-    """max |u| for predictions up to this size; a share of a class is at most 1."""
+    """Return max |u| for predictions up to this size; a share of a class is at most 1."""
     if problem.loss_function.is_softmax:
         return 1.0 + problem.domain.y
     return sum(
@@ -298,14 +298,14 @@ def largest_loss_slope(problem: Problem, prediction: float) -> float:
 
 
 def largest_argument(problem: Problem, ranges: Ranges) -> float:
-    """Largest argument of any function: of an activation, of the loss slope, or a prediction."""
+    """Return the largest argument of any function: activation, loss slope or copied prediction."""
     prediction = ranges.outputs[-1]
     in_loss = (largest_loss_argument(problem, part, prediction) for part in loss_parts(problem))
     return max(*ranges.preactivations, prediction, *in_loss)
 
 
 def without_digits(problem: Problem) -> str | None:
-    """Why no construction can serve the problem whose preactivations get too large, if they do."""
+    """Return why no construction can serve the problem, if its preactivations get too large."""
     ranges = ranges_on_domain(problem, margin=0.0)
     largest = max(largest_argument(problem, ranges), *ranges.linear)
     if largest <= LARGEST_ARGUMENT:
@@ -368,22 +368,17 @@ class UpdateLayers:
             ),
             *(Slot(name, (1,), Role.TURN) for name in (PLACE, OUT_OF_BATCH) if has_batches),
         )
-
-    def decayed(self) -> tuple[Instruction, ...]:
-        """Fill the gradient with weight decay before the examples add to it.
-
-        A linear rule has the decay among its coefficients instead.
-        """
-        decay = self.update.rule(0).decay
-        if not self.update.has_root or not decay:
-            return ()
-        return tuple(
+        # What fills the gradient with weight decay before the examples add to it. A rule without a
+        # root has the decay among its coefficients instead.
+        decay = update.rule(0).decay if update.has_root else 0.0
+        self.decayed: tuple[Instruction, ...] = tuple(
             map_everywhere(
                 Combination((f"{WEIGHTS}_{layer}",), (decay,)),
                 IDENTITY_FUNCTION.name,
                 f"{GRADIENT}_{layer}",
             )
             for layer in self.layers
+            if decay
         )
 
     def end(self, step: int, scratch: tuple[str, ...]) -> tuple[Layer, ...]:

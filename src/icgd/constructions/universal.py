@@ -332,7 +332,7 @@ def _table(name: str, keys: Tensor, answers: Tensor) -> ReluSum:
 
 
 def _steps(problem: Problem, head: ContextHead) -> ReluSum:
-    """w - step_size * gradient for every context and every level of w.
+    """Tabulate w - step_size * gradient for every context and every level of w.
 
     Those far outside the box are brought nearer: layer 4 makes the same of them.
     """
@@ -352,7 +352,7 @@ def _steps(problem: Problem, head: ContextHead) -> ReluSum:
 
 
 def _predictions(problem: Problem, levels: int) -> ReluSum:
-    """r(w x) for every level of w and every level of x, the x of a weight side by side."""
+    """Tabulate r(w x) for every level of w and of x, the x of a weight side by side."""
     value = level_values(levels)
     w = problem.gradient_step.box * value.repeat_interleave(levels).unsqueeze(-1)
     x = problem.domain.x * value.repeat(levels)[:, None, None]

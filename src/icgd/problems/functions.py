@@ -162,7 +162,7 @@ class ScalarFunction(ABC):
 
     @abstractmethod
     def lipschitz(self, low: Values, high: Values) -> Values:
-        """Smallest L with |f(a) - f(b)| <= L |a - b| on [low, high]; infinite across a jump."""
+        """Return the least L with |f(a) - f(b)| <= L |a - b| on [low, high]; inf across a jump."""
 
     def derivative(self) -> ScalarFunction:
         """Return the derivative; at a kink, its value from the left."""
@@ -317,7 +317,7 @@ class Reciprocal(ScalarFunction):
         return self(low) ** 2 * (1 + 4 * RELATIVE_ROUNDING)
 
     def curvature(self, low: Values) -> Values:
-        """f'' at `low` >= 1 / 2, which is the largest from there on."""
+        """Return f'' at `low` >= 1 / 2, which is the largest from there on."""
         return 2 / low**3
 
 
@@ -357,7 +357,7 @@ class AbstractRoot(ScalarFunction):
 
     @abstractmethod
     def curvature(self, low: Values) -> Values:
-        """f'' at `low`, which is the largest from there on."""
+        """Return f'' at `low`, which is the largest from there on."""
 
     @abstractmethod
     def bend(self, t: Values) -> Values:

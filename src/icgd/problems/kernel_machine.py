@@ -271,7 +271,7 @@ ASYMMETRY = 1e-9
 
 
 def as_rows(name: str, matrix: object) -> Rows:
-    """`matrix` as plain data, if it is a rectangle of numbers."""
+    """Return `matrix` as plain data, if it is a rectangle of numbers."""
     try:
         tensor = as_numbers(name, matrix).double()
     except DataError:
@@ -287,7 +287,7 @@ def unit_rows(factor: float, width: int) -> Rows:
 
 
 def as_matrix(rows: Rows, like: Tensor) -> Tensor:
-    """Plain data as a tensor, rounded once to the precision of `like`."""
+    """Return plain data as a tensor, rounded once to the precision of `like`."""
     return torch.tensor(rows, dtype=torch.float64).to(like)
 
 
@@ -370,7 +370,7 @@ class KernelHead:
         return replace(self, transform=self.key_transform, key_transform=None)
 
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
-        """This head's kernel of every pair.
+        """Return this head's kernel of every pair.
 
         Args:
             left: points (..., i, d).

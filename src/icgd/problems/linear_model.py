@@ -58,7 +58,7 @@ class Link:
     """A number that the loss of an example with this label is nowhere below."""
 
     def loss(self, score: Values, label: Values) -> Values:
-        """a(z) - y z."""
+        """Return a(z) - y z."""
         return self.potential(score) - label * score
 
     def slopes(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
@@ -88,7 +88,7 @@ _BERNOULLI = (
 
 
 def _dilogarithm(t: Tensor) -> Tensor:
-    """-Li_2(1 - exp t) for 0 <= t <= log 2: the series in t, which has no cancellation."""
+    """Return -Li_2(1 - exp t) for 0 <= t <= log 2 by the series in t, where nothing cancels."""
     total = torch.zeros_like(t)
     for coefficient in reversed(_BERNOULLI):
         total = (total + coefficient) * t * t
@@ -222,7 +222,7 @@ class LinearModel:
         return 1 / count("n_examples", n_examples) if self.reduction == "mean" else 1.0
 
     def design(self, x: Inputs) -> Design:
-        """`x` in float64, with the constant coordinate of the intercept.
+        """Return `x` in float64, with the constant coordinate of the intercept.
 
         Args:
             x: inputs (..., n, d).
@@ -239,7 +239,7 @@ class LinearModel:
         return torch.cat([x, torch.ones_like(x[..., :1])], dim=-1) if self.intercept else x
 
     def penalised(self, like: Tensor) -> Float[Tensor, "parameter"]:
-        """1 for every coefficient that penalties apply to, 0 for the intercept.
+        """Return 1 for every coefficient that penalties apply to, 0 for the intercept.
 
         Args:
             like: a tensor whose type and device the flags have.
@@ -257,7 +257,7 @@ class LinearModel:
         return flags
 
     def initial_parameters(self, tasks: tuple[int, ...] = ()) -> Parameters:
-        """Coefficients of 0, where the theorems start; any start will do, as the risk is convex.
+        """Return coefficients of 0, where the theorems start; the risk is convex.
 
         Args:
             tasks: the number of tasks, () for one task.

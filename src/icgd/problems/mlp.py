@@ -232,7 +232,7 @@ class MLP:
         return activation_named(self.output_activation if is_last else self.activation)
 
     def matrices(self, parameters: Parameters) -> list[Matrix]:
-        """Views of the parameter vector as one matrix a layer.
+        """View the parameter vector as one matrix a layer.
 
         Args:
             parameters: the weights (..., n_parameters).
@@ -272,7 +272,7 @@ class MLP:
         return functional.pad(outputs, (0, 1), value=1.0) if self.biases else outputs
 
     def initial_parameters(self, seed: int, box: float, tasks: tuple[int, ...] = ()) -> Parameters:
-        """Normal weights of variance 1 / fan-in, clipped to the box; repeatable from `seed`.
+        """Draw normal weights of variance 1 / fan-in, clipped to the box; repeatable from `seed`.
 
         Biases start at 0, so that the weights are those of the network without them.
 

@@ -292,7 +292,7 @@ class AbstractGradientStep(Scheduled, ABC):
 
     @property
     def is_constant(self) -> bool:
-        return super().is_constant and not self.average
+        return not self.schedules and not self.average
 
     @property
     def is_plain(self) -> bool:
@@ -456,7 +456,7 @@ class MomentumStep(AbstractGradientStep):
 
 
 def _kind_in_words(kind: str, *numbers: str, decay: float) -> str:
-    """Such as "momentum steps (0.9, weight decay 0.1)"."""
+    """Name steps by their numbers, such as "momentum steps (0.9, weight decay 0.1)"."""
     words = [*numbers, f"weight decay {decay:g}"] if decay else numbers
     return f"{kind} steps ({', '.join(words)})"
 

@@ -128,7 +128,7 @@ class AbstractOracle(ABC):
         """The shapes of the trained matrices; none if a function is trained."""
 
     def labelled(self, y: Tensor, expected: tuple[int, ...]) -> Tensor:
-        """Labels in the shape that is expected, if they can be given in another one."""
+        """Return labels in the expected shape, if they can be given in another one."""
         return y
 
     def require_labels(self, y: Labels) -> None:
@@ -153,7 +153,7 @@ class AbstractOracle(ABC):
         return weights.expand(shape)
 
     def with_state(self, weights: Tensor) -> Tensor:
-        """Weights with what an optimiser remembers beside them, if these are weights alone."""
+        """Append what an optimiser remembers at its start, if these are weights alone."""
         return weights
 
     def require_start(self, trained: Tensor, n_examples: int, dtype: torch.dtype) -> None:
@@ -179,7 +179,7 @@ class AbstractOracle(ABC):
         return self.exact_step(task)(weights.double(), number)
 
     def train(self, task: Task, n_steps: int) -> History:
-        """`n_steps` exact updates; the first entry of the history is the task's initial weights."""
+        """Take `n_steps` exact steps; the history begins with the task's initial weights."""
         history, step = [task.initial.double()], self.exact_step(task)
         for number in range(n_steps):
             history.append(step(history[-1], number, history[max(0, number - 1)]))
@@ -247,11 +247,11 @@ class AbstractOracle(ABC):
         return overflowed(dtype, self.update.step_size)
 
     def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
-        """What to warn of before a run."""
+        """Yield warnings before a run."""
         return iter(())
 
     def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
-        """What to warn of after a run on a task that ended with these weights."""
+        """Yield warnings after a run on a task that ended with these weights."""
         return iter(())
 
 
@@ -409,7 +409,7 @@ class NetworkOracle(AbstractOracle):
         return trained if self.update.average is None else torch.cat([trained, weights], dim=-1)
 
     def labelled(self, y: Tensor, expected: tuple[int, ...]) -> Tensor:
-        """Classes, counted from 0, become labels that are 1 for the class and 0 for all others."""
+        """Turn classes, counted from 0, into labels: 1 for the class and 0 for all others."""
         n_classes = expected[-1]
         if not loss_named(self.loss).is_softmax or tuple(y.shape) != expected[:-1]:
             return y
@@ -505,7 +505,7 @@ class NetworkOracle(AbstractOracle):
         }
 
     def stepped(self, task: Task, history: History) -> Tensor:
-        """Steps that all use the same examples are taken together, groups of them at a time."""
+        """Take steps that all use the same examples together, groups of them at a time."""
         differs = self.update.batch_size is not None or not self.update.is_constant
         if differs or history.shape[-2] < 2:
             return super().stepped(task, history)
@@ -532,13 +532,13 @@ class NetworkOracle(AbstractOracle):
         return gradient(self.target, loss, weights, x, y, rates) * self.update.gradient_factor
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
-        """By the average of the weights, if there is one."""
+        """Predict by the average of the weights, if there is one."""
         parts = self._split(weights)
         own = parts.get(AVERAGE, parts[WEIGHTS])
         return predict(self.target, own.double(), task.queries.double())
 
     def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
-        """L(w) = (1 / 2n) sum_i loss(p_i, y_i), each times its rate if there are rates."""
+        """Return L(w) = (1 / 2n) sum_i loss(p_i, y_i), each times its rate if there are rates."""
         outputs = predict(self.target, self.weights_of(weights).double(), task.x.double())
         losses = loss_named(self.loss).value(outputs, task.y.double())
         rated = losses if task.rates is None else losses * task.rates.double().squeeze(-1)
@@ -550,7 +550,7 @@ class NetworkOracle(AbstractOracle):
         return f"half the mean {self.loss.replace('_', ' ')} loss of all examples{rated}"
 
     def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
-        """weights_1, bias_1, weights_2, ...: a bias is the last column of its layer's matrix.
+        """Return weights_1, bias_1, weights_2, ...: a bias is the last column of its matrix.
 
         What an optimiser remembers follows as momentum_1, momentum of bias_1, ..., and so does the
         average of the weights.
@@ -566,7 +566,7 @@ class NetworkOracle(AbstractOracle):
         return found
 
     def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
-        """A warning if a run that was given its start, as one from torch, ends at the box."""
+        """Warn if a run that was given its start, as one from torch, ends at the box."""
         box, own = self.update.box, self.weights_of(weights)
         if self.start is not None and bool((own.abs() >= box).any()):
             yield BoxWarning(
@@ -625,7 +625,7 @@ class LinearOracle(AbstractOracle):
         require_labels(self.target.link_function, y)
 
     def scores(self, weights: Parameters, x: Inputs) -> Labels:
-        """<w, x>, with the intercept."""
+        """Return <w, x>, with the intercept."""
         return self.target.design(x) @ weights.double().unsqueeze(-1)
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
@@ -633,7 +633,7 @@ class LinearOracle(AbstractOracle):
         return self.target.link_function.mean(self.scores(weights, task.queries))
 
     def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
-        """L(w): the sum or mean of a(z_i) - y_i z_i."""
+        """Return L(w): the sum or mean of a(z_i) - y_i z_i."""
         scores = self.scores(weights, task.x)
         losses = self.target.link_function.loss(scores, task.y.double())
         return self.target.loss_scale(task.n_examples) * losses.sum((-2, -1))
@@ -651,7 +651,7 @@ class LinearOracle(AbstractOracle):
         return found | ({"intercept": weights[..., width]} if self.target.intercept else {})
 
     def objective(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
-        """L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1."""
+        """Return L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1."""
         penalised = weights.double() * self.target.penalised(weights.double())
         ridge, lasso = penalised.square().sum(-1) / 2, penalised.abs().sum(-1)
         return self.risk(task, weights) + self.update.l2 * ridge + self.update.l1 * lasso
@@ -669,7 +669,7 @@ class LinearOracle(AbstractOracle):
         return slope + self.update.l2 * self.target.penalised(slope) * weights
 
     def exact_step(self, task: Task) -> ExactStep:
-        """Without a step size it costs O(n d^2) once to find one."""
+        """Return an exact step; without a step size it costs O(n d^2) once to find one."""
         update, size = self.update, step_size(self.target, self.update, task.x)
         penalised = self.target.penalised(task.x.double())
 
@@ -701,7 +701,7 @@ class LinearOracle(AbstractOracle):
         }
 
     def descend(self, task: Task, *, tolerance: float, most_steps: int) -> Descent:
-        """Exact updates until none changes a coefficient of any task by more than `tolerance`.
+        """Step exactly until no coefficient of any task changes by more than `tolerance`.
 
         Raises `SeparableDataError` where no minimiser exists, for steps shorten there all the same.
         """
@@ -720,7 +720,7 @@ class LinearOracle(AbstractOracle):
         return Descent(weights, most_steps, change, converged=False)
 
     def require_end(self, task: Task) -> None:
-        """Without a minimiser steps shorten, but the coefficients grow for ever."""
+        """Require a minimiser: without one steps shorten, but coefficients grow for ever."""
         require_minimiser(self.target, self.update, task.x.double(), task.y.double())
 
     def named(self, weights: Parameters, inputs: Sequence[str]) -> dict[str, float]:
@@ -728,7 +728,7 @@ class LinearOracle(AbstractOracle):
         return dict(zip(names, weights.tolist(), strict=True))
 
     def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
-        """A warning if the descent ends at the box, because its minimiser lies beyond."""
+        """Warn if the descent ends at the box, because its minimiser lies beyond."""
         box = self.update.box
         if box is None or not weights.numel():
             return
@@ -888,7 +888,7 @@ class FunctionOracle(AbstractOracle):
         return values[..., task.n_examples :, :]
 
     def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
-        """(1 / 2n) sum_i |f(x_i) - y_i|^2."""
+        """Return (1 / 2n) sum_i |f(x_i) - y_i|^2."""
         values = weights.double().unflatten(-1, (task.n_tokens, task.y.shape[-1]))
         left: Tensor = values[..., : task.n_examples, :] - task.y.double()
         return left.square().sum(-1).mean(-1) / 2
@@ -911,7 +911,7 @@ class FunctionOracle(AbstractOracle):
         )
 
     def overflow(self, dtype: str) -> OverflowedRunError:
-        """Transforms let the inputs grow with every step."""
+        """Blame transforms, which let the inputs grow with every step."""
         if not self.update.transforms:
             return overflowed(dtype, self.update.step_size)
         width, n_transforms = self.target.input_width, len(self.update.transforms)
@@ -924,7 +924,7 @@ class FunctionOracle(AbstractOracle):
         )
 
     def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
-        """A warning if steps are too long for these data; a function is not clipped."""
+        """Warn if steps are too long for these data; a function is not clipped."""
         worst = divergence(self.target, self.update, task.x, n_steps)
         if worst is None:
             return

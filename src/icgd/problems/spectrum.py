@@ -285,5 +285,5 @@ def step_size(
 def sized(
     model: LinearModel, update: ProximalStep, x: Inputs, scores: Scores | None = None
 ) -> ProximalStep:
-    """`update` with its step size written down."""
+    """Return `update` with its step size written down."""
     return replace(update, step_size=step_size(model, update, x, scores))

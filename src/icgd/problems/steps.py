@@ -64,7 +64,7 @@ class Accelerated(Scheduled):
         settle(self, momentum=shares if is_row(self.momentum) else shares[0])
 
     def _momentum_in_words(self) -> str:
-        """Such as ", momentum 0.5"; nothing if there is none."""
+        """Return words such as ", momentum 0.5"; none without momentum."""
         if self.momentum is None:
             return ""
         kind = "Nesterov momentum" if self.nesterov else "momentum"
@@ -272,7 +272,7 @@ class FunctionalStep(Accelerated):
 
 
 def _as_transforms(value: object) -> tuple[float | Rows, ...]:
-    """Numbers and matrices: one for all steps, or one for each step."""
+    """Check numbers and matrices: one for all steps, or one for each step."""
     if isinstance(value, Real):
         return (finite("transforms", value),)
     parts = as_row(value)
@@ -441,7 +441,7 @@ def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
 
 
 def _in_leja_order(points: Sequence[float]) -> list[float]:
-    """Each next point is the one whose product of distances to those before is largest."""
+    """Take as next point the one whose product of distances to those before is largest."""
     left = sorted(points)
     chosen = [left.pop()]
     weights = [0.0] * len(left)
@@ -454,7 +454,7 @@ def _in_leja_order(points: Sequence[float]) -> list[float]:
 
 
 def heavy_ball(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
-    """Polyak's method with the numbers that are best for a spectrum in [low, high].
+    """Return Polyak's method with the numbers that are best for a spectrum in [low, high].
 
     f_{l+1} = f_l + step_size * sum_i e_i K(., x_i) + momentum * (f_l - f_{l-1})
 
@@ -481,7 +481,7 @@ def heavy_ball(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
 
 
 def nesterov(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
-    """Nesterov's method with the numbers that are best for a spectrum in [low, high].
+    """Return Nesterov's method with the numbers that are best for a spectrum in [low, high].
 
     Both were found for quadratic problems (Lessard, Recht and Packard 2016, Proposition 1).
 
@@ -541,7 +541,7 @@ def chebyshev_momentum(low: float, high: float, n_steps: int, noise: float = 0.0
 
 
 def newton_schulz(high: float, n_steps: int) -> FunctionalStep:
-    r"""Steps that make the linear kernel of the moved inputs a projection (GD++).
+    r"""Return steps that make the linear kernel of the moved inputs a projection (GD++).
 
     With the matrix X of all examples, the Newton-Schulz iteration X <- X (3 I - X^T X) / 2 takes
     every singular value that is not 0 to 1, and squares the distance at every step. Written for
@@ -598,7 +598,7 @@ def nesterov_momentum(low: float, high: float) -> float:
 
 
 def fista_momenta(n_steps: int) -> tuple[float, ...]:
-    """Nesterov's momenta, (t_l - 1) / t_{l+1} with t_{l+1} = (1 + sqrt(1 + 4 t_l^2)) / 2.
+    """Return Nesterov's momenta (t_l - 1) / t_{l+1}, t_{l+1} = (1 + sqrt(1 + 4 t_l^2)) / 2.
 
     They begin with 0 and tend to 1. They need to know nothing of the curvature.
 
