@@ -144,14 +144,14 @@ def _fit_smooth(function: SmoothFunction, low: float, high: float, pieces: int) 
     points = _samples(nodes)
     cells = torch.stack([points[:, :-1].flatten(), points[:, 1:].flatten()])
     piece = torch.arange(len(slopes)).repeat_interleave(points.shape[1] - 1)
-    proved = torch.zeros_like(slopes)
+    proved, slope = torch.zeros_like(slopes), function.derivative()
     least = 0.0
     while len(piece):
         straight = slopes[piece] * cells
         value = function(cells)
         rounding = 8 * _ROUNDOFF * (straight.abs() + intercepts[piece].abs() + value.abs())
         at_ends = ((straight + intercepts[piece] - value).abs() + rounding).amax(0)
-        sag = cells.diff(dim=0)[0] ** 2 * function.curvature(cells[0], cells[1]) / 8
+        sag = cells.diff(dim=0)[0] ** 2 * slope.lipschitz(cells[0], cells[1]) / 8
         least = max(least, float(at_ends.max()))
         done = sag <= max(0.01 * least, _NEGLIGIBLE)
         proved.scatter_reduce_(0, piece[done], (at_ends + sag)[done], "amax")
@@ -330,14 +330,6 @@ def _sampled(
     return points, line, exact, relative * (8 + fit.n_pieces) * sizes.amax(1)
 
 
-# The exponential and the reciprocal of shares of classes, as sums of ReLUs.
-#
-# Both have a certified relative error. A chord of exp over a length h errs by h^2 / 16 of its
-# value if it is shifted by half its sag; knots are h apart, a power of two. The reciprocal on
-# [1 / 2, high] has pieces whose ends have a constant ratio: ln(2 high) sqrt(2 / (16 error)) of
-# them. On a cell [u, v] the gap is at most that at its ends and (v - u)^2 max |f''| / 8.
-
-
 EXPONENTIAL_CELLS = 8
 """The cells of a piece of the exponential in each of which its error is proved."""
 
@@ -345,6 +337,10 @@ EXPONENTIAL_CELLS = 8
 @lru_cache(maxsize=64)
 def fit_exponential(function: CappedExponential, reach: float, error: float) -> ReluSum:
     """Approximate exp(min(z, cap)) on [-reach, reach] to a relative error of about `error`.
+
+    A chord of exp over a length h errs by h^2 / 16 of its value if it is shifted by half its sag;
+    knots are h apart, a power of two. On a cell [u, v] the gap is at most that at its ends and
+    (v - u)^2 max |f''| / 8.
 
     Below -cap it is taken as constant, which errs by less than exp(-cap).
     """
@@ -382,7 +378,10 @@ def fit_exponential(function: CappedExponential, reach: float, error: float) -> 
 
 @lru_cache(maxsize=64)
 def fit_reciprocal(high: float, error: float) -> ReluSum:
-    """Approximate 1 / z on [1 / 2, high] to a relative error of about `error`."""
+    """Approximate 1 / z on [1 / 2, high] to a relative error of about `error`.
+
+    The ends of pieces have a constant ratio: there are ln(2 high) sqrt(2 / (16 error)) of them.
+    """
     pieces = max(2, ceil(log(2 * high) * sqrt(2 / (16 * error))))
     nodes = torch.linspace(log(0.5), log(high), pieces + 1, dtype=torch.float64).exp()
     snapped, unit = _of_few_bits(nodes[:-1])

@@ -50,6 +50,12 @@ class Domain:
     score: float | None = None
     rate: float | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("x", "y", "score", "rate"):
+            bound = getattr(self, name)
+            if bound is not None or name in ("x", "y"):
+                settle(self, **{name: positive(f"domain.{name}", bound)})
+
     def in_words(self) -> str:
         """Return the bounds, such as "|x| <= 2, |y| <= 1".
 
@@ -65,13 +71,6 @@ class Domain:
         words = [f"|{name}| <= {b:g}" for name, b in bounds.items() if b is not None]
         words += [] if self.rate is None else [f"rates <= {self.rate:g}"]
         return ", ".join(words)
-
-    def __post_init__(self) -> None:
-        settle(self, x=positive("domain.x", self.x), y=positive("domain.y", self.y))
-        if self.score is not None:
-            settle(self, score=positive("domain.score", self.score))
-        if self.rate is not None:
-            settle(self, rate=positive("domain.rate", self.rate))
 
     @classmethod
     def of(cls, X: Any, y: Any, *, room: float = ROOM) -> Domain:

@@ -199,10 +199,6 @@ class SmoothFunction(ScalarFunction):
         least, largest = self.derivative().bounds(low, high)
         return torch.maximum(-least, largest)
 
-    def curvature(self, low: Values, high: Values) -> Values:
-        """Return the largest |f''| on [low, high]."""
-        return self.derivative().lipschitz(low, high)
-
     def derivative(self) -> SmoothFunction:
         return SmoothFunction(f"{self.name}'", self.tower[1:], self.stationary[1:])
 

@@ -1,4 +1,4 @@
-"""The target of functional descent: a function that is a sum of kernels around the examples."""
+"""The target of functional descent, a sum of kernels around the examples, and the kernels."""
 
 from __future__ import annotations
 
@@ -28,18 +28,6 @@ from icgd.problems.settings import (
 )
 from icgd.shapes import KernelMatrix, OtherPoints, Points
 
-# Kernels: how alike two points are, and so how much one learns from the other.
-#
-#     linear      <u, w>                     rbf         exp(-|u - w|^2 / 2)
-#     relu        max(0, <u, w>)             laplace     exp(-|u - w|_1)
-#     exp         exp(<u, w>)                matern      by smoothness nu = 1/2, 3/2 or 5/2
-#     polynomial  (1 + <u, w>)^degree        softmax     exp(<u, w>), divided by its sum over all w
-#
-# Scales are no parameters of a kernel: a head rescales its inputs by a matrix. relu is symmetric
-# but not positive, softmax not even symmetric; both are widely used in attention, so both are
-# here.
-
-
 MatrixOf = Callable[[Tensor, Tensor], Tensor]
 """From points (..., i, d) and (..., j, d) to the matrix (..., i, j)."""
 
@@ -52,7 +40,17 @@ ROUNDING = 32.0
 
 @dataclass(frozen=True)
 class Kernel:
-    """K[i, j] = K(left_i, right_j); learning sums over the points on the right."""
+    """K[i, j] = K(left_i, right_j); learning sums over the points on the right.
+
+        linear      <u, w>                     rbf         exp(-|u - w|^2 / 2)
+        relu        max(0, <u, w>)             laplace     exp(-|u - w|_1)
+        exp         exp(<u, w>)                matern      by smoothness nu = 1/2, 3/2 or 5/2
+        polynomial  (1 + <u, w>)^degree        softmax     exp(<u, w>) over its sum for all w
+
+    Scales are no parameters of a kernel: a head rescales its inputs by a matrix. relu is symmetric
+    but not positive, softmax not even symmetric; both are widely used in attention, so both are
+    here.
+    """
 
     name: str
     function: MatrixOf

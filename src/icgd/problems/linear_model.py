@@ -1,4 +1,4 @@
-"""The target of ridge, lasso and generalised linear models: one coefficient for each input."""
+"""The target of ridge, lasso and generalised linear models, and the links of the latter."""
 
 from __future__ import annotations
 
@@ -24,30 +24,28 @@ from icgd.problems.functions import (
 from icgd.problems.settings import by_name, count, named, settle
 from icgd.shapes import Inputs, Labels, Parameters, Values
 
-# Links: how the score z = <w, x> of a linear model says what label to expect.
-#
-# The inverse link mu turns a score into the expected label. The loss of an example is
-#
-#     a(z) - y z,    a' = mu,    so that its gradient in w is (mu(z) - y) x,
-#
-# which is convex because mu rises. For identity, logistic and poisson it is the negative log-
-# likelihood of normal, Bernoulli and Poisson labels, up to what does not depend on w. For probit
-# and softplus it is the loss that matches the link, not a likelihood.
-#
-#     identity  a = z^2 / 2               any label
-#     logistic  a = log(1 + exp z)        labels in [0, 1]: classes, or shares of a group
-#     probit    a = z Phi(z) + phi(z)     labels in [0, 1]
-#     poisson   a = exp z                 labels >= 0: counts, or rates
-#     softplus  a = -Li_2(-exp z)         labels >= 0
-
-
 EXP = SmoothFunction("exp", (torch.exp,) * 4, ((),) * 4)
 """Every derivative is itself and rises, so none has a stationary point."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """The inverse link `mean` (mu), its integral `potential` (a), and the labels it allows."""
+    """The inverse link `mean` (mu), its integral `potential` (a), and the labels it allows.
+
+    The inverse link mu turns a score into the expected label. The loss of an example is
+
+        a(z) - y z,    a' = mu,    so that its gradient in w is (mu(z) - y) x,
+
+    which is convex because mu rises. For identity, logistic and poisson it is the negative
+    log-likelihood of normal, Bernoulli and Poisson labels, up to what does not depend on w. For
+    probit and softplus it is the loss that matches the link, not a likelihood.
+
+        identity  a = z^2 / 2               any label
+        logistic  a = log(1 + exp z)        labels in [0, 1]: classes, or shares of a group
+        probit    a = z Phi(z) + phi(z)     labels in [0, 1]
+        poisson   a = exp z                 labels >= 0: counts, or rates
+        softplus  a = -Li_2(-exp z)         labels >= 0
+    """
 
     name: str
     mean: ScalarFunction
