@@ -171,7 +171,6 @@ def test_units_and_activation_are_checked():
         fit_clip(1.0, 2.0, "cube", 60)
 
 
-# -----------------------------------------------------------------------------
 # Ramps of sigmoids, the bounds on their corners, and what halves them.
 
 
@@ -232,7 +231,6 @@ def test_beyond_the_panels_the_periodic_error_counts():
     assert halving_of(12.0, 4).error >= 26 * exp(-12.0)
 
 
-# -----------------------------------------------------------------------------
 # What corners leave, by hand and by integration.
 
 
@@ -270,7 +268,6 @@ def test_rounding_moves_large_arguments_more():
     assert moved_by_rounding("tanh", 3.0, [unit]) == 4 * 2.0**-53 * 2.0 * (1 + 30 + 5)
 
 
-# -----------------------------------------------------------------------------
 # Staircases with sharpened ends, for all w.
 
 
@@ -332,7 +329,6 @@ def test_a_step_by_a_tanh_lies_lower_by_half_its_height():
     assert float(by_sigmoid[25]) == pytest.approx(2.0, rel=1e-14)  # at its place
 
 
-# -----------------------------------------------------------------------------
 # Cosines that clip for a quarter of their period.
 
 

@@ -12,7 +12,6 @@ from icgd.approximation.relu_sum import (
     fit_reciprocal,
     fit_reciprocal_root,
     fit_relu_sum,
-    narrow_ramp,
     shifted,
 )
 from icgd.errors import SettingError
@@ -141,7 +140,7 @@ def test_a_ramp_is_as_wide_as_said_or_a_rounding_of_the_largest_argument():
     assert fit_relu_sum(step, -1.0, 1.0, kink_width=0.25).knots == (0.0, 0.25)
     assert fit_relu_sum(step, -1.0, 1.0).knots == (0.0, 2.0**-52)
     assert fit_relu_sum(step, -2.0, 5.0).knots == (0.0, 2.0**-50)
-    assert narrow_ramp(2.0**-200) == 2.0**-252
+    assert fit_relu_sum(step, -(2.0**-200), 2.0**-200).knots == (0.0, 2.0**-252)
 
 
 @pytest.mark.parametrize("name", ["relu'", "leaky_relu'"])
@@ -229,7 +228,6 @@ def test_an_interval_that_is_none_is_refused(low, high):
         fit_relu_sum(function_named("tanh"), low, high)
 
 
-# -----------------------------------------------------------------------------
 # Reciprocal roots as sums of ReLUs: certified errors, relative to values over powers of ten.
 
 
@@ -292,7 +290,6 @@ def test_shifted_chords_of_a_convex_function_err_to_both_sides_alike():
     assert float(gap.min()) == pytest.approx(-(1.5 - 2**0.5) / 2, rel=1e-3)
 
 
-# -----------------------------------------------------------------------------
 # Exponentials and reciprocals of shares as sums of ReLUs, with certified relative errors.
 
 

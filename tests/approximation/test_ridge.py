@@ -49,7 +49,6 @@ from icgd.problems.functions import (
 from icgd.program.functions import Band, RidgeSum, RidgeUnit
 from tests.approximation.yardsticks import evaluate
 
-# -----------------------------------------------------------------------------
 # Proved errors of sums whose real error is known by hand.
 
 
@@ -184,7 +183,6 @@ def test_units_as_sharp_as_corners_are_too_dear_to_prove_by_panels():
         assert (cost_of_proof(Profile(TANH, (1.0,)), fit) < inf) is is_affordable
 
 
-# -----------------------------------------------------------------------------
 # Sums of relus by what bends like relu, and slopes that jump.
 
 
@@ -268,7 +266,6 @@ def test_jumps_go_inside_so_that_only_sums_are_rounded():
     assert second == RidgeUnit((0.0, 128.0), -0.0, -1.0)
 
 
-# -----------------------------------------------------------------------------
 # Functions of one variable: proved errors against dense samples, identities, coefficients.
 
 
@@ -416,7 +413,6 @@ def test_sigmoid_by_tanh_is_exact():
     assert line_error(fit, SIGMOID) <= 1e-15
 
 
-# -----------------------------------------------------------------------------
 # s r'(t) against random samples of the box, with its proved error.
 
 
@@ -514,7 +510,6 @@ def test_neither_units_nor_coefficients_exceed_what_is_allowed():
     assert fitted("sigmoid", 8).n_units == 8
 
 
-# -----------------------------------------------------------------------------
 # What a construction asks for: a function, a product, the slope of a loss, on a box.
 
 
@@ -659,7 +654,6 @@ def test_too_few_or_too_many_units_and_unknown_activations_are_refused():
         fit_product((1.0, 1.0), "identity", 60)
 
 
-# -----------------------------------------------------------------------------
 # A number where the flag is 1, and nothing where it is 0.
 
 

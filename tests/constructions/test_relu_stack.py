@@ -34,7 +34,7 @@ from icgd.program.stack import StackProgram
 from icgd.training import LearnableRun
 from tests import cases
 from tests.cases import build, make_case, over
-from tests.problems.oracles.test_network import SHAPED
+from tests.problems.test_oracles import SHAPED
 
 RELU_STACK = ReluStack()
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -352,7 +352,6 @@ def test_adam_is_refused_so_many_steps_that_they_fill_the_memory():
         icgd.compile(problem, n_steps=10**9)
 
 
-# -----------------------------------------------------------------------------
 # Shortcuts, layer norms and rates of examples in relu-stack, against the reference in float64.
 
 

@@ -373,7 +373,6 @@ def test_programs_that_would_mislead_a_backend_are_refused(number, changes, mess
     assert str(caught.value).startswith(message)
 
 
-# -----------------------------------------------------------------------------
 # How large the table is.
 
 

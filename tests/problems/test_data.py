@@ -451,8 +451,8 @@ def test_a_frame_of_numbers_is_an_array():
         (Frame(["a", "b"], [[1, 2], [3, None]]), "X[1, 1] (column 'b') is None, which is not a"),
         (pl.DataFrame({"a": [1, 2], "b": [3, None]}), "X[1, 1] (column 'b') is nan; every entry"),
         ([[0.5, 1.0], [None, 2.0]], "X[1, 0] is None, which is not a number."),
-        ([["1", "2"]], "X[0, 0] is np.str_('1'), which is not a number."),
-        ("abc", "X is np.str_('abc'), which is not a number."),
+        ([["1", "2"]], "X[0, 0] is '1', which is not a number."),
+        ("abc", "X is 'abc', which is not a number."),
     ],
 )
 def test_what_is_not_a_number_is_named_by_row_and_column(data, message):

@@ -14,11 +14,9 @@ from icgd.problems.spectrum import growth
 from icgd.problems.steps import (
     FunctionalStep,
     ProximalStep,
-    as_momentum,
     best_constant_step,
     chebyshev_steps,
     fista_momenta,
-    momentum_in_words,
     nesterov_momentum,
     span_in_words,
 )
@@ -169,10 +167,10 @@ def test_an_array_without_axes_is_no_schedule():
 
 
 def test_momentum_is_one_number_or_one_for_each_step():
-    assert as_momentum(None) is None
-    assert as_momentum(0) == 0.0
-    assert as_momentum(np.array([0.5, 1.0])) == (0.5, 1.0)
-    assert as_momentum(torch.tensor([0.5, 0.25])) == (0.5, 0.25)
+    assert ProximalStep(0.1).momentum is None
+    assert ProximalStep(0.1, momentum=0).momentum == 0.0
+    assert ProximalStep(0.1, momentum=np.array([0.5, 1.0])).momentum == (0.5, 1.0)
+    assert ProximalStep(0.1, momentum=torch.tensor([0.5, 0.25])).momentum == (0.5, 0.25)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +184,7 @@ def test_momentum_is_one_number_or_one_for_each_step():
 )
 def test_other_momentum_is_refused(value, message):
     with pytest.raises(SettingError, match=message):
-        as_momentum(value)
+        ProximalStep(0.1, momentum=value)
 
 
 def test_a_schedule_reads_as_its_ends():
@@ -195,9 +193,11 @@ def test_a_schedule_reads_as_its_ends():
 
 
 def test_momentum_is_named_by_its_kind():
-    assert momentum_in_words(None, False) == ""
-    assert momentum_in_words(0.5, False) == ", momentum 0.5"
-    assert momentum_in_words((0.0, 0.5), True) == ", Nesterov momentum 0 to 0.5"
+    assert FunctionalStep(0.1).in_words() == "functional steps of 0.1"
+    heavy = FunctionalStep(0.1, momentum=0.5)
+    assert heavy.in_words() == "functional steps of 0.1, momentum 0.5"
+    ahead = FunctionalStep(0.1, momentum=(0.0, 0.5), nesterov=True)
+    assert ahead.in_words() == "functional steps of 0.1, Nesterov momentum 0 to 0.5"
 
 
 def test_nesterovs_momentum_grows_with_the_condition():

@@ -32,25 +32,6 @@ from icgd.problems.functions import IDENTITY_FUNCTION, KinkedFunction, unit_acti
 from icgd.problems.settings import positive
 from icgd.program.functions import Band, RidgeSum, RidgeUnit
 
-# -----------------------------------------------------------------------------
-# A few sigmoids that make the corner of a ramp half as wide.
-#
-# The ramp is a staircase of sigmoids without end,
-#
-#     P(x) = d sum_{k >= 0} sigmoid(x - (k + 1/2) d).
-#
-# With steps in both directions P would be x up to a periodic error of at most 2 pi sum_k 1 /
-# sinh(2 pi^2 k / d) (Poisson's formula). The steps that are missing lie in the convex part of
-# sigmoid, so they are below their integral: apart from the periodic error, P(x) exceeds relu(x)
-# by log(1 + exp(-|x|)) at most. P(2 x) / 2 has a corner half as wide, and
-#
-#     F(x) = sum_k before_k bump_k(x) + after_k bump_k(2 x) ~ P(2 x) / 2 - P(x),
-#     bump_k(x) = sigmoid(x + place_k) - sigmoid(x - place_k),
-#
-# turns one into the other. Both sides decay like exp(-|x|), and F is fitted for x >= 0 by least
-# squares: it is even, and so is the other side up to the periodic error.
-
-
 SPREAD = 2.0
 """The last place of a bump: coefficients stay below 40 while errors fall to 1e-11."""
 
@@ -63,7 +44,23 @@ _DAMPING = 1e-15  # damping of the singular values, relative to the largest
 
 @dataclass(frozen=True)
 class Halving:
-    """The coefficients of F, and a bound on its distance to P(2 x) / 2 - P(x) for all x."""
+    """The coefficients of F, and a bound on its distance to P(2 x) / 2 - P(x) for all x.
+
+    The ramp is a staircase of sigmoids without end,
+
+        P(x) = d sum_{k >= 0} sigmoid(x - (k + 1/2) d).
+
+    With steps in both directions P would be x up to a periodic error of at most 2 pi sum_k 1 /
+    sinh(2 pi^2 k / d) (Poisson's formula). The steps that are missing lie in the convex part of
+    sigmoid, so they are below their integral: apart from the periodic error, P(x) exceeds relu(x)
+    by log(1 + exp(-|x|)) at most. P(2 x) / 2 has a corner half as wide, and
+
+        F(x) = sum_k before_k bump_k(x) + after_k bump_k(2 x) ~ P(2 x) / 2 - P(x),
+        bump_k(x) = sigmoid(x + place_k) - sigmoid(x - place_k),
+
+    turns one into the other. Both sides decay like exp(-|x|), and F is fitted for x >= 0 by least
+    squares: it is even, and so is the other side up to the periodic error.
+    """
 
     before: tuple[float, ...]
     after: tuple[float, ...]
@@ -75,12 +72,12 @@ class Halving:
 
 
 def places_of(n_bumps: int) -> tuple[float, ...]:
-    """Half the distances of the two sigmoids of each bump."""
+    """Return half the distances of the two sigmoids of each bump."""
     return tuple(SPREAD * (k + 1) / n_bumps for k in range(n_bumps))
 
 
 def step_distance(far: float) -> float:
-    """d, for a periodic error of about exp(-far)."""
+    """Return d for a periodic error of about exp(-far)."""
     return 2 * pi**2 / far
 
 
@@ -91,7 +88,7 @@ def periodic_error(far: float) -> float:
 
 @lru_cache(maxsize=16)
 def halving_of(far: float, n_bumps: int) -> Halving:
-    """F with `n_bumps` bumps of either kind, for a staircase with periodic errors of exp(-far)."""
+    """Fit F by `n_bumps` bumps of either kind, for a staircase of periodic errors exp(-far)."""
     ends = ((0, 6, 400), (6, EDGE, 200))
     x = torch.cat([torch.linspace(*end, dtype=torch.float64) for end in ends])
     bumps = torch.cat([_bumps_at(x, n_bumps), _bumps_at(2 * x, n_bumps)], dim=1)
@@ -126,12 +123,11 @@ def _bumps_at(x: Tensor, n_bumps: int) -> Tensor:
 
 
 def _corner(x: Tensor, far: float) -> Tensor:
-    """P(-x), which is all of the corner for x >= 0."""
+    """Return P(-x), which is all of the corner for x >= 0."""
     middles = step_distance(far) * (torch.arange(ceil(EDGE / step_distance(far))).double() + 0.5)
     return step_distance(far) * torch.sigmoid(-x.unsqueeze(-1) - middles).sum(-1)
 
 
-# -----------------------------------------------------------------------------
 # Clipping with soft corners: what units without corners of their own can do.
 #
 # clip(w) holds w within [-bound, bound]. A soft clip differs from it by what its two corners
@@ -164,12 +160,12 @@ class SoftClip:
     fades: float
 
     def near(self, distance: float) -> float:
-        """What a corner leaves at a distance from it."""
+        """Bound what a corner leaves at a distance from it."""
         return self.width * self.corner(distance / self.width) * SAFE
 
 
 def logarithm_of_far(roundoff: float) -> float:
-    """-log of the share that is left away from corners."""
+    """Return -log of the share that is left away from corners."""
     return -log(max(FAR, BELOW_ROUNDOFF * roundoff))
 
 
@@ -185,24 +181,21 @@ def normal_corner(x: float) -> float:
 
 
 def moved_by_rounding(activation: str, half_width: float, units: Sequence[RidgeUnit]) -> float:
-    """How far a sum of units moves on [-half_width, half_width] when its numbers are rounded."""
+    """Bound how far rounding its numbers moves a sum of units on [-half_width, half_width]."""
     fit = RidgeSum("clip", activation, (half_width,), tuple(units), 0.0)
     return _ROUNDINGS * DOUBLE_ROUNDOFF * fit.size
 
 
-# -----------------------------------------------------------------------------
-# Clipping by cosines: the Fourier series of a wave that is clip(w) for a quarter of its period.
-#
-#     clip(w) ~ sum_k (2 / quarter) sin(bound f_k) / f_k^2 exp(-(width f_k)^2 / 2) sin(f_k w),
-#
-# with f_k = (2 k + 1) pi / (2 quarter), is the wave averaged over a normal distribution, so that
-# the series ends early. Its corners lie at +-bound + 2 j quarter, and one at distance d leaves
-# width (phi(x) - x Phi(-x)), x = d / width. The terms from the n-th on are together at most 2
-# quarter / (pi^2 n) exp(-(width f_n)^2 / 2), because sum_{k >= n} (2 k + 1)^-2 <= 1 / (4 n).
-
-
 def clip_wave(bound: float, reach: float, units: int, far: float) -> SoftClip:
-    """clip(w) for |w| <= reach by waves; exp(-`far`) is the share of the last ones."""
+    """Fit clip(w) for |w| <= reach by waves; exp(-`far`) is the share of the last ones.
+
+        clip(w) ~ sum_k (2 / quarter) sin(bound f_k) / f_k^2 exp(-(width f_k)^2 / 2) sin(f_k w),
+
+    with f_k = (2 k + 1) pi / (2 quarter), is the wave averaged over a normal distribution, so that
+    the series ends early. Its corners lie at +-bound + 2 j quarter, and one at distance d leaves
+    width (phi(x) - x Phi(-x)), x = d / width. The terms from the n-th on are together at most 2
+    quarter / (pi^2 n) exp(-(width f_n)^2 / 2), because sum_{k >= n} (2 k + 1)^-2 <= 1 / (4 n).
+    """
     quarter = max(reach, 2 * bound)  # no other corner is closer than bound
     *frequencies, next_one = [(2 * k + 1) * pi / (2 * quarter) for k in range(units + 1)]
     width = min(sqrt(2 * far) / next_one, bound / 2)
@@ -216,19 +209,6 @@ def clip_wave(bound: float, reach: float, units: int, far: float) -> SoftClip:
     other_corners = 6 * width * normal_corner(bound / width)
     error = (left_out + other_corners) * SAFE + moved_by_rounding("cos", quarter, waves)
     return SoftClip(tuple(waves), error, width, normal_corner, sqrt(2 * far))
-
-
-# -----------------------------------------------------------------------------
-# Clipping by sigmoids, or tanhs: a staircase from -bound to bound, with sharpened ends.
-#
-# A staircase of n steps, h = 2 bound / n apart and of slope b, is a difference of two ramps,
-#
-#     sum_i h sigmoid(b (w - s_i)) = ramp(w + bound) - ramp(w - bound),   ramp(z) = P(b z) / b,
-#
-# with P as above, and stays within its ends for all w. The corners of the ramps are 1
-# / b wide, which falls only like 1 / n. So both ends are sharpened: added at the scales b, 2 b, 4
-# b, ... F halves the width every time. Its units of slope 2 are those of
-# slope 1 at the next scale, so a halving costs two units for each of its bumps, at both ends.
 
 
 BUMPS = 6
@@ -263,7 +243,17 @@ class Step:
 
 
 def clip_staircase(bound: float, activation: str, units: int, far: float) -> SoftClip:
-    """clip(w) for all w by at most `units` units; exp(-`far`) is the share of periodic errors."""
+    """Fit clip(w) for all w by at most `units` units, with periodic errors of about exp(-`far`).
+
+    A staircase of n steps, h = 2 bound / n apart and of slope b, is a difference of two ramps,
+
+        sum_i h sigmoid(b (w - s_i)) = ramp(w + bound) - ramp(w - bound),   ramp(z) = P(b z) / b,
+
+    with P of `Halving`, and stays within its ends for all w. The ramps' corners are 1 / b wide,
+    which falls only like 1 / n. So both ends are sharpened: added at the scales b, 2 b, 4 b, ... F
+    halves the width every time. Its units of slope 2 are those of slope 1 at the next scale, so a
+    halving costs two units for each of its bumps, at both ends.
+    """
     constant = [RidgeUnit((0.0,), 0.0, -2 * bound)] if activation == "sigmoid" else []
     n_bumps = BUMPS if exp(-far) < 10 * FAR else FEW_BUMPS
     n_steps, n_halvings = _shares(units - len(constant), n_bumps, far)
@@ -285,7 +275,7 @@ def clip_staircase(bound: float, activation: str, units: int, far: float) -> Sof
 
 
 def _shares(units: int, n_bumps: int, far: float) -> tuple[int, int]:
-    """How many steps and halvings make the sharpest corners."""
+    """Return how many steps and halvings make the sharpest corners."""
     shares = [(units, 0)]
     for n_halvings in range(1, 1 + floor((far - log(NARROW_ENOUGH)) / log(2))):
         n_steps = units - 4 * n_bumps * (n_halvings + 1)
@@ -312,7 +302,6 @@ def _sharp_ends(bound: float, slope: float, halving: Halving, n_halvings: int) -
     return steps
 
 
-# -----------------------------------------------------------------------------
 # clip(w) - w by every activation.
 
 
@@ -330,7 +319,7 @@ BANDS = 10
 def fit_clip(
     bound: float, reach: float, activation: str, units: int, *, roundoff: float = DOUBLE_ROUNDOFF
 ) -> RidgeSum:
-    """clip(w) - w for |w| <= reach by at most `units` units.
+    """Fit clip(w) - w for |w| <= reach by at most `units` units.
 
     `error` holds away from +-bound, for units that do not bend like relu; `largest_error`
     everywhere.

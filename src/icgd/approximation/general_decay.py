@@ -95,7 +95,7 @@ class GeneralDecay:
 
 
 def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
-    """What decays of an activation: a function of a tensor, applied entry by entry.
+    """Find what decays of an activation, a function of a tensor that is applied entry by entry.
 
     Args:
         activation: the function.
@@ -185,7 +185,7 @@ def _require_function(name: str, activation: Any, x: Tensor) -> None:
 
 
 def _seen(found: GeneralDecay, activation: Evaluate, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Sizes of the combination and its derivative, zero where rounding hides them."""
+    """Return the sizes of the combination and its derivative, zero where rounding hides them."""
     x = x.clone().requires_grad_()
     value = found.combination(activation, x)
     (slope,) = torch.autograd.grad(value.sum(), x)

@@ -88,7 +88,7 @@ def lattice_of(function: LatticeFunction) -> Lattice:
 
 
 def head(function: LatticeFunction, s: Values) -> Values:
-    """What the head returns at every entry of `s`."""
+    """Return what the head returns at every entry of `s`."""
     return lattice_of(function).weights(s) @ torch.tensor(function.values, dtype=s.dtype)
 
 
@@ -102,12 +102,12 @@ def line_lattice(reach: float, half: int) -> Lattice:
 
 
 def identity(lattice: Lattice) -> LatticeFunction:
-    """s itself, which makes a dot product of whatever s is a score of."""
+    """Return s itself, which makes a dot product of whatever s is a score of."""
     return _certified("identity", lattice, lattice.points(), lambda s: s)
 
 
 def square(lattice: Lattice) -> LatticeFunction:
-    """s^2: the second moment of the weights is s^2 + (rho h)^2."""
+    """Return s^2: the second moment of the weights is s^2 + (rho h)^2."""
     variance = (lattice.ratio * lattice.spacing) ** 2
     return _certified("square", lattice, lattice.points() ** 2 - variance, torch.square)
 
@@ -120,7 +120,7 @@ def _worst(fits: LookUps) -> float:
 def fit_to_accuracy(
     functions: Functions, reach: float, accuracy: float, fewest: int = 4
 ) -> LookUps:
-    """Several functions on one lattice of about the fewest points whose proved errors suffice.
+    """Fit several functions on one lattice of about the fewest points that are proved to suffice.
 
     The number of points is doubled until they do, then bisected. A trial costs O(points^3).
     """
@@ -147,7 +147,7 @@ def fit_to_accuracy(
 
 @lru_cache(maxsize=256)
 def fit_on_lattice(functions: Functions, reach: float, half: int) -> LookUps:
-    """Several functions on one lattice of 2 half + 1 points, as well as possible."""
+    """Fit several functions on one lattice of 2 half + 1 points, as well as possible."""
     flat = {_where_flat(functions, 10.0**-digits) for digits in range(1, 14, 2)}
     ends = {end for end in flat if end < 2 * reach}
     if reach <= 2 * max(flat):  # covering the range may be better than ending
@@ -181,7 +181,7 @@ def _fit_all(functions: Functions, reach: float, half: int, end: float) -> LookU
 
 @lru_cache(maxsize=256)
 def _where_flat(functions: Functions, flatness: float) -> float:
-    """Beyond this distance every function stays this close to its limit; inf if one has none."""
+    """Return where every function has come this close to its limit; inf if one has none."""
     s = torch.linspace(0, _FAR, 6401, dtype=torch.float64)
     gaps = [(f(side * s) - f(side * s[-1:])).abs() for f in functions for side in (1, -1)]
     beyond = [
@@ -191,7 +191,7 @@ def _where_flat(functions: Functions, flatness: float) -> float:
 
 
 def _least_squares(functions: Functions, lattice: Lattice) -> Tensor:
-    """Values of moderate size that fit best at Chebyshev points, a row for each function."""
+    """Return values of moderate size that fit best at Chebyshev points, a row a function."""
     s = lattice.reach * chebyshev_points(3 * lattice.n_points)
     weights = lattice.weights(s)
     target = torch.stack([function(s) for function in functions], dim=-1)
@@ -205,7 +205,7 @@ def _least_squares(functions: Functions, lattice: Lattice) -> Tensor:
 
 
 def chebyshev_points(n_points: int) -> Tensor:
-    """Zeros of the Chebyshev polynomial of this degree, in [-1, 1]."""
+    """Return the zeros of the Chebyshev polynomial of this degree, in [-1, 1]."""
     return torch.cos(torch.pi * (torch.arange(n_points, dtype=torch.float64) + 0.5) / n_points)
 
 
@@ -246,7 +246,7 @@ def _certified(
 
 
 def _tail_error(function: SmoothFunction, lattice: Lattice, fit: LatticeFunction) -> float:
-    """Largest error beyond the lattice's reach, where the function is nearly at its limits.
+    """Bound the error beyond the lattice's reach, where the function is nearly at its limits.
 
     The mass of the points below any g falls as s grows, so the head is at most the largest
     distance of the points from g on, and that mass times the largest of all.
@@ -285,25 +285,6 @@ def nearest_point(function: SmoothFunction, reach: float, n_points: int) -> Latt
     return LatticeFunction(function.name, *read, tuple(values.tolist()), error, size, sensitivity)
 
 
-# -----------------------------------------------------------------------------
-# The mean of a generalised linear model by one softmax head: it reads the possible labels.
-#
-# The normal, Bernoulli and Poisson families give label g the weight exp(g s) base(g), up to a
-# factor, at the score s. A head whose token g has the key g, the offset log base(g) and the value g
-# has these weights for its softmax, so that it returns the expected label mu(s): softmax attention
-# is the mean of an exponential family. What is left is rounding, and the labels left out:
-#
-#     identity  equally spaced labels around 0 and a normal base, the lattice above
-#     logistic  the labels 0 and 1, with no offset: exact for every s
-#     poisson   0 .. K, base 1 / g!: the mean of the labels up to K is exp(s) (1 - P(K) / P(<= K))
-#
-# probit and softplus are means of no such family; their values are fitted on a lattice.
-#
-# The offsets of poisson are doubles, so that the head has not quite the weights 1 / g!. Where every
-# offset is off by a share r of itself, the mean moves by at most r times the sum of weight_g
-# |g - mean| |offset_g|, which is larger by far than what the labels beyond K would add.
-
-
 LINE_HALF = 15
 """31 tokens give a line full accuracy."""
 
@@ -328,7 +309,24 @@ compare all of them with the real ones. What is left of it is for the rounding o
 
 @lru_cache(maxsize=64)
 def mean_of_link(link: str, reach: float) -> GridMean:
-    """Return the expected label at scores in [-reach, reach], as one head returns it."""
+    """Return the expected label at scores in [-reach, reach], as one head returns it.
+
+    The normal, Bernoulli and Poisson families give label g the weight exp(g s) base(g), up to a
+    factor, at the score s. A head whose token g has the key g, the offset log base(g) and the value
+    g has these weights for its softmax, so that it returns the expected label mu(s): softmax
+    attention is the mean of an exponential family. What is left is rounding, and the labels left
+    out:
+
+        identity  equally spaced labels around 0 and a normal base, the lattice above
+        logistic  the labels 0 and 1, with no offset: exact for every s
+        poisson   0 .. K, base 1 / g!: the mean of the labels up to K is exp(s) (1 - P(K) / P(<= K))
+
+    probit and softplus are means of no such family; their values are fitted on a lattice.
+
+    The offsets of poisson are doubles, so that the head has not quite the weights 1 / g!. Where
+    every offset is off by a share r of itself, the mean moves by at most r times the sum of
+    weight_g |g - mean| |offset_g|, which is larger by far than what the labels beyond K would add.
+    """
     if link == "identity":
         return line(link, reach)
     if link == "logistic":
@@ -349,7 +347,7 @@ def mean_of_link(link: str, reach: float) -> GridMean:
 
 
 def line(name: str, reach: float) -> GridMean:
-    """s itself on [-reach, reach]: a line on [-1, 1] at s / reach, times the reach."""
+    """Return s itself on [-reach, reach]: a line on [-1, 1] at s / reach, times the reach."""
     unit = _from_lattice(name, 1.0, identity(line_lattice(1.0, LINE_HALF)))
     return replace(
         unit,
@@ -378,7 +376,7 @@ def _from_lattice(name: str, reach: float, fit: LatticeFunction) -> GridMean:
 
 
 def _poisson(reach: float) -> GridMean:
-    """Labels 0 .. K, with K so large that the others add next to nothing at s = reach."""
+    """Take labels 0 .. K, with K so large that the others add next to nothing at s = reach."""
     lasts = range(1, MOST_POINTS) if reach < log(MOST_POINTS) else ()
     last = next((k for k in lasts if _beyond(reach, k) <= CUT_OFF * exp(reach)), None)
     if last is None:
@@ -391,12 +389,12 @@ def _poisson(reach: float) -> GridMean:
 
 @lru_cache(maxsize=4096)
 def log_factorial(number: int) -> float:
-    """log(g!), of the whole number g! itself: the library's lgamma is off by up to 5 units."""
+    """Return log(g!), of the whole number g! itself: lgamma is off by up to 5 units."""
     return log(factorial(number))
 
 
 def _beyond(reach: float, last: int) -> float:
-    """exp(s) P(K) / P(<= K) at s = reach, where it is largest: what is missing of the mean."""
+    """Return what is missing of the mean, exp(s) P(K) / P(<= K), at s = reach, where it is most."""
     log_weights = [g * reach - log_factorial(g) for g in range(last + 1)]
     largest = max(log_weights)
     total = sum(exp(weight - largest) for weight in log_weights)

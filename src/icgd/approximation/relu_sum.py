@@ -59,20 +59,16 @@ def fit_relu_sum(
 
     A kinked function is exact and ignores `pieces`. A stepped one becomes a ramp of width
     `kink_width` to the right of each step and is wrong only on the ramps; if it is None, they are
-    as narrow as `narrow_ramp` says. A smooth one gets `pieces` pieces with near-optimal knots.
+    as narrow as `RAMP_SHARE` says. A smooth one gets `pieces` pieces with near-optimal knots.
     Costs O(pieces).
     """
     count("pieces", pieces)
     if not -inf < low < high < inf:
         raise SettingError(f"An interval needs finite ends low < high, got [{low}, {high}].")
-    width = narrow_ramp(max(-low, high)) if kink_width is None else kink_width
-    power_of_two("kink_width", width)
-    return _fit(function, low, high, pieces, width)
-
-
-def narrow_ramp(reach: float) -> float:
-    """Return the width of a ramp for arguments up to `reach`: a power of two."""
-    return RAMP_SHARE * 2.0 ** floor(log2(reach))
+    if kink_width is None:
+        kink_width = RAMP_SHARE * 2.0 ** floor(log2(max(-low, high)))
+    power_of_two("kink_width", kink_width)
+    return _fit(function, low, high, pieces, kink_width)
 
 
 @lru_cache(maxsize=256)
@@ -117,6 +113,12 @@ def _fit(
 
 
 def _fit_smooth(function: SmoothFunction, low: float, high: float, pieces: int) -> ReluSum:
+    """Fit by shifted chords between balanced nodes, with an upper bound on the error of each.
+
+    On a cell [u, v] the gap g = fit - f satisfies |g| <= max(|g(u)|, |g(v)|) + h^2 max|f''| / 8
+    with h = v - u, because g has no curvature but that of f. Cells are halved until the second
+    term is at most 1% of the largest error; each evaluation's own rounding is added.
+    """
     nodes, unit = _balanced_nodes(function, low, high, pieces), 1.0
     if len(nodes) > 2:
         # Round inner nodes to multiples of a power of two so small that pieces hardly change.
@@ -127,7 +129,7 @@ def _fit_smooth(function: SmoothFunction, low: float, high: float, pieces: int) 
     slopes = values.diff() / nodes.diff()
     knots = nodes[1:-1]
     anchor = int(knots.abs().argmin()) if len(knots) else None
-    unproved = ReluSum(
+    fit = ReluSum(
         name=function.name,
         low=low,
         high=high,
@@ -135,16 +137,32 @@ def _fit_smooth(function: SmoothFunction, low: float, high: float, pieces: int) 
         knots=tuple(knots.tolist()),
         slopes=tuple(slopes.tolist()),
         anchor=0.0 if anchor is None else float(knots[anchor]),
-        anchor_value=float(values[0] - slopes[0] * low)
-        if anchor is None
-        else float(values[anchor + 1]),
-        errors=(0.0,) * len(slopes),
+        anchor_value=float(values[0] - slopes[0] * low if anchor is None else values[anchor + 1]),
+        errors=(0.0,) * len(slopes),  # not proved yet
     )
-    return _with_proved_errors(function, unproved)
+    intercepts = torch.tensor(fit.intercepts(), dtype=torch.float64)
+    points = _samples(nodes)
+    cells = torch.stack([points[:, :-1].flatten(), points[:, 1:].flatten()])
+    piece = torch.arange(len(slopes)).repeat_interleave(points.shape[1] - 1)
+    proved, slope = torch.zeros_like(slopes), function.derivative()
+    least = 0.0
+    while len(piece):
+        straight = slopes[piece] * cells
+        value = function(cells)
+        rounding = 8 * _ROUNDOFF * (straight.abs() + intercepts[piece].abs() + value.abs())
+        at_ends = ((straight + intercepts[piece] - value).abs() + rounding).amax(0)
+        sag = cells.diff(dim=0)[0] ** 2 * slope.lipschitz(cells[0], cells[1]) / 8
+        least = max(least, float(at_ends.max()))
+        done = sag <= max(0.01 * least, _NEGLIGIBLE)
+        proved.scatter_reduce_(0, piece[done], (at_ends + sag)[done], "amax")
+        cells, piece = cells[:, ~done], piece[~done].repeat(2)
+        middle = cells.mean(0)
+        cells = torch.stack([torch.cat([cells[0], middle]), torch.cat([middle, cells[1]])])
+    return replace(fit, errors=tuple(proved.tolist()))
 
 
 def _balanced_nodes(function: SmoothFunction, low: float, high: float, pieces: int) -> Tensor:
-    """Ends of the pieces, such that all pieces have nearly the same error."""
+    """Return ends of the pieces such that all pieces have nearly the same error."""
     reach = torch.linspace(
         max(low, -CURVED_REACH),
         min(high, CURVED_REACH),
@@ -171,7 +189,7 @@ def _balanced_nodes(function: SmoothFunction, low: float, high: float, pieces: i
 
 
 def _equal_masses(points: Tensor, mass: Tensor, pieces: int) -> Tensor:
-    """Points that cut the mass, piecewise linear in between, into equal parts."""
+    """Return points that cut the mass, piecewise linear in between, into equal parts."""
     wanted = torch.linspace(0, 1, pieces + 1, dtype=torch.float64) * mass[-1]
     right = torch.searchsorted(mass, wanted).clamp(1, len(mass) - 1)
     share = (wanted - mass[right - 1]) / (mass[right] - mass[right - 1]).clamp_min(1e-300)
@@ -181,7 +199,7 @@ def _equal_masses(points: Tensor, mass: Tensor, pieces: int) -> Tensor:
 
 
 def _samples(nodes: Tensor) -> Tensor:
-    """Points of every piece, ends included: (piece, sample).
+    """Return points of every piece, ends included: (piece, sample).
 
     They are spread evenly, and ever closer to both ends for the long outer pieces.
     """
@@ -199,52 +217,6 @@ def _chord_values(function: SmoothFunction, nodes: Tensor) -> Tensor:
     return values - torch.cat([sag[:1], (sag[:-1] + sag[1:]) / 2, sag[-1:]]) / 2
 
 
-def _with_proved_errors(function: SmoothFunction, fit: ReluSum) -> ReluSum:
-    """`fit` with an upper bound on its error on every piece.
-
-    On a cell [u, v] the gap g = fit - f satisfies |g| <= max(|g(u)|, |g(v)|) + h^2 max|f''| / 8
-    with h = v - u, because g has no curvature but that of f. Cells are halved until the second
-    term is at most 1% of the largest error; each evaluation's own rounding is added.
-    """
-    ends = torch.tensor([fit.low, *fit.knots, fit.high], dtype=torch.float64)
-    slopes = torch.tensor(fit.slopes, dtype=torch.float64)
-    intercepts = torch.tensor(fit.intercepts(), dtype=torch.float64)
-    points = _samples(ends)
-    cells = torch.stack([points[:, :-1].flatten(), points[:, 1:].flatten()])
-    piece = torch.arange(len(slopes)).repeat_interleave(points.shape[1] - 1)
-    proved = torch.zeros_like(slopes)
-    least = 0.0
-    while len(piece):
-        straight = slopes[piece] * cells
-        value = function(cells)
-        rounding = 8 * _ROUNDOFF * (straight.abs() + intercepts[piece].abs() + value.abs())
-        at_ends = ((straight + intercepts[piece] - value).abs() + rounding).amax(0)
-        sag = cells.diff(dim=0)[0] ** 2 * function.curvature(cells[0], cells[1]) / 8
-        least = max(least, float(at_ends.max()))
-        done = sag <= max(0.01 * least, _NEGLIGIBLE)
-        proved.scatter_reduce_(0, piece[done], (at_ends + sag)[done], "amax")
-        cells, piece = cells[:, ~done], piece[~done].repeat(2)
-        middle = cells.mean(0)
-        cells = torch.stack([torch.cat([cells[0], middle]), torch.cat([middle, cells[1]])])
-    return replace(fit, errors=tuple(proved.tolist()))
-
-
-# -----------------------------------------------------------------------------
-# Reciprocal roots as sums of ReLUs, with a certified relative error.
-#
-# Their values range over many powers of ten, and all are wanted to the same relative error. On a
-# piece from t to t rho a chord errs by about (ln rho)^2 / 8 times the relative curvature, which
-# is at most 3 / 4, and half of that if the chord is shifted by half its sag. So
-#
-#     ln(high / low) sqrt(0.75 / (16 error))
-#
-# pieces do, where low is the end of the first piece, which starts at 0. For 1 / (sqrt(t) + eps)
-# it is (8 error eps)^2: below it the root is constant to that error, however steep it is. For 1 /
-# sqrt(t + eps) it is about 4 eps sqrt(error). Smaller `eps` and larger arguments cost pieces only
-# by their logarithm. The sum is anchored at the largest knot, below which all its terms are
-# positive: no term cancels another.
-
-
 FEWEST_BITS = 6
 """Knots have at least so many bits after the first."""
 
@@ -254,7 +226,20 @@ CELLS = 64
 
 @lru_cache(maxsize=64)
 def fit_reciprocal_root(function: AbstractRoot, high: float, error: float) -> ReluSum:
-    """Approximate the root on (-inf, high] to a relative error of about `error`."""
+    """Approximate the root on (-inf, high] to a relative error of about `error`.
+
+    Values range over many powers of ten, and all are wanted to the same relative error. On a
+    piece from t to t rho a chord errs by about (ln rho)^2 / 8 times the relative curvature, which
+    is at most 3 / 4, and half of that if the chord is shifted by half its sag. So
+
+        ln(high / low) sqrt(0.75 / (16 error))
+
+    pieces do, where low is the end of the first piece, which starts at 0. For 1 / (sqrt(t) + eps)
+    it is (8 error eps)^2: below it the root is constant to that error, however steep it is. For 1 /
+    sqrt(t + eps) it is about 4 eps sqrt(error). Smaller `eps` and larger arguments cost pieces only
+    by their logarithm. The sum is anchored at the largest knot, below which all its terms are
+    positive: no term cancels another.
+    """
     # 0, the end of the first piece, and points between which pieces err alike, up to `high`.
     first = min(function.first_end(error), high / 4)
     log_t = torch.linspace(log(first), log(high), 4096, dtype=torch.float64)
@@ -283,7 +268,7 @@ def fit_reciprocal_root(function: AbstractRoot, high: float, error: float) -> Re
 
 
 def _of_few_bits(nodes: Tensor) -> tuple[Tensor, float]:
-    """Rising positive numbers rounded to so few bits that gaps hardly change; and their unit.
+    """Round rising positive numbers to so few bits that gaps hardly change; return their unit too.
 
     Then a number's exponent and its first bits tell between which of them it lies.
     """
@@ -325,7 +310,7 @@ def shifted(function: ScalarFunction, nodes: Tensor) -> Tensor:
 
 
 def _shares() -> Tensor:
-    """Points of a piece, denser at its left end, where the root is steeper."""
+    """Return points of a piece, denser at its left end, where the root is steeper."""
     return torch.linspace(0, 1, CELLS + 1, dtype=torch.float64) ** 2
 
 
@@ -345,15 +330,6 @@ def _sampled(
     return points, line, exact, relative * (8 + fit.n_pieces) * sizes.amax(1)
 
 
-# -----------------------------------------------------------------------------
-# The exponential and the reciprocal of shares of classes, as sums of ReLUs.
-#
-# Both have a certified relative error. A chord of exp over a length h errs by h^2 / 16 of its
-# value if it is shifted by half its sag; knots are h apart, a power of two. The reciprocal on
-# [1 / 2, high] has pieces whose ends have a constant ratio: ln(2 high) sqrt(2 / (16 error)) of
-# them. On a cell [u, v] the gap is at most that at its ends and (v - u)^2 max |f''| / 8.
-
-
 EXPONENTIAL_CELLS = 8
 """The cells of a piece of the exponential in each of which its error is proved."""
 
@@ -361,6 +337,10 @@ EXPONENTIAL_CELLS = 8
 @lru_cache(maxsize=64)
 def fit_exponential(function: CappedExponential, reach: float, error: float) -> ReluSum:
     """Approximate exp(min(z, cap)) on [-reach, reach] to a relative error of about `error`.
+
+    A chord of exp over a length h errs by h^2 / 16 of its value if it is shifted by half its sag;
+    knots are h apart, a power of two. On a cell [u, v] the gap is at most that at its ends and
+    (v - u)^2 max |f''| / 8.
 
     Below -cap it is taken as constant, which errs by less than exp(-cap).
     """
@@ -398,7 +378,10 @@ def fit_exponential(function: CappedExponential, reach: float, error: float) -> 
 
 @lru_cache(maxsize=64)
 def fit_reciprocal(high: float, error: float) -> ReluSum:
-    """Approximate 1 / z on [1 / 2, high] to a relative error of about `error`."""
+    """Approximate 1 / z on [1 / 2, high] to a relative error of about `error`.
+
+    The ends of pieces have a constant ratio: there are ln(2 high) sqrt(2 / (16 error)) of them.
+    """
     pieces = max(2, ceil(log(2 * high) * sqrt(2 / (16 * error))))
     nodes = torch.linspace(log(0.5), log(high), pieces + 1, dtype=torch.float64).exp()
     snapped, unit = _of_few_bits(nodes[:-1])

@@ -33,24 +33,6 @@ from icgd.problems.functions import (
 from icgd.problems.settings import count, positive, power_of_two
 from icgd.program.functions import Band, RidgeSum, RidgeUnit
 
-# -----------------------------------------------------------------------------
-# How far a ridge sum is from its function, proved on a whole box.
-#
-# The gap g is analytic in a strip of half-height y around a panel of half-width q, so on the panel
-# a polynomial of degree n is within
-#
-#     tail = 2 M r^-n / (r - 1),    r = y / q + sqrt(1 + (y / q)^2),
-#
-# of it, where M bounds |g| in the strip (Bernstein). The size of that polynomial on the panel is
-# at most 1 / cos(pi n / 2N) times its size at N Chebyshev points (Ehlich and Zeller), so
-#
-#     max |g| <= (max over the points of |g| + tail) / cos(pi n / 2N) + tail.
-#
-# Panels end at the kinks of units and function, so that every one of them is analytic on each. Two
-# variables are treated one after the other, each with the other one real. The rounding of every
-# evaluation is added.
-
-
 POINTS_PER_DEGREE = 3
 """N / n: points cost time, and 3 makes the factor 1 / cos(pi / 6) = 1.155."""
 
@@ -101,7 +83,7 @@ class Profile:
 
 
 def strip_of(function: ScalarFunction) -> Strip:
-    """Where a function is analytic, and how large it is there."""
+    """Return where a function is analytic, and how large it is there."""
     name = function.name
     if isinstance(function, KinkedFunction):
         # Every line meets the function on its panel, and goes on from there.
@@ -150,6 +132,20 @@ def units_of(fit: RidgeSum, dtype: torch.dtype = torch.float64) -> Units:
 def proved_error(target: Profile, fit: RidgeSum, most: float = inf) -> float:
     """Bound |target - fit| on the box; infinite where a proof would take too long.
 
+    The gap g is analytic in a strip of half-height y around a panel of half-width q, so on the
+    panel a polynomial of degree n is within
+
+        tail = 2 M r^-n / (r - 1),    r = y / q + sqrt(1 + (y / q)^2),
+
+    of it, where M bounds |g| in the strip (Bernstein). The size of that polynomial on the panel is
+    at most 1 / cos(pi n / 2N) times its size at N Chebyshev points (Ehlich and Zeller), so
+
+        max |g| <= (max over the points of |g| + tail) / cos(pi n / 2N) + tail.
+
+    Panels end at the kinks of units and function, so that every one of them is analytic on each.
+    Two variables are treated one after the other, each with the other one real. The rounding of
+    every evaluation is added.
+
     Costs O(panels * units), and at most `most` evaluations of units.
     """
     units = units_of(fit)
@@ -187,7 +183,7 @@ class _Axis:
 
 
 def _axes(target: Profile, units: Units) -> tuple[_Axis, ...]:
-    """Where to compare function and units; nowhere if there is no end to it.
+    """Return where to compare function and units; nowhere if there is no end to it.
 
     In two variables units must be analytic: kinks are lines across the panels there.
     """
@@ -221,7 +217,7 @@ def _axes(target: Profile, units: Units) -> tuple[_Axis, ...]:
 
 
 def _axis(panels: Sequence[tuple[float, float]], height: float) -> _Axis:
-    """Chebyshev points of all panels, their amplification, and the tail where |g| <= 1."""
+    """Return Chebyshev points of all panels, their amplification, and the tail where |g| <= 1."""
     widest = max(high - low for low, high in panels) / 2
     r = height / widest + hypot(1, height / widest)
     degree = max(ceil(-log(TAIL) / log(r)), 1)
@@ -233,7 +229,7 @@ def _axis(panels: Sequence[tuple[float, float]], height: float) -> _Axis:
 
 
 def _largest_gap(target: Profile, units: Units, axes: Sequence[Tensor]) -> float:
-    """Largest |target - sum| on the product of the axes, in slices of bounded memory."""
+    """Return the largest |target - sum| on all points of the axes, in slices of bounded memory."""
     *others, last = axes
     parts = last.split(max(1, NUMBERS_AT_ONCE // max(len(units.offsets), 1)))
     slices = (part.unsqueeze(-1) for part in parts)
@@ -254,12 +250,12 @@ def _size_in_strip(target: Profile, units: Units, heights: Sequence[float]) -> f
 
 
 def _reach(units: Units, widths: Sequence[float]) -> Tensor:
-    """Largest |direction . z| + |offset| of every unit on a box."""
+    """Return the largest |direction . z| + |offset| of every unit on a box."""
     return units.directions.abs() @ torch.tensor(widths, dtype=torch.float64) + units.offsets.abs()
 
 
 def rounding(target: Profile, fit: RidgeSum) -> float:
-    """What rounding in float64 changes in the sum's and the function's computed values."""
+    """Bound what rounding in float64 changes in the sum's and the function's computed values."""
     units, reach = units_of(fit), _reach(units_of(fit), target.half_widths)
     ends = torch.stack([units.activation(reach), units.activation(-reach)]).abs().amax(0)
     largest = ends.clamp(min=1.0)  # no unit activation is larger in between
@@ -271,7 +267,6 @@ def rounding(target: Profile, fit: RidgeSum) -> float:
     return DOUBLE_ROUNDOFF * (float(units.coefficients.abs() @ per_unit) + _ULPS * size)
 
 
-# -----------------------------------------------------------------------------
 # Sums of relus by any activation that bends like relu.
 #
 # Such an activation f is within c = `off_relu` of relu everywhere, so f(beta z) / beta is within
@@ -328,7 +323,7 @@ def fit_bends(
 def kinked_slope(
     function: KinkedFunction, half_widths: tuple[float, float], activation: str, kink_width: float
 ) -> RidgeSum:
-    """s r'(t), where r is `function`, with a band of `kink_width` on either side of every knot.
+    """Fit s r'(t), r = `function`, with a band of `kink_width` on either side of every knot.
 
     Rounding in a run costs about |t| S / kink_width units of it, as `size` says.
     """
@@ -350,16 +345,6 @@ def kinked_slope(
         error = size * sum(near, 0.0) + fit.error
         bands.append(Band(knot - kink_width, knot + kink_width, error))
     return replace(fit, bands=tuple(bands))
-
-
-# -----------------------------------------------------------------------------
-# Functions of one variable, by least squares or an identity.
-#
-# Least squares at Chebyshev points over units spread evenly across the interval, for several
-# weights of the units, with as little damping of small singular values as keeps the coefficients
-# small. Where an identity gives the function exactly, such as softplus(z) - softplus(-z) = z, it is
-# used instead. relu takes the free knots of `relu_sum`, and units that bend like relu are as good
-# as relu for piecewise-linear functions.
 
 
 LARGEST_COEFFICIENT = 1e3
@@ -394,7 +379,13 @@ def fit_line(
     largest: float = LARGEST_COEFFICIENT,
     roundoff: float = DOUBLE_ROUNDOFF,
 ) -> RidgeSum:
-    """`function` on [-half_width, half_width] by about `units` units, or fewer if those do.
+    """Fit `function` on [-half_width, half_width] by about `units` units, or fewer if those do.
+
+    Least squares at Chebyshev points over units spread evenly across the interval, for several
+    weights of the units, with as little damping of small singular values as keeps the coefficients
+    small. Where an identity gives the function exactly, such as softplus(z) - softplus(-z) = z, it
+    is used instead. relu takes the free knots of `relu_sum`, and units that bend like relu are as
+    good as relu for piecewise-linear functions.
 
     `roundoff` is the unit roundoff of the arithmetic that will evaluate the sum: in a coarse one,
     small coefficients are worth some error.
@@ -426,7 +417,7 @@ def fit_line(
 def _exact_units(
     function: ScalarFunction, half_width: float, activation: str
 ) -> tuple[RidgeUnit, ...]:
-    """Units that are the function itself; none if no identity is known."""
+    """Return units that are the function itself; none if no identity is known."""
     if function.name == activation:
         return (RidgeUnit((1.0,), 0.0, 1.0),)
     if (function.name, activation) == ("tanh", "sigmoid"):
@@ -509,7 +500,7 @@ def _layouts(activation: str, half_width: float, units: int) -> Iterator[tuple[T
 def _with_constant(
     weight: float, reach: float, place: Tensor, flipped: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Units whose centres follow `place` across the reach, and one that is constant."""
+    """Return units whose centres follow `place` across the reach, and one that is constant."""
     centred = 2 * (place - place[0]) / (place[-1] - place[0]).clamp(min=1) - 1
     slopes = weight * (1 - 2 * flipped)
     zero, one = slopes.new_zeros(1), slopes.new_ones(1)
@@ -519,7 +510,7 @@ def _with_constant(
 def _trials(
     function: ScalarFunction, half_width: float, activation: str, slopes: Tensor, offsets: Tensor
 ) -> Iterator[_Trial]:
-    """Solutions with more and more damping, with their errors at other points."""
+    """Yield solutions with more and more damping, with their errors at other points."""
     units = UNIT_ACTIVATIONS[activation]
     points = half_width * chebyshev_points(4 * len(slopes) + 20)
     others = half_width * chebyshev_points(8 * len(slopes) + 41)
@@ -536,19 +527,6 @@ def _trials(
         betas, errors.tolist(), (betas.abs() @ reach).tolist(), strict=True
     ):
         yield _Trial(slopes, offsets, beta, error, size)
-
-
-# -----------------------------------------------------------------------------
-# The product s r'(t) by a difference quotient of high order.
-#
-#     s r'(t) = sum_k factor_k (r(t + shift_k s) - r(t - shift_k s)) + a small rest
-#
-# The factors are found by least squares on the box, and r, a function of one variable, is replaced
-# by units. Only directions close to (0, 1) occur; with directions all around the plane, 200 units
-# come only within 1e-4. Where r itself is the activation, a unit for each direction is enough.
-#
-# More directions make the quotient's own error small, more units that of r; larger shifts make the
-# factors small, by which the latter is multiplied. All combinations are compared.
 
 
 SHIFTS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
@@ -623,7 +601,18 @@ def _best_quotient(
 def by_quotient(
     function: SmoothFunction, half_widths: Box, activation: str, units: int, *, roundoff: float
 ) -> RidgeSum:
-    """s r'(t) by the best quotient, with r by units; proved as a whole if that is affordable."""
+    """Fit s r'(t) by the best quotient, with r by units; prove it as a whole if affordable.
+
+        s r'(t) = sum_k factor_k (r(t + shift_k s) - r(t - shift_k s)) + a small rest
+
+    The factors are found by least squares on the box, and r, a function of one variable, is
+    replaced by units. Only directions close to (0, 1) occur; with directions all around the plane,
+    200 units come only within 1e-4. Where r itself is the activation, a unit for each direction is
+    enough.
+
+    More directions make the quotient's own error small, more units that of r; larger shifts make
+    the factors small, by which the latter is multiplied. All combinations are compared.
+    """
     size, half_width = half_widths
     quotient, each = _best_quotient(function, half_width, activation, units, roundoff=roundoff)
     reach = half_width + max(quotient.shifts)
@@ -655,7 +644,6 @@ def _proved_quotient(function: SmoothFunction, half_width: float, quotient: Quot
     return proved_error(target, joined(function.name, box, parts, target))
 
 
-# -----------------------------------------------------------------------------
 # Functions of one and two variables by sums of any activation over few directions.
 #
 # What descent needs of two variables is made of functions of one variable:
@@ -692,7 +680,7 @@ def fit_ridge_sum(
     *,
     roundoff: float = DOUBLE_ROUNDOFF,
 ) -> RidgeSum:
-    """`function` on [-half_width, half_width] by at most `units` units.
+    """Fit `function` on [-half_width, half_width] by at most `units` units.
 
     `roundoff` is the unit roundoff of the arithmetic that will evaluate the sum: in a coarse one,
     small coefficients are worth some error. That holds for all fits below.
@@ -726,7 +714,7 @@ def fit_slope_product(
     roundoff: float = DOUBLE_ROUNDOFF,
     kink_width: float = KINK_WIDTH,
 ) -> RidgeSum:
-    """s r'(t) on |s| <= half_widths[0], |t| <= half_widths[1], where r is `function`.
+    """Fit s r'(t) on |s| <= half_widths[0], |t| <= half_widths[1], where r is `function`.
 
     If r has kinks, the fit has a band of `kink_width` on either side of each, where its error is
     as large as the jump of the slope.
@@ -755,7 +743,7 @@ def fit_slope_product(
 def fit_loss_slope(
     loss: Loss, half_widths: Box, activation: str, units: int, *, roundoff: float = DOUBLE_ROUNDOFF
 ) -> RidgeSum:
-    """u(p, y) = d loss / d p on |p| <= half_widths[0], |y| <= half_widths[1]."""
+    """Fit u(p, y) = d loss / d p on |p| <= half_widths[0], |y| <= half_widths[1]."""
     check_box(half_widths, activation, units)
     if loss.slope_parts is None:
         raise SettingError(
@@ -802,24 +790,20 @@ def accurate(
     )
 
 
-# -----------------------------------------------------------------------------
-# A number that passes only where a flag is 1.
-#
-# With M >= 2 |z| and a flag of 0 or 1,
-#
-#     z flag = relu(z + M (flag - 1)) - relu(-z + M (flag - 1)),
-#
-# because both relus are off where the flag is 0. Units that do not bend take the product of flag
-# and z / reach instead; where the flag is 0, its two squares are equal and cancel.
-
-
 NAME = "z where flagged"
 
 
 def fit_gate(
     reach: float, activation: str, units: int, *, roundoff: float = DOUBLE_ROUNDOFF
 ) -> RidgeSum:
-    """z where `flag` is 1, and 0 where it is 0, for |z| <= reach; z comes first.
+    """Fit z where `flag` is 1, and 0 where it is 0, for |z| <= reach; z comes first.
+
+    With M >= 2 |z| and a flag of 0 or 1,
+
+        z flag = relu(z + M (flag - 1)) - relu(-z + M (flag - 1)),
+
+    because both relus are off where the flag is 0. Units that do not bend take the product of flag
+    and z / reach instead; where the flag is 0, its two squares are equal and cancel.
 
     The error holds for these two values of the flag.
     """

@@ -36,10 +36,9 @@ from icgd.certificates import enclosures
 from icgd.certificates.enclosures import ROOM, Arithmetic, Enclosure, Interval, function_at, touched
 from icgd.problems.functions import (
     activation_named,
-    class_function_named,
     function_named,
     loss_named,
-    root_named,
+    numbered_function,
 )
 from icgd.program.functions import ReluSum, RidgeSum
 from icgd.program.instructions import IDENTITY, IS_QUERY, ONE, HeadError
@@ -277,7 +276,7 @@ class Enclosures(Domain[Bounded]):
         as the slope before it makes the argument.
         """
         fit, actual = self.program.relu_sum(function), argument.value.actual
-        real = root_named(fit.name) or class_function_named(fit.name)
+        real = numbered_function(fit.name)
         if real is None:
             return self.how.function(fit, argument.n_terms, argument.sizes, 1, actual)
         first, last = touched(fit, actual)

@@ -255,7 +255,7 @@ class AbstractConstruction(ABC):
         """
 
     def program(self, problem: Problem, n_steps: int) -> AbstractProgram:
-        """What `build` returns, after all rules on programs were checked.
+        """Build the program and check all rules on programs.
 
         Args:
             problem: the problem; `why_not` has no reason against it.
@@ -285,7 +285,7 @@ def dtype_name(dtype: str) -> str:
 
 
 def checked_kink_width(width: float | None) -> float | None:
-    """`width` as a float, if it is a power of two from 2^-60 to 1; None leaves it open."""
+    """Require a power of two from 2^-60 to 1; None leaves the width open."""
     if width is None:
         return None
     number = power_of_two("kink_width", width)

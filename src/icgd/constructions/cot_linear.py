@@ -113,7 +113,7 @@ class AbstractCotLinear(AbstractConstruction):
         return self.other_model(problem.model, update)
 
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
-        """Why it does not train such a model, or None.
+        """Return why it does not train such a model, or None.
 
         Args:
             model: the linear model.
@@ -265,7 +265,7 @@ class CotGlm(AbstractCotLinear):
 
 
 def score_reach(problem: Problem) -> float:
-    """Largest score that a program covers: what box and domain allow, or `domain.score`."""
+    """Return the largest score that a program covers: what box and domain allow it to be."""
     model, domain = problem.model, problem.domain
     reach = (problem.box or inf) * problem.proximal_step.overshoot
     allowed = reach * (model.input_width * domain.x + model.intercept)

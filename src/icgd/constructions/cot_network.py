@@ -264,7 +264,7 @@ class LossSlope:
 
 
 def _loss_slope(problem: Problem) -> LossSlope:
-    """u(p, y), whose parts are straight lines, a clipped one, or a function of p alone.
+    """Return u(p, y): its parts are straight lines, a clipped one, or a function of p alone.
 
     That of classes is softmax(p) - y.
     """
@@ -346,14 +346,6 @@ def _tables(problem: Problem, reach: float, dtype: str) -> tuple[LatticeFunction
             return tuple(fits)
 
 
-# -----------------------------------------------------------------------------
-# The layers of the block, and the rows of what it writes.
-#
-# What a network does not need is left out: without smooth activations there is no slope to look up
-# and no layer that multiplies by it, and without look-ups and biases no unit has to be closed. The
-# shares of classes are read from z, so they too take the second attention layer.
-
-
 NEAR_FORWARD, NEAR_BACKWARD = row_of(NEAR, chain.IS_FORWARD), row_of(NEAR, chain.IS_BACKWARD)
 FAR_FORWARD, FAR_BACKWARD = row_of(FAR, chain.IS_FORWARD), row_of(FAR, chain.IS_BACKWARD)
 FAR_DATA = row_of(FAR, chain.IS_DATA)
@@ -370,7 +362,12 @@ SHARES = "shares"
 
 
 class _Block:
-    """Everything that the layers are made from."""
+    """Everything that the layers are made from.
+
+    What a network does not need is left out: without smooth activations there is no slope to look
+    up and no layer that multiplies by it, and without look-ups and biases no unit has to be closed.
+    The shares of classes are read from z, so they too take the second attention layer.
+    """
 
     def __init__(self, problem: Problem, settings: CotNetwork, rules: tuple[Rule, ...]) -> None:
         update, target = problem.gradient_step, problem.network
@@ -478,7 +475,7 @@ class _Block:
         return (Layer("router", self.router()), *middle, Layer("next block", self.next_block()))
 
     def router(self) -> tuple[Instruction, ...]:
-        """What the layer of units is given: by the flags of the two blocks."""
+        """Choose, by the flags of the two blocks, what the layer of units is given."""
         opposite, ends = (FAR_DATA,), (FAR_FORWARD, FAR_BACKWARD)
         loss, row = self.loss, row_of(NEAR, "part" if self.loss.part else "first")
         slope = Combination((row, row_of(FAR, "first")), (loss.prediction, -loss.label))
@@ -569,7 +566,7 @@ class _Block:
         return tuple(steps)
 
     def updated(self, name: str, write: str) -> Instruction:
-        """New weights, clipped, or new state: sums of weights, state and gradient by the rule."""
+        """Set new weights, clipped, or new state to the rule's sums of slots and gradient."""
         sums = []
         for rule in self.rules:
             factors = dict(rule.linear[name])  # the gradient is a multiple of delta o^T

@@ -51,7 +51,6 @@ from icgd.program.network_instructions import (
 )
 from icgd.program.program import Layer
 
-# -----------------------------------------------------------------------------
 # Slots of the residual stream.
 
 
@@ -119,7 +118,7 @@ def network_layout(
     update: Iterable[Slot] = (),
     rates: Iterable[Slot] = (),
 ) -> Layout:
-    """Every token holds its example, rates, all weights, slots of the update, scratch, constants.
+    """Lay out a token: its example, rates, all weights, slots of the update, scratch, constants.
 
     `scratch` has the names and shapes of its slots.
     """
@@ -139,7 +138,6 @@ def network_layout(
     )
 
 
-# -----------------------------------------------------------------------------
 # The functions that a construction evaluates.
 
 
@@ -156,7 +154,7 @@ def loss_argument(part: SlopePart, prediction: str) -> Combination:
 
 
 def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
-    """Activations, their slopes, the parts of the loss slope, and what copies the prediction."""
+    """Return activations, their slopes, parts of the loss slope, and what copies the prediction."""
     activations = activations_of(problem.network)
     functions = [activation.value for activation in activations]
     functions += [activation.derivative for activation in activations]
@@ -179,20 +177,6 @@ def looked_up(problem: Problem) -> tuple[SmoothFunction, ...]:
     for part in loss_parts(problem):
         functions[part.function.name] = part.function
     return tuple(f for f in functions.values() if isinstance(f, SmoothFunction))
-
-
-# -----------------------------------------------------------------------------
-# How large the quantities of a training run can become on the domain.
-#
-#     |z_j| <= k_{j-1} box max|p_{j-1}|,   |p_j| <= max |r| on [-|z_j|, |z_j|]
-#
-#     |delta_N| <= max |r'| max |u|,   |delta_j| <= max |r'| k_{j+1} box max|delta_{j+1}|
-#
-# A construction fits its functions on these ranges. Outputs get a `margin` on top, for the error
-# of the fitted activation itself. With biases, |z_j| is larger by the box.
-#
-# A norm of k numbers is at most sqrt(k), and passes on at most (2 + sqrt(k)) / sqrt(eps) of what
-# is pulled back to it; fitted roots may make both twice as large. Shortcuts add.
 
 
 ROUNDING_ROOM = 1 + 2.0**-10
@@ -230,7 +214,7 @@ class BackwardRanges:
 
 
 def largest_size(function: ScalarFunction, reach: float) -> float:
-    """max |f| on [-reach, reach]."""
+    """Return max |f| on [-reach, reach]."""
     end = torch.tensor(reach, dtype=torch.float64)
     least, largest = function.bounds(-end, end)
     return float(torch.maximum(-least, largest))
@@ -247,7 +231,11 @@ def largest_norm(width: int) -> float:
 def ranges_on_domain(problem: Problem, margin: float, *, gated: bool = False) -> Ranges:
     """Propagate the bounds of the domain and the box through the target network.
 
-    If they are `gated`, activations may be put together as z gate(z) + rest(z).
+        |z_j| <= k_{j-1} box max|p_{j-1}|,   |p_j| <= max |r| on [-|z_j|, |z_j|]
+
+    A construction fits its functions on these ranges. Outputs get a `margin` on top, for the error
+    of the fitted activation itself. With biases, |z_j| is larger by the box. Shortcuts add. If they
+    are `gated`, activations may be put together as z gate(z) + rest(z).
     """
     target = problem.network
     preactivations: list[float] = []
@@ -267,7 +255,13 @@ def ranges_on_domain(problem: Problem, margin: float, *, gated: bool = False) ->
 
 
 def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> BackwardRanges:
-    """Propagate the bounds of the forward pass through the backward pass."""
+    """Propagate the bounds of the forward pass through the backward pass.
+
+        |delta_N| <= max |r'| max |u|,   |delta_j| <= max |r'| k_{j+1} box max|delta_{j+1}|
+
+    A norm of k numbers passes on at most (2 + sqrt(k)) / sqrt(eps) of what is pulled back to it,
+    and a fitted root may make that twice as large. Shortcuts add.
+    """
     target = problem.network
     slopes = [
         largest_size(target.layer_activation(layer).derivative, reach) + margin
@@ -289,12 +283,12 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
 
 
 def largest_loss_argument(problem: Problem, part: SlopePart, prediction: float) -> float:
-    """Largest argument of a part of the loss slope."""
+    """Return the largest argument of a part of the loss slope."""
     return abs(part.prediction) * prediction + abs(part.label) * problem.domain.y
 
 
 def largest_loss_slope(problem: Problem, prediction: float) -> float:
-    """max |u| for predictions up to this size; a share of a class is at most 1."""
+    """Return max |u| for predictions up to this size; a share of a class is at most 1."""
     if problem.loss_function.is_softmax:
         return 1.0 + problem.domain.y
     return sum(
@@ -304,14 +298,14 @@ def largest_loss_slope(problem: Problem, prediction: float) -> float:
 
 
 def largest_argument(problem: Problem, ranges: Ranges) -> float:
-    """Largest argument of any function: of an activation, of the loss slope, or a prediction."""
+    """Return the largest argument of any function: activation, loss slope or copied prediction."""
     prediction = ranges.outputs[-1]
     in_loss = (largest_loss_argument(problem, part, prediction) for part in loss_parts(problem))
     return max(*ranges.preactivations, prediction, *in_loss)
 
 
 def without_digits(problem: Problem) -> str | None:
-    """Why no construction can serve the problem whose preactivations get too large, if they do."""
+    """Return why no construction can serve the problem, if its preactivations get too large."""
     ranges = ranges_on_domain(problem, margin=0.0)
     largest = max(largest_argument(problem, ranges), *ranges.linear)
     if largest <= LARGEST_ARGUMENT:
@@ -322,27 +316,6 @@ def without_digits(problem: Problem) -> str | None:
     )
 
 
-# -----------------------------------------------------------------------------
-# The end of a step: what an optimiser makes of the gradient, in every stack.
-#
-# Plain descent adds the gradient to the weights at once, and clips them. All other rules
-# (`problems/optimisers.py`) keep it in slots of its own, and one MLP layer sets weights and
-# state to their combinations:
-#
-#     MLP   weights = clip(sum of coefficient * slot), state = sum of coefficient * slot, wipe
-#
-# A rule with a root takes three layers more:
-#
-#     product   square = gradient * gradient
-#     MLP       root = 1 / (sqrt(sum) + eps), a sum of ReLUs; state = sum of coefficient * slot
-#     product   scaled = factor * root
-#
-# The average of the weights, if there is one, moves in the last layer too, and costs no layer.
-#
-# Only these layers may differ from step to step. In a step on a batch the last layer also moves
-# on to the next batch.
-
-
 ROOT = "root"
 
 MOST_SUMS = 10**5
@@ -350,7 +323,25 @@ MOST_SUMS = 10**5
 
 
 class UpdateLayers:
-    """The layers after the backward pass."""
+    """The layers after the backward pass.
+
+    Plain descent adds the gradient to the weights at once, and clips them. All other rules
+    (`problems/optimisers.py`) keep it in slots of its own, and one MLP layer sets weights and state
+    to their combinations:
+
+        MLP   weights = clip(sum of coefficient * slot), state = sum of coefficient * slot, wipe
+
+    A rule with a root takes three layers more:
+
+        product   square = gradient * gradient
+        MLP       root = 1 / (sqrt(sum) + eps), a sum of ReLUs; state = sum of coefficient * slot
+        product   scaled = factor * root
+
+    The average of the weights, if there is one, moves in the last layer too, and costs no layer.
+
+    Only these layers may differ from step to step. In a step on a batch the last layer also moves
+    on to the next batch.
+    """
 
     def __init__(self, target: MLP, update: AbstractGradientStep, unit: str = ONE) -> None:
         self.update, self.layers = update, range(1, target.depth + 1)
@@ -377,22 +368,17 @@ class UpdateLayers:
             ),
             *(Slot(name, (1,), Role.TURN) for name in (PLACE, OUT_OF_BATCH) if has_batches),
         )
-
-    def decayed(self) -> tuple[Instruction, ...]:
-        """Fill the gradient with weight decay before the examples add to it.
-
-        A linear rule has the decay among its coefficients instead.
-        """
-        decay = self.update.rule(0).decay
-        if not self.update.has_root or not decay:
-            return ()
-        return tuple(
+        # What fills the gradient with weight decay before the examples add to it. A rule without a
+        # root has the decay among its coefficients instead.
+        decay = update.rule(0).decay if update.has_root else 0.0
+        self.decayed: tuple[Instruction, ...] = tuple(
             map_everywhere(
                 Combination((f"{WEIGHTS}_{layer}",), (decay,)),
                 IDENTITY_FUNCTION.name,
                 f"{GRADIENT}_{layer}",
             )
             for layer in self.layers
+            if decay
         )
 
     def end(self, step: int, scratch: tuple[str, ...]) -> tuple[Layer, ...]:

@@ -261,7 +261,7 @@ class Recursion(AbstractConstruction):
 
 
 def literal_layers(depth: int) -> int:
-    """Layers of attention and MLP in the paper's own construction, for a network of n layers.
+    """Count the layers of attention and MLP in the paper's own construction, for n layers.
 
     There are n - 1 for the forward pass, those of n - 1 layers for the gradients below, and 2 more;
     Theorem 1 needs 2 for n = 2. The construction here has n of them (2 for n = 1).
@@ -333,7 +333,6 @@ def _forward_pass(target: MLP, reaches: dict[str, float], *, with_jacobians: boo
     return layers
 
 
-# -----------------------------------------------------------------------------
 # The functions of a program, made of units of one activation, and how large slots can get.
 
 
@@ -444,7 +443,7 @@ def fit_all(
 def _reaches(
     problem: Problem, ranges: Ranges, steepest: float, loss_error: float
 ) -> dict[str, float]:
-    """Largest sizes of all slots, and of the weights before they are clipped."""
+    """Bound the sizes of all slots, and of the weights before they are clipped."""
     target, box = problem.network, problem.gradient_step.box
     widths, depth = target.widths, target.depth
     reach = {"x": ranges.outputs[0]}

@@ -207,7 +207,7 @@ class ReluStack(AbstractConstruction):
             )
         closed_by = (IS_QUERY, *update.closed_by)
         slope = MapSlots(summands, IS_EXAMPLE, closed_by, gate, "loss_slope")
-        block.append(Layer("loss slope", (slope, *later_slopes(target), *update.decayed())))
+        block.append(Layer("loss slope", (slope, *later_slopes(target), *update.decayed)))
         if problem.domain.rate is not None:
             rated = MultiplySlots("loss_slope", RATES, loss_slope)
             block.append(Layer("rates", (rated,)))
@@ -263,7 +263,7 @@ def _is_norm_alone(target: MLP, layer: int) -> bool:
 
 
 def _layout(problem: Problem, update: UpdateLayers, loss_slope: str) -> Layout:
-    """What a forward and a backward pass write, with the slots of the loss between them."""
+    """Lay out what both passes write, with the slots of the loss between them."""
     target, width = problem.network, problem.network.output_width
     layers, norms, wide = range(1, target.depth + 1), target.norms, target.widths
     forward = {units_slot(j): j for j in layers if not _is_norm_alone(target, j)}
@@ -286,7 +286,7 @@ def _layout(problem: Problem, update: UpdateLayers, loss_slope: str) -> Layout:
 
 
 def forward_pass(target: MLP, weights: str = WEIGHTS) -> list[Layer]:
-    """p_j for j = 1 .. N, into the slots that `output_slot` names.
+    """Write p_j for j = 1 .. N into the slots that `output_slot` names.
 
     The matrices V_j stand in slots `weights_1 .. weights_N`, or in those of another kind. A layer
     with a norm takes more layers; shortcuts are added in the last of these, an MLP:
@@ -329,7 +329,7 @@ def forward_pass(target: MLP, weights: str = WEIGHTS) -> list[Layer]:
 
 
 def _slopes(target: MLP) -> list[Layer]:
-    """r'(V_j p_{j-1}) for all layers at once, into slots `slope_1 .. slope_N`.
+    """Write r'(V_j p_{j-1}) of all layers at once into slots `slope_1 .. slope_N`.
 
     Where r has a kink it is relu(V_j p_{j-1}) instead, unless r is relu, and `later_slopes` does
     the rest. So no layer is needed if r is relu in all of them.

@@ -215,7 +215,7 @@ class SoftmaxStack(AbstractConstruction):
 
 
 def _written(layers: Iterable[Layer]) -> tuple[str, ...]:
-    """Slots that the layers write, in order, each once."""
+    """Return the slots that the layers write, in order, each once."""
     instructions = [part for layer in layers for part in layer.instructions]
     return tuple(dict.fromkeys(name for part in instructions for name in part.writes()))
 
@@ -262,7 +262,7 @@ class _Builder:
         self.loss_slope = self._loss_slope()
 
     def _overshoot(self, forward: Ranges, errors: dict[str, float]) -> float:
-        """How far an activation or a slope can be off, by the errors of its look-ups."""
+        """Bound the error of an activation or a slope by those of its look-ups."""
         largest = 0.0
         for layer, activation in self.activations.items():
             if isinstance(activation.value, SmoothFunction):
@@ -274,7 +274,7 @@ class _Builder:
         return max(largest, sum(errors.get(part.function.name, 0.0) for part in self.parts))
 
     def _loss_slope(self) -> Combination:
-        """u(p_N, y) as a combination of slots."""
+        """Return u(p_N, y) as a combination of slots."""
         if self.is_softmax:
             return Combination((SHARES, "y"), (1.0, -1.0))
         factors: dict[str, float] = {}
@@ -288,7 +288,7 @@ class _Builder:
         return Combination(tuple(factors), tuple(factors.values()))
 
     def forward_pass(self, weights: str) -> list[Layer]:
-        """p_j = r(z) and r'(z) from z = V_j p_{j-1}, layer by layer."""
+        """Write p_j = r(z) and r'(z) from z = V_j p_{j-1}, layer by layer."""
         layers = []
         for j, activation in self.activations.items():
             z = Argument(Combination.of(units_slot(j - 1)), f"{weights}_{j}", bias=self.bias)
@@ -319,7 +319,7 @@ class _Builder:
         return layers
 
     def loss_look_ups(self, z: Argument, *, of_prediction: bool) -> tuple[LookUp, ...]:
-        """Smooth parts of the loss slope: of the prediction z alone, or of p_N and y."""
+        """Look up smooth parts of the loss slope: of the prediction z alone, or of p_N and y."""
         look_ups = []
         for number, part in enumerate(self.parts, start=1):
             is_of_prediction = part.prediction == 1.0 and part.label == 0.0
@@ -330,7 +330,7 @@ class _Builder:
         return tuple(look_ups)
 
     def loss_slope_layers(self) -> list[Layer]:
-        """Layers for the parts of u which are not linear, unless the last unit did, and for kinks.
+        """Evaluate the parts of u that are not linear, unless the last unit did, and kinks.
 
         The slopes of kinked activations are made of relu(z_j) in the one MLP.
         """
@@ -350,12 +350,12 @@ class _Builder:
         return [Layer("loss slope", part) for part in (look_ups, maps + kinks) if part]
 
     def delta(self, layer: int) -> Combination:
-        """s_j: a slot, or, of a linear output, the loss slope itself."""
+        """Return s_j: a slot, or, of a linear output, the loss slope itself."""
         is_loss_slope = layer == self.depth and self.is_linear[layer]
         return self.loss_slope if is_loss_slope else Combination.of(f"delta_{layer}")
 
     def backward_pass(self) -> list[Layer]:
-        """s_N = r'_N * u, unless the output is linear, and s_j = r'_j * (V_{j+1}^T s_{j+1})."""
+        """Write s_N = r'_N * u, unless it is u itself, and s_j = r'_j * (V_{j+1}^T s_{j+1})."""
         layers = []
         for j in range(self.depth - self.is_linear[self.depth], 0, -1):
             if j == self.depth:
@@ -372,7 +372,7 @@ class _Builder:
         return layers
 
     def functions(self, layers: Iterable[Layer]) -> tuple[Function, ...]:
-        """Lines and squares over the registers, look-ups, and what MLPs evaluate."""
+        """Return lines and squares over the registers, look-ups, and what MLPs evaluate."""
         instructions = [part for layer in layers for part in layer.instructions]
         lines: list[LatticeFunction] = []
         if any(isinstance(part, Project) for part in instructions):

@@ -332,7 +332,7 @@ def _table(name: str, keys: Tensor, answers: Tensor) -> ReluSum:
 
 
 def _steps(problem: Problem, head: ContextHead) -> ReluSum:
-    """w - step_size * gradient for every context and every level of w.
+    """Tabulate w - step_size * gradient for every context and every level of w.
 
     Those far outside the box are brought nearer: layer 4 makes the same of them.
     """
@@ -352,24 +352,12 @@ def _steps(problem: Problem, head: ContextHead) -> ReluSum:
 
 
 def _predictions(problem: Problem, levels: int) -> ReluSum:
-    """r(w x) for every level of w and every level of x, the x of a weight side by side."""
+    """Tabulate r(w x) for every level of w and of x, the x of a weight side by side."""
     value = level_values(levels)
     w = problem.gradient_step.box * value.repeat_interleave(levels).unsqueeze(-1)
     x = problem.domain.x * value.repeat(levels)[:, None, None]
     keys = torch.arange(levels**2, dtype=torch.float64) - (levels**2 - 1) / 2
     return _table(PREDICTION_TABLE, keys, predict(problem.network, w, x).flatten())
-
-
-# -----------------------------------------------------------------------------
-# How large the table is, for any problem: counted, never built.
-#
-# The paper's table has an entry for every way to put d n numbers on `levels` levels each, where a
-# token has d = d_x + d_y + |w| numbers. Without repetitions it is smaller: the weights are equal
-# in all tokens, and the order of the examples does not matter, which leaves
-#
-#     levels^|w| * C(levels^(d_x + d_y) + n - 1, n)
-#
-# entries, each with two hidden units in the MLP that looks them up.
 
 
 EXACT_DIGITS = 12
@@ -381,7 +369,16 @@ SUMMED = 10_000
 
 @dataclass(frozen=True)
 class TableSize:
-    """Counts of one table, astronomic for all but the smallest problems, so given as logarithms."""
+    """Counts of one table, astronomic for all but the smallest problems, so given as logarithms.
+
+    The paper's table has an entry for every way to put d n numbers on `levels` levels each, where a
+    token has d = d_x + d_y + |w| numbers. Without repetitions it is smaller: the weights are equal
+    in all tokens, and the order of the examples does not matter, which leaves
+
+        levels^|w| * C(levels^(d_x + d_y) + n - 1, n)
+
+    entries, each with two hidden units in the MLP that looks them up.
+    """
 
     levels: int
     n_examples: int

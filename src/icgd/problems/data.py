@@ -50,6 +50,12 @@ class Domain:
     score: float | None = None
     rate: float | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("x", "y", "score", "rate"):
+            bound = getattr(self, name)
+            if bound is not None or name in ("x", "y"):
+                settle(self, **{name: positive(f"domain.{name}", bound)})
+
     def in_words(self) -> str:
         """Return the bounds, such as "|x| <= 2, |y| <= 1".
 
@@ -65,13 +71,6 @@ class Domain:
         words = [f"|{name}| <= {b:g}" for name, b in bounds.items() if b is not None]
         words += [] if self.rate is None else [f"rates <= {self.rate:g}"]
         return ", ".join(words)
-
-    def __post_init__(self) -> None:
-        settle(self, x=positive("domain.x", self.x), y=positive("domain.y", self.y))
-        if self.score is not None:
-            settle(self, score=positive("domain.score", self.score))
-        if self.rate is not None:
-            settle(self, rate=positive("domain.rate", self.rate))
 
     @classmethod
     def of(cls, X: Any, y: Any, *, room: float = ROOM) -> Domain:
@@ -282,6 +281,7 @@ def as_task(
         torch.Size([2, 2])
     """
     oracle, domain, kind = problem.oracle, problem.domain, dtype_named(dtype)
+    seed = None if seed is None else count("seed", seed, least=0)
     columns, asked = column_names(x), column_names(queries)
     if columns and asked and columns != asked:
         raise DataError(
@@ -289,10 +289,9 @@ def as_task(
             "same columns in the same order."
         )
     x = checked_inputs(x, problem.target.input_width)
-    width = problem.target.output_width
-    expected = (*x.shape[:-1], width)
+    expected = (*x.shape[:-1], problem.target.output_width)
     y = oracle.labelled(checked_array("y", y), expected)
-    if tuple(y.shape) != expected and not (width == 1 and y.shape == x.shape[:-1]):
+    if tuple(y.shape) != expected and not (expected[-1] == 1 and y.shape == expected[:-1]):
         raise DataError(
             f"y has shape {tuple(y.shape)}; expected {expected}, a label for each row of X."
         )
@@ -446,6 +445,9 @@ def _as_array(name: str, data: Any) -> Any:
         for index, cell in np.ndenumerate(array):
             if not isinstance(cell, Real):
                 place = at(index, columns) if index else ""
+                cell = (
+                    cell.item() if isinstance(cell, np.generic) else cell
+                )  # 'a', not np.str_('a')
                 raise DataError(
                     f"{name}{place} is {brief(cell)}, which is not a number. Remove the column or "
                     "encode it as numbers; drop or fill what is missing."

@@ -265,7 +265,7 @@ def _require_options(where: str, found: Mapping[str, Any], expected: Mapping[str
 
 
 def _require_plain(name: str, weights: Tensor) -> None:
-    """Weights are on the CPU, in single or double precision, trained and finite."""
+    """Require weights on the CPU, in single or double precision, trained and finite."""
     if weights.device.type != "cpu":
         raise UnreadableError(
             f"{name} is on device {weights.device}, expected cpu. Move the model there: "

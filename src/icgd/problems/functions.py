@@ -1,14 +1,18 @@
-r"""Functions of one variable with what a proof needs to know about them.
+r"""Functions of one variable with what a proof needs to know about them; activations and losses.
 
-There are three kinds: smooth functions (known by their derivatives and where these are stationary),
-kinked ones (piecewise linear) and steps (piecewise constant, the derivative of a kinked function).
-Each gives its value, its range and its Lipschitz constant on any interval,
-for whole tensors of intervals at once.
+There are three main kinds: smooth functions (known by their derivatives and where these are
+stationary), kinked ones (piecewise linear) and steps (piecewise constant, the derivative of a
+kinked function). Each gives its value, its range and its Lipschitz constant on any interval, for
+whole tensors of intervals at once. Exponentials, reciprocals and reciprocal roots, of which shares
+of classes, optimisers and norms are made, are kinds of their own.
 
 A range is moved outwards by what values in float64 may be off by (`rounding_of`): it holds
 the real values and the computed ones. Between stationary points a function is monotone, so that
 its extremes are those at the ends; a stationary point that is rounded to a double has the extreme
 value to within the square of its rounding, 1e-32, which is far less.
+
+Targets, losses and transformers name the functions that they are made of: `ACTIVATIONS` are those
+of target networks, `UNIT_ACTIVATIONS` those of the transformer's own units, `LOSSES` the losses.
 """
 
 from __future__ import annotations
@@ -35,7 +39,11 @@ by up to 104."""
 
 @dataclass(frozen=True)
 class FunctionRounding:
-    """The two numbers of a function. One that is `linear` between its knots is exactly 0 at 0."""
+    """How far computed values of a function may be off, in units of roundoff.
+
+    That is `relative` of them times the value, and `absolute` of them. One that `is_linear` between
+    its knots is exactly 0 at 0.
+    """
 
     relative: float
     absolute: float = 0.0
@@ -154,11 +162,11 @@ class ScalarFunction(ABC):
 
     @abstractmethod
     def lipschitz(self, low: Values, high: Values) -> Values:
-        """Smallest L with |f(a) - f(b)| <= L |a - b| on [low, high]; infinite across a jump."""
+        """Return the least L with |f(a) - f(b)| <= L |a - b| on [low, high]; inf across a jump."""
 
-    @abstractmethod
     def derivative(self) -> ScalarFunction:
         """Return the derivative; at a kink, its value from the left."""
+        raise NotImplementedError(f"No proof needs the slope of {self.name}.")
 
     def slope_times(self, low: Values, high: Values, distance: Values) -> Values:
         """Return the Lipschitz constant on [low, high] times `distance`; 0 if `distance` is 0.
@@ -190,10 +198,6 @@ class SmoothFunction(ScalarFunction):
     def lipschitz(self, low: Values, high: Values) -> Values:
         least, largest = self.derivative().bounds(low, high)
         return torch.maximum(-least, largest)
-
-    def curvature(self, low: Values, high: Values) -> Values:
-        """Return the largest |f''| on [low, high]."""
-        return self.derivative().lipschitz(low, high)
 
     def derivative(self) -> SmoothFunction:
         return SmoothFunction(f"{self.name}'", self.tower[1:], self.stationary[1:])
@@ -262,10 +266,8 @@ class StepFunction(ScalarFunction):
 
 
 # The functions of which shares of classes are made: a capped exponential and a reciprocal.
-#
 # Both are convex and positive, and are wanted to a relative error over many powers of ten. What
 # they take stands in their names, so that a program that is loaded finds them again.
-
 
 CAPPED = "exp up to "
 RELATIVE_ROUNDING = 2.0**-49
@@ -293,9 +295,6 @@ class CappedExponential(ScalarFunction):
         steepest = self(high) * (1 + RELATIVE_ROUNDING)
         return torch.where(low >= self.cap, 0.0, steepest)
 
-    def derivative(self) -> ScalarFunction:
-        raise NotImplementedError("No proof needs the slope of a capped exponential.")
-
 
 @dataclass(frozen=True)
 class Reciprocal(ScalarFunction):
@@ -313,11 +312,8 @@ class Reciprocal(ScalarFunction):
     def lipschitz(self, low: Values, high: Values) -> Values:
         return self(low) ** 2 * (1 + 4 * RELATIVE_ROUNDING)
 
-    def derivative(self) -> ScalarFunction:
-        raise NotImplementedError("No proof needs the slope of a reciprocal.")
-
     def curvature(self, low: Values) -> Values:
-        """f'' at `low` >= 1 / 2, which is the largest from there on."""
+        """Return f'' at `low` >= 1 / 2, which is the largest from there on."""
         return 2 / low**3
 
 
@@ -330,25 +326,6 @@ def capped_exponential(cap: float) -> CappedExponential:
     return CappedExponential(f"{CAPPED}{cap!r}", cap)
 
 
-def class_function_named(name: str) -> CappedExponential | Reciprocal | None:
-    """Return the capped exponential or the reciprocal called `name`, if it is one."""
-    if name == RECIPROCAL.name:
-        return RECIPROCAL
-    cap = _number_after(CAPPED, name)
-    return None if cap is None else capped_exponential(cap)
-
-
-def _number_after(prefix: str, name: str) -> float | None:
-    """Return the positive number that follows `prefix` in `name`, if there is one."""
-    if not name.startswith(prefix):
-        return None
-    try:
-        number = float(name.removeprefix(prefix))
-    except ValueError:
-        return None
-    return number if 0 < number < inf else None
-
-
 # The reciprocal roots by which Adam, RMSprop and layer norms divide.
 #
 # Both fall from t = 0 on, convex. That of an optimiser is 1 / (sqrt(t) + eps), infinitely steep
@@ -356,7 +333,6 @@ def _number_after(prefix: str, name: str) -> float | None:
 #
 #     t^2 f''(t) / f(t) = s (3 s + eps) / (4 (s + eps)^2) <= 3 / 4,    s = sqrt(t)
 #     t^2 f''(t) / f(t) = 3 t^2 / (4 (t + eps)^2) <= 3 / 4
-
 
 PREFIX = "reciprocal root of eps "
 NORM_PREFIX = "reciprocal deviation of eps "
@@ -375,12 +351,9 @@ class AbstractRoot(ScalarFunction):
         room = 1 + ROOT_ROUNDING
         return self(high) / room, self(low) * room
 
-    def derivative(self) -> ScalarFunction:
-        raise NotImplementedError("No proof needs the slope of a reciprocal root.")
-
     @abstractmethod
     def curvature(self, low: Values) -> Values:
-        """f'' at `low`, which is the largest from there on."""
+        """Return f'' at `low`, which is the largest from there on."""
 
     @abstractmethod
     def bend(self, t: Values) -> Values:
@@ -449,31 +422,22 @@ def reciprocal_deviation(eps: float) -> ReciprocalDeviation:
     return ReciprocalDeviation(f"{NORM_PREFIX}{eps!r}", eps)
 
 
-def root_named(name: str) -> AbstractRoot | None:
-    """Return the reciprocal root called `name`, if it is one."""
-    for prefix, root in ((PREFIX, reciprocal_root), (NORM_PREFIX, reciprocal_deviation)):
-        if (eps := _number_after(prefix, name)) is not None:
-            return root(eps)
+def numbered_function(name: str) -> ScalarFunction | None:
+    """Return the function called `name` if it is the reciprocal or has its number in its name."""
+    if name == RECIPROCAL.name:
+        return RECIPROCAL
+    kinds = {PREFIX: reciprocal_root, NORM_PREFIX: reciprocal_deviation, CAPPED: capped_exponential}
+    for prefix, function_of in kinds.items():
+        if name.startswith(prefix):
+            with suppress(ValueError):
+                number = float(name.removeprefix(prefix))
+                return function_of(number) if 0 < number < inf else None
     return None
-
-
-# -----------------------------------------------------------------------------
-# Activations and the other functions of one variable, by name.
-#
-# The stationary points below are where a derivative of the next order vanishes. Those of tanh,
-# sigmoid and softplus come from t = tanh z:
-#
-#     tanh' = 1 - t^2,  tanh'' = -2 t (1 - t^2),  tanh''' = (6 t^2 - 2)(1 - t^2),
-#     tanh'''' = (16 t - 24 t^3)(1 - t^2),
-#
-# those of gelu from its second derivative phi(z) (2 - z^2), where phi is the normal density.
-# The three of silu, and the minimum of gelu, are roots of transcendental equations, correct to
-# the last digit of a double.
 
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation r together with its derivative r'.
+    """An activation r of target networks, together with its derivative r'.
 
     A smooth one that grows like a line is z gate(z) + rest(z), where gate and rest are bounded.
     """
@@ -499,6 +463,15 @@ def _tanh_1(z: Tensor) -> Tensor:
     return 1 / torch.cosh(z) ** 2
 
 
+# Stationary points are where the derivative of the next order vanishes. Those of tanh,
+# sigmoid and softplus come from t = tanh z:
+#
+#     tanh' = 1 - t^2,  tanh'' = -2 t (1 - t^2),  tanh''' = (6 t^2 - 2)(1 - t^2),
+#     tanh'''' = (16 t - 24 t^3)(1 - t^2),
+#
+# those of gelu from its second derivative phi(z) (2 - z^2), where phi is the normal density.
+# The three of silu, and the minimum of gelu, are roots of transcendental equations, correct to
+# the last digit of a double.
 TANH = SmoothFunction(
     "tanh",
     (
@@ -649,7 +622,7 @@ FUNCTIONS: dict[str, ScalarFunction] = by_name(
 
 def function_named(name: str) -> ScalarFunction:
     """Return the function called `name`; a prime after the name marks a derivative."""
-    return root_named(name) or class_function_named(name) or named("function", name, FUNCTIONS)
+    return numbered_function(name) or named("function", name, FUNCTIONS)
 
 
 # The activations of the transformer's own units, with what a proof needs to know about them.
@@ -766,14 +739,6 @@ def unit_activation_named(name: str) -> UnitActivation:
     return named("unit activation", name, UNIT_ACTIVATIONS)
 
 
-# -----------------------------------------------------------------------------
-# Losses, known by their slope u(p, y) = d loss / d p.
-#
-# A loss whose slope is a sum of functions of one variable, each of a combination of prediction
-# and label, says so in `slope_parts`; that is what a construction by one-variable approximation
-# needs. All enter the risk as (1 / 2n) sum_i loss(p_i, y_i).
-
-
 @dataclass(frozen=True)
 class SlopePart:
     """The summand `function(prediction * p + label * y)` of a loss's slope."""
@@ -785,9 +750,12 @@ class SlopePart:
 
 @dataclass(frozen=True)
 class Loss:
-    """`value` sums over the outputs; `slope` is its gradient with respect to the prediction.
+    """`value` sums over the outputs; `slope` u(p, y) is its gradient in the prediction.
 
-    If it `is_softmax`, that is softmax(p) - y, for labels that add up to 1.
+    If the slope is a sum of functions of one variable, each of a combination of prediction and
+    label, `slope_parts` has them: constructions approximate these. If the loss `is_softmax`, the
+    slope is softmax(p) - y, for labels that add up to 1. All losses enter the risk as
+    (1 / 2n) sum_i loss(p_i, y_i).
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The target of functional descent: a function that is a sum of kernels around the examples."""
+"""The target of functional descent, a sum of kernels around the examples, and the kernels."""
 
 from __future__ import annotations
 
@@ -17,29 +17,16 @@ from icgd.facts import counted
 from icgd.problems.data import as_numbers, first_set
 from icgd.problems.settings import (
     as_float,
+    as_row,
     by_name,
     count,
-    entries,
     instance,
-    is_row,
     named,
     not_negative,
     positive,
     settle,
 )
 from icgd.shapes import KernelMatrix, OtherPoints, Points
-
-# Kernels: how alike two points are, and so how much one learns from the other.
-#
-#     linear      <u, w>                     rbf         exp(-|u - w|^2 / 2)
-#     relu        max(0, <u, w>)             laplace     exp(-|u - w|_1)
-#     exp         exp(<u, w>)                matern      by smoothness nu = 1/2, 3/2 or 5/2
-#     polynomial  (1 + <u, w>)^degree        softmax     exp(<u, w>), divided by its sum over all w
-#
-# Scales are no parameters of a kernel: a head rescales its inputs by a matrix. relu is symmetric
-# but not positive, softmax not even symmetric; both are widely used in attention, so both are
-# here.
-
 
 MatrixOf = Callable[[Tensor, Tensor], Tensor]
 """From points (..., i, d) and (..., j, d) to the matrix (..., i, j)."""
@@ -53,7 +40,17 @@ ROUNDING = 32.0
 
 @dataclass(frozen=True)
 class Kernel:
-    """K[i, j] = K(left_i, right_j); learning sums over the points on the right."""
+    """K[i, j] = K(left_i, right_j); learning sums over the points on the right.
+
+        linear      <u, w>                     rbf         exp(-|u - w|^2 / 2)
+        relu        max(0, <u, w>)             laplace     exp(-|u - w|_1)
+        exp         exp(<u, w>)                matern      by smoothness nu = 1/2, 3/2 or 5/2
+        polynomial  (1 + <u, w>)^degree        softmax     exp(<u, w>) over its sum for all w
+
+    Scales are no parameters of a kernel: a head rescales its inputs by a matrix. relu is symmetric
+    but not positive, softmax not even symmetric; both are widely used in attention, so both are
+    here.
+    """
 
     name: str
     function: MatrixOf
@@ -272,7 +269,7 @@ ASYMMETRY = 1e-9
 
 
 def as_rows(name: str, matrix: object) -> Rows:
-    """`matrix` as plain data, if it is a rectangle of numbers."""
+    """Return `matrix` as plain data, if it is a rectangle of numbers."""
     try:
         tensor = as_numbers(name, matrix).double()
     except DataError:
@@ -288,7 +285,7 @@ def unit_rows(factor: float, width: int) -> Rows:
 
 
 def as_matrix(rows: Rows, like: Tensor) -> Tensor:
-    """Plain data as a tensor, rounded once to the precision of `like`."""
+    """Return plain data as a tensor, rounded once to the precision of `like`."""
     return torch.tensor(rows, dtype=torch.float64).to(like)
 
 
@@ -371,7 +368,7 @@ class KernelHead:
         return replace(self, transform=self.key_transform, key_transform=None)
 
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
-        """This head's kernel of every pair.
+        """Return this head's kernel of every pair.
 
         Args:
             left: points (..., i, d).
@@ -450,7 +447,7 @@ class KernelMachine:
         widths = {"input_width": input_width, "output_width": output_width}
         settle(
             self,
-            heads=tuple(entries(heads)) if is_row(heads) else (heads,),
+            heads=tuple(as_row(heads)),
             **{name: count(name, width) for name, width in widths.items()},
         )
         if not self.heads:

@@ -1,4 +1,4 @@
-"""The target of ridge, lasso and generalised linear models: one coefficient for each input."""
+"""The target of ridge, lasso and generalised linear models, and the links of the latter."""
 
 from __future__ import annotations
 
@@ -24,30 +24,28 @@ from icgd.problems.functions import (
 from icgd.problems.settings import by_name, count, named, settle
 from icgd.shapes import Inputs, Labels, Parameters, Values
 
-# Links: how the score z = <w, x> of a linear model says what label to expect.
-#
-# The inverse link mu turns a score into the expected label. The loss of an example is
-#
-#     a(z) - y z,    a' = mu,    so that its gradient in w is (mu(z) - y) x,
-#
-# which is convex because mu rises. For identity, logistic and poisson it is the negative log-
-# likelihood of normal, Bernoulli and Poisson labels, up to what does not depend on w. For probit
-# and softplus it is the loss that matches the link, not a likelihood.
-#
-#     identity  a = z^2 / 2               any label
-#     logistic  a = log(1 + exp z)        labels in [0, 1]: classes, or shares of a group
-#     probit    a = z Phi(z) + phi(z)     labels in [0, 1]
-#     poisson   a = exp z                 labels >= 0: counts, or rates
-#     softplus  a = -Li_2(-exp z)         labels >= 0
-
-
 EXP = SmoothFunction("exp", (torch.exp,) * 4, ((),) * 4)
 """Every derivative is itself and rises, so none has a stationary point."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """The inverse link `mean` (mu), its integral `potential` (a), and the labels it allows."""
+    """The inverse link `mean` (mu), its integral `potential` (a), and the labels it allows.
+
+    The inverse link mu turns a score into the expected label. The loss of an example is
+
+        a(z) - y z,    a' = mu,    so that its gradient in w is (mu(z) - y) x,
+
+    which is convex because mu rises. For identity, logistic and poisson it is the negative
+    log-likelihood of normal, Bernoulli and Poisson labels, up to what does not depend on w. For
+    probit and softplus it is the loss that matches the link, not a likelihood.
+
+        identity  a = z^2 / 2               any label
+        logistic  a = log(1 + exp z)        labels in [0, 1]: classes, or shares of a group
+        probit    a = z Phi(z) + phi(z)     labels in [0, 1]
+        poisson   a = exp z                 labels >= 0: counts, or rates
+        softplus  a = -Li_2(-exp z)         labels >= 0
+    """
 
     name: str
     mean: ScalarFunction
@@ -58,7 +56,7 @@ class Link:
     """A number that the loss of an example with this label is nowhere below."""
 
     def loss(self, score: Values, label: Values) -> Values:
-        """a(z) - y z."""
+        """Return a(z) - y z."""
         return self.potential(score) - label * score
 
     def slopes(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
@@ -88,7 +86,7 @@ _BERNOULLI = (
 
 
 def _dilogarithm(t: Tensor) -> Tensor:
-    """-Li_2(1 - exp t) for 0 <= t <= log 2: the series in t, which has no cancellation."""
+    """Return -Li_2(1 - exp t) for 0 <= t <= log 2 by the series in t, where nothing cancels."""
     total = torch.zeros_like(t)
     for coefficient in reversed(_BERNOULLI):
         total = (total + coefficient) * t * t
@@ -222,7 +220,7 @@ class LinearModel:
         return 1 / count("n_examples", n_examples) if self.reduction == "mean" else 1.0
 
     def design(self, x: Inputs) -> Design:
-        """`x` in float64, with the constant coordinate of the intercept.
+        """Return `x` in float64, with the constant coordinate of the intercept.
 
         Args:
             x: inputs (..., n, d).
@@ -239,7 +237,7 @@ class LinearModel:
         return torch.cat([x, torch.ones_like(x[..., :1])], dim=-1) if self.intercept else x
 
     def penalised(self, like: Tensor) -> Float[Tensor, "parameter"]:
-        """1 for every coefficient that penalties apply to, 0 for the intercept.
+        """Return 1 for every coefficient that penalties apply to, 0 for the intercept.
 
         Args:
             like: a tensor whose type and device the flags have.
@@ -257,7 +255,7 @@ class LinearModel:
         return flags
 
     def initial_parameters(self, tasks: tuple[int, ...] = ()) -> Parameters:
-        """Coefficients of 0, where the theorems start; any start will do, as the risk is convex.
+        """Return coefficients of 0, where the theorems start; the risk is convex.
 
         Args:
             tasks: the number of tasks, () for one task.

@@ -15,6 +15,7 @@ from icgd.environment import require_memory
 from icgd.errors import DataError, SettingError, brief
 from icgd.problems.functions import Activation, activation_named
 from icgd.problems.settings import (
+    as_row,
     count,
     entries,
     is_row,
@@ -74,8 +75,8 @@ class MLP:
     norm_eps: float = NORM_EPS
 
     def __post_init__(self) -> None:
-        given = entries(self.widths) if is_row(self.widths) else [self.widths]
-        widths = tuple(count(f"widths[{i}]", width) for i, width in enumerate(given))
+        given = enumerate(as_row(self.widths))
+        widths = tuple(count(f"widths[{place}]", width) for place, width in given)
         settle(self, widths=widths, biases=bool(self.biases))
         if len(widths) < 2:
             raise SettingError(
@@ -231,7 +232,7 @@ class MLP:
         return activation_named(self.output_activation if is_last else self.activation)
 
     def matrices(self, parameters: Parameters) -> list[Matrix]:
-        """Views of the parameter vector as one matrix a layer.
+        """View the parameter vector as one matrix a layer.
 
         Args:
             parameters: the weights (..., n_parameters).
@@ -271,7 +272,7 @@ class MLP:
         return functional.pad(outputs, (0, 1), value=1.0) if self.biases else outputs
 
     def initial_parameters(self, seed: int, box: float, tasks: tuple[int, ...] = ()) -> Parameters:
-        """Normal weights of variance 1 / fan-in, clipped to the box; repeatable from `seed`.
+        """Draw normal weights of variance 1 / fan-in, clipped to the box; repeatable from `seed`.
 
         Biases start at 0, so that the weights are those of the network without them.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, final
 
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from icgd.errors import SettingError
 from icgd.problems.settings import (
+    as_row,
     below_one,
     count,
     entries,
@@ -37,6 +38,15 @@ from icgd.shapes import Parameters
 
 WEIGHTS, GRADIENT, SQUARE, SCALED = "weights", "gradient", "square", "scaled"
 """The quantities besides the state: w, g, g^2 and d."""
+
+MOMENTUM, FIRST, SECOND = "momentum", "first_moment", "second_moment"
+"""Parts of the state."""
+
+AVERAGE = "average"
+"""The average of the weights, which no rule reads."""
+
+Schedule = float | tuple[float, ...]
+"""One number for all steps, or one for each step."""
 
 Sum = Mapping[str, float]
 """Quantities with their coefficients."""
@@ -100,11 +110,97 @@ def evaluated(terms: Sum, known: Mapping[str, Tensor]) -> Tensor:
     return total
 
 
-AVERAGE = "average"
+class Scheduled:
+    """An update some of whose settings may have an entry for each step."""
+
+    @property
+    def schedules(self) -> dict[str, tuple[object, ...]]:
+        """The settings that have an entry for each step."""
+        settings = {name: getattr(self, name, None) for name in ("step_size", "momentum")}
+        return {name: value for name, value in settings.items() if isinstance(value, tuple)}
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all steps do the same to weights, gradient, state and average."""
+        return not self.schedules
+
+    def require_steps(self, n_steps: int) -> None:
+        """Check that every schedule has one entry a step.
+
+        Args:
+            n_steps: the number of steps.
+
+        Raises:
+            SettingError: if one has more or fewer.
+
+        Example:
+            >>> import icgd
+            >>> icgd.GradientStep((0.2, 0.1), box=2.0).require_steps(2)
+        """
+        for name, schedule in self.schedules.items():
+            if len(schedule) != n_steps:
+                raise SettingError(
+                    f"{name} has {len(schedule)} entries; expected {n_steps}, one for each step."
+                )
+
+
+def span_in_words(schedule: Schedule) -> str:
+    """Format one number, or the least and the largest of a schedule."""
+    numbers = schedule if isinstance(schedule, tuple) else (schedule,)
+    least, largest = min(numbers), max(numbers)
+    return f"{least:g} to {largest:g}" if least < largest else f"{least:g}"
+
+
+def step_sizes(value: Any, check: Callable[[str, object], float] = positive) -> Schedule:
+    """Check one positive step size, or a schedule with one for each step.
+
+    With `check` = `not_negative` a schedule may have zeros: a warm-up begins and a decay ends so.
+    """
+    if not is_row(value):
+        return positive("step_size", value)
+    sizes = tuple(check("step_size", size) for size in entries(value))
+    if not sizes:
+        raise SettingError("step_size is empty; give one number for each step.")
+    return sizes
+
+
+LEAST_EPS, LARGEST_EPS = 1e-30, 1e30
+"""Beyond them a reciprocal root has slopes that leave the range of numbers."""
+
+
+def _checked_eps(name: str, value: object) -> float:
+    eps = positive(name, value)
+    within(name, eps, LEAST_EPS, LARGEST_EPS)
+    return eps
+
+
+def _checked_betas(name: str, value: object) -> tuple[float, ...]:
+    betas = as_row(value)
+    if len(betas) != 2:
+        raise SettingError(f"{name} has {len(betas)} entries; expected 2, one for each moment.")
+    return tuple(below_one(f"{name}[{place}]", beta) for place, beta in enumerate(betas))
+
+
+CHECKS: dict[str, Callable[[str, Any], object]] = {
+    "step_size": lambda name, value: step_sizes(value, not_negative),
+    "box": positive,
+    "batch_size": count,
+    "average": below_one,
+    "momentum": not_negative,
+    "dampening": finite,
+    "nesterov": lambda name, value: bool(value),
+    "betas": _checked_betas,
+    "alpha": below_one,
+    "eps": _checked_eps,
+    "weight_decay": not_negative,
+    "decoupled": lambda name, value: bool(value),
+    "gradient_scale": positive,
+}
+"""What checks each setting of an optimiser, and returns it as a plain number."""
 
 
 @dataclass(frozen=True)
-class AbstractGradientStep(ABC):
+class AbstractGradientStep(Scheduled, ABC):
     """A step from the gradient of the loss on all examples, or on `batch_size` of them.
 
     `step_size` is one number for all steps or one for each step. With a batch size b, step
@@ -115,19 +211,17 @@ class AbstractGradientStep(ABC):
     after the first step average <- weights.
     """
 
-    step_size: float | tuple[float, ...]
+    step_size: Schedule
     box: float
     batch_size: int | None = None
     average: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        settle(
-            self, step_size=step_sizes(self.step_size, not_negative), box=positive("box", self.box)
-        )
-        if self.batch_size is not None:
-            settle(self, batch_size=count("batch_size", self.batch_size))
-        if self.average is not None:
-            settle(self, average=below_one("average", self.average))
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            is_left_out = value is None and setting.default is None
+            if setting.name in CHECKS and not is_left_out:
+                settle(self, **{setting.name: CHECKS[setting.name](setting.name, value)})
 
     @abstractmethod
     def rule(self, step: int) -> Rule:
@@ -198,8 +292,7 @@ class AbstractGradientStep(ABC):
 
     @property
     def is_constant(self) -> bool:
-        """Whether all steps do the same to weights, gradient, state and average."""
-        return not isinstance(self.step_size, tuple) and not self.average
+        return not self.schedules and not self.average
 
     @property
     def is_plain(self) -> bool:
@@ -239,25 +332,6 @@ class AbstractGradientStep(ABC):
         sizes = self.step_size
         return sizes[step] if isinstance(sizes, tuple) else sizes
 
-    def require_steps(self, n_steps: int) -> None:
-        """Check that a schedule has one entry a step.
-
-        Args:
-            n_steps: the number of steps.
-
-        Raises:
-            SettingError: if it has more or fewer.
-
-        Example:
-            >>> import icgd
-            >>> icgd.GradientStep((0.2, 0.1), box=2.0).require_steps(2)
-        """
-        if isinstance(self.step_size, tuple) and len(self.step_size) != n_steps:
-            raise SettingError(
-                f"step_size has {len(self.step_size)} entries; expected {n_steps}, one for each "
-                "step."
-            )
-
     def examples_of(self, step: int, n_examples: int) -> tuple[int, ...]:
         """Return the examples of a step, counted from 0.
 
@@ -287,8 +361,8 @@ class GradientStep(AbstractGradientStep):
     Args:
         step_size: the step size, or one for each step.
         box: the largest size of a weight.
-        batch_size: with a batch size b, step l = 0, 1, ... takes b of the n examples: l b, l b + 1,
-            ..., modulo n.
+        batch_size: how many examples a step takes, one batch after the other; by default all. Step
+            l = 0, 1, ... takes examples l b, l b + 1, ..., modulo n.
         average: how much a step keeps of the average of the weights, which then predicts; by
             default there is none.
 
@@ -312,42 +386,14 @@ class GradientStep(AbstractGradientStep):
         return "gradient steps"
 
 
-def span_in_words(schedule: float | tuple[float, ...]) -> str:
-    """Format one number, or the least and the largest of a schedule."""
-    numbers = schedule if isinstance(schedule, tuple) else (schedule,)
-    least, largest = min(numbers), max(numbers)
-    return f"{least:g} to {largest:g}" if least < largest else f"{least:g}"
-
-
-def step_sizes(
-    value: Any, check: Callable[[str, object], float] = positive
-) -> float | tuple[float, ...]:
-    """Check one positive step size, or a schedule with one for each step.
-
-    With `check` = `not_negative` a schedule may have zeros: a warm-up begins and a decay ends so.
-    """
-    if not is_row(value):
-        return positive("step_size", value)
-    sizes = tuple(check("step_size", size) for size in entries(value))
-    if not sizes:
-        raise SettingError("step_size is empty; give one number for each step.")
-    return sizes
-
-
-# Momentum, Nesterov's momentum and weight decay, as torch.optim.SGD has them.
-#
-# g <- gradient + weight_decay * w
-# m <- momentum * m + (1 - dampening) * g        in the first step m <- g
-# w <- w - step_size * m                         nesterov: w - step_size * (g + momentum * m)
-
-
-MOMENTUM = "momentum"
-
-
 @final
 @dataclass(frozen=True)
 class MomentumStep(AbstractGradientStep):
     """Descent with momentum and weight decay, with the conventions of `torch.optim.SGD`.
+
+        g <- gradient + weight_decay * w
+        m <- momentum * m + (1 - dampening) * g      in the first step m <- g
+        w <- w - step_size * m                       nesterov: w - step_size * (g + momentum * m)
 
     Args:
         step_size: the step size, or one for each step.
@@ -379,11 +425,6 @@ class MomentumStep(AbstractGradientStep):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        settle(self, momentum=not_negative("momentum", self.momentum))
-        settle(self, weight_decay=not_negative("weight_decay", self.weight_decay))
-        settle(self, dampening=finite("dampening", self.dampening))
-        settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
-        settle(self, nesterov=bool(self.nesterov))
         if self.nesterov and (self.momentum == 0.0 or self.dampening != 0.0):
             raise SettingError(
                 "nesterov=True needs a momentum above 0 and no dampening, got "
@@ -395,54 +436,41 @@ class MomentumStep(AbstractGradientStep):
         return (MOMENTUM,) if self.momentum else ()
 
     def rule(self, step: int) -> Rule:
+        size, decay = self.size_of(step), self.weight_decay
         if not self.momentum:
-            return Rule({WEIGHTS: 1.0, GRADIENT: -self.size_of(step)}, decay=self.weight_decay)
+            return Rule({WEIGHTS: 1.0, GRADIENT: -size}, decay=decay)
         fresh = 1.0 if step == 0 else 1.0 - self.dampening
         kept = {MOMENTUM: {MOMENTUM: self.momentum, GRADIENT: fresh}}
-        size = self.size_of(step)
-        moved = {GRADIENT: -size, MOMENTUM: -size * self.momentum}
-        moved = moved if self.nesterov else {MOMENTUM: -size}
-        return Rule({WEIGHTS: 1.0, **moved}, kept, decay=self.weight_decay)
+        moved = {MOMENTUM: -size}
+        if self.nesterov:
+            moved = {GRADIENT: -size, MOMENTUM: -size * self.momentum}
+        return Rule({WEIGHTS: 1.0, **moved}, kept, decay=decay)
 
     @property
     def is_constant(self) -> bool:
         return super().is_constant and (self.dampening == 0.0 or self.momentum == 0.0)
 
     def name_in_words(self) -> str:
-        kind = "Nesterov steps" if self.nesterov else "momentum steps"
-        decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
-        return f"{kind} ({self.momentum:g}{decay})"
+        kind = "Nesterov" if self.nesterov else "momentum"
+        return _kind_in_words(kind, f"{self.momentum:g}", decay=self.weight_decay)
 
 
-# Adam, AdamW and RMSprop, as torch.optim has them.
-#
-# Adam, at step t = 1, 2, ...:
-#
-#     g <- gradient + weight_decay * w             decoupled: w <- (1 - step_size * decay) w instead
-#     m <- beta_1 m + (1 - beta_1) g,   v <- beta_2 v + (1 - beta_2) g^2
-#     w <- w - step_size / (1 - beta_1^t) * m / (sqrt(v / (1 - beta_2^t)) + eps)
-#
-# RMSprop:
-#
-#     v <- alpha v + (1 - alpha) g^2,   w <- w - step_size * g / (sqrt(v) + eps)
-
-
-FIRST, SECOND = "first_moment", "second_moment"
-
-LEAST_EPS, LARGEST_EPS = 1e-30, 1e30
-"""Beyond them a reciprocal root has slopes that leave the range of numbers."""
-
-
-def _eps(value: object) -> float:
-    eps = positive("eps", value)
-    within("eps", eps, LEAST_EPS, LARGEST_EPS)
-    return eps
+def _kind_in_words(kind: str, *numbers: str, decay: float) -> str:
+    """Name steps by their numbers, such as "momentum steps (0.9, weight decay 0.1)"."""
+    words = [*numbers, f"weight decay {decay:g}"] if decay else numbers
+    return f"{kind} steps ({', '.join(words)})"
 
 
 @final
 @dataclass(frozen=True)
 class AdamStep(AbstractGradientStep):
     """Adam with the conventions of `torch.optim.Adam`; if `decoupled`, of `torch.optim.AdamW`.
+
+    At step t = 1, 2, ...:
+
+        g <- gradient + weight_decay * w       decoupled: w <- (1 - step_size * decay) w instead
+        m <- beta_1 m + (1 - beta_1) g,   v <- beta_2 v + (1 - beta_2) g^2
+        w <- w - step_size / (1 - beta_1^t) * m / (sqrt(v / (1 - beta_2^t)) + eps)
 
     Args:
         step_size: the step size, or one for each step.
@@ -472,18 +500,6 @@ class AdamStep(AbstractGradientStep):
     decoupled: bool = False
     gradient_scale: float = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        betas = entries(self.betas) if is_row(self.betas) else [self.betas]
-        if len(betas) != 2:
-            raise SettingError(f"betas has {len(betas)} entries; expected 2, one for each moment.")
-        first, second = (below_one(f"betas[{place}]", beta) for place, beta in enumerate(betas))
-        settle(self, betas=(first, second))
-        settle(self, eps=_eps(self.eps))
-        settle(self, weight_decay=not_negative("weight_decay", self.weight_decay))
-        settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
-        settle(self, decoupled=bool(self.decoupled))
-
     @property
     def state(self) -> tuple[str, ...]:
         return (FIRST, SECOND)
@@ -506,16 +522,17 @@ class AdamStep(AbstractGradientStep):
         return False  # its corrections change with every step
 
     def name_in_words(self) -> str:
-        first, second = self.betas
-        name = "AdamW" if self.decoupled else "Adam"
-        decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
-        return f"{name} steps ({first:g}, {second:g}, eps {self.eps:g}{decay})"
+        kind, (first, second) = "AdamW" if self.decoupled else "Adam", self.betas
+        numbers = (f"{first:g}", f"{second:g}", f"eps {self.eps:g}")
+        return _kind_in_words(kind, *numbers, decay=self.weight_decay)
 
 
 @final
 @dataclass(frozen=True)
 class RmspropStep(AbstractGradientStep):
     """RMSprop with the conventions of `torch.optim.RMSprop`, not centred and without momentum.
+
+        v <- alpha v + (1 - alpha) g^2,   w <- w - step_size * g / (sqrt(v) + eps)
 
     Args:
         step_size: the step size, or one for each step.
@@ -543,12 +560,6 @@ class RmspropStep(AbstractGradientStep):
     weight_decay: float = 0.0
     gradient_scale: float = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        settle(self, alpha=below_one("alpha", self.alpha), eps=_eps(self.eps))
-        settle(self, weight_decay=not_negative("weight_decay", self.weight_decay))
-        settle(self, gradient_scale=positive("gradient_scale", self.gradient_scale))
-
     @property
     def state(self) -> tuple[str, ...]:
         return (SECOND,)
@@ -563,5 +574,5 @@ class RmspropStep(AbstractGradientStep):
         )
 
     def name_in_words(self) -> str:
-        decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
-        return f"RMSprop steps ({self.alpha:g}, eps {self.eps:g}{decay})"
+        numbers = (f"{self.alpha:g}", f"eps {self.eps:g}")
+        return _kind_in_words("RMSprop", *numbers, decay=self.weight_decay)

@@ -1,14 +1,17 @@
-"""The interface of oracles: exact training in float64, which all runs are compared with."""
+"""Oracles: exact training in float64, which all runs are compared with.
+
+Each kind of target has one: a network, a linear model and the function of a kernel machine.
+"""
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count as count_up
 from itertools import islice
 from math import inf, prod
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -58,11 +61,32 @@ from icgd.shapes import (
 Shapes = tuple[tuple[int, int], ...]
 """The shapes of matrices, one after the other."""
 
-ExactStep = Callable[[Parameters, int], Parameters]
-"""From the weights before a step and its number, counted from 0, to the weights after it."""
-
 COPIES = 4
 """Copies of all weights that a run holds at least: before and after a step, gradient, its own."""
+
+MATCHING = "matching"
+"""The loss of a linear model: the one that its link matches."""
+
+INTERCEPT = "(intercept)"
+"""What the coefficient of no input is called; no input is likely to have that name."""
+
+NUMBERS_AT_ONCE = 2**16
+"""The numbers in the widest layer over the steps that are taken together."""
+
+LABEL_SUM_ROUNDING = 1e-6
+"""Labels of classes add up to 1 within this."""
+
+
+@runtime_checkable
+class ExactStep(Protocol):
+    """From the weights before a step and its number, counted from 0, to the weights after it.
+
+    Momentum needs the weights one step earlier, too. Without them a run begins at rest.
+    """
+
+    def __call__(
+        self, weights: Parameters, number: int, before: Parameters | None = None
+    ) -> Parameters: ...
 
 
 def overflowed(dtype: str, step_size: float | Sequence[float] | None = None) -> OverflowedRunError:
@@ -88,6 +112,12 @@ class AbstractOracle(ABC):
     update: AbstractGradientStep | FunctionalStep | ProximalStep
     domain: Domain
 
+    def __post_init__(self) -> None:
+        if self.domain.score is not None and not isinstance(self.target, LinearModel):
+            raise SettingError("domain.score has no effect without a linear model; leave it out.")
+        if self.domain.rate is not None and not isinstance(self.target, MLP):
+            raise SettingError("domain.rate has no effect without a network; leave it out.")
+
     def started_from(self, initial: Sequence[float]) -> AbstractOracle:
         """Return an oracle that starts from these weights by default."""
         raise SettingError("initial has no effect without a network; leave it out.")
@@ -98,12 +128,12 @@ class AbstractOracle(ABC):
         """The shapes of the trained matrices; none if a function is trained."""
 
     def labelled(self, y: Tensor, expected: tuple[int, ...]) -> Tensor:
-        """Labels in the shape that is expected, if they can be given in another one."""
+        """Return labels in the expected shape, if they can be given in another one."""
         return y
 
-    @abstractmethod
     def require_labels(self, y: Labels) -> None:
-        """Raise `DataError` unless every label suits the loss."""
+        """Raise `DataError` unless every label suits the loss; the squared loss takes all."""
+        return None
 
     def initial(
         self, x: Inputs, queries: Queries, *, given: Any = None, seed: int | None = None
@@ -123,7 +153,7 @@ class AbstractOracle(ABC):
         return weights.expand(shape)
 
     def with_state(self, weights: Tensor) -> Tensor:
-        """Weights with what an optimiser remembers beside them, if these are weights alone."""
+        """Append what an optimiser remembers at its start, if these are weights alone."""
         return weights
 
     def require_start(self, trained: Tensor, n_examples: int, dtype: torch.dtype) -> None:
@@ -135,9 +165,10 @@ class AbstractOracle(ABC):
         """Return whether the state of the optimiser is 0."""
         return True
 
-    @abstractmethod
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
-        """Return the weights that a run starts from if none are given."""
+        """Return the weights that a run starts from if none are given: 0 unless drawn."""
+        n_weights = sum(rows * columns for rows, columns in self.weight_shapes)
+        return torch.zeros(*batch, n_weights, dtype=torch.float64)
 
     @abstractmethod
     def exact_step(self, task: Task) -> ExactStep:
@@ -148,16 +179,17 @@ class AbstractOracle(ABC):
         return self.exact_step(task)(weights.double(), number)
 
     def train(self, task: Task, n_steps: int) -> History:
-        """`n_steps` exact updates; the first entry of the history is the task's initial weights."""
+        """Take `n_steps` exact steps; the history begins with the task's initial weights."""
         history, step = [task.initial.double()], self.exact_step(task)
         for number in range(n_steps):
-            history.append(step(history[-1], number))
+            history.append(step(history[-1], number, history[max(0, number - 1)]))
         return torch.stack(history, dim=-2)
 
     def stepped(self, task: Task, history: History) -> Tensor:
-        """Take one exact step from each entry of a run but its last."""
+        """Take one exact step from each entry of a run but its last, with its own momentum."""
         before, step = history[..., :-1, :].double(), self.exact_step(task)
-        after = [step(weights, number) for number, weights in enumerate(before.unbind(-2))]
+        rows = before.unbind(-2)
+        after = [step(row, number, rows[max(0, number - 1)]) for number, row in enumerate(rows)]
         return torch.stack(after, dim=-2) if after else before
 
     @abstractmethod
@@ -215,494 +247,12 @@ class AbstractOracle(ABC):
         return overflowed(dtype, self.update.step_size)
 
     def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
-        """What to warn of before a run."""
+        """Yield warnings before a run."""
         return iter(())
 
     def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
-        """What to warn of after a run on a task that ended with these weights."""
+        """Yield warnings after a run on a task that ended with these weights."""
         return iter(())
-
-
-# Steps with momentum: they need where a run was one step earlier, besides where it is.
-
-
-ResumedStep = Callable[[Parameters, Parameters, int], Parameters]
-"""From what was learnt before a step, what was one step earlier, and its number to what is after.
-
-A run begins at rest: before its first step both are the same.
-"""
-
-
-def trained(step: ResumedStep, start: Parameters, n_steps: int) -> History:
-    """Train, and return what is learnt before the first step and after every step."""
-    history = [start]
-    for number in range(n_steps):
-        history.append(step(history[-1], history[max(0, number - 1)], number))
-    return torch.stack(history, dim=-2)
-
-
-def stepped(step: ResumedStep, history: History) -> Tensor:
-    """Take one step from each entry but the last, with the entry before it for the momentum."""
-    now = history[..., :-1, :].double()
-    earlier = torch.cat([now[..., :1, :], now[..., :-1, :]], dim=-2)
-    pairs = enumerate(zip(now.unbind(-2), earlier.unbind(-2), strict=True))
-    after = [step(here, before, number) for number, (here, before) in pairs]
-    return torch.stack(after, dim=-2) if after else now
-
-
-# -----------------------------------------------------------------------------
-# (Proximal) gradient descent on a linear model, exactly and in float64.
-#
-#     g  = scale * sum_i (mu(<w, x_i>) - y_i) x_i
-#     w <- S(w - step_size * (g + l2 * w)),   S(v) = relu(v - c) - relu(-v - c), c = step_size * l1
-#
-# and clipped, if there is a box: that is the proximal step of the penalty within it. With
-# momentum m, w + m (w - w_before) takes the place of the first w; with Nesterov's g is taken
-# there too. The intercept is the coefficient of a constant input 1; l2 and c are 0 for it. A step
-# costs O(n d) a task.
-
-
-MATCHING = "matching"
-"""The loss of a linear model: the one that its link matches."""
-
-INTERCEPT = "(intercept)"
-"""What the coefficient of no input is called; no input is likely to have that name."""
-
-
-def soft_threshold(values: Tensor, threshold: Tensor) -> Tensor:
-    """Move every value towards 0 by its threshold, and no further."""
-    return torch.relu(values - threshold) - torch.relu(-values - threshold)
-
-
-@dataclass(frozen=True)
-class Descent:
-    """Where a run stopped, after how many steps, and the largest change of its last step."""
-
-    weights: Parameters
-    n_steps: int
-    last_change: float
-    converged: bool
-
-
-@dataclass(frozen=True)
-class LinearOracle(AbstractOracle):
-    """w <- clip(S(w - step_size * (grad L(w) + l2 * w)), -box, box), S the soft threshold."""
-
-    target: LinearModel
-    update: ProximalStep
-
-    def __post_init__(self) -> None:
-        if self.loss != MATCHING:
-            raise SettingError(
-                f"loss of a linear model must be {MATCHING!r}, got {brief(self.loss)}."
-            )
-        if self.domain.rate is not None:
-            raise SettingError("domain.rate has no effect without a network; leave it out.")
-
-    @property
-    def weight_shapes(self) -> Shapes:
-        return ((1, self.target.input_width), *(((1, 1),) if self.target.intercept else ()))
-
-    def require_labels(self, y: Labels) -> None:
-        require_labels(self.target.link_function, y)
-
-    def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
-        return self.target.initial_parameters(batch)
-
-    def scores(self, weights: Parameters, x: Inputs) -> Labels:
-        """<w, x>, with the intercept."""
-        return self.target.design(x) @ weights.double().unsqueeze(-1)
-
-    def predict(self, task: Task, weights: Parameters) -> Predictions:
-        """Return the expected labels mu(<w, x>)."""
-        return self.target.link_function.mean(self.scores(weights, task.queries))
-
-    def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
-        """L(w): the sum or mean of a(z_i) - y_i z_i."""
-        scores = self.scores(weights, task.x)
-        losses = self.target.link_function.loss(scores, task.y.double())
-        return self.target.loss_scale(task.n_examples) * losses.sum((-2, -1))
-
-    @property
-    def loss_in_words(self) -> str:
-        link = f"the loss that matches the {self.target.link} link"
-        formula = f", {self.unusual_loss}" if self.unusual_loss else ""
-        return f"{self.target.reduction} over all examples of {link}{formula}"
-
-    def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
-        """Return the coefficients, and the intercept if there is one."""
-        width = self.target.input_width
-        found = {"coefficients": weights[..., :width]}
-        return found | ({"intercept": weights[..., width]} if self.target.intercept else {})
-
-    def objective(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
-        """L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1."""
-        penalised = weights.double() * self.target.penalised(weights.double())
-        ridge, lasso = penalised.square().sum(-1) / 2, penalised.abs().sum(-1)
-        return self.risk(task, weights) + self.update.l2 * ridge + self.update.l1 * lasso
-
-    @property
-    def unusual_loss(self) -> str | None:
-        """Losses of least squares may be negative, which nobody expects of them."""
-        return "(z - y)^2 / 2 less y^2 / 2" if self.target.link == "identity" else None
-
-    def gradient(self, task: Task, weights: Parameters) -> Parameters:
-        """Return the gradient of L(w) + (l2 / 2) |w|_2^2, the smooth part of the objective."""
-        weights, design = weights.double(), self.target.design(task.x)
-        left = self.target.link_function.mean(self.scores(weights, task.x)) - task.y.double()
-        slope = (design.mT @ left).squeeze(-1) * self.target.loss_scale(task.n_examples)
-        return slope + self.update.l2 * self.target.penalised(slope) * weights
-
-    def exact_step(self, task: Task) -> ExactStep:
-        """Return a step that starts from rest: momentum has nothing to keep."""
-        resumed = self._resumed_step(task)
-        return lambda weights, number: resumed(weights, weights, number)
-
-    def stepped(self, task: Task, history: History) -> Tensor:
-        return stepped(self._resumed_step(task), history)
-
-    def train(self, task: Task, n_steps: int) -> History:
-        return trained(self._resumed_step(task), task.initial.double(), n_steps)
-
-    def _resumed_step(self, task: Task) -> ResumedStep:
-        """Without a step size it costs O(n d^2) once to find one."""
-        update, size = self.update, step_size(self.target, self.update, task.x)
-        penalised = self.target.penalised(task.x.double())
-
-        def step(weights: Parameters, before: Parameters, number: int) -> Parameters:
-            start = point = weights.double()
-            if update.momentum is not None:
-                change = start - before.double()
-                point = start + update.lookahead_of(number) * change
-                start = start + update.momentum_of(number) * change
-            moved = start - size * self.gradient(task, point)
-            if update.l1:
-                moved = soft_threshold(moved, size * update.l1 * penalised)
-            return moved if update.box is None else moved.clamp(-update.box, update.box)
-
-        return step
-
-    def described(self, task: Task, n_steps: int) -> dict[str, Any]:
-        update, box = self.update, self.update.box
-        if update.momentum is not None:
-            raise SettingError(
-                "A rigorous proof takes steps without momentum, and here they have some. Leave it "
-                "out, or use icgd.verify without rigorous=True, which bounds every step."
-            )
-        return {
-            "kind": "linear",
-            "link": self.target.link,
-            "intercept": self.target.intercept,
-            "reduction": self.target.reduction,
-            "step_size": step_size(self.target, update, task.x).hex(),
-            "l2": update.l2.hex(),
-            "l1": update.l1.hex(),
-            "box": None if box is None else box.hex(),
-        }
-
-    def descend(self, task: Task, *, tolerance: float, most_steps: int) -> Descent:
-        """Exact updates until none changes a coefficient of any task by more than `tolerance`.
-
-        Raises `SeparableDataError` where no minimiser exists, for steps shorten there all the same.
-        """
-        self.require_end(task)
-        positive("tolerance", tolerance)
-        count("most_steps", most_steps)
-        weights, step, change = task.initial.double(), self._resumed_step(task), float("inf")
-        before = weights
-        for n_steps in range(1, most_steps + 1):
-            before, weights = weights, step(weights, before, n_steps - 1)
-            change = float((weights - before).abs().max())
-            if change <= tolerance:
-                return Descent(weights, n_steps, change, converged=True)
-            if not change < float("inf"):
-                raise overflowed("float64", step_size(self.target, self.update, task.x))
-        return Descent(weights, most_steps, change, converged=False)
-
-    def require_end(self, task: Task) -> None:
-        """Without a minimiser steps shorten, but the coefficients grow for ever."""
-        require_minimiser(self.target, self.update, task.x.double(), task.y.double())
-
-    def named(self, weights: Parameters, inputs: Sequence[str]) -> dict[str, float]:
-        names = (*inputs, *(INTERCEPT,) * self.target.intercept)
-        return dict(zip(names, weights.tolist(), strict=True))
-
-    def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
-        """A warning if the descent ends at the box, because its minimiser lies beyond."""
-        box = self.update.box
-        if box is None or not weights.numel():
-            return
-        largest, place = weights.abs().flatten().max(0)
-        if largest >= box:
-            number = int(place) % weights.shape[-1]
-            which = f"Coefficient {number} (counted from 0)"
-            if task.input_names:
-                which = f"The coefficient of {(*task.input_names, INTERCEPT)[number]!r}"
-            yield BoxWarning(
-                f"{which} ends at the box, {box:g}: without it, it would be larger. Give a larger "
-                "box, or a smaller step size if steps diverge."
-            )
-
-
-# -----------------------------------------------------------------------------
-# Functional gradient descent itself, in float64: what kernel attention is compared with.
-#
-# The function is held as what it is, f = sum_j a_j K(., x_j), and is evaluated where it is needed:
-#
-#     a <- a + step_size * (y - f(x) - noise * a)
-#
-# With momentum, a + m (a - a_before) takes the place of the first a, and with Nesterov's of both.
-# Its values at an example count noise * a as learnt, because that part of a label is no longer
-# left. Steps that move the inputs (GD++), or that have a kernel each, change the kernel from step
-# to step, so f is then the sum of what each step added.
-
-
-def _hex(rows: Rows | None) -> list[list[str]]:
-    return [[entry.hex() for entry in row] for row in rows or ()]
-
-
-def _described(head: KernelHead, width: int) -> dict[str, Any]:
-    """Describe a head for a certificate, defaults included."""
-    if head.function.is_own:
-        raise SettingError(
-            f"The kernel {brief(head.kernel)} is a function of your own, which no rigorous proof "
-            "can enclose. Use one of icgd's kernels, or leave the rigorous proof out."
-        )
-    shape = SHAPES.get(head.kernel, 0.0) if head.shape is None else head.shape
-    return {
-        "kernel": head.kernel,
-        "transform": _hex(head.transform or unit_rows(1.0, width)),
-        "weight": head.weight.hex(),
-        "shape": float(shape).hex(),
-    }
-
-
-@dataclass(frozen=True)
-class FunctionOracle(AbstractOracle):
-    """f <- f + step_size * sum_i e_i K(., x_i) on the squared loss, from the function 0."""
-
-    target: KernelMachine
-    update: FunctionalStep
-
-    def __post_init__(self) -> None:
-        if self.loss != "squared":
-            raise SettingError(
-                f"loss of a kernel machine must be 'squared', got {brief(self.loss)}."
-            )
-        self.update.require_machine(self.target)
-        if self.domain.score is not None:
-            raise SettingError("domain.score has no effect without a linear model; leave it out.")
-        if self.domain.rate is not None:
-            raise SettingError("domain.rate has no effect without a network; leave it out.")
-
-    @property
-    def weight_shapes(self) -> Shapes:
-        return ()
-
-    def require_labels(self, y: Labels) -> None:
-        """Accept every label, as the squared loss does."""
-
-    def initial(
-        self, x: Inputs, queries: Queries, *, given: Any = None, seed: int | None = None
-    ) -> Parameters:
-        """Return the function 0 at all tokens, the only one that may be given."""
-        n_values = (x.shape[-2] + queries.shape[-2]) * self.target.output_width
-        start = self.own_start((*x.shape[:-2], n_values), seed).to(x.device)
-        if given is not None:
-            numbers = as_numbers("initial", given) if isinstance(given, Tensor) else None
-            if numbers is None or numbers.shape != start.shape or numbers.any():
-                raise SettingError(
-                    "A kernel machine starts from the function 0; leave `initial` out."
-                )
-        return start
-
-    def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
-        return torch.zeros(batch, dtype=torch.float64)
-
-    def kernels(self, task: Task) -> Iterator[KernelMatrix]:
-        """Yield the kernel of all tokens (rows) and examples for each step, noise included."""
-        points, n_examples = task.points, task.n_examples
-        itself = self.update.noise * torch.eye(task.n_tokens, n_examples).to(points)
-        for number in itertools.count():
-            if number == 0 or self.update.changes_kernel:
-                examples = points[..., :n_examples, :]
-                kernel = self.update.machine_of(number, self.target).matrix(points, examples)
-                noisy = kernel + itself if self.update.noise else kernel
-            yield noisy
-            transform = self.update.transform_of(number, self.target.input_width)
-            if transform is not None:
-                points = points + kernel @ examples @ as_matrix(transform, points).mT
-
-    def exact_step(self, task: Task) -> ExactStep:
-        """Return a step that starts from rest: momentum has nothing to keep."""
-        resumed = self._resumed_step(task)
-        return lambda values, number: resumed(values, values, number)
-
-    def stepped(self, task: Task, history: History) -> Tensor:
-        """Take one exact step from each entry but the last, with the run's own last change."""
-        return stepped(self._resumed_step(task), history)
-
-    def _resumed_step(self, task: Task) -> ResumedStep:
-        y, kernels, update = task.y.double(), self.kernels(task), self.update
-        seen: list[KernelMatrix] = []
-
-        def step(values: Parameters, before: Parameters, number: int) -> Parameters:
-            seen.extend(islice(kernels, max(0, number + 1 - len(seen))))
-            now, earlier = (part.unflatten(-1, (-1, y.shape[-1])) for part in (values, before))
-            at = now + update.lookahead_of(number) * (now - earlier)
-            left = y - at[..., : task.n_examples, :]
-            kept = now + update.momentum_of(number) * (now - earlier)
-            after: Tensor = kept + update.size_of(number) * seen[number] @ left
-            return after.flatten(-2)
-
-        return step
-
-    def described(self, task: Task, n_steps: int) -> dict[str, Any]:
-        update, width = self.update, self.target.input_width
-        if update.heads or any(head.key_transform for head in self.target.heads):
-            raise SettingError(
-                "A rigorous proof needs one kernel for all steps, with one transform for queries "
-                "and keys; here steps have kernels of their own, as learnt layers have. Use "
-                "icgd.verify, which measures and bounds every step."
-            )
-        if update.momentum is not None:
-            raise SettingError(
-                "A rigorous proof takes steps without momentum, and here they have some. Leave it "
-                "out, or use icgd.verify without rigorous=True, which bounds every step."
-            )
-        n_transforms = len(update.transforms)
-        return {
-            "kind": "function",
-            "heads": [_described(head, width) for head in self.target.heads],
-            "step_sizes": [update.size_of(step).hex() for step in range(n_steps)],
-            "noise": update.noise.hex(),
-            "transforms": [_hex(update.transform_of(step, width)) for step in range(n_transforms)],
-        }
-
-    def train(self, task: Task, n_steps: int) -> History:
-        """Return the function's values at all tokens before the first step and after every step."""
-        if self.update.changes_kernel:
-            return trained(self._resumed_step(task), task.initial.double(), n_steps)
-        y, update = task.y.double(), self.update
-        now = earlier = torch.zeros_like(y)  # the coefficients a
-        history = [y.new_zeros(*task.batch, task.n_tokens, y.shape[-1])]
-        for number, kernel in zip(range(n_steps), self.kernels(task), strict=False):
-            values, kept = history[number][..., : task.n_examples, :], now
-            if update.momentum is not None:
-                before = history[max(0, number - 1)][..., : task.n_examples, :]
-                values = values + update.lookahead_of(number) * (values - before)
-                kept = now + update.momentum_of(number) * (now - earlier)
-            now, earlier = kept + update.size_of(number) * (y - values), now
-            history.append(kernel @ now)
-        return torch.stack(history, dim=-3).flatten(-2)
-
-    def limit(self, task: Task) -> Labels:
-        """Return the limit at the queries: k_q (K + noise I)^-1 y, the kernel regression.
-
-        Where the kernel matrix is singular it is the pseudo-inverse: descent from 0 never leaves
-        its range.
-        """
-        if self.update.heads:
-            raise SettingError(
-                "What the function tends to needs one kernel for all steps, with one transform for "
-                "queries and keys; here steps have kernels of their own, as learnt layers have. "
-                "Use icgd.verify, which measures and bounds every step."
-            )
-        points, y = task.points, task.y.double()
-        examples, queries = points[..., : task.n_examples, :], points[..., task.n_examples :, :]
-        noise = self.update.noise * torch.eye(task.n_examples).to(points)
-        gram = self.target.gram(examples) + noise
-        inverse: Tensor = torch.linalg.pinv(gram, hermitian=self.target.is_symmetric)
-        coefficients = inverse @ y
-        refined = coefficients + inverse @ (y - gram @ coefficients)  # once, against rounding
-        return self.target.matrix(queries, examples) @ refined
-
-    def predict(self, task: Task, weights: Parameters) -> Predictions:
-        """Return the function's values at the queries, out of those at all tokens."""
-        values: Tensor = weights.unflatten(-1, (task.n_tokens, task.y.shape[-1]))
-        return values[..., task.n_examples :, :]
-
-    def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
-        """(1 / 2n) sum_i |f(x_i) - y_i|^2."""
-        values = weights.double().unflatten(-1, (task.n_tokens, task.y.shape[-1]))
-        left: Tensor = values[..., : task.n_examples, :] - task.y.double()
-        return left.square().sum(-1).mean(-1) / 2
-
-    @property
-    def loss_in_words(self) -> str:
-        return "half the mean squared loss of all examples"
-
-    def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
-        """Return the function's values at the examples and at the queries: it has no weights."""
-        values: Tensor = weights.unflatten(-1, (task.n_tokens, task.y.shape[-1]))
-        examples, queries = values.split((task.n_examples, task.n_queries), dim=-2)
-        return {"at_examples": examples, "at_queries": queries}
-
-    def require_end(self, task: Task) -> None:
-        """Refuse: a function takes all its steps."""
-        raise SettingError(
-            "stop_below is for runs that train weights; a function takes all its steps. Leave it "
-            "out."
-        )
-
-    def overflow(self, dtype: str) -> OverflowedRunError:
-        """Transforms let the inputs grow with every step."""
-        if not self.update.transforms:
-            return overflowed(dtype, self.update.step_size)
-        width, n_transforms = self.target.input_width, len(self.update.transforms)
-        matrices = (self.update.transform_of(step, width) or () for step in range(n_transforms))
-        largest = max(abs(entry) for matrix in matrices for row in matrix for entry in row)
-        return OverflowedRunError(
-            f"The run leaves the range of {dtype}: transforms with entries of up to {largest:g} "
-            "are too large for these data, as they let the inputs grow with every step. Use "
-            "smaller transforms."
-        )
-
-    def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
-        """A warning if steps are too long for these data; a function is not clipped."""
-        worst = divergence(self.target, self.update, task.x, n_steps)
-        if worst is None:
-            return
-        size, place = self.update.step_size, f"the kernel's eigenvalue {worst.eigenvalue:.6g}"
-        if worst.eigenvalue < 0:
-            place = f"an eigenvector of eigenvalue {worst.eigenvalue:.6g}"
-            remedy = (
-                "The kernel is not positive there: add noise of at least that size, or use another "
-                "kernel."
-            )
-        elif self.update.momentum is not None or isinstance(size, tuple):
-            remedy = "Choose steps for a spectrum that reaches that far."
-        else:
-            remedy = f"step_size is {size:.6g}; it must be below {2 / worst.eigenvalue:.6g}."
-        yield DivergenceWarning(
-            f"The steps diverge on these data: the error grows {worst.growth:.3g}-fold along "
-            f"{place}. {remedy}"
-        )
-
-
-# -----------------------------------------------------------------------------
-# Gradient descent on a network, in float64 and by explicit formulas.
-#
-#     z_j = V_j p_{j-1},  p_j = r(z_j)                              forward
-#     s_N = r'(z_N) * u,  s_j = r'(z_j) * (V_{j+1}^T s_{j+1})        backward
-#     grad of V_j = (1 / 2n) sum_i s_{i,j} p_{i,j-1}^T
-#
-# What a step makes of the gradient is the rule of its update (`problems/optimisers.py`).
-# With biases a constant 1 stands below every p_{j-1}, and nothing is passed back to it.
-#
-# A layer with a norm has its preactivation h_j = c (z_j - mean z_j), c = 1 / sqrt(var z_j + eps),
-# in place of z_j, and with g = r'(h_j) * what is pulled back
-#
-#     s_j = c (g - mean g - h_j mean(g h_j)).
-#
-# Shortcuts (i, j) add p_i to p_j, and what is pulled back to p_j to that of p_i.
-
-
-NUMBERS_AT_ONCE = 2**16
-"""The numbers in the widest layer over the steps that are taken together."""
-
-LABEL_SUM_ROUNDING = 1e-6
-"""Labels of classes add up to 1 within this."""
 
 
 @dataclass(frozen=True)
@@ -767,7 +317,20 @@ def gradient(
 
 @dataclass(frozen=True)
 class NetworkOracle(AbstractOracle):
-    """Steps from the gradient on all examples or on batches of them, by the update's own rule.
+    r"""Gradient descent on a network, on all examples or on batches of them, by explicit formulas.
+
+        z_j = V_j p_{j-1},  p_j = r(z_j)                               forward
+        s_N = r'(z_N) * u,  s_j = r'(z_j) * (V_{j+1}^T s_{j+1})        backward
+        grad of V_j = (1 / 2n) sum_i s_{i,j} p_{i,j-1}^T
+
+    With biases a constant 1 stands below every p_{j-1}, and nothing is passed back to it. A layer
+    with a norm has its preactivation h_j = c (z_j - mean z_j), c = 1 / sqrt(var z_j + eps), in
+    place of z_j, and with g = r'(h_j) * what is pulled back
+
+        s_j = c (g - mean g - h_j mean(g h_j)).
+
+    Shortcuts (i, j) add p_i to p_j, and what is pulled back to p_j to that of p_i. What a step
+    makes of the gradient is the rule of its update (`problems/optimisers.py`).
 
     What is trained is one vector: the weights, and after them each part of the optimiser's state,
     in the same order.
@@ -778,9 +341,8 @@ class NetworkOracle(AbstractOracle):
     start: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         loss_named(self.loss)
-        if self.domain.score is not None:
-            raise SettingError("domain.score has no effect without a linear model; leave it out.")
 
     def started_from(self, initial: Sequence[float]) -> NetworkOracle:
         if len(initial) != self.target.n_parameters:
@@ -811,7 +373,7 @@ class NetworkOracle(AbstractOracle):
         """
         parts, n_weights = self._split(trained), self.target.n_parameters
         bounded = [part * (name not in self.update.state) for name, part in parts.items()]
-        super().require_start(torch.cat(bounded, dim=-1), n_examples, dtype)
+        require_within("initial", torch.cat(bounded, dim=-1), self.update.box, "box")
         sizes = self.update.step_size
         size = max(sizes) if isinstance(sizes, tuple) else sizes
         largest = self.update.box / torch.finfo(dtype).eps / size if size else inf
@@ -847,9 +409,9 @@ class NetworkOracle(AbstractOracle):
         return trained if self.update.average is None else torch.cat([trained, weights], dim=-1)
 
     def labelled(self, y: Tensor, expected: tuple[int, ...]) -> Tensor:
-        """Classes, counted from 0, become labels that are 1 for the class and 0 for all others."""
-        n_classes, is_softmax = expected[-1], loss_named(self.loss).is_softmax
-        if not is_softmax or tuple(y.shape) != expected[:-1]:
+        """Turn classes, counted from 0, into labels: 1 for the class and 0 for all others."""
+        n_classes = expected[-1]
+        if not loss_named(self.loss).is_softmax or tuple(y.shape) != expected[:-1]:
             return y
         if n_classes == 1 and bool((y == 1).all()):  # shares, not classes
             return y
@@ -862,13 +424,13 @@ class NetworkOracle(AbstractOracle):
         return functional.one_hot(y.long(), n_classes).to(y)
 
     def require_labels(self, y: Labels) -> None:
-        are_probabilities = loss_named(self.loss).labels_are_probabilities
-        if are_probabilities and (index := first_set((y < 0) | (y > 1))):
+        loss = loss_named(self.loss)
+        if loss.labels_are_probabilities and (index := first_set((y < 0) | (y > 1))):
             raise DataError(
                 f"y{at(index)} is {y[tuple(index)].item():.12g}; the {self.loss} loss needs "
                 "labels between 0 and 1. Recode the labels, or use loss='squared'."
             )
-        if loss_named(self.loss).is_softmax:
+        if loss.is_softmax:
             off = (y.sum(-1, keepdim=True) - 1).abs() > LABEL_SUM_ROUNDING
             if index := first_set(off.expand_as(y)):
                 total = y.sum(-1)[tuple(index[:-1])].item()
@@ -882,8 +444,7 @@ class NetworkOracle(AbstractOracle):
         if self.start is not None and seed is None:
             start = torch.tensor(self.start, dtype=torch.float64)
             return self.with_state(start).expand(*batch, -1)
-        seed = count("seed", 0 if seed is None else seed, least=0, most=2**63 - 1)
-        return self.with_state(self.target.initial_parameters(seed, self.update.box, batch))
+        return self.with_state(self.target.initial_parameters(seed or 0, self.update.box, batch))
 
     def examples_of(self, number: int, n_examples: int) -> Sequence[int]:
         return self.update.examples_of(number, n_examples)
@@ -899,8 +460,8 @@ class NetworkOracle(AbstractOracle):
     def exact_step(self, task: Task) -> ExactStep:
         data = task.double()
 
-        def step(trained: Parameters, number: int) -> Parameters:
-            parts = self._split(trained)
+        def step(weights: Parameters, number: int, before: Parameters | None = None) -> Parameters:
+            parts = self._split(weights)
             weights, average = parts.pop(WEIGHTS), parts.pop(AVERAGE, None)
             gradient = self.gradient(data, weights, number)
             moved, after = self.update.rule(number).applied(weights, gradient, parts)
@@ -944,7 +505,7 @@ class NetworkOracle(AbstractOracle):
         }
 
     def stepped(self, task: Task, history: History) -> Tensor:
-        """Steps that all use the same examples are taken together, groups of them at a time."""
+        """Take steps that all use the same examples together, groups of them at a time."""
         differs = self.update.batch_size is not None or not self.update.is_constant
         if differs or history.shape[-2] < 2:
             return super().stepped(task, history)
@@ -959,7 +520,8 @@ class NetworkOracle(AbstractOracle):
             )
             rates = task.rates
             rates = rates if rates is None else rates.unsqueeze(-3).expand(*batch, -1, -1)
-            after.append(self.step(Task(x, y, queries, weights, rates=rates), weights))
+            step = self.exact_step(Task(x, y, queries, weights, rates=rates))
+            after.append(step(weights, 0))
         return torch.cat(after, dim=-2)
 
     def gradient(self, task: Task, weights: Parameters, number: int = 0) -> Parameters:
@@ -970,13 +532,13 @@ class NetworkOracle(AbstractOracle):
         return gradient(self.target, loss, weights, x, y, rates) * self.update.gradient_factor
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
-        """By the average of the weights, if there is one."""
+        """Predict by the average of the weights, if there is one."""
         parts = self._split(weights)
         own = parts.get(AVERAGE, parts[WEIGHTS])
         return predict(self.target, own.double(), task.queries.double())
 
     def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
-        """L(w) = (1 / 2n) sum_i loss(p_i, y_i), each times its rate if there are rates."""
+        """Return L(w) = (1 / 2n) sum_i loss(p_i, y_i), each times its rate if there are rates."""
         outputs = predict(self.target, self.weights_of(weights).double(), task.x.double())
         losses = loss_named(self.loss).value(outputs, task.y.double())
         rated = losses if task.rates is None else losses * task.rates.double().squeeze(-1)
@@ -988,7 +550,7 @@ class NetworkOracle(AbstractOracle):
         return f"half the mean {self.loss.replace('_', ' ')} loss of all examples{rated}"
 
     def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
-        """weights_1, bias_1, weights_2, ...: a bias is the last column of its layer's matrix.
+        """Return weights_1, bias_1, weights_2, ...: a bias is the last column of its matrix.
 
         What an optimiser remembers follows as momentum_1, momentum of bias_1, ..., and so does the
         average of the weights.
@@ -1004,7 +566,7 @@ class NetworkOracle(AbstractOracle):
         return found
 
     def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
-        """A warning if a run that was given its start, as one from torch, ends at the box."""
+        """Warn if a run that was given its start, as one from torch, ends at the box."""
         box, own = self.update.box, self.weights_of(weights)
         if self.start is not None and bool((own.abs() >= box).any()):
             yield BoxWarning(
@@ -1015,3 +577,389 @@ class NetworkOracle(AbstractOracle):
     def preactivations(self, task: Task, weights: Parameters, number: int) -> list[Tensor]:
         x = self.examples(task, number).x.double()
         return forward(self.target, self.weights_of(weights).double(), x).preactivations
+
+
+def soft_threshold(values: Tensor, threshold: Tensor) -> Tensor:
+    """Move every value towards 0 by its threshold, and no further."""
+    return torch.relu(values - threshold) - torch.relu(-values - threshold)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Where a run stopped, after how many steps, and the largest change of its last step."""
+
+    weights: Parameters
+    n_steps: int
+    last_change: float
+    converged: bool
+
+
+@dataclass(frozen=True)
+class LinearOracle(AbstractOracle):
+    """(Proximal) gradient descent on a linear model.
+
+        g  = scale * sum_i (mu(<w, x_i>) - y_i) x_i
+        w <- S(w - step_size * (g + l2 * w)),  S(v) = relu(v - c) - relu(-v - c), c = step_size * l1
+
+    and clipped, if there is a box: that is the proximal step of the penalty within it. With
+    momentum m, w + m (w - w_before) takes the place of the first w; with Nesterov's g is taken
+    there too. The intercept is the coefficient of a constant input 1; l2 and c are 0 for it. A step
+    costs O(n d) a task.
+    """
+
+    target: LinearModel
+    update: ProximalStep
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.loss != MATCHING:
+            raise SettingError(
+                f"loss of a linear model must be {MATCHING!r}, got {brief(self.loss)}."
+            )
+
+    @property
+    def weight_shapes(self) -> Shapes:
+        return ((1, self.target.input_width), *(((1, 1),) if self.target.intercept else ()))
+
+    def require_labels(self, y: Labels) -> None:
+        require_labels(self.target.link_function, y)
+
+    def scores(self, weights: Parameters, x: Inputs) -> Labels:
+        """Return <w, x>, with the intercept."""
+        return self.target.design(x) @ weights.double().unsqueeze(-1)
+
+    def predict(self, task: Task, weights: Parameters) -> Predictions:
+        """Return the expected labels mu(<w, x>)."""
+        return self.target.link_function.mean(self.scores(weights, task.queries))
+
+    def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
+        """Return L(w): the sum or mean of a(z_i) - y_i z_i."""
+        scores = self.scores(weights, task.x)
+        losses = self.target.link_function.loss(scores, task.y.double())
+        return self.target.loss_scale(task.n_examples) * losses.sum((-2, -1))
+
+    @property
+    def loss_in_words(self) -> str:
+        link = f"the loss that matches the {self.target.link} link"
+        formula = f", {self.unusual_loss}" if self.unusual_loss else ""
+        return f"{self.target.reduction} over all examples of {link}{formula}"
+
+    def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
+        """Return the coefficients, and the intercept if there is one."""
+        width = self.target.input_width
+        found = {"coefficients": weights[..., :width]}
+        return found | ({"intercept": weights[..., width]} if self.target.intercept else {})
+
+    def objective(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
+        """Return L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1."""
+        penalised = weights.double() * self.target.penalised(weights.double())
+        ridge, lasso = penalised.square().sum(-1) / 2, penalised.abs().sum(-1)
+        return self.risk(task, weights) + self.update.l2 * ridge + self.update.l1 * lasso
+
+    @property
+    def unusual_loss(self) -> str | None:
+        """Losses of least squares may be negative, which nobody expects of them."""
+        return "(z - y)^2 / 2 less y^2 / 2" if self.target.link == "identity" else None
+
+    def gradient(self, task: Task, weights: Parameters) -> Parameters:
+        """Return the gradient of L(w) + (l2 / 2) |w|_2^2, the smooth part of the objective."""
+        weights, design = weights.double(), self.target.design(task.x)
+        left = self.target.link_function.mean(self.scores(weights, task.x)) - task.y.double()
+        slope = (design.mT @ left).squeeze(-1) * self.target.loss_scale(task.n_examples)
+        return slope + self.update.l2 * self.target.penalised(slope) * weights
+
+    def exact_step(self, task: Task) -> ExactStep:
+        """Return an exact step; without a step size it costs O(n d^2) once to find one."""
+        update, size = self.update, step_size(self.target, self.update, task.x)
+        penalised = self.target.penalised(task.x.double())
+
+        def step(weights: Parameters, number: int, before: Parameters | None = None) -> Parameters:
+            start = point = weights.double()
+            if update.momentum is not None and before is not None:
+                change = start - before.double()
+                point = start + update.lookahead_of(number) * change
+                start = start + update.momentum_of(number) * change
+            moved = start - size * self.gradient(task, point)
+            if update.l1:
+                moved = soft_threshold(moved, size * update.l1 * penalised)
+            return moved if update.box is None else moved.clamp(-update.box, update.box)
+
+        return step
+
+    def described(self, task: Task, n_steps: int) -> dict[str, Any]:
+        update, box = self.update, self.update.box
+        _refuse_momentum(update)
+        return {
+            "kind": "linear",
+            "link": self.target.link,
+            "intercept": self.target.intercept,
+            "reduction": self.target.reduction,
+            "step_size": step_size(self.target, update, task.x).hex(),
+            "l2": update.l2.hex(),
+            "l1": update.l1.hex(),
+            "box": None if box is None else box.hex(),
+        }
+
+    def descend(self, task: Task, *, tolerance: float, most_steps: int) -> Descent:
+        """Step exactly until no coefficient of any task changes by more than `tolerance`.
+
+        Raises `SeparableDataError` where no minimiser exists, for steps shorten there all the same.
+        """
+        self.require_end(task)
+        positive("tolerance", tolerance)
+        count("most_steps", most_steps)
+        weights, step, change = task.initial.double(), self.exact_step(task), inf
+        before = weights
+        for n_steps in range(1, most_steps + 1):
+            before, weights = weights, step(weights, n_steps - 1, before)
+            change = float((weights - before).abs().max())
+            if change <= tolerance:
+                return Descent(weights, n_steps, change, converged=True)
+            if not change < inf:
+                raise overflowed("float64", step_size(self.target, self.update, task.x))
+        return Descent(weights, most_steps, change, converged=False)
+
+    def require_end(self, task: Task) -> None:
+        """Require a minimiser: without one steps shorten, but coefficients grow for ever."""
+        require_minimiser(self.target, self.update, task.x.double(), task.y.double())
+
+    def named(self, weights: Parameters, inputs: Sequence[str]) -> dict[str, float]:
+        names = (*inputs, *(INTERCEPT,) * self.target.intercept)
+        return dict(zip(names, weights.tolist(), strict=True))
+
+    def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
+        """Warn if the descent ends at the box, because its minimiser lies beyond."""
+        box = self.update.box
+        if box is None or not weights.numel():
+            return
+        largest, place = weights.abs().flatten().max(0)
+        if largest >= box:
+            number = int(place) % weights.shape[-1]
+            which = f"Coefficient {number} (counted from 0)"
+            if task.input_names:
+                which = f"The coefficient of {(*task.input_names, INTERCEPT)[number]!r}"
+            yield BoxWarning(
+                f"{which} ends at the box, {box:g}: without it, it would be larger. Give a larger "
+                "box, or a smaller step size if steps diverge."
+            )
+
+
+def _refuse_momentum(update: FunctionalStep | ProximalStep) -> None:
+    if update.momentum is not None:
+        raise SettingError(
+            "A rigorous proof takes steps without momentum, and here they have some. Leave it "
+            "out, or use icgd.verify without rigorous=True, which bounds every step."
+        )
+
+
+@dataclass(frozen=True)
+class FunctionOracle(AbstractOracle):
+    """Functional gradient descent on the squared loss: what kernel attention is compared with.
+
+    The function is held as what it is, f = sum_j a_j K(., x_j), from f = 0, and is evaluated where
+    it is needed:
+
+        a <- a + step_size * (y - f(x) - noise * a)
+
+    With momentum, a + m (a - a_before) takes the place of the first a, and with Nesterov's of both.
+    Its values at an example count noise * a as learnt, because that part of a label is no longer
+    left. Steps that move the inputs (GD++), or that have a kernel each, change the kernel from step
+    to step, so f is then the sum of what each step added.
+    """
+
+    target: KernelMachine
+    update: FunctionalStep
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.loss != "squared":
+            raise SettingError(
+                f"loss of a kernel machine must be 'squared', got {brief(self.loss)}."
+            )
+        self.update.require_machine(self.target)
+
+    @property
+    def weight_shapes(self) -> Shapes:
+        return ()
+
+    def initial(
+        self, x: Inputs, queries: Queries, *, given: Any = None, seed: int | None = None
+    ) -> Parameters:
+        """Return the function 0 at all tokens, the only one that may be given."""
+        n_values = (x.shape[-2] + queries.shape[-2]) * self.target.output_width
+        start = torch.zeros(*x.shape[:-2], n_values, dtype=torch.float64, device=x.device)
+        if given is not None:
+            numbers = as_numbers("initial", given) if isinstance(given, Tensor) else None
+            if numbers is None or numbers.shape != start.shape or numbers.any():
+                raise SettingError(
+                    "A kernel machine starts from the function 0; leave `initial` out."
+                )
+        return start
+
+    def kernels(self, task: Task) -> Iterator[KernelMatrix]:
+        """Yield the kernel of all tokens (rows) and examples for each step, noise included."""
+        points, n_examples = task.points, task.n_examples
+        itself = self.update.noise * torch.eye(task.n_tokens, n_examples).to(points)
+        for number in count_up():
+            if number == 0 or self.update.changes_kernel:
+                examples = points[..., :n_examples, :]
+                kernel = self.update.machine_of(number, self.target).matrix(points, examples)
+                noisy = kernel + itself if self.update.noise else kernel
+            yield noisy
+            transform = self.update.transform_of(number, self.target.input_width)
+            if transform is not None:
+                points = points + kernel @ examples @ as_matrix(transform, points).mT
+
+    def exact_step(self, task: Task) -> ExactStep:
+        y, kernels, update = task.y.double(), self.kernels(task), self.update
+        seen: list[KernelMatrix] = []
+
+        def step(weights: Parameters, number: int, before: Parameters | None = None) -> Parameters:
+            seen.extend(islice(kernels, max(0, number + 1 - len(seen))))
+            both = (weights, weights if before is None else before)
+            now, earlier = (part.unflatten(-1, (-1, y.shape[-1])) for part in both)
+            at = now + update.lookahead_of(number) * (now - earlier)
+            left = y - at[..., : task.n_examples, :]
+            kept = now + update.momentum_of(number) * (now - earlier)
+            after: Tensor = kept + update.size_of(number) * seen[number] @ left
+            return after.flatten(-2)
+
+        return step
+
+    def described(self, task: Task, n_steps: int) -> dict[str, Any]:
+        update, width = self.update, self.target.input_width
+        if update.heads or any(head.key_transform for head in self.target.heads):
+            raise SettingError(
+                "A rigorous proof needs one kernel for all steps, with one transform for queries "
+                "and keys; here steps have kernels of their own, as learnt layers have. Use "
+                "icgd.verify, which measures and bounds every step."
+            )
+        _refuse_momentum(update)
+        n_transforms = len(update.transforms)
+        return {
+            "kind": "function",
+            "heads": [_described(head, width) for head in self.target.heads],
+            "step_sizes": [update.size_of(step).hex() for step in range(n_steps)],
+            "noise": update.noise.hex(),
+            "transforms": [_hex(update.transform_of(step, width)) for step in range(n_transforms)],
+        }
+
+    def train(self, task: Task, n_steps: int) -> History:
+        """Return the function's values at all tokens before the first step and after every step."""
+        if self.update.changes_kernel:
+            return super().train(task, n_steps)
+        y, update = task.y.double(), self.update
+        now = earlier = torch.zeros_like(y)  # the coefficients a
+        history = [y.new_zeros(*task.batch, task.n_tokens, y.shape[-1])]
+        for number, kernel in zip(range(n_steps), self.kernels(task), strict=False):
+            values, kept = history[number][..., : task.n_examples, :], now
+            if update.momentum is not None:
+                before = history[max(0, number - 1)][..., : task.n_examples, :]
+                values = values + update.lookahead_of(number) * (values - before)
+                kept = now + update.momentum_of(number) * (now - earlier)
+            now, earlier = kept + update.size_of(number) * (y - values), now
+            history.append(kernel @ now)
+        return torch.stack(history, dim=-3).flatten(-2)
+
+    def limit(self, task: Task) -> Labels:
+        """Return the limit at the queries: k_q (K + noise I)^-1 y, the kernel regression.
+
+        Where the kernel matrix is singular it is the pseudo-inverse: descent from 0 never leaves
+        its range.
+        """
+        if self.update.heads:
+            raise SettingError(
+                "What the function tends to needs one kernel for all steps, with one transform for "
+                "queries and keys; here steps have kernels of their own, as learnt layers have. "
+                "Use icgd.verify, which measures and bounds every step."
+            )
+        points, y = task.points, task.y.double()
+        examples, queries = points[..., : task.n_examples, :], points[..., task.n_examples :, :]
+        noise = self.update.noise * torch.eye(task.n_examples).to(points)
+        gram = self.target.gram(examples) + noise
+        inverse: Tensor = torch.linalg.pinv(gram, hermitian=self.target.is_symmetric)
+        coefficients = inverse @ y
+        refined = coefficients + inverse @ (y - gram @ coefficients)  # once, against rounding
+        return self.target.matrix(queries, examples) @ refined
+
+    def predict(self, task: Task, weights: Parameters) -> Predictions:
+        """Return the function's values at the queries, out of those at all tokens."""
+        values: Tensor = weights.unflatten(-1, (task.n_tokens, task.y.shape[-1]))
+        return values[..., task.n_examples :, :]
+
+    def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
+        """Return (1 / 2n) sum_i |f(x_i) - y_i|^2."""
+        values = weights.double().unflatten(-1, (task.n_tokens, task.y.shape[-1]))
+        left: Tensor = values[..., : task.n_examples, :] - task.y.double()
+        return left.square().sum(-1).mean(-1) / 2
+
+    @property
+    def loss_in_words(self) -> str:
+        return "half the mean squared loss of all examples"
+
+    def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
+        """Return the function's values at the examples and at the queries: it has no weights."""
+        values: Tensor = weights.unflatten(-1, (task.n_tokens, task.y.shape[-1]))
+        examples, queries = values.split((task.n_examples, task.n_queries), dim=-2)
+        return {"at_examples": examples, "at_queries": queries}
+
+    def require_end(self, task: Task) -> None:
+        """Refuse: a function takes all its steps."""
+        raise SettingError(
+            "stop_below is for runs that train weights; a function takes all its steps. Leave it "
+            "out."
+        )
+
+    def overflow(self, dtype: str) -> OverflowedRunError:
+        """Blame transforms, which let the inputs grow with every step."""
+        if not self.update.transforms:
+            return overflowed(dtype, self.update.step_size)
+        width, n_transforms = self.target.input_width, len(self.update.transforms)
+        matrices = (self.update.transform_of(step, width) or () for step in range(n_transforms))
+        largest = max(abs(entry) for matrix in matrices for row in matrix for entry in row)
+        return OverflowedRunError(
+            f"The run leaves the range of {dtype}: transforms with entries of up to {largest:g} "
+            "are too large for these data, as they let the inputs grow with every step. Use "
+            "smaller transforms."
+        )
+
+    def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
+        """Warn if steps are too long for these data; a function is not clipped."""
+        worst = divergence(self.target, self.update, task.x, n_steps)
+        if worst is None:
+            return
+        size, place = self.update.step_size, f"the kernel's eigenvalue {worst.eigenvalue:.6g}"
+        if worst.eigenvalue < 0:
+            place = f"an eigenvector of eigenvalue {worst.eigenvalue:.6g}"
+            remedy = (
+                "The kernel is not positive there: add noise of at least that size, or use another "
+                "kernel."
+            )
+        elif self.update.momentum is not None or isinstance(size, tuple):
+            remedy = "Choose steps for a spectrum that reaches that far."
+        else:
+            remedy = f"step_size is {size:.6g}; it must be below {2 / worst.eigenvalue:.6g}."
+        yield DivergenceWarning(
+            f"The steps diverge on these data: the error grows {worst.growth:.3g}-fold along "
+            f"{place}. {remedy}"
+        )
+
+
+def _described(head: KernelHead, width: int) -> dict[str, Any]:
+    """Describe a head for a certificate, defaults included."""
+    if head.function.is_own:
+        raise SettingError(
+            f"The kernel {brief(head.kernel)} is a function of your own, which no rigorous proof "
+            "can enclose. Use one of icgd's kernels, or leave the rigorous proof out."
+        )
+    shape = SHAPES.get(head.kernel, 0.0) if head.shape is None else head.shape
+    return {
+        "kernel": head.kernel,
+        "transform": _hex(head.transform or unit_rows(1.0, width)),
+        "weight": head.weight.hex(),
+        "shape": float(shape).hex(),
+    }
+
+
+def _hex(rows: Rows | None) -> list[list[str]]:
+    return [[entry.hex() for entry in row] for row in rows or ()]

@@ -188,7 +188,7 @@ class Problem:
         return loss_named(self.loss)
 
     def to_data(self) -> dict[str, Any]:
-        """This problem as JSON-ready data; what is not set is left out.
+        """Return this problem as JSON-ready data; what is not set is left out.
 
         Returns:
             A dictionary that `from_data` reads.
@@ -265,5 +265,5 @@ def _update(data: Mapping[str, Any]) -> Update:
 
 
 def _in_tuples(value: Any) -> Any:
-    """JSON has lists where fields have tuples."""
+    """Replace the lists of JSON by the tuples of fields."""
     return tuple(map(_in_tuples, value)) if isinstance(value, list) else value

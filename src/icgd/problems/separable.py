@@ -96,7 +96,7 @@ def _lengths(rows: Tensor) -> Tensor:
 
 
 def _weakly_separating(rows: Rows) -> Tensor | None:
-    """v of length 1 with A v >= 0 and A v != 0: the shortest A^T u with u >= 1."""
+    """Find v of length 1 with A v >= 0, A v != 0: the shortest A^T u with u >= 1."""
     start = rows.sum(0)
     above, _ = scipy.optimize.nnls(rows.mT.numpy(), -start.numpy())
     direction = _of_length_one(start + rows.mT @ torch.from_numpy(above))
@@ -106,7 +106,7 @@ def _weakly_separating(rows: Rows) -> Tensor | None:
 
 
 def _strictly_separating(rows: Rows) -> Tensor | None:
-    """v of length 1 with A v > 0: the shortest A^T u with u >= 0 and, nearly, sum(u) = 1."""
+    """Find v of length 1 with A v > 0: the shortest A^T u, u >= 0 and, nearly, sum(u) = 1."""
     lifted = torch.cat([rows.mT, torch.ones_like(rows[:, :1]).mT])
     target = torch.zeros_like(lifted[:, 0])
     target[-1] = 1.0

@@ -137,6 +137,11 @@ def entries(values: Iterable[Any]) -> list[Any]:
     return list(values.tolist() if hasattr(values, "tolist") else values)
 
 
+def as_row(value: object) -> list[Any]:
+    """Return the entries of a row; a single value is a row of one."""
+    return entries(value) if is_row(value) else [value]
+
+
 @contextmanager
 def described(what: str) -> Iterator[None]:
     """Turn errors from wrong plain data into an error of icgd."""

@@ -1,4 +1,4 @@
-"""The eigenvalues of a kernel on the examples: which step sizes converge, and how fast."""
+"""Eigenvalues of kernels and of the risk of linear models: which steps converge, and how fast."""
 
 from __future__ import annotations
 
@@ -172,24 +172,22 @@ def _outermost(matrix: np.ndarray, is_symmetric: bool) -> np.ndarray:
     return np.array(found)
 
 
-# How strongly a linear model's risk curves: which steps are safe, and how fast they converge.
-#
-# With s_i = mu'(<w, x_i>) the Hessian of the smooth part is
-#
-#     H(w) = scale * sum_i s_i x_i x_i^T + l2 * I    (0 instead of l2 for the intercept)
-#
-# It grows with every s_i, so the least and the largest s_i on a range of scores give one matrix
-# below and one above all H(w); their extreme eigenvalues are alpha and beta. They cost O(n d^2 +
-# d^3).
-
-
 Scores = tuple[Labels, Labels]
 """The least and the largest score of each example."""
 
 
 @dataclass(frozen=True)
 class Curvature:
-    """Every Hessian has its eigenvalues between `smallest` (alpha) and `largest` (beta)."""
+    """Every Hessian has its eigenvalues between `smallest` (alpha) and `largest` (beta).
+
+    With s_i = mu'(<w, x_i>) the Hessian of the smooth part is
+
+        H(w) = scale * sum_i s_i x_i x_i^T + l2 * I    (0 instead of l2 for the intercept)
+
+    It grows with every s_i, so the least and the largest s_i on a range of scores give one matrix
+    below and one above all H(w); their extreme eigenvalues are alpha and beta. They cost
+    O(n d^2 + d^3).
+    """
 
     smallest: float
     largest: float
@@ -285,5 +283,5 @@ def step_size(
 def sized(
     model: LinearModel, update: ProximalStep, x: Inputs, scores: Scores | None = None
 ) -> ProximalStep:
-    """`update` with its step size written down."""
+    """Return `update` with its step size written down."""
     return replace(update, step_size=step_size(model, update, x, scores))

@@ -1,13 +1,21 @@
-r"""Updates: what one training step does, and step sizes that make many of them fast.
+r"""Updates of functions and of linear models, and step sizes that make many of them fast.
 
 A functional step moves the function itself, from f_0 = 0:
 
     f_{l+1}(x) = f_l(x) + step_size_l * sum_i e_i K(x, x_i),    e_i = y_i - f_l(x_i)
 
 The error left on the examples is multiplied by I - step_size_l K, so after L steps by the
-polynomial prod_l (1 - step_size_l t) at every eigenvalue t of K. Of all such polynomials the
-Chebyshev polynomial is smallest on an interval: it needs about sqrt(high / low) steps where a
-constant step needs high / low. So does momentum, which keeps a share of the step before.
+polynomial prod_l (1 - step_size_l t) at every eigenvalue t of K. With the outermost eigenvalues
+`low` and `high` of the kernel on the examples, with the noise, and their condition number
+k = high / low, what is left after L steps is at most about
+
+    descent        (1 - 2 / (k + 1))^L
+    Nesterov       (1 - 2 / sqrt(3 k + 1))^L          times a number that grows like L
+    heavy ball     (1 - 2 / (sqrt(k) + 1))^L          times a number that grows like L
+    Chebyshev      2 (1 - 2 / (sqrt(k) + 1))^L        the smallest of all such polynomials
+
+Newton-Schulz moves the inputs. It squares what is left once that is small, and needs about
+log(k) / log(9/4) layers before.
 """
 
 from __future__ import annotations
@@ -20,9 +28,10 @@ from typing import Any, ClassVar
 
 from icgd.errors import SettingError, brief
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_rows, unit_rows
-from icgd.problems.optimisers import span_in_words, step_sizes
+from icgd.problems.optimisers import Schedule, Scheduled, span_in_words, step_sizes
 from icgd.problems.settings import (
     as_float,
+    as_row,
     count,
     entries,
     finite,
@@ -33,36 +42,33 @@ from icgd.problems.settings import (
     within,
 )
 
-Schedule = float | tuple[float, ...]
-"""One number for all steps, or one for each step."""
 
-MOST_SCHEDULED = 10**6
-"""The most steps that have numbers of their own: a second of work."""
-
-
-def as_momentum(value: object) -> Schedule | None:
-    """Momentum for all steps, or one for each of them; None if there is none."""
-    if value is None:
-        return None
-    if not is_row(value):
-        return _share(value)
-    shares = tuple(_share(share) for share in entries(value))
-    if not shares:
-        raise SettingError("momentum is empty; give one number for each step.")
-    return shares
-
-
-def _share(value: object) -> float:
-    share = finite("momentum", value)
-    within("momentum", share, 0.0, 1.0)
-    return share
-
-
-class Accelerated:
-    """What updates with momentum say of a step; `momentum` and `nesterov` are their fields."""
+class Accelerated(Scheduled):
+    """What updates with momentum share; `momentum` and `nesterov` are their fields."""
 
     momentum: Schedule | None
     nesterov: bool
+
+    def _check_momentum(self) -> None:
+        """Check both fields: shares from 0 to 1, and no Nesterov without momentum."""
+        settle(self, nesterov=bool(self.nesterov))
+        if self.momentum is None:
+            if self.nesterov:
+                raise SettingError("nesterov has no effect without momentum; give both or neither.")
+            return
+        shares = tuple(finite("momentum", share) for share in as_row(self.momentum))
+        if not shares:
+            raise SettingError("momentum is empty; give one number for each step.")
+        for share in shares:
+            within("momentum", share, 0.0, 1.0)
+        settle(self, momentum=shares if is_row(self.momentum) else shares[0])
+
+    def _momentum_in_words(self) -> str:
+        """Return words such as ", momentum 0.5"; none without momentum."""
+        if self.momentum is None:
+            return ""
+        kind = "Nesterov momentum" if self.nesterov else "momentum"
+        return f", {kind} {span_in_words(self.momentum)}"
 
     def momentum_of(self, step: int) -> float:
         """Return the momentum of a step.
@@ -96,66 +102,6 @@ class Accelerated:
             0.5
         """
         return self.momentum_of(step) if self.nesterov else 0.0
-
-
-def momentum_in_words(momentum: Schedule | None, nesterov: bool) -> str:
-    """Such as ", momentum 0.5"; nothing if there is none."""
-    if momentum is None:
-        return ""
-    return f", {'Nesterov momentum' if nesterov else 'momentum'} {span_in_words(momentum)}"
-
-
-def nesterov_momentum(low: float, high: float) -> float:
-    """(1 - sqrt(q)) / (1 + sqrt(q)), q = low / high: for curvatures in [low, high], steps 1 / high.
-
-    Nesterov's steps then leave about 1 - sqrt(q) a step of what 1 - q is left of by descent.
-
-    Args:
-        low: the smallest curvature.
-        high: the largest one.
-
-    Returns:
-        The momentum.
-
-    Raises:
-        SettingError: if `low` is negative or above `high`.
-
-    Example:
-        >>> import icgd
-        >>> icgd.nesterov_momentum(1.0, 4.0)
-        0.3333333333333333
-    """
-    within("low", finite("low", low), 0.0, positive("high", high))
-    root = sqrt(low / high)
-    return (1 - root) / (1 + root)
-
-
-def fista_momenta(n_steps: int) -> tuple[float, ...]:
-    """Nesterov's momenta, (t_l - 1) / t_{l+1} with t_{l+1} = (1 + sqrt(1 + 4 t_l^2)) / 2.
-
-    They begin with 0 and tend to 1. They need to know nothing of the curvature.
-
-    Args:
-        n_steps: the number of steps.
-
-    Returns:
-        A momentum for each step.
-
-    Raises:
-        SettingError: if there is not one step at least.
-
-    Example:
-        >>> import icgd
-        >>> [round(momentum, 3) for momentum in icgd.fista_momenta(3)]
-        [0.0, 0.282, 0.434]
-    """
-    count("n_steps", n_steps, most=MOST_SCHEDULED)
-    momenta, t = [], 1.0
-    for _ in range(n_steps):
-        after = (1 + sqrt(1 + 4 * t * t)) / 2
-        momenta.append((t - 1) / after)
-        t = after
-    return tuple(momenta)
 
 
 @dataclass(frozen=True, init=False)
@@ -200,12 +146,16 @@ class FunctionalStep(Accelerated):
         momentum: float | Iterable[Any] | None = None,
         nesterov: bool = False,
     ) -> None:
-        settle(self, step_size=step_sizes(step_size), transforms=_as_transforms(transforms))
-        settle(self, noise=0.0 if as_float(noise) == 0 else positive("noise", noise))
-        settle(self, heads=_as_heads(heads), momentum=as_momentum(momentum))
-        settle(self, nesterov=bool(nesterov))
-        if nesterov and momentum is None:
-            raise SettingError("nesterov has no effect without momentum; give both or neither.")
+        settle(
+            self,
+            step_size=step_sizes(step_size),
+            noise=0.0 if as_float(noise) == 0 else positive("noise", noise),
+            transforms=_as_transforms(transforms),
+            heads=_as_heads(heads),
+            momentum=momentum,
+            nesterov=nesterov,
+        )
+        self._check_momentum()
 
     def in_words(self) -> str:
         """Return the step in a few words, such as "functional steps of 0.1, noise 0.3".
@@ -222,47 +172,23 @@ class FunctionalStep(Accelerated):
         noise = f", noise {self.noise:g}" if self.noise else ""
         moved = ", inputs are moved" if self.transforms else ""
         own = ", each with its own kernel" if self.heads else ""
-        kept = momentum_in_words(self.momentum, self.nesterov)
+        kept = self._momentum_in_words()
         return f"functional steps of {span}{kept}{noise}{moved}{own}"
 
     def __repr__(self) -> str:
         return f"FunctionalStep({self.in_words().removeprefix('functional ')})"
 
     @property
-    def is_constant(self) -> bool:
-        """Whether all steps are alike."""
-        schedules = isinstance(self.step_size, tuple) or isinstance(self.momentum, tuple)
-        return not schedules and len(self.transforms) <= 1 and not self.heads
+    def schedules(self) -> dict[str, tuple[object, ...]]:
+        found = super().schedules
+        if len(self.transforms) > 1:
+            found["transforms"] = self.transforms
+        return found | ({"heads": self.heads} if self.heads else {})
 
     @property
     def changes_kernel(self) -> bool:
         """Whether steps differ in the kernel of the tokens."""
         return bool(self.transforms or self.heads)
-
-    def require_steps(self, n_steps: int) -> None:
-        """Refuse a number of steps for which a schedule has no entry each.
-
-        Args:
-            n_steps: the number of steps.
-
-        Raises:
-            SettingError: if step sizes, transforms or heads are not one for each step.
-
-        Example:
-            >>> import icgd
-            >>> icgd.FunctionalStep((0.1, 0.5)).require_steps(2)
-        """
-        schedules = {
-            "step_size": self.step_size,
-            "transforms": self.transforms if len(self.transforms) > 1 else None,
-            "heads": self.heads or None,
-            "momentum": self.momentum,
-        }
-        for name, schedule in schedules.items():
-            if isinstance(schedule, tuple) and len(schedule) != n_steps:
-                raise SettingError(
-                    f"{name} has {len(schedule)} entries; expected {n_steps}, one for each step."
-                )
 
     def require_machine(self, machine: KernelMachine) -> None:
         """Refuse a machine whose inputs have another width than the matrices.
@@ -346,10 +272,10 @@ class FunctionalStep(Accelerated):
 
 
 def _as_transforms(value: object) -> tuple[float | Rows, ...]:
-    """Numbers and matrices: one for all steps, or one for each step."""
+    """Check numbers and matrices: one for all steps, or one for each step."""
     if isinstance(value, Real):
         return (finite("transforms", value),)
-    parts = entries(value) if is_row(value) else [value]
+    parts = as_row(value)
     rows = (is_row(part) and all(isinstance(x, Real) for x in entries(part)) for part in parts)
     if parts and all(rows):  # one matrix
         parts = [parts]
@@ -361,17 +287,125 @@ def _as_transforms(value: object) -> tuple[float | Rows, ...]:
 
 def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
     """Return the heads of every step; a step with one head may give it alone."""
-    found = tuple(
-        tuple(entries(step)) if is_row(step) else (step,)
-        for step in (entries(steps) if is_row(steps) else [steps])
-    )
+    found = tuple(tuple(as_row(step)) for step in as_row(steps))
     for head in (head for step in found for head in step):
         instance("head", head, KernelHead)
     return found
 
 
+@dataclass(frozen=True)
+class ProximalStep(Accelerated):
+    """w <- clip(S(w - step_size * (grad L(w) + l2 * w)), -box, box), S the soft threshold.
+
+    It descends L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1 among the w in the box, or among all w without a
+    box. The threshold of S is step_size * l1. Both penalties leave out the intercept.
+
+    Args:
+        step_size: the step size; the default is 1 / beta, where beta is the largest curvature of
+            the data (`icgd.sized_problem`).
+        l2: the penalty of ridge.
+        l1: the penalty of the lasso.
+        box: the largest size of a coefficient.
+        momentum: one number m, or one for each step: the first w is w + m (w - w_before).
+        nesterov: whether the gradient is taken there too; with `fista_momenta` that is FISTA.
+
+    Raises:
+        SettingError: if a penalty is negative, or the step size or the box is not positive.
+
+    Example:
+        >>> import icgd
+        >>> icgd.ProximalStep(0.3, l2=0.1, box=1.0).in_words()
+        'proximal steps of 0.3, l2 0.1, box 1'
+    """
+
+    step_size: float | None = None
+    l2: float = 0.0
+    l1: float = 0.0
+    box: float | None = None
+    momentum: Any = None
+    """It may be given as a number or as anything that has one for each step."""
+    nesterov: bool = False
+    has_root: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        settle(self, l2=_checked_penalty("l2", self.l2), l1=_checked_penalty("l1", self.l1))
+        if self.step_size is not None:
+            settle(self, step_size=positive("step_size", self.step_size))
+        if self.box is not None:
+            settle(self, box=positive("box", self.box))
+        self._check_momentum()
+
+    def in_words(self) -> str:
+        """Return the step in a few words, such as "proximal steps of 0.3, l2 0.1, box 1".
+
+        Returns:
+            The words.
+
+        Example:
+            >>> import icgd
+            >>> icgd.ProximalStep(l1=0.2).in_words()
+            'proximal steps of 1 / curvature, l1 0.2'
+        """
+        size = "1 / curvature" if self.step_size is None else f"{self.step_size:g}"
+        parts = {"l2": self.l2, "l1": self.l1, "box": self.box}
+        others = (f", {name} {value:g}" for name, value in parts.items() if value)
+        kept = self._momentum_in_words()
+        return f"proximal steps of {size}{kept}{''.join(others)}"
+
+    @property
+    def overshoot(self) -> float:
+        """How many times as far as the box the gradient may be taken: w + m (w - w_before)."""
+        momenta = self.momentum if isinstance(self.momentum, tuple) else (self.momentum or 0.0,)
+        return 1 + 2 * max(momenta) if self.nesterov else 1.0
+
+    @property
+    def penalises(self) -> bool:
+        """Whether it draws coefficients towards 0."""
+        return self.l2 > 0 or self.l1 > 0
+
+
+def _checked_penalty(name: str, value: object) -> float:
+    number = finite(name, value)
+    if number < 0:
+        raise SettingError(
+            f"{name} must not be negative, got {brief(number)}: a penalty draws coefficients "
+            "towards 0. Give 0 for none."
+        )
+    return number
+
+
+LEAST_SHARE = 1e-14
+"""Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
+
+MOST_SCHEDULED = 10**6
+"""The most steps that have numbers of their own: a second of work."""
+
 MOST_CHEBYSHEV_STEPS = 10**4
 """The most steps that are put in order; the time grows with the square of their number."""
+
+MOST_GROWN = 800
+"""The most Newton-Schulz steps: sizes grow by 9 / 4 a step, and float64 ends at (9 / 4)^875."""
+
+
+def require_regular(low: float, high: float) -> None:
+    """Raise `SettingError` unless a kernel with these outermost eigenvalues can be inverted."""
+    if finite("low", low) <= LEAST_SHARE * positive("high", high):
+        noise = f"{0.01 * high - min(low, 0.0):.3g}"
+        is_negative = low < -LEAST_SHARE * high  # not by rounding
+        remedy = "another kernel" if is_negative else f"one constant step size below {2 / high:.3g}"
+        raise SettingError(
+            f"low, the smallest eigenvalue of the kernel on the examples, is {low:.3g}, but it "
+            f"must be above {LEAST_SHARE:g} times the largest one, which is {high:.3g}: no step "
+            "makes the error smaller along its eigenvector. Add noise, such as "
+            f"icgd.spectrum(machine, X, noise={noise}) and icgd.FunctionalStep(steps, "
+            f"noise={noise}). Or use {remedy}."
+        )
+
+
+def best_constant_step(low: float, high: float) -> float:
+    """Return the constant step size that shrinks the error most: 2 / (low + high)."""
+    require_regular(low, high)
+    return 2 / (low + high)
 
 
 def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
@@ -407,7 +441,7 @@ def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
 
 
 def _in_leja_order(points: Sequence[float]) -> list[float]:
-    """Each next point is the one whose product of distances to those before is largest."""
+    """Take as next point the one whose product of distances to those before is largest."""
     left = sorted(points)
     chosen = [left.pop()]
     weights = [0.0] * len(left)
@@ -419,52 +453,8 @@ def _in_leja_order(points: Sequence[float]) -> list[float]:
     return chosen
 
 
-def best_constant_step(low: float, high: float) -> float:
-    """Return the constant step size that shrinks the error most: 2 / (low + high)."""
-    require_regular(low, high)
-    return 2 / (low + high)
-
-
-LEAST_SHARE = 1e-14
-"""Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
-
-
-def require_regular(low: float, high: float) -> None:
-    """Raise `SettingError` unless a kernel with these outermost eigenvalues can be inverted."""
-    if finite("low", low) <= LEAST_SHARE * positive("high", high):
-        noise = f"{0.01 * high - min(low, 0.0):.3g}"
-        is_negative = low < -LEAST_SHARE * high  # not by rounding
-        remedy = "another kernel" if is_negative else f"one constant step size below {2 / high:.3g}"
-        raise SettingError(
-            f"low, the smallest eigenvalue of the kernel on the examples, is {low:.3g}, but it "
-            f"must be above {LEAST_SHARE:g} times the largest one, which is {high:.3g}: no step "
-            "makes the error smaller along its eigenvector. Add noise, such as "
-            f"icgd.spectrum(machine, X, noise={noise}) and icgd.FunctionalStep(steps, "
-            f"noise={noise}). Or use {remedy}."
-        )
-
-
-# Functional steps that need fewer layers: momentum, Nesterov, Chebyshev, Newton-Schulz.
-#
-# All but the last know the outermost eigenvalues `low` and `high` of the kernel on the examples,
-# with the noise, and their condition number k = high / low. What is left after L steps is at most
-# about
-#
-#     descent        (1 - 2 / (k + 1))^L
-#     Nesterov       (1 - 2 / sqrt(3 k + 1))^L          times a number that grows like L
-#     heavy ball     (1 - 2 / (sqrt(k) + 1))^L          times a number that grows like L
-#     Chebyshev      2 (1 - 2 / (sqrt(k) + 1))^L
-#
-# Newton-Schulz moves the inputs. It squares what is left once that is small, and needs about
-# log(k) / log(9/4) layers before.
-
-
-MOST_GROWN = 800
-"""The most Newton-Schulz steps: sizes grow by 9 / 4 a step, and float64 ends at (9 / 4)^875."""
-
-
 def heavy_ball(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
-    """Polyak's method with the numbers that are best for a spectrum in [low, high].
+    """Return Polyak's method with the numbers that are best for a spectrum in [low, high].
 
     f_{l+1} = f_l + step_size * sum_i e_i K(., x_i) + momentum * (f_l - f_{l-1})
 
@@ -491,7 +481,7 @@ def heavy_ball(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
 
 
 def nesterov(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
-    """Nesterov's method with the numbers that are best for a spectrum in [low, high].
+    """Return Nesterov's method with the numbers that are best for a spectrum in [low, high].
 
     Both were found for quadratic problems (Lessard, Recht and Packard 2016, Proposition 1).
 
@@ -551,7 +541,7 @@ def chebyshev_momentum(low: float, high: float, n_steps: int, noise: float = 0.0
 
 
 def newton_schulz(high: float, n_steps: int) -> FunctionalStep:
-    r"""Steps that make the linear kernel of the moved inputs a projection (GD++).
+    r"""Return steps that make the linear kernel of the moved inputs a projection (GD++).
 
     With the matrix X of all examples, the Newton-Schulz iteration X <- X (3 I - X^T X) / 2 takes
     every singular value that is not 0 to 1, and squares the distance at every step. Written for
@@ -582,107 +572,54 @@ def newton_schulz(high: float, n_steps: int) -> FunctionalStep:
     return FunctionalStep(sizes, transforms=[-size / 3 for size in sizes])
 
 
-@dataclass(frozen=True)
-class ProximalStep(Accelerated):
-    """w <- clip(S(w - step_size * (grad L(w) + l2 * w)), -box, box), S the soft threshold.
+def nesterov_momentum(low: float, high: float) -> float:
+    """(1 - sqrt(q)) / (1 + sqrt(q)), q = low / high: for curvatures in [low, high], steps 1 / high.
 
-    It descends L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1 among the w in the box, or among all w without a
-    box. The threshold of S is step_size * l1. Both penalties leave out the intercept.
+    Nesterov's steps then leave about 1 - sqrt(q) a step of what 1 - q is left of by descent.
 
     Args:
-        step_size: the step size; the default is 1 / beta, where beta is the largest curvature of
-            the data (`icgd.sized_problem`).
-        l2: the penalty of ridge.
-        l1: the penalty of the lasso.
-        box: the largest size of a coefficient.
-        momentum: one number m, or one for each step: the first w is w + m (w - w_before).
-        nesterov: whether the gradient is taken there too; with `fista_momenta` that is FISTA.
+        low: the smallest curvature.
+        high: the largest one.
+
+    Returns:
+        The momentum.
 
     Raises:
-        SettingError: if a penalty is negative, or the step size or the box is not positive.
+        SettingError: if `low` is negative or above `high`.
 
     Example:
         >>> import icgd
-        >>> icgd.ProximalStep(0.3, l2=0.1, box=1.0).in_words()
-        'proximal steps of 0.3, l2 0.1, box 1'
+        >>> icgd.nesterov_momentum(1.0, 4.0)
+        0.3333333333333333
     """
-
-    step_size: float | None = None
-    l2: float = 0.0
-    l1: float = 0.0
-    box: float | None = None
-    momentum: Any = None
-    """It may be given as a number or as anything that has one for each step."""
-    nesterov: bool = False
-    has_root: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        settle(self, l2=_penalty("l2", self.l2), l1=_penalty("l1", self.l1))
-        if self.step_size is not None:
-            settle(self, step_size=positive("step_size", self.step_size))
-        if self.box is not None:
-            settle(self, box=positive("box", self.box))
-        settle(self, momentum=as_momentum(self.momentum), nesterov=bool(self.nesterov))
-        if self.nesterov and self.momentum is None:
-            raise SettingError("nesterov has no effect without momentum; give both or neither.")
-
-    def in_words(self) -> str:
-        """Return the step in a few words, such as "proximal steps of 0.3, l2 0.1, box 1".
-
-        Returns:
-            The words.
-
-        Example:
-            >>> import icgd
-            >>> icgd.ProximalStep(l1=0.2).in_words()
-            'proximal steps of 1 / curvature, l1 0.2'
-        """
-        size = "1 / curvature" if self.step_size is None else f"{self.step_size:g}"
-        parts = {"l2": self.l2, "l1": self.l1, "box": self.box}
-        others = (f", {name} {value:g}" for name, value in parts.items() if value)
-        kept = momentum_in_words(self.momentum, self.nesterov)
-        return f"proximal steps of {size}{kept}{''.join(others)}"
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether all steps are alike."""
-        return not isinstance(self.momentum, tuple)
-
-    def require_steps(self, n_steps: int) -> None:
-        """Check that momenta are as many as the steps.
-
-        Args:
-            n_steps: the number of steps.
-
-        Raises:
-            SettingError: if they are more or fewer.
-
-        Example:
-            >>> import icgd
-            >>> icgd.ProximalStep(0.1, momentum=(0.0, 0.5)).require_steps(2)
-        """
-        if isinstance(self.momentum, tuple) and len(self.momentum) != n_steps:
-            raise SettingError(
-                f"momentum has {len(self.momentum)} entries; expected {n_steps}, one for each step."
-            )
-
-    @property
-    def overshoot(self) -> float:
-        """How many times as far as the box the gradient may be taken: w + m (w - w_before)."""
-        momenta = self.momentum if isinstance(self.momentum, tuple) else (self.momentum or 0.0,)
-        return 1 + 2 * max(momenta) if self.nesterov else 1.0
-
-    @property
-    def penalises(self) -> bool:
-        """Whether it draws coefficients towards 0."""
-        return self.l2 > 0 or self.l1 > 0
+    within("low", finite("low", low), 0.0, positive("high", high))
+    root = sqrt(low / high)
+    return (1 - root) / (1 + root)
 
 
-def _penalty(name: str, value: object) -> float:
-    number = finite(name, value)
-    if number < 0:
-        raise SettingError(
-            f"{name} must not be negative, got {brief(number)}: a penalty draws coefficients "
-            "towards 0. Give 0 for none."
-        )
-    return number
+def fista_momenta(n_steps: int) -> tuple[float, ...]:
+    """Return Nesterov's momenta (t_l - 1) / t_{l+1}, t_{l+1} = (1 + sqrt(1 + 4 t_l^2)) / 2.
+
+    They begin with 0 and tend to 1. They need to know nothing of the curvature.
+
+    Args:
+        n_steps: the number of steps.
+
+    Returns:
+        A momentum for each step.
+
+    Raises:
+        SettingError: if there is not one step at least.
+
+    Example:
+        >>> import icgd
+        >>> [round(momentum, 3) for momentum in icgd.fista_momenta(3)]
+        [0.0, 0.282, 0.434]
+    """
+    count("n_steps", n_steps, most=MOST_SCHEDULED)
+    momenta, t = [], 1.0
+    for _ in range(n_steps):
+        after = (1 + sqrt(1 + 4 * t * t)) / 2
+        momenta.append((t - 1) / after)
+        t = after
+    return tuple(momenta)

@@ -369,5 +369,5 @@ class Scaling:
         return (numbers - self.centre) / self.scale
 
     def undone(self, numbers: Numbers) -> Numbers:
-        """Numbers in standard units as they were."""
+        """Return numbers in standard units as they were."""
         return numbers * self.scale + self.centre
