@@ -21,9 +21,8 @@ from icgd.facts import counted, shown
 from icgd.program import render
 from icgd.program.chain_instructions import NO_CLASS, MarkFlat, ShareColumns
 from icgd.program.functions import LatticeFunction
-from icgd.program.layout import Layout, Role
+from icgd.program.layout import MASKED, OFFSET, Layout, Role, value_slot
 from icgd.program.program import AbstractProgram, Layer
-from icgd.program.registers import MASKED, OFFSET, value_slot
 
 Block = TypeVar("Block")
 

@@ -1,4 +1,11 @@
-"""The residual stream's coordinates by name. Offsets are computed only here."""
+"""The residual stream's coordinates by name. Offsets are computed only here.
+
+Registers are tokens of constants in front of the examples, which softmax heads read. The first one
+is the memory: it holds the trained weights themselves, and has the value 0 in every look-up. Each
+other register stands for a lattice point g = -half .. half. It holds the weights times its scale
+g / half, the offset of its scores, and its value of every function that is looked up. All these
+constants follow from the program's functions. Slots of registers are 0 at other tokens.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +16,36 @@ from itertools import accumulate
 from math import prod
 
 from icgd.errors import LayoutError, brief, did_you_mean
+
+IS_REGISTER, IS_MEMORY = "is_register", "is_memory"
+"""The flag of all registers, and that of the first one."""
+
+SCALE, SCALE_SIZE, SCALE_SIGN = "scale", "scale_size", "scale_sign"
+"""The factor of a register's copy of the weights, the size of that factor and its sign."""
+
+OFFSET = "offset"
+"""The part -g^2 / 2 of a register's score that does not depend on the argument. The memory, whose
+scale is that of the last register, has an offset that is lower by MASKED than that of any other."""
+
+SINK = "sink"
+"""The memory's score that leaves examples of total weight 1 a share of SHARE |scale|."""
+
+REGISTER_SLOTS = (IS_REGISTER, IS_MEMORY, SCALE, SCALE_SIZE, SCALE_SIGN, OFFSET, SINK)
+"""The constant slots of registers, besides the values of functions."""
+
+SHARE = 2.0**-40
+"""The share of the softmax that examples get in a register of scale 1: see `AddGradient`."""
+
+MASKED = 4096.0
+"""A score this much lower than another gets a softmax weight of exactly 0."""
+
+LOG_EXAMPLES = "log_examples"
+"""The slot that holds log n_examples in every token."""
+
+
+def value_slot(name: str) -> str:
+    """The slot in which registers hold their values of function `name`."""
+    return f"value of {name}"
 
 
 class Role(Enum):

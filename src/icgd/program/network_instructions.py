@@ -1,11 +1,22 @@
-r"""Instructions for classes: the shares softmax(z) of classes with the scores z.
+r"""Instructions of networks with classes, layer norms or optimisers, and of tables of whole steps.
 
-A softmax head needs nothing but a token for each class, with its score: it returns the shares
-themselves. A layer of ReLUs has them by differences: the share of class k is
+Classes with the scores z have the shares softmax(z). A softmax head needs nothing but a token for
+each class, with its score: it returns the shares themselves. A layer of ReLUs has them by
+differences: the share of class k is
 
     1 / sum_j exp(z_j - z_k),
 
 which is an exponential for each pair of classes and a reciprocal for each class.
+
+In a layer norm a token multiplies features of its own, which may be centred. With
+h = c (z - mean z) and c = 1 / sqrt(var z + eps), what is pulled back through the norm is
+
+    c (g - mean g - h mean(g h)),
+
+and mean(g h) is the covariance of g and h over their coordinates, because the mean of h is 0.
+
+A step of an optimiser is linear in weights, gradient and state, but for squares and roots, which
+other instructions have. An MLP layer does the linear part exactly, whatever the slots hold.
 """
 
 from __future__ import annotations
@@ -13,11 +24,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icgd.errors import ProgramError
-from icgd.program import instructions
-from icgd.program.functions import ProgramBase
 from icgd.program.instructions import (
     IS_EXAMPLE,
     IS_QUERY,
@@ -32,9 +41,23 @@ from icgd.program.instructions import (
     Summand,
     Written,
 )
+from icgd.program.layout import IS_MEMORY, IS_REGISTER, MASKED
 from icgd.program.meaning import NOWHERE, Domain, Value
-from icgd.program.registers import IS_MEMORY, IS_REGISTER, MASKED
 from icgd.program.wires import SIGN, Heads, Over, Rows, Units, Wire, Wiring, by_slot, relu_pairs
+
+if TYPE_CHECKING:
+    from icgd.program.program import AbstractProgram
+
+
+N_EXAMPLES = "n_examples"
+"""The slot that holds the number of examples in every token."""
+
+PLACE = "place"
+"""How many examples come before this one until its batch begins; the slot `out_of_batch` is the
+flag of those that have to wait."""
+
+LARGEST_COUNT = 2.0**20
+"""No prompt has as many examples; float32 counts exactly to more than twice as many."""
 
 
 def class_slot(number: int) -> str:
@@ -56,7 +79,10 @@ class ShareClasses(Instruction):
     kind = LayerKind.SOFTMAX
     constants = (ONE,)
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {self.write: domain.softmax(slots[self.scores])}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """Query [scores; 1], key [class; 0 at a class, -MASKED elsewhere], value the class.
 
         The memory reads itself, and has the value 0.
@@ -86,9 +112,6 @@ class ShareClasses(Instruction):
     def formula(self) -> str:
         return f"{self.write} = softmax({self.scores})"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        return {self.write: domain.softmax(slots[self.scores])}
-
 
 @dataclass(frozen=True)
 class MapDifferences(Instruction):
@@ -99,7 +122,17 @@ class MapDifferences(Instruction):
     write: Written
     kind = LayerKind.MLP
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        n_classes, source = domain.layout.width_of(self.source), slots[self.source]
+        pairs = [(k, j) for k in range(n_classes) for j in range(n_classes)]
+        # A score less itself is 0, exactly: so it is if both are taken as 0.
+        own = domain.take(source, [k if k != j else NOWHERE for k, j in pairs])
+        other = domain.take(source, [j if k != j else NOWHERE for k, j in pairs])
+        apart = domain.combine([(1.0, other), (-1.0, own)])
+        value = domain.apply(self.function, apart, by="mlp")
+        return {self.write: domain.as_read(self, value, apart)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """relu(scale * (source[other] - source[class]) + shift) for every pair and piece."""
         n = program.layout.width_of(self.source)
         scale, shift, coefficient = program.relu_sum(self.function).pieces
@@ -121,16 +154,6 @@ class MapDifferences(Instruction):
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.source}_j - {self.source}_k)"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        n_classes, source = domain.layout.width_of(self.source), slots[self.source]
-        pairs = [(k, j) for k in range(n_classes) for j in range(n_classes)]
-        # A score less itself is 0, exactly: so it is if both are taken as 0.
-        own = domain.take(source, [k if k != j else NOWHERE for k, j in pairs])
-        other = domain.take(source, [j if k != j else NOWHERE for k, j in pairs])
-        apart = domain.combine([(1.0, other), (-1.0, own)])
-        value = domain.apply(self.function, apart, by="mlp")
-        return {self.write: domain.as_read(self, value, apart)}
-
     def own_error(self, bounds: Any, value: Any, apart: Any) -> Any:
         """None beyond that of the function, which rises from 0: so does its fit."""
         return value.at_least(-bounds.mlp_rounding(self.function, apart))
@@ -149,7 +172,16 @@ class MapRowSums(Instruction):
     missed: float
     kind = LayerKind.MLP
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        n_classes, source = domain.layout.width_of(self.write), slots[self.source]
+        columns = [
+            domain.take(source, [k * n_classes + j for k in range(n_classes)])
+            for j in range(n_classes)
+        ]
+        total = domain.combine([(1.0, column) for column in columns])
+        return {self.write: domain.as_read(self, domain.apply(self.function, total, by="mlp"))}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """relu(scale * sum_j source[class, j] + shift) for every class and piece."""
         n = program.layout.width_of(self.write)
         scale, shift, coefficient = program.relu_sum(self.function).pieces
@@ -167,28 +199,9 @@ class MapRowSums(Instruction):
     def formula(self) -> str:
         return f"{self.write} = {self.function}(sum_j {self.source}_kj)"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        n_classes, source = domain.layout.width_of(self.write), slots[self.source]
-        columns = [
-            domain.take(source, [k * n_classes + j for k in range(n_classes)])
-            for j in range(n_classes)
-        ]
-        total = domain.combine([(1.0, column) for column in columns])
-        return {self.write: domain.as_read(self, domain.apply(self.function, total, by="mlp"))}
-
     def own_error(self, bounds: Any, value: Any) -> Any:
         """What a cap on the source misses: shares are smaller without it."""
         return value.lowered(self.missed)
-
-
-# -----------------------------------------------------------------------------
-# Instructions of layer norms. A token multiplies features of its own, and these may be centred.
-#
-# With h = c (z - mean z) and c = 1 / sqrt(var z + eps), what is pulled back through a norm is
-#
-#     c (g - mean g - h mean(g h)),
-#
-# and mean(g h) is the covariance of g and h over their coordinates, because the mean of h is 0.
 
 
 @lru_cache(maxsize=16)
@@ -225,7 +238,15 @@ class Covary(Instruction):
     kind = LayerKind.PRODUCT
     constants = (ONE,)
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        left = centred(slots[self.left], domain.layout.width_of(self.left), domain)
+        if self.left == self.right:
+            squares = domain.not_negative(domain.multiply(left, left))
+            return {self.write: domain.not_negative(_mean(squares, self.left, domain))}
+        right = centred(slots[self.right], domain.layout.width_of(self.right), domain)
+        return {self.write: _mean(domain.multiply(left, right), self.left, domain)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """Query left - mean(left), key right - mean(right), value 1, output 1 / width."""
         width = program.layout.width_of(self.left)
         centre = Over(("k", "feature"), centring(width))
@@ -242,14 +263,6 @@ class Covary(Instruction):
 
     def formula(self) -> str:
         return f"{self.write} = cov({self.left}, {self.right})"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        left = centred(slots[self.left], domain.layout.width_of(self.left), domain)
-        if self.left == self.right:
-            squares = domain.not_negative(domain.multiply(left, left))
-            return {self.write: domain.not_negative(_mean(squares, self.left, domain))}
-        right = centred(slots[self.right], domain.layout.width_of(self.right), domain)
-        return {self.write: _mean(domain.multiply(left, right), self.left, domain)}
 
 
 @dataclass(frozen=True)
@@ -280,7 +293,15 @@ class ScaleCentred(Instruction):
                 f"ScaleCentred: promises a reach of {self.reach:g}, which only a norm has."
             )
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        source, scale = slots[self.source], slots[self.scale]
+        value = centred(source, domain.layout.width_of(self.source), domain)
+        if self.along is not None and self.share is not None:
+            along = domain.scale(slots[self.share], slots[self.along])
+            value = domain.add(value, domain.combine([(-1.0, along)]))
+        return {self.write: domain.as_read(self, domain.scale(scale, value), source, scale)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """Query [source[k] - mean(source); -along[k]], key [1; share], value scale."""
         width = program.layout.width_of(self.source)
         query = [Wire(self.source, ("j",), factor=Over(("k", "j"), centring(width)))]
@@ -303,14 +324,6 @@ class ScaleCentred(Instruction):
         more = "" if self.along is None else f" - {self.share} * {self.along}"
         return f"{self.write} = {self.scale} * ({self.source} - mean({self.source}){more})"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        source, scale = slots[self.source], slots[self.scale]
-        value = centred(source, domain.layout.width_of(self.source), domain)
-        if self.along is not None and self.share is not None:
-            along = domain.scale(slots[self.share], slots[self.along])
-            value = domain.add(value, domain.combine([(-1.0, along)]))
-        return {self.write: domain.as_read(self, domain.scale(scale, value), source, scale)}
-
     def own_error(self, bounds: Any, value: Any, source: Any, scale: Any) -> Any:
         """Rounding alone exceeds the reach: a norm centres twice, once for the deviation."""
         if self.reach is None:
@@ -319,23 +332,6 @@ class ScaleCentred(Instruction):
         sizes = source.value.size @ bounds.matrix(centring(width)).abs()
         off = bounds.how.sum_of(2 * width, sizes)
         return value.within(self.reach + 2 * bounds.room * scale.value.size * off)
-
-
-# -----------------------------------------------------------------------------
-# Instructions of optimisers: slots become combinations of slots, and batches take turns.
-#
-# A step of an optimiser is linear in weights, gradient and state, but for squares and roots, which
-# other instructions have. An MLP layer does the linear part exactly, whatever the slots hold.
-
-
-N_EXAMPLES = "n_examples"
-"""The slot that holds the number of examples in every token."""
-
-PLACE, OUT_OF_BATCH = "place", instructions.OUT_OF_BATCH
-"""How many examples come before this one until its batch begins, and whether it has to wait."""
-
-LARGEST_COUNT = 2.0**20
-"""No prompt has as many examples; float32 counts exactly to more than twice as many."""
 
 
 @dataclass(frozen=True)
@@ -387,7 +383,16 @@ class Recombine(Instruction):
     unit: Read
     kind = LayerKind.MLP
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        written: dict[str, Value] = {}
+        for part in self.assignments:
+            value = part.value.value(slots, domain)
+            written[part.write] = after = domain.replace(slots[part.write], value, part.bound)
+            if part.average is not None:
+                written[part.average] = domain.mix(slots[part.average], after, part.keeps)
+        return written
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """+-relu(+-d), then -+relu(+-value - bound * unit), for every coordinate."""
         families = []
         for part in self.assignments:
@@ -415,15 +420,6 @@ class Recombine(Instruction):
         unit = "" if self.unit == ONE else f", bounds times {self.unit}"
         return f"{', '.join(part.formula() for part in self.assignments)}{unit}"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        written: dict[str, Value] = {}
-        for part in self.assignments:
-            value = part.value.value(slots, domain)
-            written[part.write] = after = domain.replace(slots[part.write], value, part.bound)
-            if part.average is not None:
-                written[part.average] = domain.mix(slots[part.average], after, part.keeps)
-        return written
-
 
 @dataclass(frozen=True)
 class TakeTurns(Instruction):
@@ -442,7 +438,10 @@ class TakeTurns(Instruction):
     kind = LayerKind.MLP
     constants = (ONE, IS_EXAMPLE)
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return domain.take_turns(self, slots)
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """Units of one number; a gate closes them at tokens that are no examples."""
         place, waits, n, example = self.place, self.waits, self.n_examples, IS_EXAMPLE
         size, gate = float(self.batch_size), LARGEST_COUNT
@@ -475,13 +474,6 @@ class TakeTurns(Instruction):
     def formula(self) -> str:
         return f"{self.place} -= {self.batch_size}, modulo {self.n_examples}"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        return domain.take_turns(self, slots)
-
-
-# -----------------------------------------------------------------------------
-# Instructions of a table of whole steps: what it is asked with, and what it answers.
-
 
 @dataclass(frozen=True)
 class AverageExamples(Instruction):
@@ -495,7 +487,11 @@ class AverageExamples(Instruction):
     write: Written
     kind = LayerKind.SOFTMAX
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        score, value = self.score.value(slots, domain), self.value.value(slots, domain)
+        return {self.write: domain.average_examples(score, value)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """Query 1, key the score, which is lowered at other tokens, value every coordinate."""
         score, value = by_slot(self.score.terms()), by_slot(self.value.terms())
         others = [flag for flag in (IS_QUERY, IS_REGISTER) if flag in program.layout.names]
@@ -516,10 +512,6 @@ class AverageExamples(Instruction):
     def formula(self) -> str:
         weights = f"softmax({self.score.formula()})"
         return f"{self.write} = mean({self.value.formula()}) weighted by {weights}"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        score, value = self.score.value(slots, domain), self.value.value(slots, domain)
-        return {self.write: domain.average_examples(score, value)}
 
 
 @dataclass(frozen=True)
@@ -545,19 +537,15 @@ class LookUpStep(Instruction):
     write: Changed
     kind = LayerKind.MLP
 
-    @property
-    def addition(self) -> MapSlots:
-        """The instruction that adds the new weight after the old one is wiped."""
-        return MapSlots((Summand(self.key, self.table),), ONE, (), 0.0, self.write)
-
-    def wires(self, program: ProgramBase) -> Wiring:
-        """The table's units, and two units that take the old weight away."""
-        wiped = relu_pairs(program.layout, (self.write,), "wipe")
-        return (*self.addition.wires(program), *wiped)
-
-    def formula(self) -> str:
-        return f"{self.write} = {self.table}({self.key.formula()}), of {self.n_examples} examples"
-
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         key = self.key.value(slots, domain)
         return {self.write: domain.step_from_table(self, key, slots)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """The table's units, and two units that take the old weight away."""
+        added = MapSlots((Summand(self.key, self.table),), ONE, (), 0.0, self.write)
+        wiped = relu_pairs(program.layout, (self.write,), "wipe")
+        return (*added.wires(program), *wiped)
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.table}({self.key.formula()}), of {self.n_examples} examples"

@@ -65,24 +65,22 @@ def listing(title: str, sections: Mapping[str, Sequence[str]]) -> str:
 
 def slot_lines(layout: Layout) -> list[str]:
     """A line for each slot: where it starts, its name, its shape and its role."""
-    return [_slot_line(layout.range_of(slot.name).start, slot) for slot in layout.slots]
-
-
-def _slot_line(start: int, slot: Slot) -> str:
-    shape = " x ".join(map(str, slot.shape))
-    return f"  {start:>5}  {slot.name:<20} {shape:<9} {slot.role.name.lower()}"
+    lines = []
+    for slot in layout.slots:
+        start, shape = layout.range_of(slot.name).start, " x ".join(map(str, slot.shape))
+        lines.append(f"  {start:>5}  {slot.name:<20} {shape:<9} {slot.role.name.lower()}")
+    return lines
 
 
 def function_lines(functions: Sequence[Function]) -> list[str]:
     """A line for each function: how finely it is approximated, where, and how well."""
-    return [_function_line(function) for function in functions]
-
-
-def _function_line(function: Function) -> str:
-    error = "exact" if function.is_exact else f"error at most {function.error:.3g}"
-    if function.largest_error > function.error:
-        error += f", near kinks {function.largest_error:.3g}"
-    return f"  {function.name:<12} {function.in_words()}, {error}"
+    lines = []
+    for function in functions:
+        error = "exact" if function.is_exact else f"error at most {function.error:.3g}"
+        if function.largest_error > function.error:
+            error += f", near kinks {function.largest_error:.3g}"
+        lines.append(f"  {function.name:<12} {function.in_words()}, {error}")
+    return lines
 
 
 def layer_lines(layers: Sequence[Layer]) -> list[str]:
@@ -108,7 +106,16 @@ def data_of(part: object) -> Any:
         return data_of(part.slots)
     if isinstance(part, Role):
         return part.name
-    return {**_label(part), **_data_of_fields(part, None)} if is_dataclass(part) else part
+    if not is_dataclass(part):
+        return part
+    label = {}  # what data say besides the fields
+    if isinstance(part, Instruction):
+        label["verb"] = type(part).__name__
+    elif isinstance(part, Layer):
+        label["kind"] = part.kind.value
+    elif isinstance(part, Function):
+        label["kind"] = type(part).__name__
+    return label | _data_of_fields(part, None)
 
 
 def _data_of_fields(part: Any, left_out: object) -> dict[str, Any]:
@@ -119,15 +126,6 @@ def _data_of_fields(part: Any, left_out: object) -> dict[str, Any]:
         for field, value in found.items()
         if not (value == left_out == field.default)
     }
-
-
-def _label(part: object) -> dict[str, str]:
-    """What data say besides the fields."""
-    if isinstance(part, Instruction):
-        return {"verb": type(part).__name__}
-    if isinstance(part, Layer):
-        return {"kind": part.kind.value}
-    return {"kind": type(part).__name__} if isinstance(part, Function) else {}
 
 
 def read_program(kind: Callable[..., Part], data: Mapping[str, Any]) -> Part:

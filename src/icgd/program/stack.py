@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, log
 from typing import Any, final
 
 from icgd.errors import ConstructionError
@@ -12,11 +12,23 @@ from icgd.facts import counted, shown
 from icgd.program import render
 from icgd.program.functions import Function, LatticeFunction, RidgeSum
 from icgd.program.instructions import AccumulateOuterProduct, AddGradient
-from icgd.program.layout import Layout, Role
+from icgd.program.layout import (
+    IS_MEMORY,
+    IS_REGISTER,
+    MASKED,
+    OFFSET,
+    SCALE,
+    SCALE_SIGN,
+    SCALE_SIZE,
+    SHARE,
+    SINK,
+    Layout,
+    Role,
+    value_slot,
+)
 from icgd.program.linear_instructions import DescendExamples, PredictMean
 from icgd.program.network_instructions import LookUpStep, ShareClasses, TakeTurns
 from icgd.program.program import AbstractProgram, Layer
-from icgd.program.registers import register_constants
 
 
 @final
@@ -70,16 +82,13 @@ class StackProgram(AbstractProgram):
 
     def block_of(self, step: int) -> tuple[Layer, ...]:
         """The layers of a step, counted from 0; without a schedule, those of every block."""
-        if not self.schedule:
-            return self.block
-        return (*self.common, *self.schedule[step])
+        return (*self.common, *self.schedule[step]) if self.schedule else self.block
 
     @property
     def common(self) -> tuple[Layer, ...]:
         """The layers of the block that all steps share."""
-        return (
-            self.block[: len(self.block) - len(self.schedule[0])] if self.schedule else self.block
-        )
+        n_ends = len(self.schedule[0]) if self.schedule else 0
+        return self.block[: len(self.block) - n_ends]
 
     @property
     def batch_size(self) -> int | None:
@@ -154,15 +163,24 @@ class StackProgram(AbstractProgram):
         """What the registers hold besides the weights: a value for each register, by slot."""
         if not self.n_registers:
             return {}
-        found = register_constants(self.lattice_functions, self.n_registers // 2 - 1)
-        classes = self.first(ShareClasses)
-        names = () if classes is None else classes.classes
-        places = range(1, len(names) + 1)  # the first register is the memory
-        own = {
-            name: tuple(float(place == number) for number in range(self.n_registers))
-            for place, name in zip(places, names, strict=True)
+        half = self.n_registers // 2 - 1
+        points = range(-half, half + 1)
+        scales = (1.0, *(g / half for g in points))  # the first register is the memory
+        constants: dict[str, tuple[float, ...]] = {
+            IS_REGISTER: (1.0,) * len(scales),
+            IS_MEMORY: (1.0,) + (0.0,) * len(points),
+            SCALE: scales,
+            SCALE_SIZE: tuple(map(abs, scales)),
+            SCALE_SIGN: tuple(float((scale > 0) - (scale < 0)) for scale in scales),
+            OFFSET: (-MASKED - half * half / 2, *(-g * g / 2 for g in points)),
+            SINK: tuple(-log(SHARE * abs(scale)) if scale else MASKED for scale in scales),
         }
-        return found | own
+        for function in self.lattice_functions:
+            constants[value_slot(function.name)] = (0.0, *function.values)
+        classes = self.first(ShareClasses)
+        for place, name in enumerate(() if classes is None else classes.classes, start=1):
+            constants[name] = tuple(float(place == number) for number in range(len(scales)))
+        return constants
 
     def unrolled(self) -> Iterator[Layer]:
         """All layers in the order in which they run."""
@@ -179,8 +197,7 @@ class StackProgram(AbstractProgram):
 
         Units evaluate the step function times a number, never on its own.
         """
-        by_units = [fit for fit in self.functions if isinstance(fit, RidgeSum)]
-        if by_units:
+        if by_units := [fit for fit in self.functions if isinstance(fit, RidgeSum)]:
             products = [fit for fit in by_units if fit.name == f"s {derivative}(t)"]
             return tuple((band.low, band.high) for fit in products for band in fit.bands)
         knots = self.relu_sum(derivative).knots
@@ -188,8 +205,8 @@ class StackProgram(AbstractProgram):
 
     @property
     def can_go_on(self) -> bool:
-        is_alike = not self.schedule and self.steps_per_block == 1
-        return is_alike and bool(self.weight_shapes)  # a function starts from 0
+        steps_are_alike = not self.schedule and self.steps_per_block == 1
+        return steps_are_alike and bool(self.weight_shapes)  # a function starts from 0
 
     def listing(self) -> str:
         layout = self.layout
@@ -216,17 +233,6 @@ class StackProgram(AbstractProgram):
         return render.read_program(cls, data)
 
 
-# -----------------------------------------------------------------------------
-# Where the step size stands in a program: in one layer of the block, as a factor.
-#
-# The layer that moves the trained weights is made of instructions `weights += scale * mean(...)`
-# with scale = -step_size / 2. The rules of `weights/` write the scale into W_O of that layer, as
-# a factor of every entry, and nowhere else. So a transformer of another step size differs in that
-# one tensor:
-#
-#     W_O(step_size) = step_size * W_O(1)
-
-
 SCALED = (AccumulateOuterProduct, AddGradient)
 """The instructions that move weights by a multiple of their scale: of relu-stack, softmax-stack."""
 
@@ -234,9 +240,17 @@ SCALED = (AccumulateOuterProduct, AddGradient)
 def step_layer(program: AbstractProgram) -> int:
     """The place, in the block, of the layer whose W_O is proportional to the step size.
 
+    Its instructions are `weights += scale * mean(...)` with scale = -step_size / 2, which is a
+    factor of every entry of its W_O, and stands nowhere else. So a transformer of another step
+    size differs in that one tensor: W_O(step_size) = step_size * W_O(1).
+
     Raises `SettingError` for a program that has no such layer.
     """
-    places = [place for place, layer in enumerate(program.layers) if _is_scaled(layer)]
+    places = [
+        place
+        for place, layer in enumerate(program.layers)
+        if all(isinstance(part, SCALED) for part in layer.instructions)
+    ]
     if len(places) != 1:
         raise ConstructionError(
             f"In {program.construction} the step size is not a factor of one layer and of nothing "
@@ -257,7 +271,3 @@ def of_unit_step(program: StackProgram, step_size: float) -> StackProgram:
     )
     block = (*program.block[:place], Layer(layer.title, unit), *program.block[place + 1 :])
     return replace(program, block=block)
-
-
-def _is_scaled(layer: Layer) -> bool:
-    return all(isinstance(part, SCALED) for part in layer.instructions)
