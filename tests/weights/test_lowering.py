@@ -501,7 +501,8 @@ def value_of(instruction, **slots: float) -> float:
     """The sum of the instruction's ReLUs at one coordinate."""
     layout = Layout(tuple(Slot(name, (1,), Role.SCRATCH) for name in (*slots, "w")))
     total = 0.0
-    for relu in instruction.wires(StackProgram("by hand", layout, (), (), 0, ())):
+    program = StackProgram("by hand", layout, (), (), 0, ())
+    for relu in Layer("here", (instruction,)).wires(program):
         argument = relu.shift + sum(wire.factor * slots[wire.slot] for wire in relu.reads)
         (write,) = relu.writes
         total += write.factor * max(argument, 0.0)

@@ -156,8 +156,8 @@ class CopyWhere(Instruction):
         value = domain.unless([slots[flag] for flag in self.closed_by], source)
         return {self.write: domain.add(slots[self.write], value)}
 
-    def wires(self, program: AbstractProgram) -> Wiring:
-        return tuple(line_units(program.layout, self, self.source))
+    def wires(self, program: AbstractProgram) -> list[Units]:
+        return line_units(program.layout, self, self.source)
 
     def formula(self) -> str:
         source = _clipped(self.source, self.bound)
@@ -195,14 +195,14 @@ class SelectWhere(Instruction):
         return {self.write: domain.add(slots[self.write], value)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        families: list[Heads | Units] = []
+        families: list[Units] = []
         for number, source in enumerate(self.sources):
             pairs = enumerate(zip(self.zeros, self.ones, strict=True))
             others = (zero if number >> k & 1 else one for k, (zero, one) in pairs)
             closed_by = (*self.closed_by, *others)
             part = CopyWhere(source, closed_by, self.gate, self.write, self.bound)
             families += part.wires(program)
-        return tuple(families)
+        return families
 
     def formula(self) -> str:
         first, last = (_clipped(self.sources[place], self.bound) for place in (0, -1))
@@ -275,7 +275,7 @@ class ActivateWhere(Instruction):
             units.append(gated_units(layout, self, below, gain=self.leak - 1, more_flags=kinked))
         if self.leak:
             units.append(gated_units(layout, self, below, gain=-self.leak))
-        return tuple(units)
+        return units
 
     def formula(self) -> str:
         return f"{self.write} += r({self.argument}, {self.kinked}){_where_open(self.closed_by)}"
@@ -305,7 +305,7 @@ class MarkFlat(Instruction):
     def wires(self, program: AbstractProgram) -> Wiring:
         """relu(width - z) / width."""
         below, gain = {self.argument: -1.0}, 1 / self.width
-        return (gated_units(program.layout, self, below, self.width, gain, (self.linear,)),)
+        return gated_units(program.layout, self, below, self.width, gain, (self.linear,))
 
     def formula(self) -> str:
         flags = (self.linear, *self.closed_by)
@@ -338,7 +338,7 @@ class MultiplyMatrices(Instruction):
         """A head has a row of `left` in the query and a column of `right` in the key."""
         left = ("term", "row") if self.left_transposed else ("row", "term")
         right = ("column", "term") if self.right_transposed else ("term", "column")
-        return (product_heads(program, self, IDENTITY, self.reach, left, right),)
+        return product_heads(program, self, IDENTITY, self.reach, left, right)
 
     def formula(self) -> str:
         left = f"{self.left}^T" if self.left_transposed else self.left
@@ -370,7 +370,7 @@ class LookUpProduct(Instruction):
     def wires(self, program: AbstractProgram) -> Wiring:
         """The heads of the product, with the values of the function."""
         left, right = ("row", "term"), ("term", "column")
-        return (product_heads(program, self, self.function, 1.0, left, right),)
+        return product_heads(program, self, self.function, 1.0, left, right)
 
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.left} @ {self.right})"
@@ -397,7 +397,7 @@ class MultiplyEntries(Instruction):
     def wires(self, program: AbstractProgram) -> Wiring:
         """Head [row, column] has one entry in the query and one in the key."""
         entry = ("row", "column")
-        return (product_heads(program, self, IDENTITY, self.reach, entry, entry),)
+        return product_heads(program, self, IDENTITY, self.reach, entry, entry)
 
     def formula(self) -> str:
         return f"{self.write} = {self.left} * {self.right}"
@@ -424,18 +424,16 @@ class ShareColumns(Instruction):
         """Query [scores of a column; 1], key [class; mask], value the class."""
         mask = len(self.classes)
         classes = tuple(Wire(name, feature=n) for n, name in enumerate(self.classes))
-        return (
-            Heads(
-                axes={"column": program.layout.slot(self.scores).shape[1]},
-                query=(
-                    *(Wire(self.scores, (n, "column"), n) for n in range(mask)),
-                    Wire(ONE, feature=mask),
-                ),
-                key=(*classes, Wire(NO_CLASS, feature=mask)),
-                value=classes,
-                output=tuple(Wire(self.write, (n, "column"), n) for n in range(mask)),
-                label=f"column {{column}} of {self.write}, the shares of all classes",
+        return Heads(
+            axes={"column": program.layout.slot(self.scores).shape[1]},
+            query=(
+                *(Wire(self.scores, (n, "column"), n) for n in range(mask)),
+                Wire(ONE, feature=mask),
             ),
+            key=(*classes, Wire(NO_CLASS, feature=mask)),
+            value=classes,
+            output=tuple(Wire(self.write, (n, "column"), n) for n in range(mask)),
+            label=f"column {{column}} of {self.write}, the shares of all classes",
         )
 
     def formula(self) -> str:

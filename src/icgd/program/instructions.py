@@ -150,20 +150,20 @@ class Instruction(ABC):
     constants: ClassVar[tuple[Read, ...]] = ()
 
     @abstractmethod
-    def wires(self, program: AbstractProgram) -> Wiring:
-        """The heads or hidden units that compute it, in the order that they have in its layer."""
-
-    @abstractmethod
-    def formula(self) -> str:
-        """The instruction as one line of a listing."""
-
-    @abstractmethod
     def meaning(self, slots: Mapping[str, Value], domain: Any) -> dict[str, Value]:
         """What stands in the slots that it writes, from what stood in all slots before.
 
         The domain is a `Domain` in stacks, a `FunctionDomain` for a step in function space, and
         a `BlockDomain` in chains.
         """
+
+    @abstractmethod
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """The heads or hidden units that compute it."""
+
+    @abstractmethod
+    def formula(self) -> str:
+        """The instruction as one line of a listing."""
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
         """How far its heads' mean(left right^T) is off, or None if they sum it up exactly."""
@@ -319,15 +319,13 @@ class ApplyUnits(Instruction):
         n_units, fan_in = program.layout.slot(self.weights).shape
         scale, shift, coefficient = program.relu_sum(self.function).pieces
         inputs = row_wires(self.inputs, self.bias, fan_in, scale)
-        return (
-            Heads(
-                axes={"unit": n_units, "piece": len(scale.numbers)},
-                query=(*inputs, Wire(ONE, feature=fan_in, factor=shift)),
-                key=(Wire(self.weights, ("unit", "entry"), "entry"), Wire(ONE, feature=fan_in)),
-                value=(Wire(ONE),),
-                output=(Wire(self.write, ("unit",), factor=coefficient),),
-                label=f"unit {{unit}} of {self.write}, piece {{piece}} of {self.function}",
-            ),
+        return Heads(
+            axes={"unit": n_units, "piece": len(scale.numbers)},
+            query=(*inputs, Wire(ONE, feature=fan_in, factor=shift)),
+            key=(Wire(self.weights, ("unit", "entry"), "entry"), Wire(ONE, feature=fan_in)),
+            value=(Wire(ONE),),
+            output=(Wire(self.write, ("unit",), factor=coefficient),),
+            label=f"unit {{unit}} of {self.write}, piece {{piece}} of {self.function}",
         )
 
     def formula(self) -> str:
@@ -376,15 +374,13 @@ class AccumulateOuterProduct(AddsOuterProduct):
     def wires(self, program: AbstractProgram) -> Wiring:
         """Query +-tokens_per_example, key left[row], value right, written +-scale times."""
         rows, columns = program.layout.slot(self.write).shape
-        return (
-            Heads(
-                axes={"sign": 2, "row": rows},
-                query=(Wire(TOKENS_PER_EXAMPLE, factor=SIGN),),
-                key=(Wire(self.left, ("row",)),),
-                value=row_wires(self.right, self.bias, columns),
-                output=(Wire(self.write, ("row", "entry"), "entry", (self.scale, SIGN)),),
-                label=f"row {{row}} of the gradient in {self.write}, where {{sign}}{self.left} > 0",
-            ),
+        return Heads(
+            axes={"sign": 2, "row": rows},
+            query=(Wire(TOKENS_PER_EXAMPLE, factor=SIGN),),
+            key=(Wire(self.left, ("row",)),),
+            value=row_wires(self.right, self.bias, columns),
+            output=(Wire(self.write, ("row", "entry"), "entry", (self.scale, SIGN)),),
+            label=f"row {{row}} of the gradient in {self.write}, where {{sign}}{self.left} > 0",
         )
 
 
@@ -405,15 +401,13 @@ class MultiplySlots(Instruction):
 
     def wires(self, program: AbstractProgram) -> Wiring:
         """Query left[k], key right[k], value 1."""
-        return (
-            Heads(
-                axes={"k": program.layout.width_of(self.write)},
-                query=(Wire(self.left, ("k",)),),
-                key=(Wire(self.right, ("k",)),),
-                value=(Wire(ONE),),
-                output=(Wire(self.write, ("k",)),),
-                label=f"{self.write}[{{k}}], the product of {self.left} and {self.right}",
-            ),
+        return Heads(
+            axes={"k": program.layout.width_of(self.write)},
+            query=(Wire(self.left, ("k",)),),
+            key=(Wire(self.right, ("k",)),),
+            value=(Wire(ONE),),
+            output=(Wire(self.write, ("k",)),),
+            label=f"{self.write}[{{k}}], the product of {self.left} and {self.right}",
         )
 
     def formula(self) -> str:
@@ -452,21 +446,19 @@ class PullBack(Instruction):
         """Query [weights[:, k]; plus[k]], key [upstream; 1], value slope[k]."""
         rows, _ = program.layout.slot(self.weights).shape
         added = [*enumerate(self.plus or (), start=rows)]
-        return (
-            Heads(
-                axes={"k": program.layout.width_of(self.write)},
-                query=(
-                    Wire(self.weights, ("entry", "k"), "entry"),
-                    *(Wire(name, ("k",), feature) for feature, name in added),
-                ),
-                key=(
-                    Wire(self.upstream, ("entry",), "entry"),
-                    *(Wire(ONE, feature=feature) for feature, _ in added),
-                ),
-                value=(Wire(self.slope, () if self.slope == ONE else ("k",)),),
-                output=(Wire(self.write, ("k",)),),
-                label=f"{self.write}[{{k}}], pulled back by {self.weights}",
+        return Heads(
+            axes={"k": program.layout.width_of(self.write)},
+            query=(
+                Wire(self.weights, ("entry", "k"), "entry"),
+                *(Wire(name, ("k",), feature) for feature, name in added),
             ),
+            key=(
+                Wire(self.upstream, ("entry",), "entry"),
+                *(Wire(ONE, feature=feature) for feature, _ in added),
+            ),
+            value=(Wire(self.slope, () if self.slope == ONE else ("k",)),),
+            output=(Wire(self.write, ("k",)),),
+            label=f"{self.write}[{{k}}], pulled back by {self.weights}",
         )
 
     def formula(self) -> str:
@@ -510,7 +502,7 @@ class MapSlots(Instruction):
         closed_by, before = self.never_where, slots[self.write]
         return {self.write: domain.where(self.only_where, closed_by, total, before)}
 
-    def wires(self, program: AbstractProgram) -> Wiring:
+    def wires(self, program: AbstractProgram) -> list[Units]:
         """relu(scale * argument[k] + shift - gate * never_where) for each coordinate and piece."""
         families = []
         for summand in self.summands:
@@ -528,7 +520,7 @@ class MapSlots(Instruction):
                     label=f"{self.write}[{{k}}], piece {{piece}} of {summand.formula()}",
                 )
             )
-        return tuple(families)
+        return families
 
     def formula(self) -> str:
         total = " + ".join(summand.formula() for summand in self.summands)
@@ -666,7 +658,7 @@ class LookUp(Instruction):
     def wires(self, program: AbstractProgram) -> Wiring:
         """Head k looks up all functions at coordinate k of the argument."""
         functions = tuple(zip(self.lookups, self.into, strict=True))
-        return (look_up_heads(program, self.argument, self.reach, functions),)
+        return look_up_heads(program, self.argument, self.reach, functions)
 
     def formula(self) -> str:
         functions = ", ".join(self.lookups)
@@ -690,7 +682,7 @@ class Project(Instruction):
     def wires(self, program: AbstractProgram) -> Wiring:
         """Head k looks up the identity at coordinate k of argument / reach."""
         functions = ((self.function, self.write),)
-        return (look_up_heads(program, self.argument, self.reach, functions),)
+        return look_up_heads(program, self.argument, self.reach, functions)
 
     def formula(self) -> str:
         return f"{self.write} = {self.argument.formula()}"
@@ -730,15 +722,13 @@ class AddProduct(Instruction):
         feature = self.argument.features(layout) + 2
         gain = square.half / (square.spacing * square.ratio**2 * self.factor_reach)
         product = self.reach * self.factor_reach / 4
-        return (
-            Heads(
-                axes={"sign": 2, "k": self.argument.width(layout)},
-                query=(*query, Wire(self.factor, ("k",), feature, (gain, SIGN))),
-                key=(*key, Wire(SCALE, feature=feature)),
-                value=(Wire(value_slot(SQUARE)),),
-                output=(Wire(self.write, ("k",), factor=(product, SIGN)),),
-                label=f"{self.write}[{{k}}], the square of argument {{sign}} {self.factor}",
-            ),
+        return Heads(
+            axes={"sign": 2, "k": self.argument.width(layout)},
+            query=(*query, Wire(self.factor, ("k",), feature, (gain, SIGN))),
+            key=(*key, Wire(SCALE, feature=feature)),
+            value=(Wire(value_slot(SQUARE)),),
+            output=(Wire(self.write, ("k",), factor=(product, SIGN)),),
+            label=f"{self.write}[{{k}}], the square of argument {{sign}} {self.factor}",
         )
 
     def formula(self) -> str:
@@ -791,28 +781,26 @@ class AddGradient(Instruction):
         gains = tuple(share * self.scale / (2 * probe * SHARE) for probe, share in steps)
         waiting = [OUT_OF_BATCH] if OUT_OF_BATCH in layout.names else []
         left = by_slot(self.left.terms())
-        return (
-            Heads(
-                axes={"probe": len(steps), "row": rows},
-                query=(
-                    Wire(SCALE_SIGN, factor=Over(("probe",), tuple(probe for probe, _ in steps))),
-                    Wire(LOG_EXAMPLES, feature=1),
-                    Wire(SINK, feature=1),
-                    Wire(IS_EXAMPLE, feature=2, factor=-MASKED),
-                    Wire(IS_QUERY, feature=2, factor=-MASKED),
-                    Wire(ONE, feature=3, factor=-MASKED),
-                ),
-                key=(
-                    *(Wire(slot, ("row",), factor=factor) for slot, factor in left.items()),
-                    Wire(IS_MEMORY, feature=1),
-                    Wire(IS_EXAMPLE, feature=2),
-                    *(Wire(flag, feature=3) for flag in (IS_QUERY, IS_REGISTER, *waiting)),
-                    Wire(IS_MEMORY, feature=3, factor=-1.0),
-                ),
-                value=row_wires(self.right, self.bias, columns),
-                output=(Wire(self.write, ("row", "entry"), "entry", Over(("probe",), gains)),),
-                label=f"row {{row}} of the gradient in {self.write}, probe {{probe}}",
+        return Heads(
+            axes={"probe": len(steps), "row": rows},
+            query=(
+                Wire(SCALE_SIGN, factor=Over(("probe",), tuple(probe for probe, _ in steps))),
+                Wire(LOG_EXAMPLES, feature=1),
+                Wire(SINK, feature=1),
+                Wire(IS_EXAMPLE, feature=2, factor=-MASKED),
+                Wire(IS_QUERY, feature=2, factor=-MASKED),
+                Wire(ONE, feature=3, factor=-MASKED),
             ),
+            key=(
+                *(Wire(slot, ("row",), factor=factor) for slot, factor in left.items()),
+                Wire(IS_MEMORY, feature=1),
+                Wire(IS_EXAMPLE, feature=2),
+                *(Wire(flag, feature=3) for flag in (IS_QUERY, IS_REGISTER, *waiting)),
+                Wire(IS_MEMORY, feature=3, factor=-1.0),
+            ),
+            value=row_wires(self.right, self.bias, columns),
+            output=(Wire(self.write, ("row", "entry"), "entry", Over(("probe",), gains)),),
+            label=f"row {{row}} of the gradient in {self.write}, probe {{probe}}",
         )
 
     def formula(self) -> str:

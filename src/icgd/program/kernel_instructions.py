@@ -157,7 +157,7 @@ class DescendFunction(Instruction):
             kept = {self.residual: self.momentum, self.velocity: -1.0 + self.momentum}
             output = tuple(Wire(slot, ("k",), "k", factor) for slot, factor in kept.items())
             heads.append(Heads({}, (), (), value, output, "momentum", pattern=ITSELF_AT_TOKENS))
-        return tuple(heads)
+        return heads
 
     def formula(self) -> str:
         residual, velocity = self.residual, self.velocity

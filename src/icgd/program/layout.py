@@ -9,10 +9,8 @@ constants follow from the program's functions. Slots of registers are 0 at other
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
-from itertools import accumulate
 from math import prod
 
 from icgd.errors import LayoutError, brief, did_you_mean
@@ -77,27 +75,27 @@ class Slot:
 
 @dataclass(frozen=True)
 class Layout:
-    """Ordered named slots of the residual stream."""
+    """Ordered named slots of the residual stream, whose width is d_model."""
 
     slots: tuple[Slot, ...]
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    width: int = field(init=False, repr=False, compare=False)
+    _by_name: dict[str, Slot] = field(init=False, repr=False, compare=False)
+    _ranges: dict[str, slice] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        seen: set[str] = set()
+        by_name: dict[str, Slot] = {}
+        ranges: dict[str, slice] = {}
+        end = 0
         for slot in self.slots:
-            if slot.name in seen:
+            if slot.name in by_name:
                 raise LayoutError(
                     f"Layout names slot {brief(slot.name)} twice; slot names must be unique."
                 )
-            seen.add(slot.name)
-
-    @cached_property
-    def width(self) -> int:
-        """The width of the stream, d_model."""
-        return sum(slot.width for slot in self.slots)
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        return tuple(slot.name for slot in self.slots)
+            by_name[slot.name] = slot
+            ranges[slot.name] = slice(end, end := end + slot.width)
+        found = {"names": tuple(by_name), "width": end, "_by_name": by_name, "_ranges": ranges}
+        vars(self).update(found)  # a frozen dataclass lets nobody set them later
 
     def slot(self, name: str) -> Slot:
         """The slot called `name`."""
@@ -108,22 +106,13 @@ class Layout:
             )
         return slot
 
-    @cached_property
-    def _by_name(self) -> dict[str, Slot]:
-        return {slot.name: slot for slot in self.slots}
-
     def width_of(self, *names: str) -> int:
         """How many coordinates the slots have together."""
         return sum(self.slot(name).width for name in names)
 
     def range_of(self, name: str) -> slice:
         """The coordinates of slot `name`, for use as `stream[..., layout.range_of(name)]`."""
-        width, end = self.slot(name).width, self._ends[name]
-        return slice(end - width, end)
-
-    @cached_property
-    def _ends(self) -> dict[str, int]:
-        return dict(zip(self.names, accumulate(slot.width for slot in self.slots), strict=True))
+        return self._ranges[self.slot(name).name]
 
     def having(self, role: Role) -> tuple[Slot, ...]:
         """The slots of one role, in order."""

@@ -103,20 +103,18 @@ class DescendExamples(Instruction):
     def wires(self, program: AbstractProgram) -> Wiring:
         """Query tokens, key +-(mean - label) - gate * is_query, value inputs."""
         layout = program.layout
-        return (
-            Heads(
-                axes={"sign": 2},
-                query=(Wire(self.tokens),),
-                key=(
-                    Wire(self.mean, factor=SIGN),
-                    Wire(self.label, factor=(-1.0, SIGN)),
-                    Wire(IS_QUERY, factor=-self.gate),
-                ),
-                value=side_by_side(self.inputs, layout),
-                output=side_by_side(self.weights, layout, (self.scale, SIGN)),
-                label=f"the gradient in {', '.join(self.weights)}, where {{sign}}({self.mean} - "
-                f"{self.label}) > 0",
+        return Heads(
+            axes={"sign": 2},
+            query=(Wire(self.tokens),),
+            key=(
+                Wire(self.mean, factor=SIGN),
+                Wire(self.label, factor=(-1.0, SIGN)),
+                Wire(IS_QUERY, factor=-self.gate),
             ),
+            value=side_by_side(self.inputs, layout),
+            output=side_by_side(self.weights, layout, (self.scale, SIGN)),
+            label=f"the gradient in {', '.join(self.weights)}, where {{sign}}({self.mean} - "
+            f"{self.label}) > 0",
         )
 
     def formula(self) -> str:
@@ -144,16 +142,14 @@ class DecaySlot(Instruction):
     def wires(self, program: AbstractProgram) -> Wiring:
         """A head with one token, which is the first column itself."""
         entries = Wire(self.slot, ("entry",), "entry")
-        return (
-            Heads(
-                axes={},
-                query=(Wire(ONE, feature=-1),),
-                key=(),
-                value=(entries,),
-                output=(replace(entries, factor=self.decay),),
-                label=f"{self.slot}, {self.decay:g} times itself",
-                grid=FIRST_COLUMN,
-            ),
+        return Heads(
+            axes={},
+            query=(Wire(ONE, feature=-1),),
+            key=(),
+            value=(entries,),
+            output=(replace(entries, factor=self.decay),),
+            label=f"{self.slot}, {self.decay:g} times itself",
+            grid=FIRST_COLUMN,
         )
 
     def formula(self) -> str:
@@ -203,16 +199,14 @@ class PredictMean(Instruction):
         """Every column has its own inputs in the query, and meets the weights of the first."""
         layout, mean = program.layout, program.grid_mean(self.mean)
         factors = [factor for _, _, factor in self.products()]
-        return (
-            Heads(
-                axes={},
-                query=(*side_by_side(self.inputs, layout), Wire(ONE, feature=-1)),
-                key=side_by_side(self.weights, layout, *factors),
-                value=(Wire(ONE),),
-                output=(Wire(self.write),),
-                label=f"{self.write}, the mean {self.mean}",
-                grid=Grid(mean.points, mean.offsets, mean.values),
-            ),
+        return Heads(
+            axes={},
+            query=(*side_by_side(self.inputs, layout), Wire(ONE, feature=-1)),
+            key=side_by_side(self.weights, layout, *factors),
+            value=(Wire(ONE),),
+            output=(Wire(self.write),),
+            label=f"{self.write}, the mean {self.mean}",
+            grid=Grid(mean.points, mean.offsets, mean.values),
         )
 
     def formula(self) -> str:
@@ -254,21 +248,19 @@ class MoveByVelocity(Instruction):
     def wires(self, program: AbstractProgram) -> Wiring:
         """It reads weights and velocity of the first column, and adds to both."""
         width, kept, decay = program.layout.width_of(self.slot), self.kept, self.decay
-        return (
-            Heads(
-                axes={},
-                query=(Wire(ONE, feature=-1),),
-                key=(),
-                value=side_by_side((self.slot, self.velocity), program.layout),
-                output=(
-                    Wire(self.slot, ("entry",), "entry", -decay),
-                    Wire(self.velocity, ("entry",), "entry", -decay),
-                    Wire(self.slot, ("entry",), "entry", kept, width),
-                    Wire(self.velocity, ("entry",), "entry", kept - 1, width),
-                ),
-                label=f"{self.slot} and {self.velocity}, moved on",
-                grid=FIRST_COLUMN,
+        return Heads(
+            axes={},
+            query=(Wire(ONE, feature=-1),),
+            key=(),
+            value=side_by_side((self.slot, self.velocity), program.layout),
+            output=(
+                Wire(self.slot, ("entry",), "entry", -decay),
+                Wire(self.velocity, ("entry",), "entry", -decay),
+                Wire(self.slot, ("entry",), "entry", kept, width),
+                Wire(self.velocity, ("entry",), "entry", kept - 1, width),
             ),
+            label=f"{self.slot} and {self.velocity}, moved on",
+            grid=FIRST_COLUMN,
         )
 
     def formula(self) -> str:

@@ -89,24 +89,22 @@ class ShareClasses(Instruction):
         """
         others, memory = len(self.classes), len(self.classes) + 1
         classes = tuple(Wire(name, feature=n) for n, name in enumerate(self.classes))
-        return (
-            Heads(
-                axes={},
-                query=(
-                    Wire(self.scores, ("class",), "class"),
-                    Wire(ONE, feature=others),
-                    Wire(IS_MEMORY, feature=memory, factor=3 * MASKED),
-                ),
-                key=(
-                    *classes,
-                    Wire(ONE, feature=others, factor=-MASKED),
-                    *(Wire(name, feature=others, factor=MASKED) for name in self.classes),
-                    Wire(IS_MEMORY, feature=memory),
-                ),
-                value=classes,
-                output=(Wire(self.write, ("class",), "class"),),
-                label=f"{self.write}, the shares of all classes",
+        return Heads(
+            axes={},
+            query=(
+                Wire(self.scores, ("class",), "class"),
+                Wire(ONE, feature=others),
+                Wire(IS_MEMORY, feature=memory, factor=3 * MASKED),
             ),
+            key=(
+                *classes,
+                Wire(ONE, feature=others, factor=-MASKED),
+                *(Wire(name, feature=others, factor=MASKED) for name in self.classes),
+                Wire(IS_MEMORY, feature=memory),
+            ),
+            value=classes,
+            output=(Wire(self.write, ("class",), "class"),),
+            label=f"{self.write}, the shares of all classes",
         )
 
     def formula(self) -> str:
@@ -138,17 +136,15 @@ class MapDifferences(Instruction):
         scale, shift, coefficient = program.relu_sum(self.function).pieces
         unlike = tuple(tuple(float(row != column) for column in range(n)) for row in range(n))
         differ = Over(("class", "other"), unlike)  # a score less itself needs no weight
-        return (
-            Units(
-                axes={"class": n, "other": n, "piece": len(scale.numbers)},
-                reads=(
-                    Wire(self.source, ("other",), factor=(differ, scale)),
-                    Wire(self.source, ("class",), factor=(-1.0, differ, scale)),
-                ),
-                shift=shift,
-                writes=(Wire(self.write, (("class", "other"),), factor=coefficient),),
-                label=f"{self.write}[{{class}}, {{other}}], piece {{piece}} of {self.function}",
+        return Units(
+            axes={"class": n, "other": n, "piece": len(scale.numbers)},
+            reads=(
+                Wire(self.source, ("other",), factor=(differ, scale)),
+                Wire(self.source, ("class",), factor=(-1.0, differ, scale)),
             ),
+            shift=shift,
+            writes=(Wire(self.write, (("class", "other"),), factor=coefficient),),
+            label=f"{self.write}[{{class}}, {{other}}], piece {{piece}} of {self.function}",
         )
 
     def formula(self) -> str:
@@ -186,14 +182,12 @@ class MapRowSums(Instruction):
         n = program.layout.width_of(self.write)
         scale, shift, coefficient = program.relu_sum(self.function).pieces
         all_others = Over(("other",), (1.0,) * n)
-        return (
-            Units(
-                axes={"class": n, "piece": len(scale.numbers)},
-                reads=(Wire(self.source, (("class", "other"),), factor=(all_others, scale)),),
-                shift=shift,
-                writes=(Wire(self.write, ("class",), factor=coefficient),),
-                label=f"{self.write}[{{class}}], piece {{piece}} of {self.function}",
-            ),
+        return Units(
+            axes={"class": n, "piece": len(scale.numbers)},
+            reads=(Wire(self.source, (("class", "other"),), factor=(all_others, scale)),),
+            shift=shift,
+            writes=(Wire(self.write, ("class",), factor=coefficient),),
+            label=f"{self.write}[{{class}}], piece {{piece}} of {self.function}",
         )
 
     def formula(self) -> str:
@@ -250,15 +244,13 @@ class Covary(Instruction):
         """Query left - mean(left), key right - mean(right), value 1, output 1 / width."""
         width = program.layout.width_of(self.left)
         centre = Over(("k", "feature"), centring(width))
-        return (
-            Heads(
-                axes={},
-                query=(Wire(self.left, ("k",), "feature", centre),),
-                key=(Wire(self.right, ("k",), "feature", centre),),
-                value=(Wire(ONE),),
-                output=(Wire(self.write, factor=1.0 / width),),
-                label=f"{self.write}, the covariance of {self.left} and {self.right}",
-            ),
+        return Heads(
+            axes={},
+            query=(Wire(self.left, ("k",), "feature", centre),),
+            key=(Wire(self.right, ("k",), "feature", centre),),
+            value=(Wire(ONE),),
+            output=(Wire(self.write, factor=1.0 / width),),
+            label=f"{self.write}, the covariance of {self.left} and {self.right}",
         )
 
     def formula(self) -> str:
@@ -309,15 +301,13 @@ class ScaleCentred(Instruction):
         if self.along is not None and self.share is not None:
             query.append(Wire(self.along, ("k",), 1, -1.0))
             key.append(Wire(self.share, feature=1))
-        return (
-            Heads(
-                axes={"k": width},
-                query=tuple(query),
-                key=tuple(key),
-                value=(Wire(self.scale),),
-                output=(Wire(self.write, ("k",)),),
-                label=f"{self.write}[{{k}}], {self.source} centred and scaled",
-            ),
+        return Heads(
+            axes={"k": width},
+            query=tuple(query),
+            key=tuple(key),
+            value=(Wire(self.scale),),
+            output=(Wire(self.write, ("k",)),),
+            label=f"{self.write}[{{k}}], {self.source} centred and scaled",
         )
 
     def formula(self) -> str:
@@ -414,7 +404,7 @@ class Recombine(Instruction):
                             label=f"{kind} {write}[{{k}}], relu({{sign}} d)",
                         )
                     )
-        return tuple(families)
+        return families
 
     def formula(self) -> str:
         unit = "" if self.unit == ONE else f", bounds times {self.unit}"
@@ -495,18 +485,16 @@ class AverageExamples(Instruction):
         """Query 1, key the score, which is lowered at other tokens, value every coordinate."""
         score, value = by_slot(self.score.terms()), by_slot(self.value.terms())
         others = [flag for flag in (IS_QUERY, IS_REGISTER) if flag in program.layout.names]
-        return (
-            Heads(
-                axes={},
-                query=(Wire(ONE),),
-                key=(
-                    *(Wire(slot, factor=factor) for slot, factor in score.items()),
-                    *(Wire(flag, factor=-MASKED) for flag in others),
-                ),
-                value=tuple(Wire(s, ("entry",), "entry", factor) for s, factor in value.items()),
-                output=(Wire(self.write, ("entry",), "entry"),),
-                label=f"{self.write}, the mean of {self.value.formula()}",
+        return Heads(
+            axes={},
+            query=(Wire(ONE),),
+            key=(
+                *(Wire(slot, factor=factor) for slot, factor in score.items()),
+                *(Wire(flag, factor=-MASKED) for flag in others),
             ),
+            value=tuple(Wire(s, ("entry",), "entry", factor) for s, factor in value.items()),
+            output=(Wire(self.write, ("entry",), "entry"),),
+            label=f"{self.write}, the mean of {self.value.formula()}",
         )
 
     def formula(self) -> str:

@@ -30,9 +30,11 @@ class Layer:
 
     def wires(self, program: AbstractProgram) -> tuple[Heads | Units, ...]:
         """Its heads or hidden units, those of one instruction after those of the other."""
-        return tuple(
-            family for instruction in self.instructions for family in instruction.wires(program)
-        )
+        families: list[Heads | Units] = []
+        for instruction in self.instructions:
+            wiring = instruction.wires(program)
+            families += [wiring] if isinstance(wiring, Heads | Units) else wiring
+        return tuple(families)
 
     def label_of(self, program: AbstractProgram, number: int) -> str:
         """What head or hidden unit `number` is for."""

@@ -132,7 +132,13 @@ class StackProgram(AbstractProgram):
 
     @property
     def n_registers(self) -> int:
+        """A register for each lattice point, and one for the memory."""
         return 2 * max((f.half for f in self.lattice_functions), default=-1) + 2
+
+    @property
+    def lattice_functions(self) -> tuple[LatticeFunction, ...]:
+        """The functions that are looked up."""
+        return tuple(f for f in self.functions if isinstance(f, LatticeFunction))
 
     @property
     def step_table(self) -> LookUpStep | None:
@@ -153,11 +159,6 @@ class StackProgram(AbstractProgram):
         """The largest score of an example, or None in a program that trains no linear model."""
         predict = self.first(PredictMean)
         return None if predict is None else predict.reach
-
-    @property
-    def lattice_functions(self) -> tuple[LatticeFunction, ...]:
-        """The functions that are looked up."""
-        return tuple(f for f in self.functions if isinstance(f, LatticeFunction))
 
     def registers(self) -> dict[str, tuple[float, ...]]:
         """What the registers hold besides the weights: a value for each register, by slot."""

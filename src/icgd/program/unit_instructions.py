@@ -125,15 +125,13 @@ class ActivateUnits(ByUnits):
         """Query [scale * inputs; offset], key [weights[k, :]; 1], value 1."""
         layout, fit = program.layout, program.ridge_sum(self.function)
         query, key, last = argument_scores(self.argument, fit.directions[0] / self.reach, layout)
-        return (
-            Heads(
-                axes={"k": self.argument.width(layout), "term": fit.n_units},
-                query=(*query, Wire(ONE, feature=last, factor=fit.offset)),
-                key=tuple(key),
-                value=(Wire(ONE),),
-                output=(Wire(self.write, ("k",), factor=(self.reach, fit.coefficient)),),
-                label=f"{self.write}[{{k}}], unit {{term}} of {self.function}",
-            ),
+        return Heads(
+            axes={"k": self.argument.width(layout), "term": fit.n_units},
+            query=(*query, Wire(ONE, feature=last, factor=fit.offset)),
+            key=tuple(key),
+            value=(Wire(ONE),),
+            output=(Wire(self.write, ("k",), factor=(self.reach, fit.coefficient)),),
+            label=f"{self.write}[{{k}}], unit {{term}} of {self.function}",
         )
 
     def formula(self) -> str:
@@ -254,16 +252,13 @@ class StartJacobian(ByUnits):
         slope, gain = fit.directions[0] / self.reach, (self.reach, fit.coefficient)
         query, key, last = argument_scores(self.argument, fit.directions[1], layout)
         constant = offsets(fit, slope, ("input", n_inputs), self.bias, last)
-        return (
-            Heads(
-                axes={"k": self.argument.width(layout), "input": n_inputs, "term": fit.n_units},
-                query=(*query, constant, Wire(self.inputs, ("input",), last, slope)),
-                key=tuple(key),
-                value=(Wire(self.weights, ("row", "k"), "row"),),
-                output=(Wire(self.write, ("row", ("k", "input")), "row", gain),),
-                label=f"{self.write} by weight [{{k}}, {{input}}], unit {{term}} of "
-                f"{self.function}",
-            ),
+        return Heads(
+            axes={"k": self.argument.width(layout), "input": n_inputs, "term": fit.n_units},
+            query=(*query, constant, Wire(self.inputs, ("input",), last, slope)),
+            key=tuple(key),
+            value=(Wire(self.weights, ("row", "k"), "row"),),
+            output=(Wire(self.write, ("row", ("k", "input")), "row", gain),),
+            label=f"{self.write} by weight [{{k}}, {{input}}], unit {{term}} of {self.function}",
         )
 
     def formula(self) -> str:
@@ -303,20 +298,17 @@ class PushJacobian(ByUnits):
         rows, columns = layout.slot(self.jacobian).shape
         slope = fit.directions[0] / self.reach
         query, key, last = argument_scores(self.argument, fit.directions[1], layout)
-        return (
-            Heads(
-                axes={"k": rows, "p": columns, "term": fit.n_units},
-                query=(
-                    *query,
-                    Wire(ONE, feature=last, factor=fit.offset),
-                    Wire(self.jacobian, ("k", "p"), last, slope),
-                ),
-                key=tuple(key),
-                value=(Wire(self.weights, ("row", "k"), "row"),),
-                output=(Wire(self.write, ("row", "p"), "row", (self.reach, fit.coefficient)),),
-                label=f"{self.write} by weight {{p}} through {{k}}, unit {{term}} of "
-                f"{self.function}",
+        return Heads(
+            axes={"k": rows, "p": columns, "term": fit.n_units},
+            query=(
+                *query,
+                Wire(ONE, feature=last, factor=fit.offset),
+                Wire(self.jacobian, ("k", "p"), last, slope),
             ),
+            key=tuple(key),
+            value=(Wire(self.weights, ("row", "k"), "row"),),
+            output=(Wire(self.write, ("row", "p"), "row", (self.reach, fit.coefficient)),),
+            label=f"{self.write} by weight {{p}} through {{k}}, unit {{term}} of {self.function}",
         )
 
     def formula(self) -> str:
@@ -392,7 +384,7 @@ class AddOuterProduct(ByUnits, AddsOuterProduct):
         slope = fit.directions[1] / self.reaches[1]
         right = Wire(self.right, ("p",), factor=slope)
         constant = offsets(fit, slope, ("p", shape[1]), self.bias)
-        return (product_heads(self, fit, shape, (constant, right), ("k", "p")),)
+        return product_heads(self, fit, shape, (constant, right), ("k", "p"))
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
         """What units miss of every product, on the mean over the examples."""
@@ -419,7 +411,7 @@ class AddJacobian(ByUnits, AddsJacobian):
         shape, fit = program.layout.slot(self.jacobian).shape, program.ridge_sum(self.function)
         right = Wire(self.jacobian, ("k", "p"), factor=fit.directions[1] / self.reaches[1])
         constant = Wire(ONE, factor=fit.offset)
-        return (product_heads(self, fit, shape, (constant, right), ("p",)),)
+        return product_heads(self, fit, shape, (constant, right), ("p",))
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
         """What units miss of every product, on the mean over the rows of all examples."""
@@ -485,7 +477,7 @@ class AddGatedProduct(ByGatedHeads, AddsOuterProduct):
     def wires(self, program: AbstractProgram) -> Wiring:
         rows, columns = program.layout.slot(self.write).shape
         value = row_wires(self.right, self.bias, columns)
-        return (self.heads(rows, value, ("k", "entry")),)
+        return self.heads(rows, value, ("k", "entry"))
 
 
 @dataclass(frozen=True)
@@ -503,7 +495,7 @@ class AddGatedJacobian(ByGatedHeads, AddsJacobian):
     def wires(self, program: AbstractProgram) -> Wiring:
         rows, _ = program.layout.slot(self.jacobian).shape
         value = (Wire(self.jacobian, ("k", "entry"), "entry"),)
-        return (self.heads(rows, value, ("entry",)),)
+        return self.heads(rows, value, ("entry",))
 
 
 @dataclass(frozen=True)
@@ -527,7 +519,7 @@ class SlopeOfLoss(ByUnits):
         """Unit a1 prediction[k] + a2 label[k] + offset."""
         reads = ((self.prediction, ("k",)), (self.label, ("k",)))
         fit = program.ridge_sum(self.function)
-        return (ridge_units(fit, program.layout, reads, self.write),)
+        return ridge_units(fit, program.layout, reads, self.write)
 
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.prediction}, {self.label})"
@@ -553,7 +545,7 @@ class CopyToQueries(ByUnits):
     def wires(self, program: AbstractProgram) -> Wiring:
         """Unit a1 source[k] + a2 is_query + offset."""
         fit, reads = program.ridge_sum(self.function), ((self.source, ("k",)), (IS_QUERY, ()))
-        return (ridge_units(fit, program.layout, reads, self.write),)
+        return ridge_units(fit, program.layout, reads, self.write)
 
     def formula(self) -> str:
         return f"{self.write} = {self.source} where {IS_QUERY}"
@@ -574,9 +566,7 @@ class ClipByUnits(ByUnits):
     def wires(self, program: AbstractProgram) -> Wiring:
         """Unit a w + offset for every coordinate w."""
         fit = program.ridge_sum(self.function)
-        return tuple(
-            ridge_units(fit, program.layout, ((slot, ("k",)),), slot) for slot in self.slots
-        )
+        return [ridge_units(fit, program.layout, ((slot, ("k",)),), slot) for slot in self.slots]
 
     def formula(self) -> str:
         return f"clip {', '.join(self.slots)} to [-{self.bound:g}, {self.bound:g}] by units"
@@ -599,9 +589,7 @@ class WipeByUnits(ByUnits):
     def wires(self, program: AbstractProgram) -> Wiring:
         """Unit a h / reach + offset for every coordinate h."""
         fit = program.ridge_sum(self.function).along((1 / self.reach,), -self.reach)
-        return tuple(
-            ridge_units(fit, program.layout, ((slot, ("k",)),), slot) for slot in self.slots
-        )
+        return [ridge_units(fit, program.layout, ((slot, ("k",)),), slot) for slot in self.slots]
 
     def formula(self) -> str:
         return f"wipe {', '.join(self.slots)} by units"
