@@ -38,6 +38,12 @@ from icgd.program.program import AbstractProgram, Layer
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import ByUnits, WipeByUnits
 
+SCRATCH = (Role.SCRATCH, Role.SHARED)
+"""Slots that hold something within a step alone."""
+
+FIXED = (Role.INPUT, Role.CONSTANT)
+"""Slots that stay as the prompt sets them."""
+
 Shape = tuple[int, ...]
 """That of a matrix that all tokens share, or TOKENS and the shape that every token has."""
 
@@ -282,13 +288,6 @@ def _names(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-SCRATCH = (Role.SCRATCH, Role.SHARED)
-"""Slots that hold something within a step alone."""
-
-FIXED = (Role.INPUT, Role.CONSTANT)
-"""Slots that stay as the prompt sets them."""
-
-
 def check_program(program: AbstractProgram) -> None:
     """Raise `ProgramError` that names the first instruction that is not well-formed.
 
@@ -339,12 +338,12 @@ def _check_layers(
         for part in layer.instructions:
             reads, writes = set(part.reads()), part.writes()
             kind: type[Function] = ReluSum
-            if isinstance(part, ByUnits):
+            if is_chain or part.kind is LayerKind.SOFTMAX:
+                kind = LatticeFunction
+            elif isinstance(part, ByUnits):
                 kind = RidgeSum
             elif part.kind is LayerKind.GRID:
                 kind = GridMean
-            elif is_chain or part.kind is LayerKind.SOFTMAX:
-                kind = LatticeFunction
             # Where queries are, the slot of the labels is empty.
             at_queries = getattr(part, "only_where", None) == IS_QUERY
             problem: str | None

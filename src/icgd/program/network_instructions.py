@@ -48,7 +48,6 @@ from icgd.program.wires import SIGN, Heads, Over, Rows, Units, Wire, Wiring, by_
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
 
-
 N_EXAMPLES = "n_examples"
 """The slot that holds the number of examples in every token."""
 
@@ -208,17 +207,6 @@ def centring(width: int) -> Rows:
     )
 
 
-def centred(value: Value, width: int, domain: Domain[Value]) -> Value:
-    """The coordinates of a token less their mean."""
-    return domain.constant_map(centring(width), value)
-
-
-def _mean(value: Value, like: str, domain: Domain[Value]) -> Value:
-    """The mean of a token's coordinates, as many as slot `like` has."""
-    width = domain.layout.width_of(like)
-    return domain.constant_map(((1.0 / width,) * width,), value)
-
-
 @dataclass(frozen=True)
 class Covary(Instruction):
     """Set the number `write = mean((left - mean left) (right - mean right))` at every token.
@@ -233,12 +221,14 @@ class Covary(Instruction):
     constants = (ONE,)
 
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        left = centred(slots[self.left], domain.layout.width_of(self.left), domain)
+        width, right_width = (domain.layout.width_of(name) for name in (self.left, self.right))
+        mean = ((1.0 / width,) * width,)
+        left = domain.constant_map(centring(width), slots[self.left])
         if self.left == self.right:
             squares = domain.not_negative(domain.multiply(left, left))
-            return {self.write: domain.not_negative(_mean(squares, self.left, domain))}
-        right = centred(slots[self.right], domain.layout.width_of(self.right), domain)
-        return {self.write: _mean(domain.multiply(left, right), self.left, domain)}
+            return {self.write: domain.not_negative(domain.constant_map(mean, squares))}
+        right = domain.constant_map(centring(right_width), slots[self.right])
+        return {self.write: domain.constant_map(mean, domain.multiply(left, right))}
 
     def wires(self, program: AbstractProgram) -> Wiring:
         """Query left - mean(left), key right - mean(right), value 1, output 1 / width."""
@@ -287,7 +277,7 @@ class ScaleCentred(Instruction):
 
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         source, scale = slots[self.source], slots[self.scale]
-        value = centred(source, domain.layout.width_of(self.source), domain)
+        value = domain.constant_map(centring(domain.layout.width_of(self.source)), source)
         if self.along is not None and self.share is not None:
             along = domain.scale(slots[self.share], slots[self.along])
             value = domain.add(value, domain.combine([(-1.0, along)]))
