@@ -35,6 +35,7 @@ from icgd.program.layout import IS_REGISTER, SCALE_SIZE, Layout, Role
 from icgd.program.meaning import BlockDomain, Domain, FunctionDomain
 from icgd.program.network_instructions import LookUpStep, ShareClasses
 from icgd.program.program import AbstractProgram, Layer
+from icgd.program.render import read_program
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import ByUnits, WipeByUnits
 
@@ -408,5 +409,5 @@ def from_data(data: Mapping[str, Any]) -> AbstractProgram:
     """The program whose `to_data` these are."""
     for key, kind in PROGRAMS.items():
         if key in data:
-            return kind.from_data(data)
+            return read_program(kind, data)
     raise ProgramError(f"The data of a program lack a key of {', '.join(PROGRAMS)}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -131,8 +130,3 @@ class AbstractProgram(ABC):
     @abstractmethod
     def to_data(self) -> dict[str, Any]:
         """The program as data that JSON can hold."""
-
-    @classmethod
-    @abstractmethod
-    def from_data(cls, data: Mapping[str, Any]) -> AbstractProgram:
-        """The program that `to_data` described."""

@@ -55,21 +55,23 @@ KEYS = {"layout": "slots", "knot_unit": "grid"}
 """Fields that data have under another name."""
 
 
-def listing(title: str, sections: Mapping[str, Sequence[str]]) -> str:
-    """The sections that are not empty, each below its heading."""
-    lines = [title]
-    for heading, section in sections.items():
-        lines += ["", heading, *section] if section else []
-    return "\n".join(lines) + "\n"
-
-
-def slot_lines(layout: Layout) -> list[str]:
-    """A line for each slot: where it starts, its name, its shape and its role."""
-    lines = []
-    for slot in layout.slots:
-        start, shape = layout.range_of(slot.name).start, " x ".join(map(str, slot.shape))
-        lines.append(f"  {start:>5}  {slot.name:<20} {shape:<9} {slot.role.name.lower()}")
-    return lines
+def listing(program: AbstractProgram, title: str, stages: Mapping[str, Sequence[Layer]]) -> str:
+    """A program as text: its slots, its functions, then the instructions of every stage."""
+    sections: dict[str, list[str]] = {"slots": [], "functions": function_lines(program.functions)}
+    for slot in program.layout.slots:
+        start = program.layout.range_of(slot.name).start
+        shape, role = " x ".join(map(str, slot.shape)), slot.role.name.lower()
+        sections["slots"].append(f"  {start:>5}  {slot.name:<20} {shape:<9} {role}")
+    for heading, layers in stages.items():
+        sections[heading] = lines = []
+        for number, layer in enumerate(layers, start=1):
+            first, *others = (instruction.formula() for instruction in layer.instructions)
+            lines.append(f"  {number:>3} {layer.kind.value:<10} {first}")
+            lines += [f"  {'':>3} {'':<10} {formula}" for formula in others]
+    text = [title]
+    for heading, lines in sections.items():
+        text += ["", heading, *lines] if lines else []
+    return "\n".join(text) + "\n"
 
 
 def function_lines(functions: Sequence[Function]) -> list[str]:
@@ -80,16 +82,6 @@ def function_lines(functions: Sequence[Function]) -> list[str]:
         if function.largest_error > function.error:
             error += f", near kinks {function.largest_error:.3g}"
         lines.append(f"  {function.name:<12} {function.in_words()}, {error}")
-    return lines
-
-
-def layer_lines(layers: Sequence[Layer]) -> list[str]:
-    """A line for each instruction, the layers numbered from 1."""
-    lines: list[str] = []
-    for number, layer in enumerate(layers, start=1):
-        formulas = [instruction.formula() for instruction in layer.instructions]
-        lines.append(f"  {number:>3} {layer.kind.value:<10} {formulas[0]}")
-        lines += [f"  {'':>3} {'':<10} {formula}" for formula in formulas[1:]]
     return lines
 
 

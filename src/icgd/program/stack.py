@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, log
 from typing import Any, final
@@ -73,22 +73,60 @@ class StackProgram(AbstractProgram):
         return (*self.block, *self.prediction)
 
     @property
-    def weight_shapes(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(slot.shape for slot in self.layout.having(Role.PARAMETER))
-
-    @property
-    def recordable(self) -> tuple[str, ...]:
-        return self.layout.names
+    def common(self) -> tuple[Layer, ...]:
+        """The layers of the block that all steps share."""
+        n_ends = len(self.schedule[0]) if self.schedule else 0
+        return self.block[: len(self.block) - n_ends]
 
     def block_of(self, step: int) -> tuple[Layer, ...]:
         """The layers of a step, counted from 0; without a schedule, those of every block."""
         return (*self.common, *self.schedule[step]) if self.schedule else self.block
 
+    def steps_of_block(self) -> tuple[tuple[Layer, ...], ...]:
+        """The layers of each step of the block; of a schedule, those of the first step."""
+        if self.schedule:
+            return (self.block_of(0),)
+        length = self.layers_per_step
+        starts = range(0, len(self.block), length)
+        return tuple(self.block[start : start + length] for start in starts)
+
+    def unrolled(self) -> Iterator[Layer]:
+        """All layers in the order in which they run."""
+        for step in range(self.n_repeats):
+            yield from self.block_of(step)
+        yield from self.prediction
+
     @property
-    def common(self) -> tuple[Layer, ...]:
-        """The layers of the block that all steps share."""
-        n_ends = len(self.schedule[0]) if self.schedule else 0
-        return self.block[: len(self.block) - n_ends]
+    def n_repeats(self) -> int:
+        """How often the block runs."""
+        return self.n_steps // self.steps_per_block
+
+    @property
+    def layers_per_step(self) -> int:
+        return len(self.block) // self.steps_per_block
+
+    @property
+    def n_layers(self) -> int:
+        """The number of layers of the whole transformer, each repetition counted."""
+        return len(self.block) * self.n_repeats + len(self.prediction)
+
+    @property
+    def weight_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(slot.shape for slot in self.layout.having(Role.PARAMETER))
+
+    @property
+    def trains_function(self) -> bool:
+        """Whether the stream holds no weights, but what is left to learn at every token."""
+        return bool(self.layout.having(Role.RESIDUAL))
+
+    @property
+    def recordable(self) -> tuple[str, ...]:
+        return self.layout.names
+
+    @property
+    def can_go_on(self) -> bool:
+        steps_are_alike = not self.schedule and self.steps_per_block == 1
+        return steps_are_alike and bool(self.weight_shapes)  # a function starts from 0
 
     @property
     def batch_size(self) -> int | None:
@@ -102,43 +140,6 @@ class StackProgram(AbstractProgram):
 
     def next_example(self, n_steps: int, n_examples: int) -> int | None:
         return None if self.batch_size is None else n_steps * self.batch_size % n_examples
-
-    @property
-    def n_repeats(self) -> int:
-        """How often the block runs."""
-        return self.n_steps // self.steps_per_block
-
-    @property
-    def layers_per_step(self) -> int:
-        return len(self.block) // self.steps_per_block
-
-    def steps_of_block(self) -> tuple[tuple[Layer, ...], ...]:
-        """The layers of each step of the block; of a schedule, those of the first step."""
-        if self.schedule:
-            return (self.block_of(0),)
-        length = self.layers_per_step
-        starts = range(0, len(self.block), length)
-        return tuple(self.block[start : start + length] for start in starts)
-
-    @property
-    def trains_function(self) -> bool:
-        """Whether the stream holds no weights, but what is left to learn at every token."""
-        return bool(self.layout.having(Role.RESIDUAL))
-
-    @property
-    def n_layers(self) -> int:
-        """The number of layers of the whole transformer, each repetition counted."""
-        return len(self.block) * self.n_repeats + len(self.prediction)
-
-    @property
-    def n_registers(self) -> int:
-        """A register for each lattice point, and one for the memory."""
-        return 2 * max((f.half for f in self.lattice_functions), default=-1) + 2
-
-    @property
-    def lattice_functions(self) -> tuple[LatticeFunction, ...]:
-        """The functions that are looked up."""
-        return tuple(f for f in self.functions if isinstance(f, LatticeFunction))
 
     @property
     def step_table(self) -> LookUpStep | None:
@@ -159,6 +160,16 @@ class StackProgram(AbstractProgram):
         """The largest score of an example, or None in a program that trains no linear model."""
         predict = self.first(PredictMean)
         return None if predict is None else predict.reach
+
+    @property
+    def lattice_functions(self) -> tuple[LatticeFunction, ...]:
+        """The functions that are looked up."""
+        return tuple(f for f in self.functions if isinstance(f, LatticeFunction))
+
+    @property
+    def n_registers(self) -> int:
+        """A register for each lattice point, and one for the memory."""
+        return 2 * max((f.half for f in self.lattice_functions), default=-1) + 2
 
     def registers(self) -> dict[str, tuple[float, ...]]:
         """What the registers hold besides the weights: a value for each register, by slot."""
@@ -183,12 +194,6 @@ class StackProgram(AbstractProgram):
             constants[name] = tuple(float(place == number) for number in range(len(scales)))
         return constants
 
-    def unrolled(self) -> Iterator[Layer]:
-        """All layers in the order in which they run."""
-        for step in range(self.n_repeats):
-            yield from self.block_of(step)
-        yield from self.prediction
-
     @property
     def has_kinks(self) -> bool:
         return any(function.is_ramp and not function.is_exact for function in self.functions)
@@ -204,34 +209,19 @@ class StackProgram(AbstractProgram):
         knots = self.relu_sum(derivative).knots
         return tuple(zip(knots[::2], knots[1::2], strict=True))
 
-    @property
-    def can_go_on(self) -> bool:
-        steps_are_alike = not self.schedule and self.steps_per_block == 1
-        return steps_are_alike and bool(self.weight_shapes)  # a function starts from 0
-
     def listing(self) -> str:
-        layout = self.layout
-        title = f"program {self.construction}, {self.n_layers} layers, d_model {layout.width}"
+        size = f"{self.n_layers} layers, d_model {self.layout.width}"
+        title = f"program {self.construction}, {size}"
         if self.n_registers:
             title += f", {self.n_registers} registers"
         if self.activation != "relu":
             title += f", {self.activation} units"
-        return render.listing(
-            title,
-            {
-                "slots": render.slot_lines(layout),
-                "functions": render.function_lines(self.functions),
-                f"block, {self.n_repeats} times": render.layer_lines(self.block),
-                "prediction": render.layer_lines(self.prediction),
-            },
-        )
+        block = f"block, {self.n_repeats} times"
+        stages = {block: self.block, "prediction": self.prediction}
+        return render.listing(self, title, stages)
 
     def to_data(self) -> dict[str, Any]:
         return render.program_data(self)
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> StackProgram:
-        return render.read_program(cls, data)
 
 
 SCALED = (AccumulateOuterProduct, AddGradient)
