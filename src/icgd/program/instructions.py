@@ -344,14 +344,14 @@ class AddsOuterProduct(Instruction):
     write: Accumulated
     bias: Read | None
 
-    def formula(self) -> str:
-        right = below(self.right, self.bias)
-        return f"{self.write} += {self.scale:g} * mean({self.left} (x) {right})"
-
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         right = extended(self.right, self.bias, slots, domain)
         after = domain.accumulate(slots[self.write], slots[self.left], right, self.scale, self)
         return {self.write: after}
+
+    def formula(self) -> str:
+        right = below(self.right, self.bias)
+        return f"{self.write} += {self.scale:g} * mean({self.left} (x) {right})"
 
 
 @dataclass(frozen=True)
