@@ -1,4 +1,8 @@
-"""What layers with heads share: their weights, and the way to take many heads in groups."""
+"""The layers of the transformer, as torch modules: kinds of attention, products and MLPs.
+
+Every layer adds to the residual stream what it computes. Scores are not scaled by the width of the
+heads, and no layer normalises the stream.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,6 @@ from icgd.shapes import Activation, Stream
 SCORES_AT_ONCE = 2**24
 """Entries of the score tensor computed at once; more heads are taken in groups."""
 
-
 Reading = Float[Tensor, "head d_model d_head"]
 Carrying = Float[Tensor, "head d_model d_value"]
 Writing = Float[Tensor, "head d_value d_model"]
@@ -35,7 +38,7 @@ def written(read: Float[Tensor, "*tasks head token d_value"], output: Writing) -
 
 
 class Headed(nn.Module):
-    """Weights of heads: queries, keys, values and outputs."""
+    """A layer with heads: the weights of their queries, keys, values and outputs."""
 
     def __init__(self, query: Reading, key: Reading, value: Carrying, output: Writing) -> None:
         super().__init__()
@@ -44,13 +47,11 @@ class Headed(nn.Module):
         self.W_V = nn.Parameter(value)
         self.W_O = nn.Parameter(output)
 
-    def in_groups(self, x: Stream, per_head: int, update: Callable[[slice], Tensor]) -> Stream:
-        """`x` and the update of all heads, of which each computes `per_head` scores a token."""
-        group = max(1, SCORES_AT_ONCE // (x[..., 0].numel() * per_head))
-        total = torch.zeros_like(x)
-        for start in range(0, len(self.W_Q), group):
-            total += update(slice(start, start + group))
-        return x + total
+    def groups(self, x: Stream, per_head: int) -> Iterator[slice]:
+        """The heads in groups that fit in memory, if each computes `per_head` scores a token."""
+        size = max(1, SCORES_AT_ONCE // (x[..., 0].numel() * per_head))
+        for start in range(0, len(self.W_Q), size):
+            yield slice(start, start + size)
 
 
 class AbstractAttention(Headed, ABC):
@@ -61,38 +62,22 @@ class AbstractAttention(Headed, ABC):
         """How much every token (row) reads of every other, from <W_Q x[i], W_K x[j]>."""
 
     def forward(self, x: Stream) -> Stream:
-        per_head = max(x.shape[-2], self.W_Q.shape[-1])
-        return self.in_groups(x, per_head, lambda heads: self._heads(x, heads))
-
-    def _heads(self, x: Stream, heads: slice) -> Stream:
-        pattern = self.pattern(features(x, self.W_Q[heads]) @ features(x, self.W_K[heads]).mT)
-        return written(pattern @ features(x, self.W_V[heads]), self.W_O[heads])
-
-
-# -----------------------------------------------------------------------------
-# Activation attention: scores pass through an activation and are averaged, not normalised.
+        total = torch.zeros_like(x)
+        for heads in self.groups(x, per_head=max(x.shape[-2], self.W_Q.shape[-1])):
+            pattern = self.pattern(features(x, self.W_Q[heads]) @ features(x, self.W_K[heads]).mT)
+            total += written(pattern @ features(x, self.W_V[heads]), self.W_O[heads])
+        return x + total
 
 
 class ActivationAttention(AbstractAttention):
     """x[i] + (1 / n_tokens) sum_{head, j} activation(<W_Q x[i], W_K x[j]>) W_O W_V x[j]."""
 
-    def __init__(
-        self,
-        query: Reading,
-        key: Reading,
-        value: Carrying,
-        output: Writing,
-        activation: Activation = torch.relu,
-    ) -> None:
-        super().__init__(query, key, value, output)
+    def __init__(self, *heads: Tensor, activation: Activation = torch.relu) -> None:
+        super().__init__(*heads)
         self.activation = activation
 
     def pattern(self, scores: Scores) -> Scores:
         return self.activation(scores) / scores.shape[-1]
-
-
-# -----------------------------------------------------------------------------
-# Softmax attention, as in every standard transformer; scores are not scaled.
 
 
 class SoftmaxAttention(AbstractAttention):
@@ -109,44 +94,57 @@ class SoftmaxAttention(AbstractAttention):
         return torch.softmax(scores, dim=-1)
 
 
-# -----------------------------------------------------------------------------
-# The product layer: each token multiplies features of its own.
+class GridAttention(Headed):
+    """x[i] + sum_{head, g} softmax_g(<W_Q x[i], W_K t[g]>) W_O W_V t[g], t = A x + P.
 
-
-class ProductLayer(Headed):
-    """x[i] + sum_head <W_Q x[i], W_K x[i]> W_O W_V x[i]: attention of a token to itself."""
-
-    def forward(self, x: Stream) -> Stream:
-        score = (features(x, self.W_Q) * features(x, self.W_K)).sum(-1, keepdim=True)
-        return x + written(score * features(x, self.W_V), self.W_O)
-
-
-# -----------------------------------------------------------------------------
-# The MLP layer of a transformer: one hidden layer of units at every token.
-
-
-class MLPLayer(nn.Module):
-    """x[i] + W_out activation(W_in x[i] + b_in)."""
+    Every grid token t[g] is a combination of the columns x, by the sequence map A, plus a position
+    code P[g] of constants. Columns read the grid tokens alone, which then are gone.
+    """
 
     def __init__(
         self,
-        weights_in: Float[Tensor, "d_model d_mlp"],
-        bias_in: Float[Tensor, " d_mlp"],
-        weights_out: Float[Tensor, "d_mlp d_model"],
-        activation: Activation = torch.relu,
+        *heads: Tensor,
+        sequence_map: Float[Tensor, "grid column"],
+        positions: Float[Tensor, "grid d_model"],
     ) -> None:
-        super().__init__()
-        self.W_in = nn.Parameter(weights_in)
-        self.b_in = nn.Parameter(bias_in)
-        self.W_out = nn.Parameter(weights_out)
-        self.activation = activation
+        super().__init__(*heads)
+        self.A = nn.Parameter(sequence_map)
+        self.P = nn.Parameter(positions)
 
     def forward(self, x: Stream) -> Stream:
-        return x + self.activation(x @ self.W_in + self.b_in) @ self.W_out
+        grid = self.A @ x + self.P
+        scores = features(x, self.W_Q) @ features(grid, self.W_K).mT
+        read = torch.softmax(scores, dim=-1) @ features(grid, self.W_V)
+        return x + written(read, self.W_O)
 
 
-# -----------------------------------------------------------------------------
-# Kernel attention: every token reads the examples, each by how alike a kernel says they are.
+class SequenceAttention(Headed):
+    """x[i] + sum_{head, g} softmax_g(<W_Q x[i], k[g]>) W_O v[g], k = A_K x W_K + P, v = A_V x W_V.
+
+    Every head has maps A_K and A_V of its own, which make its tokens from the first columns of the
+    sequence, as many as the maps have, and position codes P, which are added to its keys.
+    """
+
+    def __init__(
+        self,
+        *heads: Tensor,
+        key_map: Float[Tensor, "head grid column"],
+        value_map: Float[Tensor, "head grid column"],
+        positions: Float[Tensor, "head grid d_head"],
+    ) -> None:
+        super().__init__(*heads)
+        self.A_K = nn.Parameter(key_map)
+        self.A_V = nn.Parameter(value_map)
+        self.P = nn.Parameter(positions)
+
+    def forward(self, x: Stream) -> Stream:
+        columns, total = x[..., : self.A_K.shape[-1], :], torch.zeros_like(x)
+        for heads in self.groups(x, per_head=self.A_K.shape[1]):
+            key = self.A_K[heads] @ features(columns, self.W_K[heads]) + self.P[heads]
+            value = self.A_V[heads] @ features(columns, self.W_V[heads])
+            pattern = torch.softmax(features(x, self.W_Q[heads]) @ key.mT, dim=-1)
+            total += written(pattern @ value, self.W_O[heads])
+        return x + total
 
 
 class Itself(Enum):
@@ -167,21 +165,14 @@ class KernelAttention(Headed):
     which are not: the mask of the papers. Only heads of `Itself.TOKENS` let a query read itself.
     """
 
-    def __init__(
-        self,
-        query: Reading,
-        key: Reading,
-        value: Carrying,
-        output: Writing,
-        patterns: Sequence[Pattern],
-        example_feature: int,
-    ) -> None:
-        super().__init__(query, key, value, output)
+    def __init__(self, *heads: Tensor, patterns: Sequence[Pattern], example_feature: int) -> None:
+        super().__init__(*heads)
         self.patterns = tuple(patterns)
         self.example_feature = example_feature
 
     def forward(self, x: Stream) -> Stream:
-        is_example = self._is_example(x)
+        first_task = x.flatten(0, -3)[0] if x.ndim > 2 else x  # all have their examples alike
+        is_example = first_task[:, self.example_feature] > 0.5
         examples = x[..., is_example, :]
         update = torch.zeros_like(x)
         for head, pattern in enumerate(self.patterns):
@@ -195,82 +186,33 @@ class KernelAttention(Headed):
                 update += pattern(x @ self.W_Q[head], examples @ self.W_K[head]) @ value
         return x + update
 
-    def _is_example(self, x: Stream) -> Bool[Tensor, " token"]:
-        """Which tokens are examples; the same in all tasks of a batch."""
-        first_task = x.flatten(0, -3)[0] if x.ndim > 2 else x
-        return first_task[:, self.example_feature] > 0.5
+
+class ProductLayer(Headed):
+    """x[i] + sum_head <W_Q x[i], W_K x[i]> W_O W_V x[i]: attention of a token to itself."""
+
+    def forward(self, x: Stream) -> Stream:
+        score = (features(x, self.W_Q) * features(x, self.W_K)).sum(-1, keepdim=True)
+        return x + written(score * features(x, self.W_V), self.W_O)
 
 
-# -----------------------------------------------------------------------------
-# Grid attention: softmax attention to tokens that a linear map along the sequence makes.
-
-
-class GridAttention(Headed):
-    """x[i] + sum_{head, g} softmax_g(<W_Q x[i], W_K t[g]>) W_O W_V t[g], t = A x + P.
-
-    Every grid token t[g] is a combination of the columns x, by the sequence map A, plus a position
-    code P[g] of constants. Columns read the grid tokens alone, which then are gone.
-    """
+class MLPLayer(nn.Module):
+    """x[i] + W_out activation(W_in x[i] + b_in)."""
 
     def __init__(
         self,
-        query: Reading,
-        key: Reading,
-        value: Carrying,
-        output: Writing,
-        sequence_map: Float[Tensor, "grid column"],
-        positions: Float[Tensor, "grid d_model"],
+        weights_in: Float[Tensor, "d_model d_mlp"],
+        bias_in: Float[Tensor, " d_mlp"],
+        weights_out: Float[Tensor, "d_mlp d_model"],
+        activation: Activation = torch.relu,
     ) -> None:
-        super().__init__(query, key, value, output)
-        self.A = nn.Parameter(sequence_map)
-        self.P = nn.Parameter(positions)
+        super().__init__()
+        self.W_in = nn.Parameter(weights_in)
+        self.b_in = nn.Parameter(bias_in)
+        self.W_out = nn.Parameter(weights_out)
+        self.activation = activation
 
     def forward(self, x: Stream) -> Stream:
-        grid = self.A @ x + self.P
-        scores = features(x, self.W_Q) @ features(grid, self.W_K).mT
-        read = torch.softmax(scores, dim=-1) @ features(grid, self.W_V)
-        return x + written(read, self.W_O)
-
-
-# -----------------------------------------------------------------------------
-# Sequence attention: heads that read tokens made by linear maps along the sequence.
-
-
-class SequenceAttention(Headed):
-    """x[i] + sum_{head, g} softmax_g(<W_Q x[i], k[g]>) W_O v[g], k = A_K x W_K + P, v = A_V x W_V.
-
-    Every head has maps A_K and A_V of its own, which make its tokens from the first columns of the
-    sequence, as many as the maps have, and position codes P, which are added to its keys.
-    """
-
-    def __init__(
-        self,
-        query: Reading,
-        key: Reading,
-        value: Carrying,
-        output: Writing,
-        key_map: Float[Tensor, "head grid column"],
-        value_map: Float[Tensor, "head grid column"],
-        positions: Float[Tensor, "head grid d_head"],
-    ) -> None:
-        super().__init__(query, key, value, output)
-        self.A_K = nn.Parameter(key_map)
-        self.A_V = nn.Parameter(value_map)
-        self.P = nn.Parameter(positions)
-
-    def forward(self, x: Stream) -> Stream:
-        return self.in_groups(x, self.A_K.shape[1], lambda heads: self._heads(x, heads))
-
-    def _heads(self, x: Stream, heads: slice) -> Stream:
-        columns = x[..., : self.A_K.shape[-1], :]
-        key = self.A_K[heads] @ features(columns, self.W_K[heads]) + self.P[heads]
-        value = self.A_V[heads] @ features(columns, self.W_V[heads])
-        pattern = torch.softmax(features(x, self.W_Q[heads]) @ key.mT, dim=-1)
-        return written(pattern @ value, self.W_O[heads])
-
-
-# -----------------------------------------------------------------------------
-# The whole transformer: a block of layers, repeated, and layers after it.
+        return x + self.activation(x @ self.W_in + self.b_in) @ self.W_out
 
 
 @shown

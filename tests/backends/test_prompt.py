@@ -9,8 +9,7 @@ from icgd.backends.prompt import (
     read_predictions,
     split_parameters,
 )
-from icgd.program.layout import Role
-from icgd.program.registers import MASKED, SHARE
+from icgd.program.layout import MASKED, SHARE, Role
 from tests import cases
 from tests.cases import batch_of, build, every_construction, make_case
 from tests.contracts.backend import RELU_STACK, SOFTMAX_STACK

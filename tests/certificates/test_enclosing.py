@@ -32,7 +32,7 @@ from icgd.program.instructions import (
     PullBack,
     WipeSlots,
 )
-from icgd.program.layout import Layout, Role, Slot
+from icgd.program.layout import SHARE, Layout, Role, Slot
 from icgd.program.meaning import PerStep
 from icgd.program.network_instructions import (
     Assignment,
@@ -46,7 +46,6 @@ from icgd.program.network_instructions import (
     centring,
 )
 from icgd.program.program import Layer
-from icgd.program.registers import SHARE
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import (
     ActivateUnits,

@@ -5,6 +5,7 @@ from math import inf, nan
 
 import pytest
 
+import icgd
 from icgd.errors import ProgramError
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
@@ -37,14 +38,28 @@ from icgd.program.instructions import (
     WipeSlots,
 )
 from icgd.program.kernel_instructions import DescendFunction, KernelTerm
-from icgd.program.layout import Layout, Role, Slot
-from icgd.program.linear_instructions import PredictMean
+from icgd.program.layout import REGISTER_SLOTS, Layout, Role, Slot
+from icgd.program.linear_instructions import (
+    DescendExamples,
+    MoveByVelocity,
+    PredictMean,
+    ShrinkMoved,
+)
+from icgd.program.network_instructions import (
+    Covary,
+    MapDifferences,
+    MapRowSums,
+    Recombine,
+    ScaleCentred,
+    ShareClasses,
+    TakeTurns,
+)
 from icgd.program.program import Layer
-from icgd.program.registers import REGISTER_SLOTS
 from icgd.program.stack import StackProgram
 from tests import cases
 from tests.backends.chain_cases import problem_of, program_of
 from tests.cases import build, every_construction_on
+from tests.linear_cases import PROBLEMS, compiled_of
 
 LAYOUT = Layout(
     (
@@ -422,31 +437,197 @@ def test_shapes_that_do_not_fit_are_named_with_all_slots(instruction, problem):
         assert f"{name} ({', '.join(map(str, shape))})" in found
 
 
+MOMENTUM_LAYOUT = Layout(
+    (
+        Slot("w", (1, 2), Role.PARAMETER),
+        Slot("v", (1, 2), Role.VELOCITY),
+        Slot("u", (2, 1), Role.VELOCITY),
+        Slot("s", (1, 2), Role.SCRATCH),
+        Slot("one", (1,), Role.CONSTANT),
+    )
+)
+
+
+def test_a_velocity_is_as_its_weights_are():
+    shapes = Shapes(MOMENTUM_LAYOUT, is_chain=False)
+    assert shapes.problem_with(MoveByVelocity("w", "v", 0.5, 0.0, 0.0)) is None
+    for move in (MoveByVelocity("w", "u", 0.5, 0.0, 0.0), ShrinkMoved("w", "u", 0.0, 2.0)):
+        problem = shapes.problem_with(move)
+        assert problem is not None
+        assert problem.endswith(" with w (1, 2), u (2, 1), one (1)")
+    # What tokens hold each for themselves is no velocity of weights that they share.
+    assert shapes.problem_with(ShrinkMoved("w", "s", 0.0, 2.0)) is not None
+
+
+def compiled(construction: str, widths: tuple[int, ...], update=None, loss="squared", **options):
+    """A program as a construction builds it."""
+    update = update or GradientStep(0.1, 2.0)
+    target = MLP(widths, options.pop("activation", "relu"), **options)
+    problem = icgd.Problem(target, loss, update, icgd.Domain(1.0, 1.0))
+    return icgd.compile(problem, construction, n_steps=2).program
+
+
+def momentum(**options: float) -> StackProgram:
+    update = icgd.MomentumStep(0.1, 2.0, batch_size=2, momentum=0.5, **options)
+    return compiled("relu-stack", (2, 3, 1), update)
+
+
+def test_an_average_is_as_wide_as_what_it_averages():
+    good = momentum(average=0.5)
+    update = good.block[-1].instructions[0]
+    shapes = Shapes(good.layout, is_chain=False)
+    assert shapes.problem_with(update) is None
+    broken = replace(update.assignments[0], average="average_2")
+    problem = shapes.problem_with(Recombine((broken,), "one"))
+    assert problem is not None
+    assert problem.startswith("writes (3, 2) to average_2, in weights_1 = ")
+    assert "average_2 (1, 3)" in problem
+
+
+FORWARD_NORM = ScaleCentred("linear_2", "scale_2", "normed_2", reach=4.0)
+BACKWARD_NORM = ScaleCentred("passed_2", "scale_2", "delta_2", "normed_2", "shared_2")
+
+
+def normed() -> StackProgram:
+    shape = {"norms": (2,), "shortcuts": ((1, 2), (2, 3))}
+    return compiled("relu-stack", (3, 3, 3, 3), activation="tanh", **shape)
+
+
+def test_a_program_with_norms_and_shortcuts_has_their_instructions():
+    parts = [part for layer in normed().block for part in layer.instructions]
+    passed_on = PullBack("weights_3", "delta_3", "slope_2", "passed_2", ("loss_slope",))
+    assert passed_on in parts
+    assert replace(passed_on, slope="one", write="upstream_2") in parts
+    assert Covary("linear_2", "linear_2", "variance_2") in parts
+
+
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("instruction", "problem"),
     [
-        (lambda: replace(LOOK_UP, into=("units",)), "LookUp: looks up 2 functions into 1 slots"),
-        (
-            lambda: replace(PREDICT, inputs=("x", "one")),
-            "PredictMean: has 1 weights, 2 inputs and 1 factors",
-        ),
-        (
-            lambda: replace(PREDICT, factors=(1.0, 1.0)),
-            "PredictMean: has 1 weights, 1 inputs and 2 factors",
-        ),
-        (
-            lambda: descend(RBF, momentum=0.5),
-            "DescendFunction: has momentum, but no slot for the velocity",
-        ),
-        (
-            lambda: replace(select("out.first", "linear", "kinked"), zeros=()),
-            "SelectWhere: has 1 flags of bits that are 1, and 0 of those that are 0",
-        ),
+        (Covary("passed_2", "one", "shared_2"), "(3) meets (1), expected equal shapes"),
+        (Covary("passed_2", "normed_2", "delta_2"), "writes (1) to delta_2"),
+        (replace(FORWARD_NORM, scale="slope_2"), "(3) coordinates, expected one number a token"),
+        (replace(FORWARD_NORM, source="one"), "writes (1) to normed_2"),
+        (replace(BACKWARD_NORM, along="one"), "(3) meets (1), expected equal shapes"),
     ],
 )
-def test_an_instruction_that_makes_no_sense_is_not_made(make, message):
-    with pytest.raises(ProgramError, match=message):
-        make()
+def test_shapes_of_norms_that_do_not_fit_are_named(instruction, problem):
+    shapes = Shapes(normed().layout, is_chain=False)
+    assert shapes.problem_with(FORWARD_NORM) is shapes.problem_with(BACKWARD_NORM) is None
+    found = shapes.problem_with(instruction)
+    assert found is not None
+    assert found.startswith(f"{problem}, in {instruction.formula()} with ")
+
+
+def changed(good: StackProgram, kind: type, **change: object) -> StackProgram:
+    """The program in which the instructions of a kind are changed."""
+    block = tuple(
+        Layer(
+            layer.title,
+            tuple(
+                replace(part, **change) if isinstance(part, kind) else part
+                for part in layer.instructions
+            ),
+        )
+        for layer in good.block
+    )
+    assert block != good.block
+    return replace(good, block=block)
+
+
+def classes(construction: str) -> StackProgram:
+    return compiled(construction, (2, 3, 3), loss="cross_entropy")
+
+
+def linear() -> StackProgram:
+    return compiled_of(PROBLEMS["logistic"]).program
+
+
+def reassigned(**change: object) -> dict[str, object]:
+    """The assignments of an update, of which the first is changed."""
+    first, *others = momentum(average=0.0).block[-1].instructions[0].assignments
+    return {"assignments": (replace(first, **change), *others)}
+
+
+BROKEN_BUILT = {
+    "classes": (
+        lambda: classes("softmax-stack"),
+        ShareClasses,
+        {"classes": ("class_1", "class_2")},
+        "shares 3 scores 'units_2' among 2 classes",
+    ),
+    "pairs": (
+        lambda: classes("relu-stack"),
+        MapDifferences,
+        {"write": "shares"},
+        r"writes \(9\) to shares",
+    ),
+    "row sums": (
+        lambda: classes("relu-stack"),
+        MapRowSums,
+        {"source": "units_2"},
+        r"reads coordinate 7 of \(3\), .* units_2 \(3\)",
+    ),
+    "what a cap misses": (
+        lambda: classes("relu-stack"),
+        MapRowSums,
+        {"missed": nan},
+        "missed of MapRowSums in layer .* is nan",
+    ),
+    "an assignment": (
+        lambda: momentum(average=0.0),
+        Recombine,
+        reassigned(value=Combination.of("weights_2")),
+        r"Recombine: writes \(1, 3\) to weights_1, in ",
+    ),
+    "a bound": (
+        lambda: momentum(average=0.0),
+        Recombine,
+        reassigned(bound=nan),
+        "bound of Recombine in layer 'update' is nan",
+    ),
+    "a unit": (
+        momentum,
+        Recombine,
+        {"unit": "is_query"},
+        "its unit is 'is_query', expected one or",
+    ),
+    "turns": (
+        momentum,
+        TakeTurns,
+        {"n_examples": "x"},
+        r"TakeTurns: \(1\) meets \(2\), .*, x \(2\)",
+    ),
+    "inputs": (
+        linear,
+        DescendExamples,
+        {"inputs": ("one", "x")},
+        r"products of \(1\) and \(1\) are added to \(1, 3\), .* w \(1, 3\)",
+    ),
+    "a label": (linear, DescendExamples, {"label": "x"}, r"\(1\) meets \(3\), .* x \(3\)"),
+    "a scale": (
+        linear,
+        DescendExamples,
+        {"scale": nan},
+        "scale of DescendExamples in layer .* is nan",
+    ),
+    "a gate": (
+        linear,
+        DescendExamples,
+        {"gate": inf},
+        "gate of DescendExamples in layer .* is inf",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("build", "kind", "change", "rule"), BROKEN_BUILT.values(), ids=BROKEN_BUILT
+)
+def test_what_is_wrong_in_a_built_program_is_named(build, kind, change, rule):
+    good = build()
+    check_program(good)
+    with pytest.raises(ProgramError, match=rule):
+        check_program(changed(good, kind, **change))
 
 
 CHAIN = program_of(problem_of(MLP((3, 4, 2), "relu"), batch_size=2))

@@ -3,19 +3,66 @@ from dataclasses import replace
 
 import pytest
 
+import icgd
 from icgd.errors import ProgramError
 from icgd.problems.mlp import MLP
-from icgd.program.check import from_data
+from icgd.program.check import PROGRAMS, from_data
 from tests import cases
 from tests.backends.chain_cases import problem_of, program_of
 from tests.cases import build, every_construction_on
 from tests.contracts.backend import RELU_STACK, SOFTMAX_STACK
+from tests.linear_cases import PROBLEMS, compiled_of
 
 
 @every_construction_on(cases.SMALL)
 def test_a_program_survives_its_json_text_unchanged(construction, case):
     program = build(construction, case)
     assert from_data(json.loads(json.dumps(program.to_data()))) == program
+
+
+OTHERS = {
+    "momentum": icgd.MomentumStep(0.1, 2.0, batch_size=2, momentum=0.5),
+    "average": icgd.MomentumStep(0.1, 2.0, batch_size=2, momentum=0.5, average=0.5),
+    "plain": icgd.GradientStep(0.1, 2.0),
+}
+
+
+@pytest.mark.parametrize(
+    ("construction", "update", "loss", "options"),
+    [
+        ("relu-stack", "momentum", "squared", {}),
+        ("relu-stack", "average", "squared", {}),
+        ("relu-stack", "plain", "squared", {"norms": (2,), "shortcuts": ((1, 2),)}),
+        ("relu-stack", "plain", "cross_entropy", {}),
+        ("softmax-stack", "plain", "cross_entropy", {}),
+    ],
+)
+def test_programs_with_other_instructions_are_data_too(construction, update, loss, options):
+    target = icgd.MLP((2, 3, 3), "relu", **options)
+    problem = icgd.Problem(target, loss, OTHERS[update], icgd.Domain(1.0, 1.0))
+    program = icgd.compile(problem, construction, n_steps=2).program
+    assert from_data(program.to_data()) == program
+
+
+CHAIN = program_of(problem_of(MLP((2, 3, 1), "relu")))
+
+
+def test_data_are_read_by_the_kind_that_wrote_them():
+    linear, stack = compiled_of(PROBLEMS["poisson"]).program, build(RELU_STACK, cases.FEW[0])
+    for program in (stack, linear, CHAIN):
+        again = from_data(json.loads(json.dumps(program.to_data())))
+        assert type(again) is type(program)
+        assert again == program
+        assert again != replace(program, n_steps=program.n_steps + 1)
+
+
+def test_each_kind_has_a_key_that_no_other_has():
+    programs = [build(RELU_STACK, cases.FEW[0]), CHAIN]
+    for key, kind in PROGRAMS.items():
+        assert [type(program) for program in programs if key in program.to_data()] == [kind]
+    with pytest.raises(ProgramError) as caught:
+        from_data({"construction": "relu-stack"})
+    assert str(caught.value) == "The data of a program lack a key of block, rows."
 
 
 @pytest.mark.parametrize(
@@ -134,7 +181,7 @@ def test_data_of_older_files_do_not_say_what_arithmetic_they_are_made_for():
 
 def test_data_with_a_function_of_another_kind_than_the_field_s_are_refused():
     """A chain has look-ups only."""
-    data = program_of(problem_of(MLP((2, 3, 1), "relu"))).to_data()
+    data = CHAIN.to_data()
     relu_sum = build(RELU_STACK, cases.FEW[0]).to_data()["functions"][0]
     with pytest.raises(KeyError, match="ReluSum"):
         from_data({**data, "functions": [relu_sum]})
@@ -188,7 +235,7 @@ def test_data_of_another_type_than_the_field_s_are_refused(path, value, message)
 
 
 def test_data_of_a_tuple_of_another_length_than_the_field_s_are_refused():
-    data = program_of(problem_of(MLP((2, 3, 1), "relu"))).to_data()
+    data = CHAIN.to_data()
     shapes = [[3, 2, 1], *data["shapes"][1:]]
     with pytest.raises(ProgramError, match=r"shapes\[0\]: has 3 entries, expected 2"):
         from_data({**data, "shapes": shapes})

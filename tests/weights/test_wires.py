@@ -230,7 +230,7 @@ def test_a_slot_that_occurs_twice_is_one_wire():
 def test_the_heads_of_units_by_hand():
     """relu on 2 inputs and a bias: one piece, so a head for each unit: 3 features and the 1."""
     program = PROGRAMS["relu-stack turns"]()
-    (heads,) = program.first(ApplyUnits).wires(program)
+    heads = program.first(ApplyUnits).wires(program)
     assert heads.axes == {"unit": 3, "piece": 1}
     scale, shift, coefficient = (Over(("piece",), (n,)) for n in (1.0, 0.0, 1.0))
     assert heads.query == (

@@ -9,8 +9,7 @@ from torch import Tensor
 from icgd.approximation.lattice import fit_on_lattice, identity, line_lattice, square
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.problems.functions import function_named
-from icgd.program.layout import Layout, Role, Slot
-from icgd.program.registers import REGISTER_SLOTS
+from icgd.program.layout import REGISTER_SLOTS, Layout, Role, Slot
 from icgd.program.stack import StackProgram
 
 REACH = 6.0

@@ -12,11 +12,11 @@ from torch import Tensor
 from icgd.errors import DataError, OverflowedRunError, at
 from icgd.problems.data import Task
 from icgd.problems.functions import PREFIX
-from icgd.program import instructions, registers, unit_instructions
+from icgd.program import instructions, unit_instructions
 from icgd.program import network_instructions as update_instructions
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import MapSlots
-from icgd.program.layout import Layout, Role
+from icgd.program.layout import LOG_EXAMPLES, SCALE, Layout, Role
 from icgd.program.linear_instructions import PredictMean
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
@@ -94,7 +94,7 @@ def turns(program: StackProgram, name: str, examples: slice) -> Tensor:
     """What the prompt says of an example's turn: its place, or whether it has to wait."""
     place = torch.arange(examples.stop - examples.start, dtype=torch.float64)
     waits = (place >= (program.batch_size or len(place))).double()
-    return waits if name == update_instructions.OUT_OF_BATCH else place
+    return waits if name == instructions.OUT_OF_BATCH else place
 
 
 def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
@@ -109,7 +109,7 @@ def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
         instructions.TOKENS_PER_EXAMPLE: (all_tokens, n_tokens / n_used),
         instructions.N_TOKENS: (all_tokens, n_tokens),
         unit_instructions.EXAMPLE_SHARE: (slice(first, end), n_tokens / task.n_examples),
-        registers.LOG_EXAMPLES: (all_tokens, log(n_used)),
+        LOG_EXAMPLES: (all_tokens, log(n_used)),
         update_instructions.N_EXAMPLES: (all_tokens, task.n_examples),
     }
     columns = {}
@@ -125,7 +125,7 @@ def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
 def weight_scales(program: StackProgram, task: Task) -> Tensor:
     """The factor of every token's copy of the weights: 1, or a register's scale."""
     if program.n_registers:
-        return constants_of(program, task)[registers.SCALE]
+        return constants_of(program, task)[SCALE]
     return task.x.new_ones(task.n_tokens, 1)
 
 

@@ -24,7 +24,15 @@ from icgd.program.chain_instructions import (
     PassBack,
 )
 from icgd.program.functions import Function, RidgeSum
-from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, ONE, Combination, Instruction, LayerKind
+from icgd.program.instructions import (
+    IS_EXAMPLE,
+    IS_QUERY,
+    ONE,
+    OUT_OF_BATCH,
+    Combination,
+    Instruction,
+    LayerKind,
+)
 from icgd.program.kernel_instructions import KernelTerm
 from icgd.program.layout import Layout, Role
 from icgd.program.meaning import (
@@ -36,7 +44,7 @@ from icgd.program.meaning import (
     interpret,
     scheduled,
 )
-from icgd.program.network_instructions import OUT_OF_BATCH, LookUpStep, TakeTurns
+from icgd.program.network_instructions import LookUpStep, TakeTurns
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import AddJacobian, AddOuterProduct

@@ -91,10 +91,9 @@ from icgd.program.chain_instructions import (
 )
 from icgd.program.functions import LatticeFunction
 from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction
-from icgd.program.layout import Layout, Role, Slot
+from icgd.program.layout import OFFSET, Layout, Role, Slot, value_slot
 from icgd.program.network_instructions import class_slot
 from icgd.program.program import Layer
-from icgd.program.registers import OFFSET, value_slot
 
 LARGEST_REACH = 2.0**12
 """Largest entry of a product that a grid covers: a run that leaves it is stopped. A head loses

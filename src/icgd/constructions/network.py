@@ -32,6 +32,7 @@ from icgd.problems.optimisers import (
 from icgd.problems.problem import Problem
 from icgd.program.instructions import (
     ONE,
+    OUT_OF_BATCH,
     ClipSlots,
     Combination,
     Instruction,
@@ -43,7 +44,6 @@ from icgd.program.instructions import (
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.network_instructions import (
     N_EXAMPLES,
-    OUT_OF_BATCH,
     PLACE,
     Assignment,
     Recombine,

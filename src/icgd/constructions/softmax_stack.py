@@ -1,7 +1,7 @@
 r"""softmax-stack: a plain softmax transformer, weights written down, trains an N-layer network.
 
 Softmax attention, ReLU MLPs, a residual stream; no normalisation and no product layer. Registers
-in front of the examples form a softmax lattice (`program/registers.py`): a head over them returns
+in front of the examples form a softmax lattice (`program/layout.py`): a head over them returns
 any smooth function of a dot product, or a square, from which products are made. One gradient
 step for smooth bounded activations, a linear output and a squared or logistic loss:
 
@@ -74,17 +74,17 @@ from icgd.program.instructions import (
     Summand,
     WipeSlots,
 )
-from icgd.program.layout import Layout
-from icgd.program.network_instructions import ShareClasses, class_slot
-from icgd.program.program import Layer
-from icgd.program.registers import (
+from icgd.program.layout import (
     IS_REGISTER,
     LOG_EXAMPLES,
     MASKED,
     REGISTER_SLOTS,
     SCALE_SIZE,
+    Layout,
     value_slot,
 )
+from icgd.program.network_instructions import ShareClasses, class_slot
+from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
 FEWEST_REGISTERS = 32

@@ -21,9 +21,8 @@ from icgd.facts import counted, shown
 from icgd.program import render
 from icgd.program.chain_instructions import NO_CLASS, MarkFlat, ShareColumns
 from icgd.program.functions import LatticeFunction
-from icgd.program.layout import Layout, Role
+from icgd.program.layout import MASKED, OFFSET, Layout, Role, value_slot
 from icgd.program.program import AbstractProgram, Layer
-from icgd.program.registers import MASKED, OFFSET, value_slot
 
 Block = TypeVar("Block")
 
@@ -282,18 +281,8 @@ class ChainProgram(AbstractProgram):
     def listing(self) -> str:
         blocks = f"{self.n_blocks} blocks of {self.rows.width} rows"
         reads = f"block t, from block t - 1 and {self.mask.far_in_words()}"
-        return render.listing(
-            f"program {self.construction}, {blocks}, d_model {self.layout.width}",
-            {
-                "slots": render.slot_lines(self.layout),
-                "functions": render.function_lines(self.functions),
-                reads: render.layer_lines(self.layers),
-            },
-        )
+        title = f"program {self.construction}, {blocks}, d_model {self.layout.width}"
+        return render.listing(self, title, {reads: self.layers})
 
     def to_data(self) -> dict[str, Any]:
         return render.program_data(self)
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> ChainProgram:
-        return render.read_program(cls, data)

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from icgd.errors import ProgramError
-from icgd.program.functions import ProgramBase
 from icgd.program.instructions import (
     IDENTITY,
     ONE,
@@ -29,10 +28,12 @@ from icgd.program.instructions import (
     Read,
     Written,
 )
-from icgd.program.layout import Layout
+from icgd.program.layout import OFFSET, Layout, value_slot
 from icgd.program.meaning import BlockDomain, Value
-from icgd.program.registers import OFFSET, value_slot
 from icgd.program.wires import Heads, Units, Wire, Wiring, by_slot
+
+if TYPE_CHECKING:
+    from icgd.program.program import AbstractProgram
 
 NO_CLASS = "no_class"
 """The constant slot by which heads over classes mask the tokens of a grid."""
@@ -48,7 +49,7 @@ def _clipped(source: Combination, bound: float | None) -> str:
 
 def gated_units(
     layout: Layout,
-    verb: Gated,
+    verb: CopyWhere | PassBack | ActivateWhere | MarkFlat,
     terms: Mapping[str, float],
     shift: float = 0.0,
     gain: float = 1.0,
@@ -107,7 +108,7 @@ def line_units(
 
 
 def product_heads(
-    program: ProgramBase,
+    program: AbstractProgram,
     verb: Product | LookUpProduct,
     function: str,
     scale: float,
@@ -150,17 +151,17 @@ class CopyWhere(Instruction):
     bound: float | None = None
     kind = LayerKind.MLP
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        return tuple(line_units(program.layout, self, self.source))
-
-    def formula(self) -> str:
-        source = _clipped(self.source, self.bound)
-        return f"{self.write} += {source}{_where_open(self.closed_by)}"
-
     def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         source = domain.copied((self.source,), (), self.bound, slots)
         value = domain.unless([slots[flag] for flag in self.closed_by], source)
         return {self.write: domain.add(slots[self.write], value)}
+
+    def wires(self, program: AbstractProgram) -> list[Units]:
+        return line_units(program.layout, self, self.source)
+
+    def formula(self) -> str:
+        source = _clipped(self.source, self.bound)
+        return f"{self.write} += {source}{_where_open(self.closed_by)}"
 
 
 @dataclass(frozen=True)
@@ -187,27 +188,26 @@ class SelectWhere(Instruction):
                 f"{len(self.zeros)} of those that are 0."
             )
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        parts = [self.sum_of(number) for number in range(len(self.sources))]
-        return tuple(units for part in parts for units in part.wires(program))
-
-    def formula(self) -> str:
-        first, last = (_clipped(self.sources[place], self.bound) for place in (0, -1))
-        where = _where_open(self.closed_by)
-        return f"{self.write} += one of {len(self.sources)}: {first} .. {last}{where}"
-
     def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         bits = [slots[flag] for flag in self.ones]
         source = domain.copied(self.sources, bits, self.bound, slots)
         value = domain.unless([slots[flag] for flag in self.closed_by], source)
         return {self.write: domain.add(slots[self.write], value)}
 
-    def sum_of(self, number: int) -> CopyWhere:
-        """What adds source `number`, if no flag closes it."""
-        pairs = zip(self.zeros, self.ones, strict=True)
-        others = tuple(zero if number >> k & 1 else one for k, (zero, one) in enumerate(pairs))
-        closed_by = (*self.closed_by, *others)
-        return CopyWhere(self.sources[number], closed_by, self.gate, self.write, self.bound)
+    def wires(self, program: AbstractProgram) -> Wiring:
+        families: list[Units] = []
+        for number, source in enumerate(self.sources):
+            pairs = enumerate(zip(self.zeros, self.ones, strict=True))
+            others = (zero if number >> k & 1 else one for k, (zero, one) in pairs)
+            closed_by = (*self.closed_by, *others)
+            part = CopyWhere(source, closed_by, self.gate, self.write, self.bound)
+            families += part.wires(program)
+        return families
+
+    def formula(self) -> str:
+        first, last = (_clipped(self.sources[place], self.bound) for place in (0, -1))
+        where = _where_open(self.closed_by)
+        return f"{self.write} += one of {len(self.sources)}: {first} .. {last}{where}"
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,13 @@ class PassBack(Instruction):
     bound: float | None = None
     kind = LayerKind.MLP
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
+        closed_by = [slots[flag] for flag in self.closed_by]
+        upstream = domain.unless(closed_by, self.upstream.value(slots, domain))
+        value = domain.pass_back(self, upstream, slots[self.flat])
+        return {self.write: domain.add(slots[self.write], value)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """leak * upstream, and (1 - leak) * upstream, which `flat` closes as a flag does."""
         everywhere = line_units(program.layout, self, self.upstream, self.leak)
         steep = line_units(program.layout, self, self.upstream, 1 - self.leak, (self.flat,))
@@ -238,12 +244,6 @@ class PassBack(Instruction):
     def formula(self) -> str:
         slope, source = f"slope({self.flat})", _clipped(self.upstream, self.bound)
         return f"{self.write} += ({source}) * {slope}{_where_open(self.closed_by)}"
-
-    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
-        closed_by = [slots[flag] for flag in self.closed_by]
-        upstream = domain.unless(closed_by, self.upstream.value(slots, domain))
-        value = domain.pass_back(self, upstream, slots[self.flat])
-        return {self.write: domain.add(slots[self.write], value)}
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,12 @@ class ActivateWhere(Instruction):
     write: Written
     kind = LayerKind.MLP
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
+        closed_by = [slots[flag] for flag in self.closed_by]
+        value = domain.activate(slots[self.argument], slots[self.kinked], self.leak)
+        return {self.write: domain.add(slots[self.write], domain.unless(closed_by, value))}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """relu(z) - leak relu(-z), minus (1 - leak) relu(-z) if there is no kink."""
         layout, z, below = program.layout, {self.argument: 1.0}, {self.argument: -1.0}
         units = [gated_units(layout, self, z)]
@@ -270,15 +275,10 @@ class ActivateWhere(Instruction):
             units.append(gated_units(layout, self, below, gain=self.leak - 1, more_flags=kinked))
         if self.leak:
             units.append(gated_units(layout, self, below, gain=-self.leak))
-        return tuple(units)
+        return units
 
     def formula(self) -> str:
         return f"{self.write} += r({self.argument}, {self.kinked}){_where_open(self.closed_by)}"
-
-    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
-        closed_by = [slots[flag] for flag in self.closed_by]
-        value = domain.activate(slots[self.argument], slots[self.kinked], self.leak)
-        return {self.write: domain.add(slots[self.write], domain.unless(closed_by, value))}
 
 
 @dataclass(frozen=True)
@@ -297,19 +297,19 @@ class MarkFlat(Instruction):
     write: Written
     kind = LayerKind.MLP
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        """relu(width - z) / width."""
-        below, gain = {self.argument: -1.0}, 1 / self.width
-        return (gated_units(program.layout, self, below, self.width, gain, (self.linear,)),)
-
-    def formula(self) -> str:
-        flags = (self.linear, *self.closed_by)
-        return f"{self.write} += flat({self.argument}){_where_open(flags)}"
-
     def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         closed_by = [slots[flag] for flag in (self.linear, *self.closed_by)]
         value = domain.unless(closed_by, domain.mark_flat(slots[self.argument], self.width))
         return {self.write: domain.add(slots[self.write], value)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """relu(width - z) / width."""
+        below, gain = {self.argument: -1.0}, 1 / self.width
+        return gated_units(program.layout, self, below, self.width, gain, (self.linear,))
+
+    def formula(self) -> str:
+        flags = (self.linear, *self.closed_by)
+        return f"{self.write} += flat({self.argument}){_where_open(flags)}"
 
 
 @dataclass(frozen=True)
@@ -328,22 +328,22 @@ class MultiplyMatrices(Instruction):
     kind = LayerKind.SOFTMAX
     function: ClassVar[Evaluated] = IDENTITY
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        """A head has a row of `left` in the query and a column of `right` in the key."""
-        left = ("term", "row") if self.left_transposed else ("row", "term")
-        right = ("column", "term") if self.right_transposed else ("term", "column")
-        return (product_heads(program, self, IDENTITY, self.reach, left, right),)
-
-    def formula(self) -> str:
-        left = f"{self.left}^T" if self.left_transposed else self.left
-        right = f"{self.right}^T" if self.right_transposed else self.right
-        return f"{self.write} = {left} @ {right}"
-
     def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         left, right = slots[self.left], slots[self.right]
         left = domain.transposed(left) if self.left_transposed else left
         right = domain.transposed(right) if self.right_transposed else right
         return {self.write: domain.from_lattice(self, domain.product(left, right), left, right)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """A head has a row of `left` in the query and a column of `right` in the key."""
+        left = ("term", "row") if self.left_transposed else ("row", "term")
+        right = ("column", "term") if self.right_transposed else ("term", "column")
+        return product_heads(program, self, IDENTITY, self.reach, left, right)
+
+    def formula(self) -> str:
+        left = f"{self.left}^T" if self.left_transposed else self.left
+        right = f"{self.right}^T" if self.right_transposed else self.right
+        return f"{self.write} = {left} @ {right}"
 
 
 @dataclass(frozen=True)
@@ -362,18 +362,18 @@ class LookUpProduct(Instruction):
     write: Written
     kind = LayerKind.SOFTMAX
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        """The heads of the product, with the values of the function."""
-        left, right = ("row", "term"), ("term", "column")
-        return (product_heads(program, self, self.function, 1.0, left, right),)
-
-    def formula(self) -> str:
-        return f"{self.write} = {self.function}({self.left} @ {self.right})"
-
     def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         left, right = slots[self.left], slots[self.right]
         product = domain.product(left, right)
         return {self.write: domain.look_up_product(self, product, left, right)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """The heads of the product, with the values of the function."""
+        left, right = ("row", "term"), ("term", "column")
+        return product_heads(program, self, self.function, 1.0, left, right)
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.function}({self.left} @ {self.right})"
 
 
 @dataclass(frozen=True)
@@ -390,17 +390,17 @@ class MultiplyEntries(Instruction):
     kind = LayerKind.SOFTMAX
     function: ClassVar[Evaluated] = IDENTITY
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        """Head [row, column] has one entry in the query and one in the key."""
-        entry = ("row", "column")
-        return (product_heads(program, self, IDENTITY, self.reach, entry, entry),)
-
-    def formula(self) -> str:
-        return f"{self.write} = {self.left} * {self.right}"
-
     def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         left, right = slots[self.left], slots[self.right]
         return {self.write: domain.from_lattice(self, domain.multiply(left, right), left, right)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Head [row, column] has one entry in the query and one in the key."""
+        entry = ("row", "column")
+        return product_heads(program, self, IDENTITY, self.reach, entry, entry)
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.left} * {self.right}"
 
 
 @dataclass(frozen=True)
@@ -417,33 +417,28 @@ class ShareColumns(Instruction):
     write: Written
     kind = LayerKind.SOFTMAX
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
+        return {self.write: domain.softmax_columns(slots[self.scores], len(self.classes))}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """Query [scores of a column; 1], key [class; mask], value the class."""
         mask = len(self.classes)
         classes = tuple(Wire(name, feature=n) for n, name in enumerate(self.classes))
-        return (
-            Heads(
-                axes={"column": program.layout.slot(self.scores).shape[1]},
-                query=(
-                    *(Wire(self.scores, (n, "column"), n) for n in range(mask)),
-                    Wire(ONE, feature=mask),
-                ),
-                key=(*classes, Wire(NO_CLASS, feature=mask)),
-                value=classes,
-                output=tuple(Wire(self.write, (n, "column"), n) for n in range(mask)),
-                label=f"column {{column}} of {self.write}, the shares of all classes",
+        return Heads(
+            axes={"column": program.layout.slot(self.scores).shape[1]},
+            query=(
+                *(Wire(self.scores, (n, "column"), n) for n in range(mask)),
+                Wire(ONE, feature=mask),
             ),
+            key=(*classes, Wire(NO_CLASS, feature=mask)),
+            value=classes,
+            output=tuple(Wire(self.write, (n, "column"), n) for n in range(mask)),
+            label=f"column {{column}} of {self.write}, the shares of all classes",
         )
 
     def formula(self) -> str:
         return f"{self.write} = softmax({self.scores}_1 .. {self.scores}_{len(self.classes)})"
 
-    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
-        return {self.write: domain.softmax_columns(slots[self.scores], len(self.classes))}
-
-
-Gated = CopyWhere | SelectWhere | PassBack | ActivateWhere | MarkFlat
-"""Instructions that flags can close."""
 
 Product = MultiplyMatrices | MultiplyEntries
 """Instructions that read products from a lattice, which covers their reach."""

@@ -1,4 +1,8 @@
-"""Check that a program is well-formed when it is built."""
+"""Check that a program is well-formed when it is built.
+
+That shapes fit is the meaning of instructions on shapes: in that domain primitives check the shapes
+of their arguments, and return that of the result.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +31,19 @@ from icgd.program.instructions import (
     names_used,
 )
 from icgd.program.kernel_instructions import DescendFunction, KernelTerm
-from icgd.program.layout import Layout, Role
+from icgd.program.layout import IS_REGISTER, SCALE_SIZE, Layout, Role
 from icgd.program.meaning import BlockDomain, Domain, FunctionDomain
 from icgd.program.network_instructions import LookUpStep, ShareClasses
 from icgd.program.program import AbstractProgram, Layer
-from icgd.program.registers import IS_REGISTER, SCALE_SIZE
+from icgd.program.render import read_program
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import ByUnits, WipeByUnits
 
-# -----------------------------------------------------------------------------
-# The domain of shapes: primitives check that shapes fit, and return that of the result.
+SCRATCH = (Role.SCRATCH, Role.SHARED)
+"""Slots that hold something within a step alone."""
 
+FIXED = (Role.INPUT, Role.CONSTANT)
+"""Slots that stay as the prompt sets them."""
 
 Shape = tuple[int, ...]
 """That of a matrix that all tokens share, or TOKENS and the shape that every token has."""
@@ -283,13 +289,6 @@ def _names(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-SCRATCH = (Role.SCRATCH, Role.SHARED)
-"""Slots that hold something within a step alone."""
-
-FIXED = (Role.INPUT, Role.CONSTANT)
-"""Slots that stay as the prompt sets them."""
-
-
 def check_program(program: AbstractProgram) -> None:
     """Raise `ProgramError` that names the first instruction that is not well-formed.
 
@@ -339,7 +338,13 @@ def _check_layers(
         wiped: set[str] = set()
         for part in layer.instructions:
             reads, writes = set(part.reads()), part.writes()
-            kind = LatticeFunction if is_chain else _evaluated(part)
+            kind: type[Function] = ReluSum
+            if is_chain or part.kind is LayerKind.SOFTMAX:
+                kind = LatticeFunction
+            elif isinstance(part, ByUnits):
+                kind = RidgeSum
+            elif part.kind is LayerKind.GRID:
+                kind = GridMean
             # Where queries are, the slot of the labels is empty.
             at_queries = getattr(part, "only_where", None) == IS_QUERY
             problem: str | None
@@ -376,15 +381,6 @@ def _check_layers(
     return filled
 
 
-def _evaluated(instruction: Instruction) -> type[Function]:
-    """The kind of function that an instruction of a stack evaluates."""
-    if isinstance(instruction, ByUnits):
-        return RidgeSum
-    if instruction.kind is LayerKind.GRID:
-        return GridMean
-    return LatticeFunction if instruction.kind is LayerKind.SOFTMAX else ReluSum
-
-
 def _unsuited(instruction: Instruction, layout: Layout) -> str | None:
     """What is wrong with the flags, the unit or the classes that an instruction names, or None."""
     if isinstance(instruction, MapSlots):
@@ -405,17 +401,13 @@ def _unsuited(instruction: Instruction, layout: Layout) -> str | None:
     return None
 
 
-# -----------------------------------------------------------------------------
-# All kinds of program. The kind that wrote a file's data reads them.
-
-
 PROGRAMS: dict[str, type[AbstractProgram]] = {"block": StackProgram, "rows": ChainProgram}
-"""The kinds, each under a key that only its own data have."""
+"""The kinds of program, each under a key that only its own data have."""
 
 
 def from_data(data: Mapping[str, Any]) -> AbstractProgram:
     """The program whose `to_data` these are."""
     for key, kind in PROGRAMS.items():
         if key in data:
-            return kind.from_data(data)
+            return read_program(kind, data)
     raise ProgramError(f"The data of a program lack a key of {', '.join(PROGRAMS)}.")

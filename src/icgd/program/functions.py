@@ -1,7 +1,7 @@
 r"""Functions as plain data: what a program's layers can evaluate exactly.
 
 There are four kinds: sums of ReLUs, look-ups by one softmax head over a lattice, means over the
-tokens of a grid, and sums of any activation (`ridge.py`), which may have two variables.
+tokens of a grid, and sums of units with any activation, which may have two variables.
 
 A continuous piecewise-linear function is a sum of ReLUs. Counted outwards from an anchor c, it is
 
@@ -14,6 +14,15 @@ anchor, so that little is lost to rounding.
 A look-up is a softmax head over tokens g = -half .. half, one for each lattice point g * spacing.
 At an argument s it has the scores (g s / spacing - g^2 / 2) / ratio^2. These weigh the tokens by a
 discrete Gaussian around s, `ratio` spacings wide, and the head returns the mean of their values.
+
+A sum of units is
+
+    f(z) = sum_m coefficient_m activation(direction_m . z + offset_m).
+
+In a transformer each unit is a head. Its query multiplies the coordinates of z by the entries of
+`direction`, and a coordinate that is 1 at every token by `offset`; its value holds `coefficient`.
+There is no affine part beside the units: a constant is a unit whose direction is zero, and a line
+is made of units as well.
 """
 
 from __future__ import annotations
@@ -25,8 +34,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar, final
 
-from icgd.errors import UnknownNameError
-from icgd.program.layout import Layout
 from icgd.program.wires import Over
 
 AnyFunction = TypeVar("AnyFunction", bound="Function")
@@ -144,14 +151,11 @@ class ReluSum(Function):
     @cached_property
     def pieces(self) -> tuple[Over, Over, Over]:
         """The scales, shifts and coefficients of its terms, along the axis "piece"."""
-        terms = self.terms()
-        columns = (
-            tuple(term.scale for term in terms),
-            tuple(term.shift for term in terms),
-            tuple(term.coefficient for term in terms),
+        return (
+            Over(("piece",), tuple(term.scale for term in self.terms())),
+            Over(("piece",), tuple(term.shift for term in self.terms())),
+            Over(("piece",), tuple(term.coefficient for term in self.terms())),
         )
-        scale, shift, coefficient = (Over(("piece",), numbers) for numbers in columns)
-        return scale, shift, coefficient
 
     def intercepts(self) -> tuple[float, ...]:
         """The constants b with f(z) = slope * z + b, one for each piece."""
@@ -238,19 +242,6 @@ class GridMean(Function):
         return f"{self.fineness} on [-{self.reach:g}, {self.reach:g}]"
 
 
-# -----------------------------------------------------------------------------
-# Functions of one or two variables as plain data: sums of an activation over directions.
-#
-# A unit is coefficient * activation(direction . z + offset), so a sum of them is
-#
-#     f(z) = sum_m coefficient_m activation(direction_m . z + offset_m).
-#
-# In a transformer each unit is a head. Its query multiplies the coordinates of z by the entries
-# of `direction`, and a coordinate that is 1 at every token by `offset`; its value holds
-# `coefficient`. There is no affine part beside the units: a constant is a unit whose direction is
-# zero, and a line is made of units as well.
-
-
 ACTIVATIONS_AT_ONE = {
     "relu": 1.0,
     "sigmoid": 0.7310585786300049,
@@ -316,10 +307,9 @@ class RidgeSum(Function):
     @cached_property
     def directions(self) -> tuple[Over, ...]:
         """For each argument its entries of the directions, along the axis "term"."""
-        arguments = range(len(self.half_widths))
         return tuple(
             Over(("term",), tuple(unit.direction[argument] for unit in self.units))
-            for argument in arguments
+            for argument in range(len(self.half_widths))
         )
 
     @cached_property
@@ -373,39 +363,3 @@ class RidgeSum(Function):
 
     def without_error(self) -> RidgeSum:
         return replace(self, error=0.0, bands=())
-
-
-# -----------------------------------------------------------------------------
-# What instructions may ask of their program: its slots, and its functions by name.
-
-
-class ProgramBase:
-    """The slots in `layout`, and the `functions` that layers evaluate."""
-
-    layout: Layout
-    functions: tuple[Function, ...]
-
-    def relu_sum(self, name: str) -> ReluSum:
-        """The program's sum of ReLUs for the function called `name`."""
-        return self.function(name, ReluSum)
-
-    def look_up(self, name: str) -> LatticeFunction:
-        """The program's look-up of the function called `name`."""
-        return self.function(name, LatticeFunction)
-
-    def grid_mean(self, name: str) -> GridMean:
-        """The program's mean over tokens for the function called `name`."""
-        return self.function(name, GridMean)
-
-    def ridge_sum(self, name: str) -> RidgeSum:
-        """The program's sum of units for the function called `name`."""
-        return self.function(name, RidgeSum)
-
-    def function(self, name: str, kind: type[AnyFunction]) -> AnyFunction:
-        """The program's function of a kind that is called `name`."""
-        candidates = [function for function in self.functions if isinstance(function, kind)]
-        for function in candidates:
-            if function.name == name:
-                return function
-        known = [function.name for function in candidates]
-        raise UnknownNameError.of("function of the program", name, known=known)

@@ -1,9 +1,18 @@
 r"""Instructions: verbs on slots, at the level of meaning.
 
 An instruction says what it computes at every token, which slots it reads and writes, and in which
-kind of layer it runs. All instructions of a layer read the stream as it was before the layer.
-Its `meaning` says what it computes, from which runs, bounds and shapes follow; its `wires` are the
+kind of layer it runs. All instructions of a layer read the stream as it was before the layer. Its
+`meaning` says what it computes, from which runs, bounds and shapes follow; its `wires` are the
 heads or hidden units that compute it, from which weights, sizes and labels follow.
+
+What an instruction does with the slots and functions that it names, the types of its fields say: a
+field `left: Read` holds the name of a slot that is read, `into: tuple[Written, ...]` holds names of
+slots that are written, and a field whose type has no use names nothing. A field that is a dataclass
+is searched in the same way.
+
+Here are the instructions of the stacks with ReLUs and with softmax. The files beside this one have
+those of linear models, of classes, norms and optimisers, of kernels, of sums of units, and of
+chains.
 """
 
 from __future__ import annotations
@@ -13,32 +22,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
 
 from icgd.errors import ProgramError
-from icgd.program.functions import LatticeFunction, ProgramBase
-from icgd.program.layout import Layout
-from icgd.program.meaning import AnyDomain, Domain, Value
-from icgd.program.registers import (
+from icgd.program.functions import LatticeFunction
+from icgd.program.layout import (
     IS_MEMORY,
     IS_REGISTER,
     LOG_EXAMPLES,
     MASKED,
     OFFSET,
     SCALE,
+    SCALE_SIGN,
     SHARE,
     SINK,
+    Layout,
     value_slot,
 )
-from icgd.program.registers import SIGN as SCALE_SIGN
+from icgd.program.meaning import AnyDomain, Domain, Value
 from icgd.program.wires import SIGN, Factor, Heads, Over, Units, Wire, Wiring, by_slot, relu_pairs
 
-# -----------------------------------------------------------------------------
-# What an instruction does with the slots and functions that it names: its fields' types say it.
-#
-# A field `left: Read` holds the name of a slot that is read, and `into: tuple[Written, ...]` holds
-# names of slots that are written. A field whose type has no use, names nothing.
-# A field that is a dataclass is searched in the same way.
+if TYPE_CHECKING:
+    from icgd.program.program import AbstractProgram
 
 
 class Use(Enum):
@@ -52,7 +57,7 @@ class Use(Enum):
     CHANGE = "reads the slot and replaces what it holds"
     EVALUATE = "evaluates the function"
 
-    __hash__ = object.__hash__  # that of an enum takes longer, and instructions are asked often
+    __hash__ = object.__hash__  # faster than an enum's own, and `names_used` is called often
 
 
 Read = Annotated[str, Use.READ]
@@ -145,20 +150,20 @@ class Instruction(ABC):
     constants: ClassVar[tuple[Read, ...]] = ()
 
     @abstractmethod
-    def wires(self, program: ProgramBase) -> Wiring:
-        """The heads or hidden units that compute it, in the order that they have in its layer."""
-
-    @abstractmethod
-    def formula(self) -> str:
-        """The instruction as one line of a listing."""
-
-    @abstractmethod
     def meaning(self, slots: Mapping[str, Value], domain: Any) -> dict[str, Value]:
         """What stands in the slots that it writes, from what stood in all slots before.
 
         The domain is a `Domain` in stacks, a `FunctionDomain` for a step in function space, and
         a `BlockDomain` in chains.
         """
+
+    @abstractmethod
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """The heads or hidden units that compute it."""
+
+    @abstractmethod
+    def formula(self) -> str:
+        """The instruction as one line of a listing."""
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
         """How far its heads' mean(left right^T) is off, or None if they sum it up exactly."""
@@ -188,201 +193,6 @@ class HeadError:
     uneven: Any = 0.0
 
 
-def stacked(inputs: str, bias: str | None) -> tuple[str, ...]:
-    """The slots that the columns of a matrix multiply: inputs, and a constant if there is one."""
-    return (inputs,) if bias is None else (inputs, bias)
-
-
-def row_wires(inputs: str, bias: str | None, width: int, factor: Factor = 1.0) -> tuple[Wire, ...]:
-    """Features that have the inputs, and in the last of `width` the constant if there is one."""
-    row = (Wire(inputs, ("entry",), "entry", factor),)
-    return row if bias is None else (*row, Wire(bias, feature=width - 1, factor=factor))
-
-
-def below(inputs: str, bias: str | None) -> str:
-    """Inputs, and the constant below them if there is one, in a formula."""
-    return inputs if bias is None else f"({inputs}, {bias})"
-
-
-@dataclass(frozen=True)
-class ApplyUnits(Instruction):
-    """Set `write[k] = function(<weights[k, :], inputs>)`: one layer of units at every token.
-
-    The weights are equal in all tokens, so that attention's mean over tokens is exact. The only
-    error is that of `function`. The last column of the weights multiplies the slot `bias`, if there
-    is one.
-    """
-
-    weights: Read
-    inputs: Read
-    function: Evaluated
-    write: Written
-    bias: Read | None = None
-    kind = LayerKind.ATTENTION
-    constants = (ONE,)
-
-    def wires(self, program: ProgramBase) -> Wiring:
-        """Query [scale * inputs; shift], key [weights[unit, :]; 1], value coefficient."""
-        n_units, fan_in = program.layout.slot(self.weights).shape
-        scale, shift, coefficient = program.relu_sum(self.function).pieces
-        inputs = row_wires(self.inputs, self.bias, fan_in, scale)
-        return (
-            Heads(
-                axes={"unit": n_units, "piece": len(scale.numbers)},
-                query=(*inputs, Wire(ONE, feature=fan_in, factor=shift)),
-                key=(Wire(self.weights, ("unit", "entry"), "entry"), Wire(ONE, feature=fan_in)),
-                value=(Wire(ONE),),
-                output=(Wire(self.write, ("unit",), factor=coefficient),),
-                label=f"unit {{unit}} of {self.write}, piece {{piece}} of {self.function}",
-            ),
-        )
-
-    def formula(self) -> str:
-        return f"{self.write} = {self.function}({self.weights} @ {below(self.inputs, self.bias)})"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        argument = self.argument.value(slots, domain)
-        return {self.write: domain.apply(self.function, argument, by="attention")}
-
-    @property
-    def argument(self) -> Argument:
-        """What the function is applied to."""
-        return Argument(Combination.of(self.inputs), self.weights, bias=self.bias)
-
-
-@dataclass(frozen=True)
-class AccumulateOuterProduct(Instruction):
-    """Add `scale * (1 / n_examples) sum_tokens left right^T` to the matrix slot `write`.
-
-    `left` must be zero on queries. The sum is exact, because relu(s) - relu(-s) = s. Attention
-    divides by the number of tokens, and slot `tokens_per_example` in the query undoes that, so that
-    one set of weights serves prompts of every length. With a `bias`, that slot stands below
-    `right`.
-    """
-
-    left: Read
-    right: Read
-    scale: float
-    write: Accumulated
-    bias: Read | None = None
-    kind = LayerKind.ATTENTION
-    constants = (TOKENS_PER_EXAMPLE,)
-
-    def wires(self, program: ProgramBase) -> Wiring:
-        """Query +-tokens_per_example, key left[row], value right, written +-scale times."""
-        rows, columns = program.layout.slot(self.write).shape
-        return (
-            Heads(
-                axes={"sign": 2, "row": rows},
-                query=(Wire(TOKENS_PER_EXAMPLE, factor=SIGN),),
-                key=(Wire(self.left, ("row",)),),
-                value=row_wires(self.right, self.bias, columns),
-                output=(Wire(self.write, ("row", "entry"), "entry", (self.scale, SIGN)),),
-                label=f"row {{row}} of the gradient in {self.write}, where {{sign}}{self.left} > 0",
-            ),
-        )
-
-    def formula(self) -> str:
-        right = below(self.right, self.bias)
-        return f"{self.write} += {self.scale:g} * mean({self.left} (x) {right})"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        right = slots[self.right] if self.bias is None else domain.above_one(slots[self.right])
-        after = domain.accumulate(slots[self.write], slots[self.left], right, self.scale, self)
-        return {self.write: after}
-
-
-@dataclass(frozen=True)
-class MultiplySlots(Instruction):
-    """Set `write[k] = left[k] * right[k]` at every token, exactly."""
-
-    left: Read
-    right: Read
-    write: Written
-    kind = LayerKind.PRODUCT
-    constants = (ONE,)
-
-    def wires(self, program: ProgramBase) -> Wiring:
-        """Query left[k], key right[k], value 1."""
-        return (
-            Heads(
-                axes={"k": program.layout.width_of(self.write)},
-                query=(Wire(self.left, ("k",)),),
-                key=(Wire(self.right, ("k",)),),
-                value=(Wire(ONE),),
-                output=(Wire(self.write, ("k",)),),
-                label=f"{self.write}[{{k}}], the product of {self.left} and {self.right}",
-            ),
-        )
-
-    def formula(self) -> str:
-        return f"{self.write} = {self.left} * {self.right}"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        product = domain.multiply(slots[self.left], slots[self.right])
-        is_square = self.left == self.right
-        return {self.write: domain.not_negative(product) if is_square else product}
-
-
-@dataclass(frozen=True)
-class PullBack(Instruction):
-    """Set `write[k] = slope[k] * (<weights[:, k], upstream> + sum of plus[k])`, exactly.
-
-    The slope may be slot `one`. If the weights have one column more, which multiplies a constant,
-    nothing is passed back to it.
-    """
-
-    weights: Read
-    upstream: Read
-    slope: Read
-    write: Written
-    plus: tuple[Read, ...] | None = None
-    kind = LayerKind.PRODUCT
-
-    @property
-    def constants(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What is added is multiplied by 1."""
-        return (ONE,) if self.plus else ()
-
-    @property
-    def added(self) -> tuple[str, ...]:
-        """The slots that are added to what is pulled back."""
-        return self.plus or ()
-
-    def wires(self, program: ProgramBase) -> Wiring:
-        """Query [weights[:, k]; plus[k]], key [upstream; 1], value slope[k]."""
-        rows, _ = program.layout.slot(self.weights).shape
-        added = [*enumerate(self.added, start=rows)]
-        return (
-            Heads(
-                axes={"k": program.layout.width_of(self.write)},
-                query=(
-                    Wire(self.weights, ("entry", "k"), "entry"),
-                    *(Wire(name, ("k",), feature) for feature, name in added),
-                ),
-                key=(
-                    Wire(self.upstream, ("entry",), "entry"),
-                    *(Wire(ONE, feature=feature) for feature, _ in added),
-                ),
-                value=(Wire(self.slope, () if self.slope == ONE else ("k",)),),
-                output=(Wire(self.write, ("k",)),),
-                label=f"{self.write}[{{k}}], pulled back by {self.weights}",
-            ),
-        )
-
-    def formula(self) -> str:
-        pulled_back = " + ".join((f"{self.weights}^T @ {self.upstream}", *self.added))
-        return f"{self.write} = {self.slope} * ({pulled_back})"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        weights = domain.transpose(slots[self.weights], domain.layout.width_of(self.write))
-        pulled_back = domain.matmul(weights, slots[self.upstream])
-        pulled_back = domain.add(pulled_back, *(slots[name] for name in self.added))
-        if self.slope != ONE:
-            pulled_back = domain.multiply(slots[self.slope], pulled_back)
-        return {self.write: pulled_back}
-
-
 @dataclass(frozen=True)
 class Combination:
     """`sum_i coefficients[i] * slots[i]`, coordinate by coordinate."""
@@ -406,11 +216,6 @@ class Combination:
         """The slots with their coefficients."""
         return tuple(zip(self.slots, self.coefficients, strict=True))
 
-    @property
-    def n_nonzero(self) -> int:
-        """How many slots count."""
-        return sum(coefficient != 0.0 for coefficient in self.coefficients)
-
     def value(self, slots: Mapping[str, Value], domain: AnyDomain[Value]) -> Value:
         """The combination of what the slots hold."""
         return domain.combine([(factor, slots[name]) for name, factor in self.terms()])
@@ -419,6 +224,246 @@ class Combination:
         if self.coefficients == (1.0,):
             return self.slots[0]
         return " ".join(f"{coefficient:+g} {slot}" for slot, coefficient in self.terms())
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What a head takes at a token: `weights @ inputs`, or `inputs` without weights.
+
+    With `transposed` it is `weights^T @ inputs`. A register holds the weights times its own scale,
+    so that its score is linear in the scale. The last column of the weights multiplies the slot
+    `bias`, if there is one; nothing is passed back to that slot by the transposed weights.
+    """
+
+    inputs: Combination
+    weights: Read | None = None
+    transposed: bool = False
+    bias: Read | None = None
+
+    def features(self, layout: Layout) -> int:
+        """How many features of query and key form one of its coordinates."""
+        if self.weights is None:
+            return 1
+        has_constant = self.bias is not None and not self.transposed
+        return layout.slot(self.inputs.slots[0]).width + has_constant
+
+    def width(self, layout: Layout) -> int:
+        """How many coordinates it has."""
+        if self.weights is None:
+            return layout.slot(self.inputs.slots[0]).width
+        shape = layout.slot(self.weights).shape
+        return shape[-1] - (self.bias is not None) if self.transposed else shape[0]
+
+    def value(self, slots: Mapping[str, Value], domain: Domain[Value]) -> Value:
+        """The argument, from what the slots hold."""
+        inputs = self.inputs.value(slots, domain)
+        if self.weights is None:
+            return inputs
+        weights = slots[self.weights]
+        if self.transposed:
+            return domain.matmul(domain.transpose(weights, self.width(domain.layout)), inputs)
+        return domain.matmul(weights, inputs if self.bias is None else domain.above_one(inputs))
+
+    def formula(self) -> str:
+        inputs = self.inputs.formula()
+        if self.weights is None:
+            return inputs
+        inputs = inputs if self.inputs.coefficients == (1.0,) else f"({inputs})"
+        if self.transposed:
+            return f"{self.weights}^T @ {inputs}"
+        return f"{self.weights} @ {below(inputs, self.bias)}"
+
+
+def row_wires(inputs: str, bias: str | None, width: int, factor: Factor = 1.0) -> tuple[Wire, ...]:
+    """Features that have the inputs, and in the last of `width` the constant if there is one."""
+    row = (Wire(inputs, ("entry",), "entry", factor),)
+    return row if bias is None else (*row, Wire(bias, feature=width - 1, factor=factor))
+
+
+def below(inputs: str, bias: str | None) -> str:
+    """Inputs, and the constant below them if there is one, in a formula."""
+    return inputs if bias is None else f"({inputs}, {bias})"
+
+
+def extended(
+    inputs: str, bias: str | None, slots: Mapping[str, Value], domain: Domain[Value]
+) -> Value:
+    """Inputs, and the constant 1 below them if there is one."""
+    return slots[inputs] if bias is None else domain.above_one(slots[inputs])
+
+
+@dataclass(frozen=True)
+class ApplyUnits(Instruction):
+    """Set `write[k] = function(<weights[k, :], inputs>)`: one layer of units at every token.
+
+    The weights are equal in all tokens, so that attention's mean over tokens is exact. The only
+    error is that of `function`. The last column of the weights multiplies the slot `bias`, if there
+    is one.
+    """
+
+    weights: Read
+    inputs: Read
+    function: Evaluated
+    write: Written
+    bias: Read | None = None
+    kind = LayerKind.ATTENTION
+    constants = (ONE,)
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        inputs = extended(self.inputs, self.bias, slots, domain)
+        argument = domain.matmul(slots[self.weights], inputs)
+        return {self.write: domain.apply(self.function, argument, by="attention")}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Query [scale * inputs; shift], key [weights[unit, :]; 1], value coefficient."""
+        n_units, fan_in = program.layout.slot(self.weights).shape
+        scale, shift, coefficient = program.relu_sum(self.function).pieces
+        inputs = row_wires(self.inputs, self.bias, fan_in, scale)
+        return Heads(
+            axes={"unit": n_units, "piece": len(scale.numbers)},
+            query=(*inputs, Wire(ONE, feature=fan_in, factor=shift)),
+            key=(Wire(self.weights, ("unit", "entry"), "entry"), Wire(ONE, feature=fan_in)),
+            value=(Wire(ONE),),
+            output=(Wire(self.write, ("unit",), factor=coefficient),),
+            label=f"unit {{unit}} of {self.write}, piece {{piece}} of {self.function}",
+        )
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.function}({self.weights} @ {below(self.inputs, self.bias)})"
+
+
+class AddsOuterProduct(Instruction):
+    """Add `scale * (1 / n_examples) sum_examples left right^T` to the matrix slot `write`.
+
+    With a `bias`, that slot stands below `right`. Such instructions differ in their heads.
+    """
+
+    left: Read
+    right: Read
+    scale: float
+    write: Accumulated
+    bias: Read | None
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        right = extended(self.right, self.bias, slots, domain)
+        after = domain.accumulate(slots[self.write], slots[self.left], right, self.scale, self)
+        return {self.write: after}
+
+    def formula(self) -> str:
+        right = below(self.right, self.bias)
+        return f"{self.write} += {self.scale:g} * mean({self.left} (x) {right})"
+
+
+@dataclass(frozen=True)
+class AccumulateOuterProduct(AddsOuterProduct):
+    """Add the mean of `left right^T` by relu(s) - relu(-s) = s, exactly.
+
+    `left` must be zero on queries. Attention divides by the number of tokens, and slot
+    `tokens_per_example` in the query undoes that, so that one set of weights serves prompts of
+    every length.
+    """
+
+    left: Read
+    right: Read
+    scale: float
+    write: Accumulated
+    bias: Read | None = None
+    kind = LayerKind.ATTENTION
+    constants = (TOKENS_PER_EXAMPLE,)
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Query +-tokens_per_example, key left[row], value right, written +-scale times."""
+        rows, columns = program.layout.slot(self.write).shape
+        return Heads(
+            axes={"sign": 2, "row": rows},
+            query=(Wire(TOKENS_PER_EXAMPLE, factor=SIGN),),
+            key=(Wire(self.left, ("row",)),),
+            value=row_wires(self.right, self.bias, columns),
+            output=(Wire(self.write, ("row", "entry"), "entry", (self.scale, SIGN)),),
+            label=f"row {{row}} of the gradient in {self.write}, where {{sign}}{self.left} > 0",
+        )
+
+
+@dataclass(frozen=True)
+class MultiplySlots(Instruction):
+    """Set `write[k] = left[k] * right[k]` at every token, exactly."""
+
+    left: Read
+    right: Read
+    write: Written
+    kind = LayerKind.PRODUCT
+    constants = (ONE,)
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        product = domain.multiply(slots[self.left], slots[self.right])
+        is_square = self.left == self.right
+        return {self.write: domain.not_negative(product) if is_square else product}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Query left[k], key right[k], value 1."""
+        return Heads(
+            axes={"k": program.layout.width_of(self.write)},
+            query=(Wire(self.left, ("k",)),),
+            key=(Wire(self.right, ("k",)),),
+            value=(Wire(ONE),),
+            output=(Wire(self.write, ("k",)),),
+            label=f"{self.write}[{{k}}], the product of {self.left} and {self.right}",
+        )
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.left} * {self.right}"
+
+
+@dataclass(frozen=True)
+class PullBack(Instruction):
+    """Set `write[k] = slope[k] * (<weights[:, k], upstream> + sum of plus[k])`, exactly.
+
+    The slope may be slot `one`. If the weights have one column more, which multiplies a constant,
+    nothing is passed back to it.
+    """
+
+    weights: Read
+    upstream: Read
+    slope: Read
+    write: Written
+    plus: tuple[Read, ...] | None = None
+    kind = LayerKind.PRODUCT
+
+    @property
+    def constants(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What is added is multiplied by 1."""
+        return (ONE,) if self.plus else ()
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        weights = domain.transpose(slots[self.weights], domain.layout.width_of(self.write))
+        pulled_back = domain.matmul(weights, slots[self.upstream])
+        pulled_back = domain.add(pulled_back, *(slots[name] for name in self.plus or ()))
+        if self.slope != ONE:
+            pulled_back = domain.multiply(slots[self.slope], pulled_back)
+        return {self.write: pulled_back}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Query [weights[:, k]; plus[k]], key [upstream; 1], value slope[k]."""
+        rows, _ = program.layout.slot(self.weights).shape
+        added = [*enumerate(self.plus or (), start=rows)]
+        return Heads(
+            axes={"k": program.layout.width_of(self.write)},
+            query=(
+                Wire(self.weights, ("entry", "k"), "entry"),
+                *(Wire(name, ("k",), feature) for feature, name in added),
+            ),
+            key=(
+                Wire(self.upstream, ("entry",), "entry"),
+                *(Wire(ONE, feature=feature) for feature, _ in added),
+            ),
+            value=(Wire(self.slope, () if self.slope == ONE else ("k",)),),
+            output=(Wire(self.write, ("k",)),),
+            label=f"{self.write}[{{k}}], pulled back by {self.weights}",
+        )
+
+    def formula(self) -> str:
+        pulled_back = " + ".join((f"{self.weights}^T @ {self.upstream}", *(self.plus or ())))
+        return f"{self.write} = {self.slope} * ({pulled_back})"
 
 
 @dataclass(frozen=True)
@@ -448,7 +493,16 @@ class MapSlots(Instruction):
     write: Written
     kind = LayerKind.MLP
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        values = [
+            domain.apply(summand.function, summand.argument.value(slots, domain), by="mlp")
+            for summand in self.summands
+        ]
+        total = domain.add(*values)
+        closed_by, before = self.never_where, slots[self.write]
+        return {self.write: domain.where(self.only_where, closed_by, total, before)}
+
+    def wires(self, program: AbstractProgram) -> list[Units]:
         """relu(scale * argument[k] + shift - gate * never_where) for each coordinate and piece."""
         families = []
         for summand in self.summands:
@@ -466,21 +520,12 @@ class MapSlots(Instruction):
                     label=f"{self.write}[{{k}}], piece {{piece}} of {summand.formula()}",
                 )
             )
-        return tuple(families)
+        return families
 
     def formula(self) -> str:
         total = " + ".join(summand.formula() for summand in self.summands)
         where = f" where {self.only_where}" if self.never_where else ""
         return f"{self.write} = {total}{where}"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        values = [
-            domain.apply(summand.function, summand.argument.value(slots, domain), by="mlp")
-            for summand in self.summands
-        ]
-        total = domain.add(*values)
-        closed_by, before = self.never_where, slots[self.write]
-        return {self.write: domain.where(self.only_where, closed_by, total, before)}
 
 
 @dataclass(frozen=True)
@@ -495,7 +540,10 @@ class ClipSlots(Instruction):
     unit: Read
     kind = LayerKind.MLP
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {name: domain.clip(slots[name], self.bound) for name in self.slots}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """-relu(w - bound * unit) + relu(-w - bound * unit)."""
         lowered_by = (Wire(self.unit, factor=-self.bound),)
         return relu_pairs(program.layout, self.slots, "clip", lowered_by=lowered_by)
@@ -503,9 +551,6 @@ class ClipSlots(Instruction):
     def formula(self) -> str:
         unit = "" if self.unit == ONE else f" {self.unit}"
         return f"clip {', '.join(self.slots)} to [-{self.bound:g}, {self.bound:g}]{unit}"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        return {name: domain.clip(slots[name], self.bound) for name in self.slots}
 
 
 @dataclass(frozen=True)
@@ -515,71 +560,15 @@ class WipeSlots(Instruction):
     slots: tuple[Changed, ...]
     kind = LayerKind.MLP
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {name: domain.zero(slots[name]) for name in self.slots}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """-relu(h) + relu(-h)."""
         return relu_pairs(program.layout, self.slots, "wipe")
 
     def formula(self) -> str:
         return f"wipe {', '.join(self.slots)}"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        return {name: domain.zero(slots[name]) for name in self.slots}
-
-
-@dataclass(frozen=True)
-class Argument:
-    """What a head takes at a token: `weights @ inputs`, or `inputs` without weights.
-
-    With `transposed` it is `weights^T @ inputs`. A register holds the weights times its own scale,
-    so that its score is linear in the scale. The last column of the weights multiplies the slot
-    `bias`, if there is one; nothing is passed back to that slot by the transposed weights.
-    """
-
-    inputs: Combination
-    weights: Read | None = None
-    transposed: bool = False
-    bias: Read | None = None
-
-    def slots(self) -> tuple[str, ...]:
-        """The slots that it is made of."""
-        return self.inputs.slots if self.weights is None else (*self.inputs.slots, self.weights)
-
-    @property
-    def has_bias(self) -> bool:
-        """Whether the last column of the weights multiplies a constant."""
-        return self.bias is not None
-
-    def features(self, layout: Layout) -> int:
-        """How many features of query and key form one of its coordinates."""
-        if self.weights is None:
-            return 1
-        return layout.slot(self.inputs.slots[0]).width + (self.has_bias and not self.transposed)
-
-    def width(self, layout: Layout) -> int:
-        """How many coordinates it has."""
-        if self.weights is None:
-            return layout.slot(self.inputs.slots[0]).width
-        shape = layout.slot(self.weights).shape
-        return shape[-1] - self.has_bias if self.transposed else shape[0]
-
-    def value(self, slots: Mapping[str, Value], domain: Domain[Value]) -> Value:
-        """The argument, from what the slots hold."""
-        inputs = self.inputs.value(slots, domain)
-        if self.weights is None:
-            return inputs
-        weights = slots[self.weights]
-        if self.transposed:
-            return domain.matmul(domain.transpose(weights, self.width(domain.layout)), inputs)
-        return domain.matmul(weights, domain.above_one(inputs) if self.has_bias else inputs)
-
-    def formula(self) -> str:
-        inputs = self.inputs.formula()
-        if self.weights is None:
-            return inputs
-        inputs = inputs if self.inputs.coefficients == (1.0,) else f"({inputs})"
-        if self.transposed:
-            return f"{self.weights}^T @ {inputs}"
-        return f"{self.weights} @ {below(inputs, self.bias)}"
 
 
 def lattice_scores(
@@ -618,7 +607,10 @@ def lattice_scores(
 
 
 def look_up_heads(
-    program: ProgramBase, argument: Argument, reach: float, functions: tuple[tuple[str, str], ...]
+    program: AbstractProgram,
+    argument: Argument,
+    reach: float,
+    functions: tuple[tuple[str, str], ...],
 ) -> Heads:
     """Heads that look up functions at every coordinate of argument / reach: (function, write)."""
     layout, (first, _) = program.layout, functions[0]
@@ -656,21 +648,21 @@ class LookUp(Instruction):
                 f"LookUp: looks up {len(self.lookups)} functions into {len(self.into)} slots."
             )
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        """Head k looks up all functions at coordinate k of the argument."""
-        functions = tuple(zip(self.lookups, self.into, strict=True))
-        return (look_up_heads(program, self.argument, self.reach, functions),)
-
-    def formula(self) -> str:
-        functions = ", ".join(self.lookups)
-        return f"{', '.join(self.into)} = {functions} at {self.argument.formula()}"
-
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         argument = self.argument.value(slots, domain)
         return {
             write: domain.apply(name, argument, by="lattice")
             for name, write in zip(self.lookups, self.into, strict=True)
         }
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Head k looks up all functions at coordinate k of the argument."""
+        functions = tuple(zip(self.lookups, self.into, strict=True))
+        return look_up_heads(program, self.argument, self.reach, functions)
+
+    def formula(self) -> str:
+        functions = ", ".join(self.lookups)
+        return f"{', '.join(self.into)} = {functions} at {self.argument.formula()}"
 
 
 @dataclass(frozen=True)
@@ -683,17 +675,17 @@ class Project(Instruction):
     kind = LayerKind.SOFTMAX
     function: ClassVar[Evaluated] = IDENTITY
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        """Head k looks up the identity at coordinate k of argument / reach."""
-        functions = ((self.function, self.write),)
-        return (look_up_heads(program, self.argument, self.reach, functions),)
-
-    def formula(self) -> str:
-        return f"{self.write} = {self.argument.formula()}"
-
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         argument = self.argument.value(slots, domain)
         return {self.write: domain.as_read(self, argument, argument)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Head k looks up the identity at coordinate k of argument / reach."""
+        functions = ((self.function, self.write),)
+        return look_up_heads(program, self.argument, self.reach, functions)
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.argument.formula()}"
 
     def own_error(self, bounds: Any, value: Any, argument: Any) -> Any:
         """The error of a line that is read from the lattice."""
@@ -718,31 +710,29 @@ class AddProduct(Instruction):
     kind = LayerKind.SOFTMAX
     function: ClassVar[Evaluated] = SQUARE
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        argument, factor = self.argument.value(slots, domain), slots[self.factor]
+        product = domain.as_read(self, domain.multiply(argument, factor), argument, factor)
+        return {self.write: domain.add(slots[self.write], product)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """Heads read the square at argument / reach +- factor / factor_reach."""
         layout, square = program.layout, program.look_up(SQUARE)
         query, key = lattice_scores(self.argument, square, self.reach, layout)
         feature = self.argument.features(layout) + 2
         gain = square.half / (square.spacing * square.ratio**2 * self.factor_reach)
         product = self.reach * self.factor_reach / 4
-        return (
-            Heads(
-                axes={"sign": 2, "k": self.argument.width(layout)},
-                query=(*query, Wire(self.factor, ("k",), feature, (gain, SIGN))),
-                key=(*key, Wire(SCALE, feature=feature)),
-                value=(Wire(value_slot(SQUARE)),),
-                output=(Wire(self.write, ("k",), factor=(product, SIGN)),),
-                label=f"{self.write}[{{k}}], the square of argument {{sign}} {self.factor}",
-            ),
+        return Heads(
+            axes={"sign": 2, "k": self.argument.width(layout)},
+            query=(*query, Wire(self.factor, ("k",), feature, (gain, SIGN))),
+            key=(*key, Wire(SCALE, feature=feature)),
+            value=(Wire(value_slot(SQUARE)),),
+            output=(Wire(self.write, ("k",), factor=(product, SIGN)),),
+            label=f"{self.write}[{{k}}], the square of argument {{sign}} {self.factor}",
         )
 
     def formula(self) -> str:
         return f"{self.write} += {self.factor} * ({self.argument.formula()})"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        argument, factor = self.argument.value(slots, domain), slots[self.factor]
-        product = domain.as_read(self, domain.multiply(argument, factor), argument, factor)
-        return {self.write: domain.add(slots[self.write], product)}
 
     def own_error(self, bounds: Any, value: Any, argument: Any, factor: Any) -> Any:
         """The error of two squares that are read from the lattice."""
@@ -773,7 +763,12 @@ class AddGradient(Instruction):
     bias: Read | None = None
     kind = LayerKind.SOFTMAX
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        left = self.left.value(slots, domain)
+        right = extended(self.right, self.bias, slots, domain)
+        return {self.write: domain.accumulate(slots[self.write], left, right, self.scale, self)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """There is a head for each multiple of the probe, each sign and each row.
 
         A register has the scores probe * left[row] at examples and log n - log(share) at the
@@ -786,39 +781,32 @@ class AddGradient(Instruction):
         gains = tuple(share * self.scale / (2 * probe * SHARE) for probe, share in steps)
         waiting = [OUT_OF_BATCH] if OUT_OF_BATCH in layout.names else []
         left = by_slot(self.left.terms())
-        return (
-            Heads(
-                axes={"probe": len(steps), "row": rows},
-                query=(
-                    Wire(SCALE_SIGN, factor=Over(("probe",), tuple(probe for probe, _ in steps))),
-                    Wire(LOG_EXAMPLES, feature=1),
-                    Wire(SINK, feature=1),
-                    Wire(IS_EXAMPLE, feature=2, factor=-MASKED),
-                    Wire(IS_QUERY, feature=2, factor=-MASKED),
-                    Wire(ONE, feature=3, factor=-MASKED),
-                ),
-                key=(
-                    *(Wire(slot, ("row",), factor=factor) for slot, factor in left.items()),
-                    Wire(IS_MEMORY, feature=1),
-                    Wire(IS_EXAMPLE, feature=2),
-                    *(Wire(flag, feature=3) for flag in (IS_QUERY, IS_REGISTER, *waiting)),
-                    Wire(IS_MEMORY, feature=3, factor=-1.0),
-                ),
-                value=row_wires(self.right, self.bias, columns),
-                output=(Wire(self.write, ("row", "entry"), "entry", Over(("probe",), gains)),),
-                label=f"row {{row}} of the gradient in {self.write}, probe {{probe}}",
+        return Heads(
+            axes={"probe": len(steps), "row": rows},
+            query=(
+                Wire(SCALE_SIGN, factor=Over(("probe",), tuple(probe for probe, _ in steps))),
+                Wire(LOG_EXAMPLES, feature=1),
+                Wire(SINK, feature=1),
+                Wire(IS_EXAMPLE, feature=2, factor=-MASKED),
+                Wire(IS_QUERY, feature=2, factor=-MASKED),
+                Wire(ONE, feature=3, factor=-MASKED),
             ),
+            key=(
+                *(Wire(slot, ("row",), factor=factor) for slot, factor in left.items()),
+                Wire(IS_MEMORY, feature=1),
+                Wire(IS_EXAMPLE, feature=2),
+                *(Wire(flag, feature=3) for flag in (IS_QUERY, IS_REGISTER, *waiting)),
+                Wire(IS_MEMORY, feature=3, factor=-1.0),
+            ),
+            value=row_wires(self.right, self.bias, columns),
+            output=(Wire(self.write, ("row", "entry"), "entry", Over(("probe",), gains)),),
+            label=f"row {{row}} of the gradient in {self.write}, probe {{probe}}",
         )
 
     def formula(self) -> str:
         left = self.left.formula()
         left = left if self.left.coefficients == (1.0,) else f"({left})"
         return f"{self.write} += {self.scale:g} * mean({left} (x) {below(self.right, self.bias)})"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        left = self.left.value(slots, domain)
-        right = slots[self.right] if self.bias is None else domain.above_one(slots[self.right])
-        return {self.write: domain.accumulate(slots[self.write], left, right, self.scale, self)}
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
         """What probing misses.

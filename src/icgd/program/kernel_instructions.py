@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from icgd.errors import ProgramError
-from icgd.program.functions import ProgramBase
 from icgd.program.instructions import IS_EXAMPLE, Instruction, LayerKind, Read
 from icgd.program.meaning import FunctionDomain, Value
 from icgd.program.wires import (
@@ -20,6 +20,9 @@ from icgd.program.wires import (
     Wiring,
 )
 
+if TYPE_CHECKING:
+    from icgd.program.program import AbstractProgram
+
 VELOCITY = "velocity"
 """The slot of what the last step changed, at every token."""
 
@@ -32,13 +35,13 @@ class KernelTerm:
     """
 
     kernel: str
-    transform: tuple[tuple[float, ...], ...] | None
+    transform: Rows | None
     weight: float
     shape: float | None
-    key_transform: tuple[tuple[float, ...], ...] | None = None
+    key_transform: Rows | None = None
 
     @property
-    def matrices(self) -> tuple[tuple[tuple[float, ...], ...] | None, ...]:
+    def matrices(self) -> tuple[Rows | None, ...]:
         """What queries and keys are multiplied by."""
         return self.transform, self.transform if self.key_transform is None else self.key_transform
 
@@ -70,7 +73,7 @@ class DescendFunction(Instruction):
     terms: tuple[KernelTerm, ...]
     step_size: float
     noise: float
-    transform: tuple[tuple[float, ...], ...] | None
+    transform: Rows | None
     inputs: Read = "x"
     residual: Read = "y"
     velocity: Read | None = None
@@ -84,63 +87,14 @@ class DescendFunction(Instruction):
             raise ProgramError("DescendFunction: has momentum, but no slot for the velocity.")
 
     def writes(self) -> tuple[str, ...]:
+        velocity = () if self.velocity is None else (self.velocity,)
         moved = () if self.transform is None else (self.inputs,)
-        return *self.learnt, *moved
-
-    @property
-    def learnt(self) -> tuple[str, ...]:
-        """The slots that a step adds its change to."""
-        return (self.residual,) if self.velocity is None else (self.residual, self.velocity)
+        return self.residual, *velocity, *moved
 
     def read_at_examples(self) -> dict[str, float]:
         """What is read of an example, besides its inputs: slots and their factors."""
         ahead = {self.velocity: self.ahead} if self.velocity and self.ahead else {}
         return {self.residual: 1.0, **ahead}
-
-    def wires(self, program: ProgramBase) -> Wiring:
-        """A weighted V = diag(A, -step_size) for every kernel; the noise changes labels alone.
-
-        Where there is a velocity, all of them write it too; the last head, in which every token
-        reads itself, turns it into the kept part of the change.
-        """
-        labels = program.layout.width_of(self.residual)
-        read = tuple(Wire(s, ("k",), "k", c) for s, c in self.read_at_examples().items())
-        heads = []
-        for number, term in enumerate(self.terms, start=1):
-            query, key = (self._scores(matrix, program) for matrix in term.matrices)
-            value, output = read, self._learnt(-self.step_size * term.weight)
-            if self.transform is not None:
-                matrix = Over(("to", "from"), self.transform)
-                value += (Wire(self.inputs, ("from",), "from", start=labels),)
-                output += (Wire(self.inputs, ("to",), "from", (term.weight, matrix), labels),)
-            label, kernel = f"kernel {number}, {term.kernel}", Kernel(term.kernel, term.shape)
-            heads.append(Heads({}, query, key, value, output, label, pattern=kernel))
-        if self.noise > 0:
-            output = self._learnt(-self.step_size * self.noise)
-            heads.append(Heads({}, (), (), read, output, "noise", pattern=ITSELF_AT_EXAMPLES))
-        if self.velocity is not None:
-            value = (Wire(self.velocity, ("k",), "k"),)
-            kept = {self.residual: self.momentum, self.velocity: -1.0 + self.momentum}
-            output = tuple(Wire(slot, ("k",), "k", factor) for slot, factor in kept.items())
-            heads.append(Heads({}, (), (), value, output, "momentum", pattern=ITSELF_AT_TOKENS))
-        return tuple(heads)
-
-    def _scores(self, matrix: Rows | None, program: ProgramBase) -> tuple[Wire, ...]:
-        """Features G x, or x itself; there are at least as many as inputs."""
-        if matrix is None:
-            return (Wire(self.inputs, ("j",), "j"),)
-        width = program.layout.width_of(self.inputs)
-        rows = (*matrix, *((0.0,) * width,) * (width - len(matrix)))
-        return (Wire(self.inputs, ("j",), "direction", Over(("direction", "j"), rows)),)
-
-    def _learnt(self, scale: float) -> tuple[Wire, ...]:
-        """Outputs that add `scale` times what is read."""
-        return tuple(Wire(slot, ("k",), "k", scale) for slot in self.learnt)
-
-    def formula(self) -> str:
-        kernel = " + ".join(term.formula() for term in self.terms)
-        moved = "" if self.transform is None else f"; {self.inputs} += A sum_j K {self.inputs}_j"
-        return f"{self._step_formula()}{moved}, K = {kernel}"
 
     def meaning(
         self, slots: Mapping[str, Value], domain: FunctionDomain[Value]
@@ -164,11 +118,55 @@ class DescendFunction(Instruction):
             written[self.inputs] = domain.add(slots[self.inputs], moved)
         return written
 
-    def _step_formula(self) -> str:
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """A weighted V = diag(A, -step_size) for every kernel; the noise changes labels alone.
+
+        Where there is a velocity, all of them write it too; the last head, in which every token
+        reads itself, turns it into the kept part of the change.
+        """
+        width, labels = (program.layout.width_of(name) for name in (self.inputs, self.residual))
+        read = tuple(Wire(s, ("k",), "k", c) for s, c in self.read_at_examples().items())
+        learnt = (self.residual,) if self.velocity is None else (self.residual, self.velocity)
+
+        def scores(matrix: Rows | None) -> tuple[Wire, ...]:
+            """Features G x, or x itself; there are at least as many as inputs."""
+            if matrix is None:
+                return (Wire(self.inputs, ("j",), "j"),)
+            rows = (*matrix, *((0.0,) * width,) * (width - len(matrix)))
+            return (Wire(self.inputs, ("j",), "direction", Over(("direction", "j"), rows)),)
+
+        def add(scale: float) -> tuple[Wire, ...]:
+            """Outputs that add `scale` times what is read."""
+            return tuple(Wire(slot, ("k",), "k", scale) for slot in learnt)
+
+        heads = []
+        for number, term in enumerate(self.terms, start=1):
+            query, key = map(scores, term.matrices)
+            value, output = read, add(-self.step_size * term.weight)
+            if self.transform is not None:
+                matrix = Over(("to", "from"), self.transform)
+                value += (Wire(self.inputs, ("from",), "from", start=labels),)
+                output += (Wire(self.inputs, ("to",), "from", (term.weight, matrix), labels),)
+            label, kernel = f"kernel {number}, {term.kernel}", Kernel(term.kernel, term.shape)
+            heads.append(Heads({}, query, key, value, output, label, pattern=kernel))
+        if self.noise > 0:
+            output = add(-self.step_size * self.noise)
+            heads.append(Heads({}, (), (), read, output, "noise", pattern=ITSELF_AT_EXAMPLES))
+        if self.velocity is not None:
+            value = (Wire(self.velocity, ("k",), "k"),)
+            kept = {self.residual: self.momentum, self.velocity: -1.0 + self.momentum}
+            output = tuple(Wire(slot, ("k",), "k", factor) for slot, factor in kept.items())
+            heads.append(Heads({}, (), (), value, output, "momentum", pattern=ITSELF_AT_TOKENS))
+        return heads
+
+    def formula(self) -> str:
         residual, velocity = self.residual, self.velocity
         read = f"({residual} + {self.ahead:g} {velocity})" if self.ahead else residual
         noise = f" + {self.noise:g} {read}" if self.noise else ""
-        descent = f"{self.step_size:g} (sum_j K {read}_j{noise})"
+        step = f"{self.step_size:g} (sum_j K {read}_j{noise})"
         if velocity is None:
-            return f"{residual} -= {descent}"
-        return f"{velocity} = {self.momentum:g} {velocity} - {descent}; {residual} += {velocity}"
+            change = f"{residual} -= {step}"
+        else:
+            change = f"{velocity} = {self.momentum:g} {velocity} - {step}; {residual} += {velocity}"
+        moved = "" if self.transform is None else f"; {self.inputs} += A sum_j K {self.inputs}_j"
+        return f"{change}{moved}, K = {' + '.join(term.formula() for term in self.terms)}"

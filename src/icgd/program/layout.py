@@ -1,14 +1,49 @@
-"""The residual stream's coordinates by name. Offsets are computed only here."""
+"""The residual stream's coordinates by name. Offsets are computed only here.
+
+Registers are tokens of constants in front of the examples, which softmax heads read. The first one
+is the memory: it holds the trained weights themselves, and has the value 0 in every look-up. Each
+other register stands for a lattice point g = -half .. half. It holds the weights times its scale
+g / half, the offset of its scores, and its value of every function that is looked up. All these
+constants follow from the program's functions. Slots of registers are 0 at other tokens.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
-from itertools import accumulate
 from math import prod
 
 from icgd.errors import LayoutError, brief, did_you_mean
+
+IS_REGISTER, IS_MEMORY = "is_register", "is_memory"
+"""The flag of all registers, and that of the first one."""
+
+SCALE, SCALE_SIZE, SCALE_SIGN = "scale", "scale_size", "scale_sign"
+"""The factor of a register's copy of the weights, the size of that factor and its sign."""
+
+OFFSET = "offset"
+"""The part -g^2 / 2 of a register's score that does not depend on the argument. The memory, whose
+scale is that of the last register, has an offset that is lower by MASKED than that of any other."""
+
+SINK = "sink"
+"""The memory's score that leaves examples of total weight 1 a share of SHARE |scale|."""
+
+REGISTER_SLOTS = (IS_REGISTER, IS_MEMORY, SCALE, SCALE_SIZE, SCALE_SIGN, OFFSET, SINK)
+"""The constant slots of registers, besides the values of functions."""
+
+SHARE = 2.0**-40
+"""The share of the softmax that examples get in a register of scale 1: see `AddGradient`."""
+
+MASKED = 4096.0
+"""A score this much lower than another gets a softmax weight of exactly 0."""
+
+LOG_EXAMPLES = "log_examples"
+"""The slot that holds log n_examples in every token."""
+
+
+def value_slot(name: str) -> str:
+    """The slot in which registers hold their values of function `name`."""
+    return f"value of {name}"
 
 
 class Role(Enum):
@@ -40,27 +75,27 @@ class Slot:
 
 @dataclass(frozen=True)
 class Layout:
-    """Ordered named slots of the residual stream."""
+    """Ordered named slots of the residual stream, whose width is d_model."""
 
     slots: tuple[Slot, ...]
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    width: int = field(init=False, repr=False, compare=False)
+    _by_name: dict[str, Slot] = field(init=False, repr=False, compare=False)
+    _ranges: dict[str, slice] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        seen: set[str] = set()
+        by_name: dict[str, Slot] = {}
+        ranges: dict[str, slice] = {}
+        end = 0
         for slot in self.slots:
-            if slot.name in seen:
+            if slot.name in by_name:
                 raise LayoutError(
                     f"Layout names slot {brief(slot.name)} twice; slot names must be unique."
                 )
-            seen.add(slot.name)
-
-    @cached_property
-    def width(self) -> int:
-        """The width of the stream, d_model."""
-        return sum(slot.width for slot in self.slots)
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        return tuple(slot.name for slot in self.slots)
+            by_name[slot.name] = slot
+            ranges[slot.name] = slice(end, end := end + slot.width)
+        found = {"names": tuple(by_name), "width": end, "_by_name": by_name, "_ranges": ranges}
+        vars(self).update(found)  # a frozen dataclass lets nobody set them later
 
     def slot(self, name: str) -> Slot:
         """The slot called `name`."""
@@ -71,22 +106,13 @@ class Layout:
             )
         return slot
 
-    @cached_property
-    def _by_name(self) -> dict[str, Slot]:
-        return {slot.name: slot for slot in self.slots}
-
     def width_of(self, *names: str) -> int:
         """How many coordinates the slots have together."""
         return sum(self.slot(name).width for name in names)
 
     def range_of(self, name: str) -> slice:
         """The coordinates of slot `name`, for use as `stream[..., layout.range_of(name)]`."""
-        width, end = self.slot(name).width, self._ends[name]
-        return slice(end - width, end)
-
-    @cached_property
-    def _ends(self) -> dict[str, int]:
-        return dict(zip(self.names, accumulate(slot.width for slot in self.slots), strict=True))
+        return self._ranges[self.slot(name).name]
 
     def having(self, role: Role) -> tuple[Slot, ...]:
         """The slots of one role, in order."""

@@ -1,4 +1,4 @@
-r"""Instructions of a step on a linear model: its means, its gradient and its penalties.
+r"""Instructions of a step on a linear model: its means, its gradient, its penalties and momentum.
 
 The tokens of a head of grid attention are multiples of the first column: points[g] times it for the
 keys and values[g] times it for the values, with an offset for each. A column whose query holds its
@@ -7,15 +7,19 @@ function of <w, x>. Then attention with ReLUs adds up (mean_i - y_i) x_i over th
 
 No weight depends on the number of examples or of queries. A constant slot of the prompt says how
 many there are, and a flag leaves queries out.
+
+With momentum, a slot of velocities beside the weights w holds their last change v. Whatever a layer
+adds to w it adds to v too, but the first layer takes the old v away. So v is the change of w again
+when the step ends, also through a soft threshold and a clip.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from icgd.errors import ProgramError
-from icgd.program.functions import ProgramBase
 from icgd.program.instructions import (
     IS_QUERY,
     N_TOKENS,
@@ -31,7 +35,10 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import Layout
 from icgd.program.meaning import Domain, Value
-from icgd.program.wires import SIGN, Factor, Grid, Heads, Units, Wire, Wiring, relu_pairs
+from icgd.program.wires import SIGN, Factor, Grid, Heads, Wire, Wiring, relu_pairs
+
+if TYPE_CHECKING:
+    from icgd.program.program import AbstractProgram
 
 FIRST_COLUMN = Grid((0.0,), (0.0,), (1.0,))
 """The grid of a head that reads the first column itself."""
@@ -40,48 +47,11 @@ FIRST_COLUMN = Grid((0.0,), (0.0,), (1.0,))
 def side_by_side(slots: tuple[str, ...], layout: Layout, *factors: Factor) -> tuple[Wire, ...]:
     """Wires of slots whose entries are consecutive features, with a factor for all or for each."""
     wires, start = [], 0
-    factors = factors or (1.0,)
     for number, slot in enumerate(slots):
-        factor = factors[number % len(factors)]
+        factor = factors[number % len(factors)] if factors else 1.0
         wires.append(Wire(slot, ("entry",), "entry", factor, start))
         start += layout.width_of(slot)
     return tuple(wires)
-
-
-def shrinking(
-    layout: Layout, slot: str, pieces: tuple[tuple[float, float], ...], *also: str
-) -> tuple[Units, ...]:
-    """Units -sign relu(w - begin) and their mirror images, for each piece (begin, sign)."""
-    return tuple(
-        units
-        for number, (begin, sign) in enumerate(pieces, start=1)
-        for units in relu_pairs(
-            layout,
-            (slot,),
-            f"shrink and clip, piece {number}:",
-            gain=-sign,
-            lowered_by=(Wire(ONE, factor=-begin),),
-            also=also,
-        )
-    )
-
-
-def _term(weight: str, read: str, factor: float) -> str:
-    product = weight if read == ONE else f"<{weight}, {read}>"
-    return product if factor == 1 else f"{factor:g} {product}"
-
-
-def shrunk(value: Value, threshold: float, bound: float, domain: Domain[Value]) -> Value:
-    """The value moved towards 0 by the threshold, at most to 0, then clipped."""
-    towards_zero = value
-    if threshold:
-        towards_zero = domain.combine([(1.0, value), (-1.0, domain.clip(value, threshold))])
-    return domain.clip(towards_zero, bound)
-
-
-def _check_threshold(verb: ShrinkSlot | ShrinkMoved) -> None:
-    if verb.threshold < 0:
-        raise ProgramError(f"{type(verb).__name__}: shrinks {verb.slot} by {verb.threshold:g}.")
 
 
 @dataclass(frozen=True)
@@ -121,31 +91,6 @@ class DescendExamples(Instruction):
         """The weight of an example in the sum: 1, or 1 / n_examples in a mean."""
         return 1.0 if self.tokens == N_TOKENS else 1 / n_examples
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        """Query tokens, key +-(mean - label) - gate * is_query, value inputs."""
-        layout = program.layout
-        return (
-            Heads(
-                axes={"sign": 2},
-                query=(Wire(self.tokens),),
-                key=(
-                    Wire(self.mean, factor=SIGN),
-                    Wire(self.label, factor=(-1.0, SIGN)),
-                    Wire(IS_QUERY, factor=-self.gate),
-                ),
-                value=side_by_side(self.inputs, layout),
-                output=side_by_side(self.weights, layout, (self.scale, SIGN)),
-                label=f"the gradient in {', '.join(self.weights)}, where {{sign}}({self.mean} - "
-                f"{self.label}) > 0",
-            ),
-        )
-
-    def formula(self) -> str:
-        inputs = ", ".join(f"{name}_i" if name != ONE else "1" for name in self.inputs)
-        scale = f"{self.scale:g}" if self.tokens == N_TOKENS else f"{self.scale:g} / n"
-        left = f"({self.mean}_i - {self.label}_i) ({inputs})"
-        return f"{', '.join(self.weights)} += {scale} * sum_i {left}"
-
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         left = domain.combine([(1.0, slots[self.mean]), (-1.0, slots[self.label])])
         mean, written = self.tokens != N_TOKENS, {}
@@ -154,6 +99,29 @@ class DescendExamples(Instruction):
             moved = domain.accumulate(nothing, left, slots[inputs], self.scale, self, mean=mean)
             written[weights] = domain.add(slots[weights], moved)
         return written
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Query tokens, key +-(mean - label) - gate * is_query, value inputs."""
+        layout = program.layout
+        return Heads(
+            axes={"sign": 2},
+            query=(Wire(self.tokens),),
+            key=(
+                Wire(self.mean, factor=SIGN),
+                Wire(self.label, factor=(-1.0, SIGN)),
+                Wire(IS_QUERY, factor=-self.gate),
+            ),
+            value=side_by_side(self.inputs, layout),
+            output=side_by_side(self.weights, layout, (self.scale, SIGN)),
+            label=f"the gradient in {', '.join(self.weights)}, where {{sign}}({self.mean} - "
+            f"{self.label}) > 0",
+        )
+
+    def formula(self) -> str:
+        inputs = ", ".join(f"{name}_i" if name != ONE else "1" for name in self.inputs)
+        scale = f"{self.scale:g}" if self.tokens == N_TOKENS else f"{self.scale:g} / n"
+        left = f"({self.mean}_i - {self.label}_i) ({inputs})"
+        return f"{', '.join(self.weights)} += {scale} * sum_i {left}"
 
 
 @dataclass(frozen=True)
@@ -168,26 +136,24 @@ class DecaySlot(Instruction):
     kind = LayerKind.GRID
     constants = (ONE,)
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {self.slot: domain.combine([(1 + self.decay, slots[self.slot])])}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """A head with one token, which is the first column itself."""
         entries = Wire(self.slot, ("entry",), "entry")
-        return (
-            Heads(
-                axes={},
-                query=(Wire(ONE, feature=-1),),
-                key=(),
-                value=(entries,),
-                output=(replace(entries, factor=self.decay),),
-                label=f"{self.slot}, {self.decay:g} times itself",
-                grid=FIRST_COLUMN,
-            ),
+        return Heads(
+            axes={},
+            query=(Wire(ONE, feature=-1),),
+            key=(),
+            value=(entries,),
+            output=(replace(entries, factor=self.decay),),
+            label=f"{self.slot}, {self.decay:g} times itself",
+            grid=FIRST_COLUMN,
         )
 
     def formula(self) -> str:
         return f"{self.slot} += {self.decay:g} * {self.slot}"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        return {self.slot: domain.combine([(1 + self.decay, slots[self.slot])])}
 
 
 @dataclass(frozen=True)
@@ -221,26 +187,6 @@ class PredictMean(Instruction):
         factors = self.factors or (1.0,) * len(self.weights)
         return tuple(zip(self.weights, self.inputs, factors, strict=True))
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        """Every column has its own inputs in the query, and meets the weights of the first."""
-        layout, mean = program.layout, program.grid_mean(self.mean)
-        factors = [factor for _, _, factor in self.products()]
-        return (
-            Heads(
-                axes={},
-                query=(*side_by_side(self.inputs, layout), Wire(ONE, feature=-1)),
-                key=side_by_side(self.weights, layout, *factors),
-                value=(Wire(ONE),),
-                output=(Wire(self.write),),
-                label=f"{self.write}, the mean {self.mean}",
-                grid=Grid(mean.points, mean.offsets, mean.values),
-            ),
-        )
-
-    def formula(self) -> str:
-        score = " + ".join(_term(*term) for term in self.products())
-        return f"{self.write} = {self.mean}({score})"
-
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         points: dict[str, list[tuple[float, Value]]] = {}
         for weights, inputs, factor in self.products():
@@ -249,44 +195,26 @@ class PredictMean(Instruction):
         score = domain.guard(domain.add(*parts), self.reach, self.checked)
         return {self.write: domain.apply(self.mean, score, by="grid")}
 
-
-@dataclass(frozen=True)
-class ShrinkSlot(Instruction):
-    """Move every coordinate w of `slot` towards 0 by `threshold`, at most to 0, then clip it.
-
-    With t = `threshold` and b = `bound` that is w - clip(w, t) - relu(w - t - b) + relu(-w - t -
-    b), which takes six ReLUs for each coordinate.
-    """
-
-    slot: Changed
-    threshold: float
-    bound: float
-    kind = LayerKind.MLP
-    constants = (ONE,)
-
-    def __post_init__(self) -> None:
-        _check_threshold(self)
-
-    def wires(self, program: ProgramBase) -> Wiring:
-        """-relu(w) + relu(-w), +-relu(+-w - threshold), -+relu(+-w - threshold - bound)."""
-        begins = (0.0, self.threshold, self.threshold + self.bound)
-        pieces = tuple(zip(begins, (1.0, -1.0, 1.0), strict=True))
-        return shrinking(program.layout, self.slot, pieces)
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Every column has its own inputs in the query, and meets the weights of the first."""
+        layout, mean = program.layout, program.grid_mean(self.mean)
+        factors = [factor for _, _, factor in self.products()]
+        return Heads(
+            axes={},
+            query=(*side_by_side(self.inputs, layout), Wire(ONE, feature=-1)),
+            key=side_by_side(self.weights, layout, *factors),
+            value=(Wire(ONE),),
+            output=(Wire(self.write),),
+            label=f"{self.write}, the mean {self.mean}",
+            grid=Grid(mean.points, mean.offsets, mean.values),
+        )
 
     def formula(self) -> str:
-        clipped = f"clip to [-{self.bound:g}, {self.bound:g}]"
-        return f"shrink {self.slot} by {self.threshold:g}, {clipped}"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        return {self.slot: shrunk(slots[self.slot], self.threshold, self.bound, domain)}
-
-
-# -----------------------------------------------------------------------------
-# Instructions of a step on a linear model that has momentum.
-#
-# A slot of velocities beside the weights w holds their last change v. Whatever a layer adds to w
-# it adds to v too, but the first layer takes the old v away. So v is the change of w again when
-# the step ends, also through a soft threshold and a clip.
+        terms = []
+        for weights, inputs, factor in self.products():
+            product = weights if inputs == ONE else f"<{weights}, {inputs}>"
+            terms.append(product if factor == 1 else f"{factor:g} {product}")
+        return f"{self.write} = {self.mean}({' + '.join(terms)})"
 
 
 @dataclass(frozen=True)
@@ -312,24 +240,27 @@ class MoveByVelocity(Instruction):
         """What is added of the velocity to the slot."""
         return self.momentum - self.decay * self.ahead
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        slot, terms = slots[self.slot], [(self.kept, slots[self.velocity])]
+        velocity = domain.combine([*terms, (-self.decay, slot)] if self.decay else terms)
+        return {self.velocity: velocity, self.slot: domain.add(slot, velocity)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """It reads weights and velocity of the first column, and adds to both."""
         width, kept, decay = program.layout.width_of(self.slot), self.kept, self.decay
-        return (
-            Heads(
-                axes={},
-                query=(Wire(ONE, feature=-1),),
-                key=(),
-                value=side_by_side((self.slot, self.velocity), program.layout),
-                output=(
-                    Wire(self.slot, ("entry",), "entry", -decay),
-                    Wire(self.velocity, ("entry",), "entry", -decay),
-                    Wire(self.slot, ("entry",), "entry", kept, width),
-                    Wire(self.velocity, ("entry",), "entry", kept - 1, width),
-                ),
-                label=f"{self.slot} and {self.velocity}, moved on",
-                grid=FIRST_COLUMN,
+        return Heads(
+            axes={},
+            query=(Wire(ONE, feature=-1),),
+            key=(),
+            value=side_by_side((self.slot, self.velocity), program.layout),
+            output=(
+                Wire(self.slot, ("entry",), "entry", -decay),
+                Wire(self.velocity, ("entry",), "entry", -decay),
+                Wire(self.slot, ("entry",), "entry", kept, width),
+                Wire(self.velocity, ("entry",), "entry", kept - 1, width),
             ),
+            label=f"{self.slot} and {self.velocity}, moved on",
+            grid=FIRST_COLUMN,
         )
 
     def formula(self) -> str:
@@ -337,47 +268,96 @@ class MoveByVelocity(Instruction):
         moved = f"{self.velocity} = {self.kept:g} {self.velocity}{decay}"
         return f"{moved}; {self.slot} += {self.velocity}"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        slot, terms = slots[self.slot], [(self.kept, slots[self.velocity])]
-        velocity = domain.combine([*terms, (-self.decay, slot)] if self.decay else terms)
-        return {self.velocity: velocity, self.slot: domain.add(slot, velocity)}
 
+class Shrinks(Instruction):
+    """Move every coordinate w of `slot` towards 0 by `threshold`, at most to 0, then clip it.
 
-@dataclass(frozen=True)
-class ShrinkMoved(Instruction):
-    """Shrink every coordinate of `slot` by `threshold`, clip it, and add the change to `velocity`.
-
-    It takes six ReLUs for each coordinate as `ShrinkSlot` does, and two if nothing is shrunk.
+    With t = `threshold` and b = `bound` that is w - clip(w, t) - relu(w - t - b) + relu(-w - t -
+    b), which takes six ReLUs for each coordinate.
     """
 
     slot: Changed
-    velocity: Changed
     threshold: float
     bound: float
     kind = LayerKind.MLP
     constants = (ONE,)
 
     def __post_init__(self) -> None:
-        _check_threshold(self)
+        if self.threshold < 0:
+            raise ProgramError(f"{type(self).__name__}: shrinks {self.slot} by {self.threshold:g}.")
+
+    def shrunk(self, value: Value, domain: Domain[Value]) -> Value:
+        """The value moved towards 0, then clipped."""
+        if self.threshold:
+            clipped = domain.clip(value, self.threshold)
+            value = domain.combine([(1.0, value), (-1.0, clipped)])
+        return domain.clip(value, self.bound)
 
     def pieces(self) -> tuple[tuple[float, float], ...]:
-        """For each pair of ReLUs, where it begins and its sign: the sum of -sign relu(w - begin)
-        and its mirror image is added to the slot.
-        """
-        last = (self.threshold + self.bound, 1.0)
-        return ((0.0, 1.0), (self.threshold, -1.0), last) if self.threshold else (last,)
+        """For each pair of ReLUs, where it begins and its sign."""
+        return (0.0, 1.0), (self.threshold, -1.0), (self.threshold + self.bound, 1.0)
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        """The units of a soft threshold and of a clip; what they write, they write to both."""
-        return shrinking(program.layout, self.slot, self.pieces(), self.velocity)
+    def units(self, layout: Layout, *also: str) -> Wiring:
+        """Units -sign relu(w - begin) and their mirror images, which write to slots `also` too."""
+        return tuple(
+            units
+            for number, (begin, sign) in enumerate(self.pieces(), start=1)
+            for units in relu_pairs(
+                layout,
+                (self.slot,),
+                f"shrink and clip, piece {number}:",
+                gain=-sign,
+                lowered_by=(Wire(ONE, factor=-begin),),
+                also=also,
+            )
+        )
+
+
+@dataclass(frozen=True)
+class ShrinkSlot(Shrinks):
+    """Move every coordinate of `slot` towards 0 by `threshold`, at most to 0, then clip it."""
+
+    slot: Changed
+    threshold: float
+    bound: float
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {self.slot: self.shrunk(slots[self.slot], domain)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        return self.units(program.layout)
+
+    def formula(self) -> str:
+        clipped = f"clip to [-{self.bound:g}, {self.bound:g}]"
+        return f"shrink {self.slot} by {self.threshold:g}, {clipped}"
+
+
+@dataclass(frozen=True)
+class ShrinkMoved(Shrinks):
+    """Shrink every coordinate of `slot` by `threshold`, clip it, and add the change to `velocity`.
+
+    It takes two ReLUs for each coordinate if nothing is shrunk.
+    """
+
+    slot: Changed
+    velocity: Changed
+    threshold: float
+    bound: float
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        before, velocity = slots[self.slot], slots[self.velocity]
+        after = self.shrunk(before, domain)
+        moved = domain.combine([(1.0, after), (-1.0, before)])
+        return {self.slot: after, self.velocity: domain.add(velocity, moved)}
+
+    def pieces(self) -> tuple[tuple[float, float], ...]:
+        return super().pieces() if self.threshold else ((self.bound, 1.0),)
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """What the units write, they write to both slots."""
+        return self.units(program.layout, self.velocity)
 
     def formula(self) -> str:
         shrunk = f"shrink {self.slot} by {self.threshold:g}, " if self.threshold else ""
         clipped = f"clip {self.slot} to [-{self.bound:g}, {self.bound:g}]"
         return f"{shrunk}{clipped}; {self.velocity} likewise"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        before, velocity = slots[self.slot], slots[self.velocity]
-        after = shrunk(before, self.threshold, self.bound, domain)
-        moved = domain.combine([(1.0, after), (-1.0, before)])
-        return {self.slot: after, self.velocity: domain.add(velocity, moved)}

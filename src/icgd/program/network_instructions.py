@@ -1,11 +1,22 @@
-r"""Instructions for classes: the shares softmax(z) of classes with the scores z.
+r"""Instructions of networks with classes, layer norms or optimisers, and of tables of whole steps.
 
-A softmax head needs nothing but a token for each class, with its score: it returns the shares
-themselves. A layer of ReLUs has them by differences: the share of class k is
+Classes with the scores z have the shares softmax(z). A softmax head needs nothing but a token for
+each class, with its score: it returns the shares themselves. A layer of ReLUs has them by
+differences: the share of class k is
 
     1 / sum_j exp(z_j - z_k),
 
 which is an exponential for each pair of classes and a reciprocal for each class.
+
+In a layer norm a token multiplies features of its own, which may be centred. With
+h = c (z - mean z) and c = 1 / sqrt(var z + eps), what is pulled back through the norm is
+
+    c (g - mean g - h mean(g h)),
+
+and mean(g h) is the covariance of g and h over their coordinates, because the mean of h is 0.
+
+A step of an optimiser is linear in weights, gradient and state, but for squares and roots, which
+other instructions have. An MLP layer does the linear part exactly, whatever the slots hold.
 """
 
 from __future__ import annotations
@@ -13,11 +24,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icgd.errors import ProgramError
-from icgd.program import instructions
-from icgd.program.functions import ProgramBase
 from icgd.program.instructions import (
     IS_EXAMPLE,
     IS_QUERY,
@@ -32,9 +41,22 @@ from icgd.program.instructions import (
     Summand,
     Written,
 )
+from icgd.program.layout import IS_MEMORY, IS_REGISTER, MASKED
 from icgd.program.meaning import NOWHERE, Domain, Value
-from icgd.program.registers import IS_MEMORY, IS_REGISTER, MASKED
 from icgd.program.wires import SIGN, Heads, Over, Rows, Units, Wire, Wiring, by_slot, relu_pairs
+
+if TYPE_CHECKING:
+    from icgd.program.program import AbstractProgram
+
+N_EXAMPLES = "n_examples"
+"""The slot that holds the number of examples in every token."""
+
+PLACE = "place"
+"""How many examples come before this one until its batch begins; the slot `out_of_batch` is the
+flag of those that have to wait."""
+
+LARGEST_COUNT = 2.0**20
+"""No prompt has as many examples; float32 counts exactly to more than twice as many."""
 
 
 def class_slot(number: int) -> str:
@@ -56,38 +78,36 @@ class ShareClasses(Instruction):
     kind = LayerKind.SOFTMAX
     constants = (ONE,)
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {self.write: domain.softmax(slots[self.scores])}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """Query [scores; 1], key [class; 0 at a class, -MASKED elsewhere], value the class.
 
         The memory reads itself, and has the value 0.
         """
         others, memory = len(self.classes), len(self.classes) + 1
         classes = tuple(Wire(name, feature=n) for n, name in enumerate(self.classes))
-        return (
-            Heads(
-                axes={},
-                query=(
-                    Wire(self.scores, ("class",), "class"),
-                    Wire(ONE, feature=others),
-                    Wire(IS_MEMORY, feature=memory, factor=3 * MASKED),
-                ),
-                key=(
-                    *classes,
-                    Wire(ONE, feature=others, factor=-MASKED),
-                    *(Wire(name, feature=others, factor=MASKED) for name in self.classes),
-                    Wire(IS_MEMORY, feature=memory),
-                ),
-                value=classes,
-                output=(Wire(self.write, ("class",), "class"),),
-                label=f"{self.write}, the shares of all classes",
+        return Heads(
+            axes={},
+            query=(
+                Wire(self.scores, ("class",), "class"),
+                Wire(ONE, feature=others),
+                Wire(IS_MEMORY, feature=memory, factor=3 * MASKED),
             ),
+            key=(
+                *classes,
+                Wire(ONE, feature=others, factor=-MASKED),
+                *(Wire(name, feature=others, factor=MASKED) for name in self.classes),
+                Wire(IS_MEMORY, feature=memory),
+            ),
+            value=classes,
+            output=(Wire(self.write, ("class",), "class"),),
+            label=f"{self.write}, the shares of all classes",
         )
 
     def formula(self) -> str:
         return f"{self.write} = softmax({self.scores})"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        return {self.write: domain.softmax(slots[self.scores])}
 
 
 @dataclass(frozen=True)
@@ -99,28 +119,6 @@ class MapDifferences(Instruction):
     write: Written
     kind = LayerKind.MLP
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        """relu(scale * (source[other] - source[class]) + shift) for every pair and piece."""
-        n = program.layout.width_of(self.source)
-        scale, shift, coefficient = program.relu_sum(self.function).pieces
-        unlike = tuple(tuple(float(row != column) for column in range(n)) for row in range(n))
-        differ = Over(("class", "other"), unlike)  # a score less itself needs no weight
-        return (
-            Units(
-                axes={"class": n, "other": n, "piece": len(scale.numbers)},
-                reads=(
-                    Wire(self.source, ("other",), factor=(differ, scale)),
-                    Wire(self.source, ("class",), factor=(-1.0, differ, scale)),
-                ),
-                shift=shift,
-                writes=(Wire(self.write, (("class", "other"),), factor=coefficient),),
-                label=f"{self.write}[{{class}}, {{other}}], piece {{piece}} of {self.function}",
-            ),
-        )
-
-    def formula(self) -> str:
-        return f"{self.write} = {self.function}({self.source}_j - {self.source}_k)"
-
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         n_classes, source = domain.layout.width_of(self.source), slots[self.source]
         pairs = [(k, j) for k in range(n_classes) for j in range(n_classes)]
@@ -130,6 +128,26 @@ class MapDifferences(Instruction):
         apart = domain.combine([(1.0, other), (-1.0, own)])
         value = domain.apply(self.function, apart, by="mlp")
         return {self.write: domain.as_read(self, value, apart)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """relu(scale * (source[other] - source[class]) + shift) for every pair and piece."""
+        n = program.layout.width_of(self.source)
+        scale, shift, coefficient = program.relu_sum(self.function).pieces
+        unlike = tuple(tuple(float(row != column) for column in range(n)) for row in range(n))
+        differ = Over(("class", "other"), unlike)  # a score less itself needs no weight
+        return Units(
+            axes={"class": n, "other": n, "piece": len(scale.numbers)},
+            reads=(
+                Wire(self.source, ("other",), factor=(differ, scale)),
+                Wire(self.source, ("class",), factor=(-1.0, differ, scale)),
+            ),
+            shift=shift,
+            writes=(Wire(self.write, (("class", "other"),), factor=coefficient),),
+            label=f"{self.write}[{{class}}, {{other}}], piece {{piece}} of {self.function}",
+        )
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.function}({self.source}_j - {self.source}_k)"
 
     def own_error(self, bounds: Any, value: Any, apart: Any) -> Any:
         """None beyond that of the function, which rises from 0: so does its fit."""
@@ -149,24 +167,6 @@ class MapRowSums(Instruction):
     missed: float
     kind = LayerKind.MLP
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        """relu(scale * sum_j source[class, j] + shift) for every class and piece."""
-        n = program.layout.width_of(self.write)
-        scale, shift, coefficient = program.relu_sum(self.function).pieces
-        all_others = Over(("other",), (1.0,) * n)
-        return (
-            Units(
-                axes={"class": n, "piece": len(scale.numbers)},
-                reads=(Wire(self.source, (("class", "other"),), factor=(all_others, scale)),),
-                shift=shift,
-                writes=(Wire(self.write, ("class",), factor=coefficient),),
-                label=f"{self.write}[{{class}}], piece {{piece}} of {self.function}",
-            ),
-        )
-
-    def formula(self) -> str:
-        return f"{self.write} = {self.function}(sum_j {self.source}_kj)"
-
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         n_classes, source = domain.layout.width_of(self.write), slots[self.source]
         columns = [
@@ -176,19 +176,25 @@ class MapRowSums(Instruction):
         total = domain.combine([(1.0, column) for column in columns])
         return {self.write: domain.as_read(self, domain.apply(self.function, total, by="mlp"))}
 
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """relu(scale * sum_j source[class, j] + shift) for every class and piece."""
+        n = program.layout.width_of(self.write)
+        scale, shift, coefficient = program.relu_sum(self.function).pieces
+        all_others = Over(("other",), (1.0,) * n)
+        return Units(
+            axes={"class": n, "piece": len(scale.numbers)},
+            reads=(Wire(self.source, (("class", "other"),), factor=(all_others, scale)),),
+            shift=shift,
+            writes=(Wire(self.write, ("class",), factor=coefficient),),
+            label=f"{self.write}[{{class}}], piece {{piece}} of {self.function}",
+        )
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.function}(sum_j {self.source}_kj)"
+
     def own_error(self, bounds: Any, value: Any) -> Any:
         """What a cap on the source misses: shares are smaller without it."""
         return value.lowered(self.missed)
-
-
-# -----------------------------------------------------------------------------
-# Instructions of layer norms. A token multiplies features of its own, and these may be centred.
-#
-# With h = c (z - mean z) and c = 1 / sqrt(var z + eps), what is pulled back through a norm is
-#
-#     c (g - mean g - h mean(g h)),
-#
-# and mean(g h) is the covariance of g and h over their coordinates, because the mean of h is 0.
 
 
 @lru_cache(maxsize=16)
@@ -199,17 +205,6 @@ def centring(width: int) -> Rows:
         tuple(1.0 - mean if row == column else 0.0 - mean for column in range(width))
         for row in range(width)
     )
-
-
-def centred(value: Value, width: int, domain: Domain[Value]) -> Value:
-    """The coordinates of a token less their mean."""
-    return domain.constant_map(centring(width), value)
-
-
-def _mean(value: Value, like: str, domain: Domain[Value]) -> Value:
-    """The mean of a token's coordinates, as many as slot `like` has."""
-    width = domain.layout.width_of(like)
-    return domain.constant_map(((1.0 / width,) * width,), value)
 
 
 @dataclass(frozen=True)
@@ -225,31 +220,31 @@ class Covary(Instruction):
     kind = LayerKind.PRODUCT
     constants = (ONE,)
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        width, right_width = (domain.layout.width_of(name) for name in (self.left, self.right))
+        mean = ((1.0 / width,) * width,)
+        left = domain.constant_map(centring(width), slots[self.left])
+        if self.left == self.right:
+            squares = domain.not_negative(domain.multiply(left, left))
+            return {self.write: domain.not_negative(domain.constant_map(mean, squares))}
+        right = domain.constant_map(centring(right_width), slots[self.right])
+        return {self.write: domain.constant_map(mean, domain.multiply(left, right))}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """Query left - mean(left), key right - mean(right), value 1, output 1 / width."""
         width = program.layout.width_of(self.left)
         centre = Over(("k", "feature"), centring(width))
-        return (
-            Heads(
-                axes={},
-                query=(Wire(self.left, ("k",), "feature", centre),),
-                key=(Wire(self.right, ("k",), "feature", centre),),
-                value=(Wire(ONE),),
-                output=(Wire(self.write, factor=1.0 / width),),
-                label=f"{self.write}, the covariance of {self.left} and {self.right}",
-            ),
+        return Heads(
+            axes={},
+            query=(Wire(self.left, ("k",), "feature", centre),),
+            key=(Wire(self.right, ("k",), "feature", centre),),
+            value=(Wire(ONE),),
+            output=(Wire(self.write, factor=1.0 / width),),
+            label=f"{self.write}, the covariance of {self.left} and {self.right}",
         )
 
     def formula(self) -> str:
         return f"{self.write} = cov({self.left}, {self.right})"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        left = centred(slots[self.left], domain.layout.width_of(self.left), domain)
-        if self.left == self.right:
-            squares = domain.not_negative(domain.multiply(left, left))
-            return {self.write: domain.not_negative(_mean(squares, self.left, domain))}
-        right = centred(slots[self.right], domain.layout.width_of(self.right), domain)
-        return {self.write: _mean(domain.multiply(left, right), self.left, domain)}
 
 
 @dataclass(frozen=True)
@@ -280,7 +275,15 @@ class ScaleCentred(Instruction):
                 f"ScaleCentred: promises a reach of {self.reach:g}, which only a norm has."
             )
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        source, scale = slots[self.source], slots[self.scale]
+        value = domain.constant_map(centring(domain.layout.width_of(self.source)), source)
+        if self.along is not None and self.share is not None:
+            along = domain.scale(slots[self.share], slots[self.along])
+            value = domain.add(value, domain.combine([(-1.0, along)]))
+        return {self.write: domain.as_read(self, domain.scale(scale, value), source, scale)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """Query [source[k] - mean(source); -along[k]], key [1; share], value scale."""
         width = program.layout.width_of(self.source)
         query = [Wire(self.source, ("j",), factor=Over(("k", "j"), centring(width)))]
@@ -288,28 +291,18 @@ class ScaleCentred(Instruction):
         if self.along is not None and self.share is not None:
             query.append(Wire(self.along, ("k",), 1, -1.0))
             key.append(Wire(self.share, feature=1))
-        return (
-            Heads(
-                axes={"k": width},
-                query=tuple(query),
-                key=tuple(key),
-                value=(Wire(self.scale),),
-                output=(Wire(self.write, ("k",)),),
-                label=f"{self.write}[{{k}}], {self.source} centred and scaled",
-            ),
+        return Heads(
+            axes={"k": width},
+            query=tuple(query),
+            key=tuple(key),
+            value=(Wire(self.scale),),
+            output=(Wire(self.write, ("k",)),),
+            label=f"{self.write}[{{k}}], {self.source} centred and scaled",
         )
 
     def formula(self) -> str:
         more = "" if self.along is None else f" - {self.share} * {self.along}"
         return f"{self.write} = {self.scale} * ({self.source} - mean({self.source}){more})"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        source, scale = slots[self.source], slots[self.scale]
-        value = centred(source, domain.layout.width_of(self.source), domain)
-        if self.along is not None and self.share is not None:
-            along = domain.scale(slots[self.share], slots[self.along])
-            value = domain.add(value, domain.combine([(-1.0, along)]))
-        return {self.write: domain.as_read(self, domain.scale(scale, value), source, scale)}
 
     def own_error(self, bounds: Any, value: Any, source: Any, scale: Any) -> Any:
         """Rounding alone exceeds the reach: a norm centres twice, once for the deviation."""
@@ -319,23 +312,6 @@ class ScaleCentred(Instruction):
         sizes = source.value.size @ bounds.matrix(centring(width)).abs()
         off = bounds.how.sum_of(2 * width, sizes)
         return value.within(self.reach + 2 * bounds.room * scale.value.size * off)
-
-
-# -----------------------------------------------------------------------------
-# Instructions of optimisers: slots become combinations of slots, and batches take turns.
-#
-# A step of an optimiser is linear in weights, gradient and state, but for squares and roots, which
-# other instructions have. An MLP layer does the linear part exactly, whatever the slots hold.
-
-
-N_EXAMPLES = "n_examples"
-"""The slot that holds the number of examples in every token."""
-
-PLACE, OUT_OF_BATCH = "place", instructions.OUT_OF_BATCH
-"""How many examples come before this one until its batch begins, and whether it has to wait."""
-
-LARGEST_COUNT = 2.0**20
-"""No prompt has as many examples; float32 counts exactly to more than twice as many."""
 
 
 @dataclass(frozen=True)
@@ -387,7 +363,16 @@ class Recombine(Instruction):
     unit: Read
     kind = LayerKind.MLP
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        written: dict[str, Value] = {}
+        for part in self.assignments:
+            value = part.value.value(slots, domain)
+            written[part.write] = after = domain.replace(slots[part.write], value, part.bound)
+            if part.average is not None:
+                written[part.average] = domain.mix(slots[part.average], after, part.keeps)
+        return written
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """+-relu(+-d), then -+relu(+-value - bound * unit), for every coordinate."""
         families = []
         for part in self.assignments:
@@ -409,20 +394,11 @@ class Recombine(Instruction):
                             label=f"{kind} {write}[{{k}}], relu({{sign}} d)",
                         )
                     )
-        return tuple(families)
+        return families
 
     def formula(self) -> str:
         unit = "" if self.unit == ONE else f", bounds times {self.unit}"
         return f"{', '.join(part.formula() for part in self.assignments)}{unit}"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        written: dict[str, Value] = {}
-        for part in self.assignments:
-            value = part.value.value(slots, domain)
-            written[part.write] = after = domain.replace(slots[part.write], value, part.bound)
-            if part.average is not None:
-                written[part.average] = domain.mix(slots[part.average], after, part.keeps)
-        return written
 
 
 @dataclass(frozen=True)
@@ -442,7 +418,10 @@ class TakeTurns(Instruction):
     kind = LayerKind.MLP
     constants = (ONE, IS_EXAMPLE)
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return domain.take_turns(self, slots)
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """Units of one number; a gate closes them at tokens that are no examples."""
         place, waits, n, example = self.place, self.waits, self.n_examples, IS_EXAMPLE
         size, gate = float(self.batch_size), LARGEST_COUNT
@@ -475,13 +454,6 @@ class TakeTurns(Instruction):
     def formula(self) -> str:
         return f"{self.place} -= {self.batch_size}, modulo {self.n_examples}"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        return domain.take_turns(self, slots)
-
-
-# -----------------------------------------------------------------------------
-# Instructions of a table of whole steps: what it is asked with, and what it answers.
-
 
 @dataclass(frozen=True)
 class AverageExamples(Instruction):
@@ -495,31 +467,29 @@ class AverageExamples(Instruction):
     write: Written
     kind = LayerKind.SOFTMAX
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        score, value = self.score.value(slots, domain), self.value.value(slots, domain)
+        return {self.write: domain.average_examples(score, value)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """Query 1, key the score, which is lowered at other tokens, value every coordinate."""
         score, value = by_slot(self.score.terms()), by_slot(self.value.terms())
         others = [flag for flag in (IS_QUERY, IS_REGISTER) if flag in program.layout.names]
-        return (
-            Heads(
-                axes={},
-                query=(Wire(ONE),),
-                key=(
-                    *(Wire(slot, factor=factor) for slot, factor in score.items()),
-                    *(Wire(flag, factor=-MASKED) for flag in others),
-                ),
-                value=tuple(Wire(s, ("entry",), "entry", factor) for s, factor in value.items()),
-                output=(Wire(self.write, ("entry",), "entry"),),
-                label=f"{self.write}, the mean of {self.value.formula()}",
+        return Heads(
+            axes={},
+            query=(Wire(ONE),),
+            key=(
+                *(Wire(slot, factor=factor) for slot, factor in score.items()),
+                *(Wire(flag, factor=-MASKED) for flag in others),
             ),
+            value=tuple(Wire(s, ("entry",), "entry", factor) for s, factor in value.items()),
+            output=(Wire(self.write, ("entry",), "entry"),),
+            label=f"{self.write}, the mean of {self.value.formula()}",
         )
 
     def formula(self) -> str:
         weights = f"softmax({self.score.formula()})"
         return f"{self.write} = mean({self.value.formula()}) weighted by {weights}"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        score, value = self.score.value(slots, domain), self.value.value(slots, domain)
-        return {self.write: domain.average_examples(score, value)}
 
 
 @dataclass(frozen=True)
@@ -545,19 +515,15 @@ class LookUpStep(Instruction):
     write: Changed
     kind = LayerKind.MLP
 
-    @property
-    def addition(self) -> MapSlots:
-        """The instruction that adds the new weight after the old one is wiped."""
-        return MapSlots((Summand(self.key, self.table),), ONE, (), 0.0, self.write)
-
-    def wires(self, program: ProgramBase) -> Wiring:
-        """The table's units, and two units that take the old weight away."""
-        wiped = relu_pairs(program.layout, (self.write,), "wipe")
-        return (*self.addition.wires(program), *wiped)
-
-    def formula(self) -> str:
-        return f"{self.write} = {self.table}({self.key.formula()}), of {self.n_examples} examples"
-
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         key = self.key.value(slots, domain)
         return {self.write: domain.step_from_table(self, key, slots)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """The table's units, and two units that take the old weight away."""
+        added = MapSlots((Summand(self.key, self.table),), ONE, (), 0.0, self.write)
+        wiped = relu_pairs(program.layout, (self.write,), "wipe")
+        return (*added.wires(program), *wiped)
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.table}({self.key.formula()}), of {self.n_examples} examples"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from icgd.program.functions import Function, ProgramBase
+from icgd.errors import UnknownNameError
+from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum, RidgeSum
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.layout import Layout
 from icgd.program.wires import Heads, Units
 
+AnyFunction = TypeVar("AnyFunction", bound=Function)
 AnyInstruction = TypeVar("AnyInstruction", bound=Instruction)
 
 
@@ -26,13 +27,15 @@ class Layer:
     def kind(self) -> LayerKind:
         return self.instructions[0].kind
 
-    def wires(self, program: ProgramBase) -> tuple[Heads | Units, ...]:
+    def wires(self, program: AbstractProgram) -> tuple[Heads | Units, ...]:
         """Its heads or hidden units, those of one instruction after those of the other."""
-        return tuple(
-            family for instruction in self.instructions for family in instruction.wires(program)
-        )
+        families: list[Heads | Units] = []
+        for instruction in self.instructions:
+            wiring = instruction.wires(program)
+            families += [wiring] if isinstance(wiring, Heads | Units) else wiring
+        return tuple(families)
 
-    def label_of(self, program: ProgramBase, number: int) -> str:
+    def label_of(self, program: AbstractProgram, number: int) -> str:
         """What head or hidden unit `number` is for."""
         for family in self.wires(program):
             if number < family.size:
@@ -41,7 +44,7 @@ class Layer:
         raise IndexError(f"layer {self.title!r} has no head or unit of this number")
 
 
-class AbstractProgram(ProgramBase, ABC):
+class AbstractProgram(ABC):
     """What every program says of itself. Subclasses are final, frozen dataclasses.
 
     `layers` holds the layers that exist as weights, each once, however often it runs. They work on
@@ -62,6 +65,27 @@ class AbstractProgram(ProgramBase, ABC):
         """The first instruction of a kind, or None."""
         instructions = (part for layer in self.layers for part in layer.instructions)
         return next((part for part in instructions if isinstance(part, kind)), None)
+
+    def function(self, name: str, kind: type[AnyFunction]) -> AnyFunction:
+        """The function of a kind that is called `name`."""
+        candidates = [function for function in self.functions if isinstance(function, kind)]
+        for function in candidates:
+            if function.name == name:
+                return function
+        known = [function.name for function in candidates]
+        raise UnknownNameError.of("function of the program", name, known=known)
+
+    def relu_sum(self, name: str) -> ReluSum:
+        return self.function(name, ReluSum)
+
+    def look_up(self, name: str) -> LatticeFunction:
+        return self.function(name, LatticeFunction)
+
+    def grid_mean(self, name: str) -> GridMean:
+        return self.function(name, GridMean)
+
+    def ridge_sum(self, name: str) -> RidgeSum:
+        return self.function(name, RidgeSum)
 
     @property
     @abstractmethod
@@ -106,8 +130,3 @@ class AbstractProgram(ProgramBase, ABC):
     @abstractmethod
     def to_data(self) -> dict[str, Any]:
         """The program as data that JSON can hold."""
-
-    @classmethod
-    @abstractmethod
-    def from_data(cls, data: Mapping[str, Any]) -> AbstractProgram:
-        """The program that `to_data` described."""

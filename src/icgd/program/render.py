@@ -55,43 +55,33 @@ KEYS = {"layout": "slots", "knot_unit": "grid"}
 """Fields that data have under another name."""
 
 
-def listing(title: str, sections: Mapping[str, Sequence[str]]) -> str:
-    """The sections that are not empty, each below its heading."""
-    lines = [title]
-    for heading, section in sections.items():
-        lines += ["", heading, *section] if section else []
-    return "\n".join(lines) + "\n"
-
-
-def slot_lines(layout: Layout) -> list[str]:
-    """A line for each slot: where it starts, its name, its shape and its role."""
-    return [_slot_line(layout.range_of(slot.name).start, slot) for slot in layout.slots]
-
-
-def _slot_line(start: int, slot: Slot) -> str:
-    shape = " x ".join(map(str, slot.shape))
-    return f"  {start:>5}  {slot.name:<20} {shape:<9} {slot.role.name.lower()}"
+def listing(program: AbstractProgram, title: str, stages: Mapping[str, Sequence[Layer]]) -> str:
+    """A program as text: its slots, its functions, then the instructions of every stage."""
+    sections: dict[str, list[str]] = {"slots": [], "functions": function_lines(program.functions)}
+    for slot in program.layout.slots:
+        start = program.layout.range_of(slot.name).start
+        shape, role = " x ".join(map(str, slot.shape)), slot.role.name.lower()
+        sections["slots"].append(f"  {start:>5}  {slot.name:<20} {shape:<9} {role}")
+    for heading, layers in stages.items():
+        sections[heading] = lines = []
+        for number, layer in enumerate(layers, start=1):
+            first, *others = (instruction.formula() for instruction in layer.instructions)
+            lines.append(f"  {number:>3} {layer.kind.value:<10} {first}")
+            lines += [f"  {'':>3} {'':<10} {formula}" for formula in others]
+    text = [title]
+    for heading, lines in sections.items():
+        text += ["", heading, *lines] if lines else []
+    return "\n".join(text) + "\n"
 
 
 def function_lines(functions: Sequence[Function]) -> list[str]:
     """A line for each function: how finely it is approximated, where, and how well."""
-    return [_function_line(function) for function in functions]
-
-
-def _function_line(function: Function) -> str:
-    error = "exact" if function.is_exact else f"error at most {function.error:.3g}"
-    if function.largest_error > function.error:
-        error += f", near kinks {function.largest_error:.3g}"
-    return f"  {function.name:<12} {function.in_words()}, {error}"
-
-
-def layer_lines(layers: Sequence[Layer]) -> list[str]:
-    """A line for each instruction, the layers numbered from 1."""
-    lines: list[str] = []
-    for number, layer in enumerate(layers, start=1):
-        formulas = [instruction.formula() for instruction in layer.instructions]
-        lines.append(f"  {number:>3} {layer.kind.value:<10} {formulas[0]}")
-        lines += [f"  {'':>3} {'':<10} {formula}" for formula in formulas[1:]]
+    lines = []
+    for function in functions:
+        error = "exact" if function.is_exact else f"error at most {function.error:.3g}"
+        if function.largest_error > function.error:
+            error += f", near kinks {function.largest_error:.3g}"
+        lines.append(f"  {function.name:<12} {function.in_words()}, {error}")
     return lines
 
 
@@ -108,7 +98,16 @@ def data_of(part: object) -> Any:
         return data_of(part.slots)
     if isinstance(part, Role):
         return part.name
-    return {**_label(part), **_data_of_fields(part, None)} if is_dataclass(part) else part
+    if not is_dataclass(part):
+        return part
+    label = {}  # what data say besides the fields
+    if isinstance(part, Instruction):
+        label["verb"] = type(part).__name__
+    elif isinstance(part, Layer):
+        label["kind"] = part.kind.value
+    elif isinstance(part, Function):
+        label["kind"] = type(part).__name__
+    return label | _data_of_fields(part, None)
 
 
 def _data_of_fields(part: Any, left_out: object) -> dict[str, Any]:
@@ -119,15 +118,6 @@ def _data_of_fields(part: Any, left_out: object) -> dict[str, Any]:
         for field, value in found.items()
         if not (value == left_out == field.default)
     }
-
-
-def _label(part: object) -> dict[str, str]:
-    """What data say besides the fields."""
-    if isinstance(part, Instruction):
-        return {"verb": type(part).__name__}
-    if isinstance(part, Layer):
-        return {"kind": part.kind.value}
-    return {"kind": type(part).__name__} if isinstance(part, Function) else {}
 
 
 def read_program(kind: Callable[..., Part], data: Mapping[str, Any]) -> Part:

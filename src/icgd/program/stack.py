@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, log
 from typing import Any, final
 
 from icgd.errors import ConstructionError
@@ -12,11 +12,23 @@ from icgd.facts import counted, shown
 from icgd.program import render
 from icgd.program.functions import Function, LatticeFunction, RidgeSum
 from icgd.program.instructions import AccumulateOuterProduct, AddGradient
-from icgd.program.layout import Layout, Role
+from icgd.program.layout import (
+    IS_MEMORY,
+    IS_REGISTER,
+    MASKED,
+    OFFSET,
+    SCALE,
+    SCALE_SIGN,
+    SCALE_SIZE,
+    SHARE,
+    SINK,
+    Layout,
+    Role,
+    value_slot,
+)
 from icgd.program.linear_instructions import DescendExamples, PredictMean
 from icgd.program.network_instructions import LookUpStep, ShareClasses, TakeTurns
 from icgd.program.program import AbstractProgram, Layer
-from icgd.program.registers import register_constants
 
 
 @final
@@ -61,25 +73,60 @@ class StackProgram(AbstractProgram):
         return (*self.block, *self.prediction)
 
     @property
+    def common(self) -> tuple[Layer, ...]:
+        """The layers of the block that all steps share."""
+        n_ends = len(self.schedule[0]) if self.schedule else 0
+        return self.block[: len(self.block) - n_ends]
+
+    def block_of(self, step: int) -> tuple[Layer, ...]:
+        """The layers of a step, counted from 0; without a schedule, those of every block."""
+        return (*self.common, *self.schedule[step]) if self.schedule else self.block
+
+    def steps_of_block(self) -> tuple[tuple[Layer, ...], ...]:
+        """The layers of each step of the block; of a schedule, those of the first step."""
+        if self.schedule:
+            return (self.block_of(0),)
+        length = self.layers_per_step
+        starts = range(0, len(self.block), length)
+        return tuple(self.block[start : start + length] for start in starts)
+
+    def unrolled(self) -> Iterator[Layer]:
+        """All layers in the order in which they run."""
+        for step in range(self.n_repeats):
+            yield from self.block_of(step)
+        yield from self.prediction
+
+    @property
+    def n_repeats(self) -> int:
+        """How often the block runs."""
+        return self.n_steps // self.steps_per_block
+
+    @property
+    def layers_per_step(self) -> int:
+        return len(self.block) // self.steps_per_block
+
+    @property
+    def n_layers(self) -> int:
+        """The number of layers of the whole transformer, each repetition counted."""
+        return len(self.block) * self.n_repeats + len(self.prediction)
+
+    @property
     def weight_shapes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(slot.shape for slot in self.layout.having(Role.PARAMETER))
+
+    @property
+    def trains_function(self) -> bool:
+        """Whether the stream holds no weights, but what is left to learn at every token."""
+        return bool(self.layout.having(Role.RESIDUAL))
 
     @property
     def recordable(self) -> tuple[str, ...]:
         return self.layout.names
 
-    def block_of(self, step: int) -> tuple[Layer, ...]:
-        """The layers of a step, counted from 0; without a schedule, those of every block."""
-        if not self.schedule:
-            return self.block
-        return (*self.common, *self.schedule[step])
-
     @property
-    def common(self) -> tuple[Layer, ...]:
-        """The layers of the block that all steps share."""
-        return (
-            self.block[: len(self.block) - len(self.schedule[0])] if self.schedule else self.block
-        )
+    def can_go_on(self) -> bool:
+        steps_are_alike = not self.schedule and self.steps_per_block == 1
+        return steps_are_alike and bool(self.weight_shapes)  # a function starts from 0
 
     @property
     def batch_size(self) -> int | None:
@@ -93,37 +140,6 @@ class StackProgram(AbstractProgram):
 
     def next_example(self, n_steps: int, n_examples: int) -> int | None:
         return None if self.batch_size is None else n_steps * self.batch_size % n_examples
-
-    @property
-    def n_repeats(self) -> int:
-        """How often the block runs."""
-        return self.n_steps // self.steps_per_block
-
-    @property
-    def layers_per_step(self) -> int:
-        return len(self.block) // self.steps_per_block
-
-    def steps_of_block(self) -> tuple[tuple[Layer, ...], ...]:
-        """The layers of each step of the block; of a schedule, those of the first step."""
-        if self.schedule:
-            return (self.block_of(0),)
-        length = self.layers_per_step
-        starts = range(0, len(self.block), length)
-        return tuple(self.block[start : start + length] for start in starts)
-
-    @property
-    def trains_function(self) -> bool:
-        """Whether the stream holds no weights, but what is left to learn at every token."""
-        return bool(self.layout.having(Role.RESIDUAL))
-
-    @property
-    def n_layers(self) -> int:
-        """The number of layers of the whole transformer, each repetition counted."""
-        return len(self.block) * self.n_repeats + len(self.prediction)
-
-    @property
-    def n_registers(self) -> int:
-        return 2 * max((f.half for f in self.lattice_functions), default=-1) + 2
 
     @property
     def step_table(self) -> LookUpStep | None:
@@ -150,25 +166,33 @@ class StackProgram(AbstractProgram):
         """The functions that are looked up."""
         return tuple(f for f in self.functions if isinstance(f, LatticeFunction))
 
+    @property
+    def n_registers(self) -> int:
+        """A register for each lattice point, and one for the memory."""
+        return 2 * max((f.half for f in self.lattice_functions), default=-1) + 2
+
     def registers(self) -> dict[str, tuple[float, ...]]:
         """What the registers hold besides the weights: a value for each register, by slot."""
         if not self.n_registers:
             return {}
-        found = register_constants(self.lattice_functions, self.n_registers // 2 - 1)
-        classes = self.first(ShareClasses)
-        names = () if classes is None else classes.classes
-        places = range(1, len(names) + 1)  # the first register is the memory
-        own = {
-            name: tuple(float(place == number) for number in range(self.n_registers))
-            for place, name in zip(places, names, strict=True)
+        half = self.n_registers // 2 - 1
+        points = range(-half, half + 1)
+        scales = (1.0, *(g / half for g in points))  # the first register is the memory
+        constants: dict[str, tuple[float, ...]] = {
+            IS_REGISTER: (1.0,) * len(scales),
+            IS_MEMORY: (1.0,) + (0.0,) * len(points),
+            SCALE: scales,
+            SCALE_SIZE: tuple(map(abs, scales)),
+            SCALE_SIGN: tuple(float((scale > 0) - (scale < 0)) for scale in scales),
+            OFFSET: (-MASKED - half * half / 2, *(-g * g / 2 for g in points)),
+            SINK: tuple(-log(SHARE * abs(scale)) if scale else MASKED for scale in scales),
         }
-        return found | own
-
-    def unrolled(self) -> Iterator[Layer]:
-        """All layers in the order in which they run."""
-        for step in range(self.n_repeats):
-            yield from self.block_of(step)
-        yield from self.prediction
+        for function in self.lattice_functions:
+            constants[value_slot(function.name)] = (0.0, *function.values)
+        classes = self.first(ShareClasses)
+        for place, name in enumerate(() if classes is None else classes.classes, start=1):
+            constants[name] = tuple(float(place == number) for number in range(len(scales)))
+        return constants
 
     @property
     def has_kinks(self) -> bool:
@@ -179,52 +203,25 @@ class StackProgram(AbstractProgram):
 
         Units evaluate the step function times a number, never on its own.
         """
-        by_units = [fit for fit in self.functions if isinstance(fit, RidgeSum)]
-        if by_units:
+        if by_units := [fit for fit in self.functions if isinstance(fit, RidgeSum)]:
             products = [fit for fit in by_units if fit.name == f"s {derivative}(t)"]
             return tuple((band.low, band.high) for fit in products for band in fit.bands)
         knots = self.relu_sum(derivative).knots
         return tuple(zip(knots[::2], knots[1::2], strict=True))
 
-    @property
-    def can_go_on(self) -> bool:
-        is_alike = not self.schedule and self.steps_per_block == 1
-        return is_alike and bool(self.weight_shapes)  # a function starts from 0
-
     def listing(self) -> str:
-        layout = self.layout
-        title = f"program {self.construction}, {self.n_layers} layers, d_model {layout.width}"
+        size = f"{self.n_layers} layers, d_model {self.layout.width}"
+        title = f"program {self.construction}, {size}"
         if self.n_registers:
             title += f", {self.n_registers} registers"
         if self.activation != "relu":
             title += f", {self.activation} units"
-        return render.listing(
-            title,
-            {
-                "slots": render.slot_lines(layout),
-                "functions": render.function_lines(self.functions),
-                f"block, {self.n_repeats} times": render.layer_lines(self.block),
-                "prediction": render.layer_lines(self.prediction),
-            },
-        )
+        block = f"block, {self.n_repeats} times"
+        stages = {block: self.block, "prediction": self.prediction}
+        return render.listing(self, title, stages)
 
     def to_data(self) -> dict[str, Any]:
         return render.program_data(self)
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> StackProgram:
-        return render.read_program(cls, data)
-
-
-# -----------------------------------------------------------------------------
-# Where the step size stands in a program: in one layer of the block, as a factor.
-#
-# The layer that moves the trained weights is made of instructions `weights += scale * mean(...)`
-# with scale = -step_size / 2. The rules of `weights/` write the scale into W_O of that layer, as
-# a factor of every entry, and nowhere else. So a transformer of another step size differs in that
-# one tensor:
-#
-#     W_O(step_size) = step_size * W_O(1)
 
 
 SCALED = (AccumulateOuterProduct, AddGradient)
@@ -234,9 +231,17 @@ SCALED = (AccumulateOuterProduct, AddGradient)
 def step_layer(program: AbstractProgram) -> int:
     """The place, in the block, of the layer whose W_O is proportional to the step size.
 
+    Its instructions are `weights += scale * mean(...)` with scale = -step_size / 2, which is a
+    factor of every entry of its W_O, and stands nowhere else. So a transformer of another step
+    size differs in that one tensor: W_O(step_size) = step_size * W_O(1).
+
     Raises `SettingError` for a program that has no such layer.
     """
-    places = [place for place, layer in enumerate(program.layers) if _is_scaled(layer)]
+    places = [
+        place
+        for place, layer in enumerate(program.layers)
+        if all(isinstance(part, SCALED) for part in layer.instructions)
+    ]
     if len(places) != 1:
         raise ConstructionError(
             f"In {program.construction} the step size is not a factor of one layer and of nothing "
@@ -257,7 +262,3 @@ def of_unit_step(program: StackProgram, step_size: float) -> StackProgram:
     )
     block = (*program.block[:place], Layer(layer.title, unit), *program.block[place + 1 :])
     return replace(program, block=block)
-
-
-def _is_scaled(layer: Layer) -> bool:
-    return all(isinstance(part, SCALED) for part in layer.instructions)

@@ -16,14 +16,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from icgd.program import instructions
-from icgd.program.functions import ACTIVATIONS_AT_ONE, ProgramBase, RidgeSum
+from icgd.program.functions import ACTIVATIONS_AT_ONE, RidgeSum
 from icgd.program.instructions import (
     IS_QUERY,
     ONE,
+    TOKENS_PER_EXAMPLE,
     Accumulated,
+    AddsOuterProduct,
     Argument,
     Changed,
     Evaluated,
@@ -33,12 +34,15 @@ from icgd.program.instructions import (
     Read,
     Written,
     below,
+    extended,
     row_wires,
-    stacked,
 )
 from icgd.program.layout import Layout
 from icgd.program.meaning import Domain, Value
 from icgd.program.wires import SIGN, Heads, Over, Units, Wire, Wiring, by_slot
+
+if TYPE_CHECKING:
+    from icgd.program.program import AbstractProgram
 
 EXAMPLE_SHARE = "example_share"
 """The slot that holds n_tokens / n_examples in every example and 0 in every query."""
@@ -86,46 +90,6 @@ def offsets(
     return Wire(ONE, feature=feature, factor=Over((name, "term"), rows))  # type: ignore[arg-type]
 
 
-def product_heads(
-    verb: AddOuterProduct | AddJacobian,
-    fit: RidgeSum,
-    shape: tuple[int, ...],
-    right: tuple[Wire, ...],
-    written: tuple[str, ...],
-) -> Heads:
-    """Heads of products left[k] right[k, p]: the score a1 left[k] / reach + what `right` has.
-
-    The key has it, because the sum is over tokens; the value is `example_share`.
-    """
-    (rows, columns), (reach, other_reach) = shape, verb.reaches
-    gain = (verb.scale * reach * other_reach, fit.coefficient)
-    return Heads(
-        axes={"k": rows, "p": columns, "term": fit.n_units},
-        query=(Wire(ONE),),
-        key=(Wire(verb.left, ("k",), factor=fit.directions[0] / reach), *right),
-        value=(Wire(EXAMPLE_SHARE),),
-        output=(Wire(verb.write, written, factor=gain),),
-        label=f"gradient in {verb.write}, product [{{k}}, {{p}}], unit {{term}} of {fit.name}",
-    )
-
-
-def gated_heads(
-    verb: AddGatedProduct | AddGatedJacobian,
-    rows: int,
-    value: tuple[Wire, ...],
-    written: tuple[str, ...],
-) -> Heads:
-    """Query tokens_per_example, key +-left[k] - gate * is_query, and a value of many entries."""
-    return Heads(
-        axes={"sign": 2, "k": rows},
-        query=(Wire(instructions.TOKENS_PER_EXAMPLE, factor=verb.sharpness),),
-        key=(Wire(verb.left, ("k",), factor=SIGN), Wire(IS_QUERY, factor=-verb.gate)),
-        value=value,
-        output=(Wire(verb.write, written, "entry", (verb.scale / verb.sharpness, SIGN)),),
-        label=f"row {{k}} of the gradient in {verb.write}, where {{sign}}{verb.left} > 0",
-    )
-
-
 def ridge_units(
     fit: RidgeSum, layout: Layout, reads: tuple[tuple[str, tuple[str, ...]], ...], write: str
 ) -> Units:
@@ -151,29 +115,27 @@ class ActivateUnits(ByUnits):
     kind = LayerKind.ATTENTION
     constants = (ONE,)
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        """Query [scale * inputs; offset], key [weights[k, :]; 1], value 1."""
-        layout, fit = program.layout, program.ridge_sum(self.function)
-        query, key, last = argument_scores(self.argument, fit.directions[0] / self.reach, layout)
-        return (
-            Heads(
-                axes={"k": self.argument.width(layout), "term": fit.n_units},
-                query=(*query, Wire(ONE, feature=last, factor=fit.offset)),
-                key=tuple(key),
-                value=(Wire(ONE),),
-                output=(Wire(self.write, ("k",), factor=(self.reach, fit.coefficient)),),
-                label=f"{self.write}[{{k}}], unit {{term}} of {self.function}",
-            ),
-        )
-
-    def formula(self) -> str:
-        return f"{self.write} = {self.function}({self.argument.formula()})"
-
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         argument = self.argument.value(slots, domain)
         exact = domain.evaluate(self.function, argument)
         value = domain.by_units(self.function, exact, [(argument, self.reach)])
         return {self.write: domain.written_over(slots[self.write], value)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Query [scale * inputs; offset], key [weights[k, :]; 1], value 1."""
+        layout, fit = program.layout, program.ridge_sum(self.function)
+        query, key, last = argument_scores(self.argument, fit.directions[0] / self.reach, layout)
+        return Heads(
+            axes={"k": self.argument.width(layout), "term": fit.n_units},
+            query=(*query, Wire(ONE, feature=last, factor=fit.offset)),
+            key=tuple(key),
+            value=(Wire(ONE),),
+            output=(Wire(self.write, ("k",), factor=(self.reach, fit.coefficient)),),
+            label=f"{self.write}[{{k}}], unit {{term}} of {self.function}",
+        )
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.function}({self.argument.formula()})"
 
 
 @dataclass(frozen=True)
@@ -192,7 +154,17 @@ class PassOn(ByUnits):
     kind = LayerKind.ATTENTION
     constants = (ONE,)
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        argument = self.argument.value(slots, domain)
+        exact = domain.evaluate(self.function, argument)
+        width = self.argument.width(domain.layout)
+        passed_on = domain.by_units(self.function, exact, [(argument, 1.0)], n_sums=width)
+        passed_on = passed_on if self.bias is None else domain.above_one(passed_on)
+        value = domain.matmul(slots[self.weights], passed_on)
+        value = value if self.bias is None else domain.as_read(self, value, slots[self.weights])
+        return {self.write: domain.written_over(slots[self.write], value)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """Query and key are those of `ActivateUnits`, the value is weights[:, k].
 
         The head of the bias has the score 1, and its output undoes activation(1).
@@ -226,19 +198,24 @@ class PassOn(ByUnits):
         passed_on = below(f"{self.function}({self.argument.formula()})", self.bias)
         return f"{self.write} = {self.weights} @ {passed_on}"
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        argument = self.argument.value(slots, domain)
-        exact = domain.evaluate(self.function, argument)
-        width = self.argument.width(domain.layout)
-        passed_on = domain.by_units(self.function, exact, [(argument, 1.0)], n_sums=width)
-        passed_on = passed_on if self.bias is None else domain.above_one(passed_on)
-        value = domain.matmul(slots[self.weights], passed_on)
-        value = value if self.bias is None else domain.as_read(self, value, slots[self.weights])
-        return {self.write: domain.written_over(slots[self.write], value)}
-
     def own_error(self, bounds: Any, value: Any, weights: Any) -> Any:
         """The rounding of the head of the bias."""
         return value.moved(bounds.how.sum_of(bounds.how.n_tokens, weights.value.size[..., -1:].mT))
+
+
+def times_slope(
+    jacobian: StartJacobian | PushJacobian,
+    factor: Value,
+    slots: Mapping[str, Value],
+    domain: Domain[Value],
+    n_sums: int = 1,
+) -> Value:
+    """`factor[k, p] * r'(argument[k])`, in which units make the product."""
+    argument = jacobian.argument.value(slots, domain)
+    t = domain.unflatten(argument, jacobian.argument.width(domain.layout))
+    exact = domain.multiply(factor, domain.evaluate(f"{jacobian.activation}'", t))
+    arguments = [(factor, jacobian.reach), (t, 1.0)]
+    return domain.by_units(jacobian.function, exact, arguments, n_sums)
 
 
 @dataclass(frozen=True)
@@ -262,61 +239,32 @@ class StartJacobian(ByUnits):
     kind = LayerKind.ATTENTION
     constants = (ONE,)
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        inputs = extended(self.inputs, self.bias, slots, domain)
+        products = times_slope(self, domain.unflatten(inputs, 1), slots, domain)
+        value = domain.scale_rows(slots[self.weights], products)
+        return {self.write: domain.written_over(slots[self.write], value)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """Scores a1 inputs[input] / reach + a2 argument[k] + offset, value weights[:, k]."""
         layout, fit = program.layout, program.ridge_sum(self.function)
-        n_inputs = layout.width_of(*stacked(self.inputs, self.bias))
-        slope = fit.directions[0] / self.reach
+        n_inputs = layout.width_of(self.inputs) + (self.bias is not None)
+        slope, gain = fit.directions[0] / self.reach, (self.reach, fit.coefficient)
         query, key, last = argument_scores(self.argument, fit.directions[1], layout)
         constant = offsets(fit, slope, ("input", n_inputs), self.bias, last)
-        return (
-            Heads(
-                axes={
-                    "k": self.argument.width(layout),
-                    "input": n_inputs,
-                    "term": fit.n_units,
-                },
-                query=(*query, constant, Wire(self.inputs, ("input",), last, slope)),
-                key=tuple(key),
-                value=(Wire(self.weights, ("row", "k"), "row"),),
-                output=(
-                    Wire(
-                        self.write,
-                        ("row", ("k", "input")),
-                        "row",
-                        (self.reach, fit.coefficient),
-                    ),
-                ),
-                label=f"{self.write} by weight [{{k}}, {{input}}], unit {{term}} of "
-                f"{self.function}",
-            ),
+        return Heads(
+            axes={"k": self.argument.width(layout), "input": n_inputs, "term": fit.n_units},
+            query=(*query, constant, Wire(self.inputs, ("input",), last, slope)),
+            key=tuple(key),
+            value=(Wire(self.weights, ("row", "k"), "row"),),
+            output=(Wire(self.write, ("row", ("k", "input")), "row", gain),),
+            label=f"{self.write} by weight [{{k}}, {{input}}], unit {{term}} of {self.function}",
         )
 
     def formula(self) -> str:
         slope = f"{self.activation}'({self.argument.formula()})"
         inputs = below(self.inputs, self.bias)
         return f"{self.write} = {self.weights} * ({slope} (x) {inputs})"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        inputs = slots[self.inputs] if self.bias is None else domain.above_one(slots[self.inputs])
-        products = times_slope(self, domain.unflatten(inputs, 1), slots, domain)
-        value = domain.scale_rows(slots[self.weights], products)
-        return {self.write: domain.written_over(slots[self.write], value)}
-
-
-def times_slope(
-    jacobian: StartJacobian | PushJacobian,
-    factor: Value,
-    slots: Mapping[str, Value],
-    domain: Domain[Value],
-    n_sums: int = 1,
-) -> Value:
-    """`factor[k, p] * r'(argument[k])`, in which units make the product."""
-    argument = jacobian.argument.value(slots, domain)
-    t = domain.unflatten(argument, jacobian.argument.width(domain.layout))
-    exact = domain.multiply(factor, domain.evaluate(f"{jacobian.activation}'", t))
-    arguments = [(factor, jacobian.reach), (t, 1.0)]
-    return domain.by_units(jacobian.function, exact, arguments, n_sums)
 
 
 @dataclass(frozen=True)
@@ -337,32 +285,6 @@ class PushJacobian(ByUnits):
     kind = LayerKind.ATTENTION
     constants = (ONE,)
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        """Scores a1 jacobian[k, p] / reach + a2 argument[k] + offset, value weights[:, k]."""
-        layout, fit = program.layout, program.ridge_sum(self.function)
-        rows, columns = layout.slot(self.jacobian).shape
-        slope = fit.directions[0] / self.reach
-        query, key, last = argument_scores(self.argument, fit.directions[1], layout)
-        return (
-            Heads(
-                axes={"k": rows, "p": columns, "term": fit.n_units},
-                query=(
-                    *query,
-                    Wire(ONE, feature=last, factor=fit.offset),
-                    Wire(self.jacobian, ("k", "p"), last, slope),
-                ),
-                key=tuple(key),
-                value=(Wire(self.weights, ("row", "k"), "row"),),
-                output=(Wire(self.write, ("row", "p"), "row", (self.reach, fit.coefficient)),),
-                label=f"{self.write} by weight {{p}} through {{k}}, unit {{term}} of "
-                f"{self.function}",
-            ),
-        )
-
-    def formula(self) -> str:
-        slope = f"{self.activation}'({self.argument.formula()})"
-        return f"{self.write} = {self.weights} @ ({slope} * {self.jacobian})"
-
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         n_rows = domain.layout.slot(self.jacobian).shape[0]
         jacobian = domain.unflatten(slots[self.jacobian], n_rows)
@@ -370,13 +292,81 @@ class PushJacobian(ByUnits):
         value = domain.flatten(domain.matmul_rows(slots[self.weights], products))
         return {self.write: domain.written_over(slots[self.write], value)}
 
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Scores a1 jacobian[k, p] / reach + a2 argument[k] + offset, value weights[:, k]."""
+        layout, fit = program.layout, program.ridge_sum(self.function)
+        rows, columns = layout.slot(self.jacobian).shape
+        slope = fit.directions[0] / self.reach
+        query, key, last = argument_scores(self.argument, fit.directions[1], layout)
+        return Heads(
+            axes={"k": rows, "p": columns, "term": fit.n_units},
+            query=(
+                *query,
+                Wire(ONE, feature=last, factor=fit.offset),
+                Wire(self.jacobian, ("k", "p"), last, slope),
+            ),
+            key=tuple(key),
+            value=(Wire(self.weights, ("row", "k"), "row"),),
+            output=(Wire(self.write, ("row", "p"), "row", (self.reach, fit.coefficient)),),
+            label=f"{self.write} by weight {{p}} through {{k}}, unit {{term}} of {self.function}",
+        )
+
+    def formula(self) -> str:
+        slope = f"{self.activation}'({self.argument.formula()})"
+        return f"{self.write} = {self.weights} @ ({slope} * {self.jacobian})"
+
+
+class AddsJacobian(Instruction):
+    """Add `scale * (1 / n_examples) sum_examples left^T jacobian` to the weights `write`.
+
+    Entry p of the weights gets sum_k left[k] jacobian[k, p]. Such instructions differ in their
+    heads.
+    """
+
+    left: Read
+    jacobian: Read
+    scale: float
+    write: Accumulated
+
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        n_rows = domain.layout.slot(self.jacobian).shape[0]
+        jacobian = domain.unflatten(slots[self.jacobian], n_rows)
+        left, before = slots[self.left], slots[self.write]
+        return {self.write: domain.accumulate_rows(before, left, jacobian, self.scale, self)}
+
+    def formula(self) -> str:
+        return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
+
+
+def product_heads(
+    verb: AddOuterProduct | AddJacobian,
+    fit: RidgeSum,
+    shape: tuple[int, ...],
+    right: tuple[Wire, ...],
+    written: tuple[str, ...],
+) -> Heads:
+    """Heads of products left[k] right[k, p]: the score a1 left[k] / reach + what `right` has.
+
+    The key has it, because the sum is over tokens; the value is `example_share`.
+    """
+    (rows, columns), (reach, other_reach) = shape, verb.reaches
+    gain = (verb.scale * reach * other_reach, fit.coefficient)
+    return Heads(
+        axes={"k": rows, "p": columns, "term": fit.n_units},
+        query=(Wire(ONE),),
+        key=(Wire(verb.left, ("k",), factor=fit.directions[0] / reach), *right),
+        value=(Wire(EXAMPLE_SHARE),),
+        output=(Wire(verb.write, written, factor=gain),),
+        label=f"gradient in {verb.write}, product [{{k}}, {{p}}], unit {{term}} of {fit.name}",
+    )
+
 
 @dataclass(frozen=True)
-class AddOuterProduct(ByUnits):
-    """Add `scale * (1 / n_examples) sum_examples left right^T` to the weights `write`.
+class AddOuterProduct(ByUnits, AddsOuterProduct):
+    """Add the mean of `left right^T`, with a head for each entry and each unit.
 
     `function` is the product of two numbers of at most 1, evaluated at left / reaches[0] and
-    right / reaches[1]. There is a head for each entry and each unit.
+    right / reaches[1].
     """
 
     left: Read
@@ -389,43 +379,24 @@ class AddOuterProduct(ByUnits):
     kind = LayerKind.ATTENTION
     constants = (EXAMPLE_SHARE, ONE)
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def wires(self, program: AbstractProgram) -> Wiring:
         shape, fit = program.layout.slot(self.write).shape, program.ridge_sum(self.function)
         slope = fit.directions[1] / self.reaches[1]
         right = Wire(self.right, ("p",), factor=slope)
         constant = offsets(fit, slope, ("p", shape[1]), self.bias)
-        return (product_heads(self, fit, shape, (constant, right), ("k", "p")),)
-
-    def formula(self) -> str:
-        right = below(self.right, self.bias)
-        return f"{self.write} += {self.scale:g} * mean({self.left} (x) {right})"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        right = slots[self.right] if self.bias is None else domain.above_one(slots[self.right])
-        after = domain.accumulate(slots[self.write], slots[self.left], right, self.scale, self)
-        return {self.write: after}
+        return product_heads(self, fit, shape, (constant, right), ("k", "p"))
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
         """What units miss of every product, on the mean over the examples."""
-        factors = left.value.actual.mapped(_as_column), right.value.actual.mapped(_as_row)
-        return HeadError(bounds.product_by_units(self.function, self.reaches, factors).mean(-3))
-
-
-def _as_column(part: Any) -> Any:
-    return part.unsqueeze(-1)
-
-
-def _as_row(part: Any) -> Any:
-    return part.unsqueeze(-2)
+        column = left.value.actual.mapped(lambda part: part.unsqueeze(-1))
+        row = right.value.actual.mapped(lambda part: part.unsqueeze(-2))
+        missed = bounds.product_by_units(self.function, self.reaches, (column, row))
+        return HeadError(missed.mean(-3))
 
 
 @dataclass(frozen=True)
-class AddJacobian(ByUnits):
-    """Add `scale * (1 / n_examples) sum_examples left^T jacobian` to the weights `write`.
-
-    Entry p of the weights gets sum_k left[k] jacobian[k, p]. Products are made as in
-    `AddOuterProduct`.
-    """
+class AddJacobian(ByUnits, AddsJacobian):
+    """Add the mean of `left^T jacobian`, whose products are made as in `AddOuterProduct`."""
 
     left: Read
     jacobian: Read
@@ -436,37 +407,63 @@ class AddJacobian(ByUnits):
     kind = LayerKind.ATTENTION
     constants = (EXAMPLE_SHARE, ONE)
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def wires(self, program: AbstractProgram) -> Wiring:
         shape, fit = program.layout.slot(self.jacobian).shape, program.ridge_sum(self.function)
         right = Wire(self.jacobian, ("k", "p"), factor=fit.directions[1] / self.reaches[1])
         constant = Wire(ONE, factor=fit.offset)
-        return (product_heads(self, fit, shape, (constant, right), ("p",)),)
-
-    def formula(self) -> str:
-        return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        n_rows = domain.layout.slot(self.jacobian).shape[0]
-        jacobian = domain.unflatten(slots[self.jacobian], n_rows)
-        left, before = slots[self.left], slots[self.write]
-        return {self.write: domain.accumulate_rows(before, left, jacobian, self.scale, self)}
+        return product_heads(self, fit, shape, (constant, right), ("p",))
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
         """What units miss of every product, on the mean over the rows of all examples."""
-        factors = left.value.actual.mapped(_as_column), right.value.actual
-        missed = bounds.product_by_units(self.function, self.reaches, factors)
+        column = left.value.actual.mapped(lambda part: part.unsqueeze(-1))
+        missed = bounds.product_by_units(self.function, self.reaches, (column, right.value.actual))
         return HeadError(missed.mean((-3, -2)).unsqueeze(-2))
 
 
-@dataclass(frozen=True)
-class AddGatedProduct(Instruction):
-    """Add `scale * (1 / n_examples) sum_examples left right^T` to the weights `write`.
+class ByGatedHeads(Instruction):
+    """An instruction whose heads are exact, for activations that bend like relu.
 
-    It serves activations that bend like relu. Two heads for each row k have `right` in the value,
-    and weigh it by relu(s) - relu(-s) = s, where s = tokens_per_example * left[k]. On queries s and
-    -s are lowered by `gate`, so that both relus are 0. Here relu(s) is activation(sharpness * s) /
-    sharpness, and `right` is at most `reach`.
+    Two heads for each row k weigh their value by relu(s) - relu(-s) = s, where s =
+    tokens_per_example * left[k]. On queries s and -s are lowered by `gate`, so that both relus are
+    0. Here relu(s) is activation(sharpness * s) / sharpness. Values are at most `reach`.
     """
+
+    left: Read
+    reach: float
+    gate: float
+    sharpness: float
+    scale: float
+    write: Accumulated
+    kind = LayerKind.ATTENTION
+    constants = (TOKENS_PER_EXAMPLE, IS_QUERY)
+
+    def heads(self, rows: int, value: tuple[Wire, ...], written: tuple[str, ...]) -> Heads:
+        """Query tokens_per_example, key +-left[k] - gate * is_query, value of many entries."""
+        return Heads(
+            axes={"sign": 2, "k": rows},
+            query=(Wire(TOKENS_PER_EXAMPLE, factor=self.sharpness),),
+            key=(Wire(self.left, ("k",), factor=SIGN), Wire(IS_QUERY, factor=-self.gate)),
+            value=value,
+            output=(Wire(self.write, written, "entry", (self.scale / self.sharpness, SIGN)),),
+            label=f"row {{k}} of the gradient in {self.write}, where {{sign}}{self.left} > 0",
+        )
+
+    def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
+        """What two heads miss: each is as far off as the activation is from relu.
+
+        A left factor beyond the gate would let queries in.
+        """
+        if not bounds.how.sums_terms:
+            return HeadError(0.0)
+        if not bool((left.value.actual.size <= self.gate).all()):
+            return HeadError(inf)
+        reach = max(self.reach, float(right.value.actual.size.max()))
+        return HeadError(2 * OFF_RELU / self.sharpness * reach * (self.sharpness > 1))
+
+
+@dataclass(frozen=True)
+class AddGatedProduct(ByGatedHeads, AddsOuterProduct):
+    """Add the mean of `left right^T`, with `right` in the value of gated heads."""
 
     left: Read
     right: Read
@@ -476,48 +473,16 @@ class AddGatedProduct(Instruction):
     scale: float
     write: Accumulated
     bias: Read | None = None
-    kind = LayerKind.ATTENTION
-    constants = (instructions.TOKENS_PER_EXAMPLE, IS_QUERY)
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def wires(self, program: AbstractProgram) -> Wiring:
         rows, columns = program.layout.slot(self.write).shape
         value = row_wires(self.right, self.bias, columns)
-        return (gated_heads(self, rows, value, ("k", "entry")),)
-
-    def formula(self) -> str:
-        right = below(self.right, self.bias)
-        return f"{self.write} += {self.scale:g} * mean({self.left} (x) {right})"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        right = slots[self.right] if self.bias is None else domain.above_one(slots[self.right])
-        after = domain.accumulate(slots[self.write], slots[self.left], right, self.scale, self)
-        return {self.write: after}
-
-    def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
-        return HeadError(missed_by_bends(self, bounds, left, right))
-
-
-def missed_by_bends(
-    instruction: AddGatedProduct | AddGatedJacobian, bounds: Any, left: Any, right: Any
-) -> float:
-    """What the two heads of a product miss: each is as far off as the activation is from relu.
-
-    A left factor beyond the gate would let queries in.
-    """
-    if not bounds.how.sums_terms:
-        return 0.0
-    if not bool((left.value.actual.size <= instruction.gate).all()):
-        return inf
-    reach = max(instruction.reach, float(right.value.actual.size.max()))
-    return 2 * OFF_RELU / instruction.sharpness * reach * (instruction.sharpness > 1)
+        return self.heads(rows, value, ("k", "entry"))
 
 
 @dataclass(frozen=True)
-class AddGatedJacobian(Instruction):
-    """Add `scale * (1 / n_examples) sum_examples left^T jacobian` to the weights `write`.
-
-    The heads are those of `AddGatedProduct`, with row k of the Jacobian in the value.
-    """
+class AddGatedJacobian(ByGatedHeads, AddsJacobian):
+    """Add the mean of `left^T jacobian`, with row k of the Jacobian in the value of gated heads."""
 
     left: Read
     jacobian: Read
@@ -526,25 +491,11 @@ class AddGatedJacobian(Instruction):
     sharpness: float
     scale: float
     write: Accumulated
-    kind = LayerKind.ATTENTION
-    constants = (instructions.TOKENS_PER_EXAMPLE, IS_QUERY)
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def wires(self, program: AbstractProgram) -> Wiring:
         rows, _ = program.layout.slot(self.jacobian).shape
         value = (Wire(self.jacobian, ("k", "entry"), "entry"),)
-        return (gated_heads(self, rows, value, ("entry",)),)
-
-    def formula(self) -> str:
-        return f"{self.write} += {self.scale:g} * mean({self.left}^T @ {self.jacobian})"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        n_rows = domain.layout.slot(self.jacobian).shape[0]
-        jacobian = domain.unflatten(slots[self.jacobian], n_rows)
-        left, before = slots[self.left], slots[self.write]
-        return {self.write: domain.accumulate_rows(before, left, jacobian, self.scale, self)}
-
-    def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
-        return HeadError(missed_by_bends(self, bounds, left, right))
+        return self.heads(rows, value, ("entry",))
 
 
 @dataclass(frozen=True)
@@ -558,20 +509,20 @@ class SlopeOfLoss(ByUnits):
     write: Written
     kind = LayerKind.MLP
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        """Unit a1 prediction[k] + a2 label[k] + offset."""
-        reads = ((self.prediction, ("k",)), (self.label, ("k",)))
-        fit = program.ridge_sum(self.function)
-        return (ridge_units(fit, program.layout, reads, self.write),)
-
-    def formula(self) -> str:
-        return f"{self.write} = {self.function}({self.prediction}, {self.label})"
-
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         prediction, label = slots[self.prediction], slots[self.label]
         exact = domain.loss_slope(self.loss, prediction, label)
         value = domain.by_units(self.function, exact, [(prediction, 1.0), (label, 1.0)])
         return {self.write: domain.written_over(slots[self.write], value)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Unit a1 prediction[k] + a2 label[k] + offset."""
+        reads = ((self.prediction, ("k",)), (self.label, ("k",)))
+        fit = program.ridge_sum(self.function)
+        return ridge_units(fit, program.layout, reads, self.write)
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.function}({self.prediction}, {self.label})"
 
 
 @dataclass(frozen=True)
@@ -585,19 +536,19 @@ class CopyToQueries(ByUnits):
     constants = (IS_QUERY,)
     only_where: ClassVar[str] = IS_QUERY
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        """Unit a1 source[k] + a2 is_query + offset."""
-        fit, reads = program.ridge_sum(self.function), ((self.source, ("k",)), (IS_QUERY, ()))
-        return (ridge_units(fit, program.layout, reads, self.write),)
-
-    def formula(self) -> str:
-        return f"{self.write} = {self.source} where {IS_QUERY}"
-
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         source, before = slots[self.source], slots[self.write]
         value = domain.by_units(self.function, source, [(source, 1.0), (slots[IS_QUERY], 1.0)])
         written = domain.written_over(before, value)
         return {self.write: domain.where(IS_QUERY, (), written, before)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Unit a1 source[k] + a2 is_query + offset."""
+        fit, reads = program.ridge_sum(self.function), ((self.source, ("k",)), (IS_QUERY, ()))
+        return ridge_units(fit, program.layout, reads, self.write)
+
+    def formula(self) -> str:
+        return f"{self.write} = {self.source} where {IS_QUERY}"
 
 
 @dataclass(frozen=True)
@@ -609,19 +560,16 @@ class ClipByUnits(ByUnits):
     function: Evaluated
     kind = LayerKind.MLP
 
-    def wires(self, program: ProgramBase) -> Wiring:
+    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+        return {name: domain.clip(slots[name], self.bound, by=self.function) for name in self.slots}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
         """Unit a w + offset for every coordinate w."""
         fit = program.ridge_sum(self.function)
-        return tuple(
-            ridge_units(fit, program.layout, ((slot, ("k",)),), slot) for slot in self.slots
-        )
+        return [ridge_units(fit, program.layout, ((slot, ("k",)),), slot) for slot in self.slots]
 
     def formula(self) -> str:
         return f"clip {', '.join(self.slots)} to [-{self.bound:g}, {self.bound:g}] by units"
-
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
-        clipped = (domain.clip(slots[name], self.bound, by=self.function) for name in self.slots)
-        return dict(zip(self.slots, clipped, strict=True))
 
 
 @dataclass(frozen=True)
@@ -633,25 +581,22 @@ class WipeByUnits(ByUnits):
     reach: float
     kind = LayerKind.MLP
 
-    def wires(self, program: ProgramBase) -> Wiring:
-        """Unit a h / reach + offset for every coordinate h."""
-        fit = program.ridge_sum(self.function).along((1 / self.reach,), -self.reach)
-        return tuple(
-            ridge_units(fit, program.layout, ((slot, ("k",)),), slot) for slot in self.slots
-        )
-
-    def formula(self) -> str:
-        return f"wipe {', '.join(self.slots)} by units"
-
     def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
         return {
             name: domain.as_read(self, domain.zero(slots[name]), slots[name]) for name in self.slots
         }
 
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Unit a h / reach + offset for every coordinate h."""
+        fit = program.ridge_sum(self.function).along((1 / self.reach,), -self.reach)
+        return [ridge_units(fit, program.layout, ((slot, ("k",)),), slot) for slot in self.slots]
+
+    def formula(self) -> str:
+        return f"wipe {', '.join(self.slots)} by units"
+
     def left_over(self, bounds: Any) -> float:
         """The most that is left in a slot of numbers up to the reach."""
-        whole = bounds.units_at_one(self.function) if bounds.how.sums_terms else 0.0
-        return self.reach * whole
+        return self.reach * (bounds.units_at_one(self.function) if bounds.how.sums_terms else 0.0)
 
     def own_error(self, bounds: Any, value: Any, before: Any) -> Any:
         """What is left in the slot; of numbers beyond the reach it may be anything."""

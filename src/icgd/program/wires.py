@@ -17,7 +17,7 @@ products of extents and of counts of factors that are not 0, quickly counted for
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -246,8 +246,8 @@ class Units(Family):
     label: str
 
 
-Wiring = tuple[Heads | Units, ...]
-"""The heads or hidden units of an instruction, in the order that they have in its layer."""
+Wiring = Heads | Units | Sequence[Heads | Units]
+"""The heads or hidden units of an instruction: a family, or several in the order of its layer."""
 
 
 def by_slot(terms: Iterable[tuple[str, float]]) -> dict[str, float]:

@@ -26,76 +26,6 @@ from icgd.problems.problem import Problem
 from icgd.program.check import from_data
 from icgd.program.program import AbstractProgram
 
-# -----------------------------------------------------------------------------
-# Write files that are complete or not there at all.
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary file beside `path`, which takes its name once the block has written it.
-
-    If the block fails, or Ctrl-C ends it, the temporary file is removed and what was at `path`
-    stays. Links are followed, and a file that is replaced keeps its permissions.
-    """
-    require_replaceable(path)
-    target = Path(os.path.realpath(path))
-    # Names have at most 255 bytes, so only a part of a long one is kept.
-    temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}.icgd-partial")
-    try:
-        temporary.touch(exist_ok=False)
-        mode = (target if target.exists() else temporary).stat().st_mode
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(stat.S_IMODE(mode))
-        temporary.replace(target)
-        _sync_folder(target.parent)
-    except OSError as error:
-        raise FileError(f"Cannot write {path}: {error.strerror or error}.") from None
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring a rename to the disk, where the system and the permissions of the folder allow it."""
-    if os.name == "posix":
-        with suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-
-
-def require_replaceable(path: Path) -> None:
-    """Raise `FileError` if `path` is a folder, a device, a pipe or a read-only file."""
-    problem = None
-    try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            problem = "it is a folder"
-        elif not stat.S_ISREG(mode):
-            problem = "it is not an ordinary file"
-        elif not mode & 0o222 or not os.access(path, os.W_OK):  # root may write to any file
-            problem = "it is read-only"
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError) as error:  # such as a loop of links, or a zero in the name
-        problem = getattr(error, "strerror", None) or str(error)
-    if problem:
-        raise FileError(f"Cannot write {path}: {problem}.")
-
-
-def is_same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Whether two names lead to one file, which need not exist yet."""
-    try:
-        return Path(one).samefile(other)
-    except OSError:
-        return os.path.realpath(one) == os.path.realpath(other)
-    except ValueError:  # no file has a zero in its name
-        return False
-
-
 FORMAT = 6
 """The version of the file format. It rises when older readers could misread a file."""
 
@@ -175,21 +105,15 @@ def load(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write a safetensors file."""
     plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    with whole_file(path) as temporary:
-        temporary.write_bytes(_in_order(safetensors.save(plain, dict(metadata))))
-
-
-def _in_order(file: bytes) -> bytes:
-    """The same file with sorted metadata, which safetensors writes in any order.
-
-    So equal runs have equal files, and equal checksums of the files.
-    """
+    file = safetensors.save(plain, dict(metadata))
+    # Sort the metadata, which safetensors writes in any order, so that equal runs have equal files.
     length = int.from_bytes(file[:8], "little")
     header = json.loads(file[8 : 8 + length])
     header["__metadata__"] = dict(sorted(header.pop("__metadata__").items()))
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
-    return len(text).to_bytes(8, "little") + text + file[8 + length :]
+    with whole_file(path) as temporary:
+        temporary.write_bytes(len(text).to_bytes(8, "little") + text + file[8 + length :])
 
 
 def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -217,3 +141,64 @@ def checksum(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
         total.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return total.hexdigest()
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary file beside `path`, which takes its name once the block has written it.
+
+    If the block fails, or Ctrl-C ends it, the temporary file is removed and what was at `path`
+    stays. Links are followed, and a file that is replaced keeps its permissions.
+    """
+    require_replaceable(path)
+    target = Path(os.path.realpath(path))
+    # Names have at most 255 bytes, so only a part of a long one is kept.
+    temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}.icgd-partial")
+    try:
+        temporary.touch(exist_ok=False)
+        mode = (target if target.exists() else temporary).stat().st_mode
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(stat.S_IMODE(mode))
+        temporary.replace(target)
+        if os.name == "posix":  # bring the rename to the disk, where the folder allows it
+            with suppress(OSError):
+                folder = os.open(target.parent, os.O_RDONLY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
+    except OSError as error:
+        raise FileError(f"Cannot write {path}: {error.strerror or error}.") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def require_replaceable(path: Path) -> None:
+    """Raise `FileError` if `path` is a folder, a device, a pipe or a read-only file."""
+    problem = None
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            problem = "it is a folder"
+        elif not stat.S_ISREG(mode):
+            problem = "it is not an ordinary file"
+        elif not mode & 0o222 or not os.access(path, os.W_OK):  # root may write to any file
+            problem = "it is read-only"
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:  # such as a loop of links, or a zero in the name
+        problem = getattr(error, "strerror", None) or str(error)
+    if problem:
+        raise FileError(f"Cannot write {path}: {problem}.")
+
+
+def is_same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    """Whether two names lead to one file, which need not exist yet."""
+    try:
+        return Path(one).samefile(other)
+    except OSError:
+        return os.path.realpath(one) == os.path.realpath(other)
+    except ValueError:  # no file has a zero in its name
+        return False

@@ -28,9 +28,8 @@ from icgd.problems.functions import unit_activation_named
 from icgd.problems.kernel_machine import kernel_named
 from icgd.program.chain import ChainProgram
 from icgd.program.instructions import IS_EXAMPLE, LayerKind
-from icgd.program.layout import Layout
+from icgd.program.layout import MASKED, Layout
 from icgd.program.program import AbstractProgram, Layer
-from icgd.program.registers import MASKED
 from icgd.program.stack import StackProgram
 from icgd.program.wires import (
     ITSELF_AT_EXAMPLES,
@@ -44,6 +43,9 @@ from icgd.program.wires import (
     parts_of,
     span,
 )
+
+ITSELF = {ITSELF_AT_EXAMPLES: Itself.EXAMPLES, ITSELF_AT_TOKENS: Itself.TOKENS}
+"""The layers' names of patterns without a kernel, by those of wires."""
 
 
 def lower_program(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:
@@ -75,16 +77,21 @@ def lower_layer(layer: Layer, program: AbstractProgram, dtype: torch.dtype) -> n
     heads = [family for family in families if isinstance(family, Heads)]
     weights = _head_weights(heads, program.layout, dtype)
     if isinstance(program, ChainProgram):
-        return GridAttention(*weights, *_chain_tokens(layer, program, dtype))
+        return GridAttention(*weights, **_chain_tokens(layer, program, dtype))
     match layer.kind:
         case LayerKind.GRID:
-            return SequenceAttention(*weights, *_grid_tokens(heads, weights[0].shape[-1], dtype))
+            return SequenceAttention(*weights, **_grid_tokens(heads, weights[0].shape[-1], dtype))
         case LayerKind.KERNEL:
-            patterns = [_pattern(family.pattern) for family in heads]
+            patterns: list[Pattern] = [
+                kernel_named(family.pattern.name, family.pattern.shape).matrix
+                if isinstance(family.pattern, Kernel)
+                else ITSELF[family.pattern]
+                for family in heads
+            ]
             example = program.layout.range_of(IS_EXAMPLE).start
-            return KernelAttention(*weights, patterns, example)
+            return KernelAttention(*weights, patterns=patterns, example_feature=example)
         case LayerKind.ATTENTION:
-            return ActivationAttention(*weights, activate)
+            return ActivationAttention(*weights, activation=activate)
         case LayerKind.PRODUCT:
             return ProductLayer(*weights)
         case _:
@@ -177,16 +184,7 @@ def _numbers(
     return product
 
 
-def _pattern(pattern: Kernel | str) -> Pattern:
-    """What a head of kernel attention makes of its queries and keys."""
-    if isinstance(pattern, Kernel):
-        return kernel_named(pattern.name, pattern.shape).matrix
-    return {ITSELF_AT_EXAMPLES: Itself.EXAMPLES, ITSELF_AT_TOKENS: Itself.TOKENS}[pattern]
-
-
-def _grid_tokens(
-    heads: Sequence[Heads], width: int, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
+def _grid_tokens(heads: Sequence[Heads], width: int, dtype: torch.dtype) -> dict[str, Tensor]:
     """The maps of keys and values, and the position codes: offsets, in the last feature.
 
     All heads have as many tokens as the largest grid; no softmax sees those that a head does not
@@ -201,15 +199,15 @@ def _grid_tokens(
         table = torch.tensor((grid.points, grid.values, grid.offsets), dtype=torch.float64)
         own = slice(len(grid.values))
         key_map[head, own, 0], value_map[head, own, 0], positions[head, own, -1] = table.to(dtype)
-    return key_map, value_map, positions
+    return {"key_map": key_map, "value_map": value_map, "positions": positions}
 
 
-def _chain_tokens(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _chain_tokens(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> dict[str, Tensor]:
     """The sequence map (token, 1) and the position codes (token, model) of a chain's layer."""
     scales, codes = program.grid_tokens(layer)
     positions = torch.zeros(len(scales), program.layout.width, dtype=torch.float64)
     for slot, numbers in codes.items():
-        positions[:, program.layout.range_of(slot).start] = torch.tensor(
-            numbers, dtype=torch.float64
-        )
-    return torch.tensor(scales, dtype=torch.float64).unsqueeze(-1).to(dtype), positions.to(dtype)
+        column = torch.tensor(numbers, dtype=torch.float64)
+        positions[:, program.layout.range_of(slot).start] = column
+    sequence_map = torch.tensor(scales, dtype=torch.float64).unsqueeze(-1)
+    return {"sequence_map": sequence_map.to(dtype), "positions": positions.to(dtype)}

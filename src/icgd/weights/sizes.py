@@ -1,20 +1,20 @@
-"""The sizes of layers, counted from their heads and hidden units without building them."""
+"""The sizes of layers and transformers, counted from wires without building a weight."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import singledispatch
 from typing import Any
 
-from icgd.errors import ProgramError
 from icgd.facts import counted, number, shown
 from icgd.program.chain import ChainProgram
 from icgd.program.instructions import LayerKind
-from icgd.program.layout import Layout, Role
+from icgd.program.layout import Role
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.stack import StackProgram
-from icgd.program.wires import Heads, Units, nonzeros, span
+from icgd.program.wires import Heads, nonzeros, span
+
+WEIGHTS = "weights_"
+"""How slots of a network's weights are called; what an optimiser remembers is called otherwise."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,10 @@ class LayerSize:
     def parameters(self) -> int:
         if self.kind is LayerKind.MLP:
             return self.units * (2 * self.d_model + 1)
-        if self.kind is LayerKind.GRID:
-            maps = self.units * self.n_grid * (2 + self.width)  # each head has its own
-            return 4 * self.units * self.d_model * self.width + maps
-        grid = self.n_grid * (1 + self.d_model)  # its sequence map and its position codes
-        return 4 * self.units * self.d_model * self.width + grid
+        heads = 4 * self.units * self.d_model * self.width
+        if self.kind is LayerKind.GRID:  # each head has maps of its own
+            return heads + self.units * self.n_grid * (2 + self.width)
+        return heads + self.n_grid * (1 + self.d_model)  # its sequence map and position codes
 
     def flops(self, n_tokens: int) -> int:
         """Multiplications and additions on `n_tokens` tokens; a chain's layers have one column."""
@@ -64,56 +63,35 @@ class LayerSize:
 def layer_size(layer: Layer, program: AbstractProgram) -> LayerSize:
     """The size of a layer, whose heads share the width of the widest."""
     families, layout = layer.wires(program), program.layout
-    n_tokens, n_codes = _tokens(layer, families, program)
-    widths = [family.width(layout) if isinstance(family, Heads) else 1 for family in families]
+    width, n_grid, n_nonzeros = 1, 0, 0
+    tables: list[tuple[float, ...]] = []  # the numbers of tokens that the layer makes of its own
+    for family in families:
+        if isinstance(family, Heads):
+            wires = [wire for part in family.projections for wire in part]
+            width = max(width, family.width(layout))
+        else:
+            wires = [*family.reads, *family.writes]
+            n_nonzeros += nonzeros(family.shift, family.axes)
+        for wire in wires:
+            n_nonzeros += nonzeros(wire.factor, span(wire, family.axes, layout).extents)
+    if layer.kind is LayerKind.GRID:
+        grids = [family.grid for family in families if isinstance(family, Heads) and family.grid]
+        n_grid = max(len(grid.values) for grid in grids)
+        tables = [(*grid.points, *grid.offsets, *grid.values) for grid in grids]
+        # All heads have as many tokens as the largest grid; an offset closes those not needed.
+        n_nonzeros += sum(n_grid - len(grid.values) for grid in grids)
+    elif isinstance(program, ChainProgram) and layer.kind is not LayerKind.MLP:
+        scales, codes = program.grid_tokens(layer)
+        n_grid, tables = len(scales), [scales, *codes.values()]
     return LayerSize(
         title=layer.title,
         kind=layer.kind,
         d_model=layout.width,
         units=sum(family.size for family in families),
-        width=max(widths),
-        nonzeros=sum(_nonzeros(family, layout) for family in families) + n_codes,
-        n_grid=n_tokens,
+        width=width,
+        nonzeros=n_nonzeros + sum(len(table) - table.count(0.0) for table in tables),
+        n_grid=n_grid,
     )
-
-
-def _nonzeros(family: Heads | Units, layout: Layout) -> int:
-    """How many weights of a family are not 0."""
-    if isinstance(family, Heads):
-        wires, shifts = [wire for part in family.projections for wire in part], 0
-    else:
-        wires, shifts = [*family.reads, *family.writes], nonzeros(family.shift, family.axes)
-    spans = (nonzeros(wire.factor, span(wire, family.axes, layout).extents) for wire in wires)
-    return sum(spans, shifts)
-
-
-def _tokens(
-    layer: Layer, families: tuple[Heads | Units, ...], program: AbstractProgram
-) -> tuple[int, int]:
-    """How many tokens a layer makes of its own, and how many of their numbers are not 0.
-
-    Heads of grid attention have as many tokens as the largest grid, and an offset closes those that
-    they do not need.
-    """
-    if layer.kind is LayerKind.GRID:
-        grids = [family.grid for family in families if isinstance(family, Heads) and family.grid]
-        n_tokens = max(len(grid.values) for grid in grids)
-        tables = [(*grid.points, *grid.offsets, *grid.values) for grid in grids]
-        closed = sum(n_tokens - len(grid.values) for grid in grids)
-        return n_tokens, closed + sum(len(table) - table.count(0.0) for table in tables)
-    if isinstance(program, ChainProgram) and layer.kind is not LayerKind.MLP:
-        scales, codes = program.grid_tokens(layer)
-        tables = [scales, *codes.values()]
-        return len(scales), sum(len(table) - table.count(0.0) for table in tables)
-    return 0, 0
-
-
-# -----------------------------------------------------------------------------
-# The size of a transformer, computed from its program without building a weight.
-
-
-WEIGHTS = "weights_"
-"""How slots of a network's weights are called; what an optimiser remembers is called otherwise."""
 
 
 @shown
@@ -162,65 +140,39 @@ class Summary:
         return self.layers[: self.layers_per_step]
 
 
-@singledispatch
 def summarise(program: AbstractProgram, n_tokens: int) -> Summary:
     """Count everything without building a weight, so that any size is counted quickly."""
-    raise ProgramError(f"{type(program).__name__} has no rule in weights/sizes.py")
-
-
-@summarise.register
-def _summarise_stack(program: StackProgram, n_tokens: int) -> Summary:
     layers = tuple(layer_size(layer, program) for layer in program.layers)
-    flops = [layer.flops(program.n_registers + n_tokens) for layer in layers]
-    n_block = len(program.block)
-    others = [layer_size(layer, program) for end in program.schedule[1:] for layer in end]
-    return _summary(
-        program,
-        layers,
-        others,
-        layers_per_step=program.layers_per_step,
-        n_layers=program.n_layers,
-        n_registers=program.n_registers or max(layer.n_grid for layer in layers),
-        n_tokens=n_tokens,
-        flops=sum(flops[:n_block]) * program.n_repeats + sum(flops[n_block:]),
-        direct_flops=_direct_flops(program, n_tokens) * program.n_steps,
-        paper_layers=program.paper_layers,
-    )
-
-
-@summarise.register
-def _summarise_chain(program: ChainProgram, n_tokens: int) -> Summary:
-    """The same layers write all blocks, each from one column and its grid."""
-    layers = tuple(layer_size(layer, program) for layer in program.layers)
-    n_blocks = program.n_blocks + len(program.shapes)
-    weights = [rows * columns for rows, columns in program.shapes]
-    direct = 2 * program.batch_size * (3 * sum(weights) - weights[0])
-    return _summary(
-        program,
-        layers,
-        layers_per_step=len(layers) * program.mask.blocks_per_round,
-        n_layers=len(layers) * n_blocks,
-        n_registers=sum(layer.n_grid for layer in layers),
-        n_tokens=n_tokens,
-        flops=n_blocks * sum(layer.flops(1) for layer in layers),
-        direct_flops=direct * program.n_steps,
-    )
-
-
-def _summary(
-    program: AbstractProgram,
-    layers: tuple[LayerSize, ...],
-    others: Sequence[LayerSize] = (),
-    **counts: Any,
-) -> Summary:
-    """The summary of a program: the given counts, and those that all programs share.
-
-    `others` are layers of later steps that have weights of their own.
-    """
-    stored = (*layers, *others)
+    stored, counts = list(layers), dict[str, Any]()
+    if isinstance(program, StackProgram):
+        # The ends of later steps have weights of their own.
+        stored += [layer_size(layer, program) for end in program.schedule[1:] for layer in end]
+        flops = [layer.flops(program.n_registers + n_tokens) for layer in layers]
+        n_block = len(program.block)
+        counts = {
+            "layers_per_step": program.layers_per_step,
+            "n_layers": program.n_layers,
+            "n_registers": program.n_registers or max(layer.n_grid for layer in layers),
+            "flops": sum(flops[:n_block]) * program.n_repeats + sum(flops[n_block:]),
+            "direct_flops": _direct_flops(program, n_tokens) * program.n_steps,
+            "paper_layers": program.paper_layers,
+        }
+    elif isinstance(program, ChainProgram):
+        # The same layers write all blocks, each from one column and its grid.
+        n_blocks = program.n_blocks + len(program.shapes)
+        weights = [rows * columns for rows, columns in program.shapes]
+        direct = 2 * program.batch_size * (3 * sum(weights) - weights[0])
+        counts = {
+            "layers_per_step": len(layers) * program.mask.blocks_per_round,
+            "n_layers": len(layers) * n_blocks,
+            "n_registers": sum(layer.n_grid for layer in layers),
+            "flops": n_blocks * sum(layer.flops(1) for layer in layers),
+            "direct_flops": direct * program.n_steps,
+        }
     return Summary(
         construction=program.construction,
         n_steps=program.n_steps,
+        n_tokens=n_tokens,
         d_model=program.layout.width,
         d_head=max(layer.width for layer in layers if layer.n_heads),
         d_mlp=max((layer.units for layer in layers if not layer.n_heads), default=0),

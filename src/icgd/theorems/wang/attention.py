@@ -44,7 +44,7 @@ def _attend(
             key[number, place, entry] = weight
         for place, weight in carried.items():
             value[number, place, 0] = weight
-    layer = ActivationAttention(query, key, value, output, activation)
+    layer = ActivationAttention(query, key, value, output, activation=activation)
     return layer.forward(stream)[:, WRITE].detach()
 
 
@@ -103,7 +103,7 @@ def _both_in_the_key(stream: Tensor, g: int, jacobian: int) -> Tensor:
     query[:, ONE, 0], output[:, 0, WRITE] = 1.0, 1.0
     signs = torch.tensor([1.0, -1.0], dtype=torch.float64)
     key[:, g, 0], key[:, jacobian, 0], value[:, ONE, 0] = 1.0, signs, signs / 4
-    layer = ActivationAttention(query, key, value, output, torch.square)
+    layer = ActivationAttention(query, key, value, output, activation=torch.square)
     return layer.forward(stream)[:, WRITE].detach()
 
 
