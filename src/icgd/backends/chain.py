@@ -13,17 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.backends.engine import (
-    GUARDS,
-    LOOK_UPS,
-    VIEWS,
-    Function,
-    Running,
-    operation,
-    table_of,
-    view,
-)
-from icgd.backends.recorder import Constants, Op, Recording, recorded_block
+from icgd.backends.engine import Plan, Running
+from icgd.backends.recorder import Constants, recorded_block
 from icgd.backends.run import PLAIN, AbstractExecutor, Run, RunOptions, drive
 from icgd.errors import OverflowedRunError, SettingError, UnknownNameError, brief
 from icgd.problems.data import Task
@@ -188,14 +179,21 @@ class FusedBlock(NamedTuple):
 
 
 class FusedGenerator(AbstractGenerator[FusedBlock]):
-    """A generator that performs the recording of each kind of step."""
+    """Performs the recording of each kind of step, without weights.
+
+    A row that is the same number everywhere, such as a flag or zeros, is kept as that number. So
+    for two blocks of given kinds most of what the layers compute is known before, and only the rest
+    is performed: a block costs one or two products of matrices and a few passes over their entries,
+    O(b d^2), whatever N. There are four kinds of step, two of them in linear layers.
+    """
 
     name: ClassVar[str] = "fused"
 
     def __init__(self, program: ChainProgram, like: Tensor) -> None:
         super().__init__(program, like)
-        self._plans: dict[tuple[Constants, Constants], _Plan] = {}
+        self._plans: dict[tuple[Constants, Constants], Plan] = {}
         self._code = {name for names in bit_slots(program.n_bits) for name in names}
+        self._places = {row_of(b, n): (b, n) for b in (NEAR, FAR) for n in program.rows.names}
 
     def encode(self, rows: Rows) -> FusedBlock:
         """A block of the prompt; bits of rules are matrices, so that one plan serves all rules."""
@@ -205,61 +203,21 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
     def step(
         self, near: FusedBlock, far: FusedBlock, number: int, *, at_queries: bool = False
     ) -> FusedBlock:
-        key = (near.constants, far.constants)
-        if key not in self._plans:
-            self._plans[key] = _Plan(recorded_block(self.program, *key), self.program, self.like)
-        plan, blocks = self._plans[key], {NEAR: near.rows, FAR: far.rows}
-        values = plan.perform(blocks)
-        for product, place in plan.guards:
-            self.require_reach(product, values[place], number, at_queries=at_queries)
-        rows = {
-            name: source if isinstance(source, float) else values[source]
-            for name, source in plan.outputs.items()
-        }
-        return FusedBlock(rows, plan.constants)
+        kinds = (near.constants, far.constants)
+        if kinds not in self._plans:
+            recording = recorded_block(self.program, *kinds)
+            self._plans[kinds] = Plan(recording, Running(self.program, {}, self.like))
+        plan, blocks = self._plans[kinds], {NEAR: near.rows, FAR: far.rows}
+        places = {name: self._places[name] for name in plan.recording.inputs}
+        held = plan({name: blocks[block][row] for name, (block, row) in places.items()})
+        for op in plan.recording.ops:
+            if op.name == "guard_reach":
+                self.require_reach(op.options[0], held[op], number, at_queries=at_queries)
+        outputs = plan.recording.outputs.items()
+        return _block({n: op.options[0] if op.name == "fill" else held[op] for n, op in outputs})
 
     def row(self, block: FusedBlock, name: str) -> Tensor:
         return self.expanded(block.rows[name], name)
-
-
-class _Plan:
-    """A recording whose operations have numbers, and the functions that perform them."""
-
-    def __init__(self, recording: Recording, program: ChainProgram, like: Tensor) -> None:
-        run = Running(program, {}, like)
-        ops = [op for op in recording.ops if op.name != "fill"]
-        places = {op: place for place, op in enumerate(ops)}
-        names = {row_of(b, n): (b, n) for b in (NEAR, FAR) for n in program.rows.names}
-        self.inputs = [(places[op], *names[op.options[0]]) for op in ops if op.name == "input"]
-        self.calls = [
-            (places[op], self._function(op, recording, run), [places[arg] for arg in op.args])
-            for op in ops
-            if op.name != "input"
-        ]
-        self.guards = [(op.options[0], places[op]) for op in ops if op.name == "guard_reach"]
-        self.outputs = {
-            name: op.options[0] if op.name == "fill" else places[op]
-            for name, op in recording.outputs.items()
-        }
-        self.constants = tuple(n if isinstance(n, float) else None for n in self.outputs.values())
-        self.n_values = len(ops)
-
-    def _function(self, op: Op, recording: Recording, run: Running) -> Function:
-        if op.name in (*VIEWS, *GUARDS):
-            return lambda source: view(op, run, source)
-        if op.name in LOOK_UPS:
-            table, number = table_of(op, recording.ops, run)
-            return lambda argument: table(argument, number)
-        return operation(op, run)
-
-    def perform(self, blocks: Mapping[str, Rows]) -> list[Tensor]:
-        """The values of all operations, from the rows of the two blocks."""
-        values: list[Tensor] = [None] * self.n_values  # type: ignore[list-item]
-        for place, block, name in self.inputs:
-            values[place] = blocks[block][name]  # type: ignore[assignment]
-        for place, function, args in self.calls:
-            values[place] = function(*[values[arg] for arg in args])
-        return values
 
 
 def _block(rows: Rows) -> FusedBlock:
