@@ -14,7 +14,6 @@ from functools import partial
 from math import prod
 from typing import Any, TypeVar
 
-from icgd.backends.look_up import is_kink, is_line, is_single_ramp
 from icgd.problems.functions import PREFIX
 from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
 from icgd.program.chain_instructions import (
@@ -223,14 +222,16 @@ class Recorder(Domain[Op], BlockDomain[Op], FunctionDomain[Op]):
             head = self.op("polynomials", argument, options=options, shape=argument.shape)
             return self.without_memory(head)
         fit = self.program.relu_sum(function)
-        if is_line(fit):
-            slope, shift = fit.slopes[0], fit.intercepts()[0]
+        knots, slopes = fit.knots, fit.slopes
+        if not knots:
+            slope, shift = slopes[0], fit.intercepts()[0]
             return self.combine([(slope, argument), (shift, self.fill(1.0, argument.shape))])
-        if is_kink(fit):
-            if fit.slopes[0] == 0.0:
+        is_through_origin = fit.anchor == fit.anchor_value == 0.0
+        if knots == (0.0,) and is_through_origin and slopes[0] < slopes[1] == 1.0:
+            if slopes[0] == 0.0:
                 return self.op("kink", argument, shape=argument.shape)
-            return self.op("leaky", argument, options=(fit.slopes[0],), shape=argument.shape)
-        if is_single_ramp(fit):
+            return self.op("leaky", argument, options=(slopes[0],), shape=argument.shape)
+        if len(knots) == 2 and slopes[0] == slopes[2] == 0.0:
             return self.op("ramp", argument, options=(fit,), shape=argument.shape)
         if fit.name.startswith(PREFIX):
             # The argument of an optimiser's root must not leave its range. Runs that start from
