@@ -174,7 +174,7 @@ class PieceTable(Table):
         bits = bits_of(knots) if is_level and n_cells > MOST_CELLS else None
         if n_cells <= MOST_CELLS:
             starts = knots[0] + width * torch.arange(-1, n_cells - 1, dtype=torch.float64)
-            first, last = 1.0 - knots[0] / width, n_cells - 1
+            first, last = 1.0 - knots[0] / width, n_cells - 1.0
             self.finder = partial(_EqualCells, self, 1.0 / width, first, last)
         elif bits is not None:
             starts, numbers = _starts_by_exponent(knots, bits, like.dtype)
