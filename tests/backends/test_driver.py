@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.backends.run import AbstractExecutor, Kept, Run, RunOptions, drive
+from icgd.backends.run import AbstractExecutor, Run, RunOptions, drive
 from icgd.errors import InterruptedRunError, OverflowedRunError
 from icgd.problems.data import Task
 from tests.contracts.executor import Steps
@@ -57,9 +57,9 @@ def test_few_steps_are_kept_too(history, n_steps):
 
 
 def test_what_is_kept_without_history_does_not_grow_with_the_steps():
-    for n_steps in (2, 100_000):
-        kept = Kept(TASK.initial, n_steps, every=n_steps)
-        assert kept.row(n_steps).untyped_storage().nbytes() == 2 * 2 * 4
+    for n_steps in (2, 1_000):
+        parameters = run([0.0] * n_steps, history=False).parameters
+        assert parameters.untyped_storage().nbytes() == 2 * 2 * 4
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,8 @@ def test_a_second_ctrl_c_leaves_the_last_step_that_is_at_hand():
 
 @pytest.mark.parametrize("n_steps", [0, 1, 2, 256, 257, 600])
 def test_every_step_is_kept_in_a_row_of_its_own(n_steps):
-    kept = Kept(TASK.initial, n_steps, every=1)
-    for step, row in enumerate(kept.rows(), start=1):
-        row.fill_(step)
-    assert kept.until(n_steps)[1:, 0].tolist() == list(range(1, n_steps + 1))
-    assert kept.until(n_steps)[0].tolist() == [1, 2]
+    parameters = run([1.0] * n_steps).parameters
+    assert parameters[:, 0].tolist() == [1.0 + step for step in range(n_steps + 1)]
 
 
 @pytest.mark.parametrize("history", [True, False])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from icgd.backends.run import PLAIN, Run, RunOptions, in_groups, joined, run_in_groups
+from icgd.backends.run import PLAIN, Run, RunOptions, joined, run_in_groups
 from icgd.errors import InterruptedRunError
 from icgd.problems.data import Task
 
@@ -27,14 +27,21 @@ def interrupted(task: Task, options: RunOptions) -> Run:
 
 @pytest.mark.parametrize(("size", "lengths"), [(2, [2, 2, 1]), (5, [5]), (9, [5]), (0, [1] * 5)])
 def test_a_batch_is_cut_into_groups(size, lengths):
-    groups = in_groups(BATCH, size)
+    groups: list[Task] = []
+
+    def seen(task: Task, options: RunOptions) -> Run:
+        groups.append(task)
+        return run(task, options)
+
+    run_in_groups(seen, BATCH, size, PLAIN)
     assert [len(group.x) for group in groups] == lengths
     assert torch.equal(torch.cat([group.x for group in groups]), BATCH.x)
 
 
 def test_one_task_is_a_group():
     alone = Task(BATCH.x[0], BATCH.y[0], BATCH.queries[0], BATCH.initial[0])
-    assert in_groups(alone, 2) == [alone]
+    whole = Run(alone.initial[None], alone.queries)
+    assert run_in_groups(lambda task, _: whole if task is alone else None, alone, 2, PLAIN) is whole
 
 
 def test_groups_are_joined_in_order_and_progress_counts_all_their_steps():
