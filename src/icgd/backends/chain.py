@@ -1,4 +1,8 @@
-"""The run of a chain makes each block from the two earlier ones that the mask shows."""
+"""Run a chain: make each block from the two earlier ones that the mask shows.
+
+A generator makes the next block from the two: the dense one runs every head and hidden unit of the
+block of layers, the fused one performs its recording. `Chain` is the executor around either.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
 from math import ceil, inf, isfinite
-from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, final
 
 import torch
@@ -29,19 +32,13 @@ from icgd.program.chain import (
     OUT,
     PADDING,
     ChainProgram,
-    Place,
     bit_slots,
     row_of,
 )
 from icgd.program.chain_instructions import Product
 from icgd.program.instructions import ONE
-from icgd.program.layout import Layout
 from icgd.shapes import Inputs, Labels, Parameters, Predictions, Stream
 from icgd.weights.lowering import lower_chain
-
-# -----------------------------------------------------------------------------
-# A generator makes the next block of a chain from two that it is shown.
-
 
 Block = TypeVar("Block")
 Row = Tensor | float
@@ -79,14 +76,19 @@ class AbstractGenerator(ABC, Generic[Block]):
         largest = float(torch.linalg.vector_norm(value, inf))
         if largest <= product.reach:
             return
-        place, reach = self.program.mask.place(number), product.reach
-        if not _is_unread(product, place, largest):
-            title = place.title(at_queries=at_queries)
-            raise OverflowedRunError(
-                f"Row {product.write} of block {number} ({title}) reaches {largest:.6g}, but the "
-                f"grid that its heads read ends at {reach:.6g}. Use a smaller step size, box or "
-                "domain."
-            )
+        place = self.program.mask.place(number)
+        # B_1 has no layer below to pass back to, so that no later block reads the product: flags
+        # close its row at once where it is a number at all. Dense heads return at most the last
+        # value of their lattice, whatever they read, and that is below the gate.
+        is_unread = product.write == BACK and place.layer == 1 and not place.is_forward
+        if is_unread and isfinite(largest):
+            return
+        title = place.title(at_queries=at_queries)
+        raise OverflowedRunError(
+            f"Row {product.write} of block {number} ({title}) reaches {largest:.6g}, but the grid "
+            f"that its heads read ends at {product.reach:.6g}. Use a smaller step size, box or "
+            "domain."
+        )
 
     def expanded(self, row: Row, name: str) -> Tensor:
         """A row as a tensor."""
@@ -96,31 +98,18 @@ class AbstractGenerator(ABC, Generic[Block]):
         return self.like.new_full(shape, row)
 
 
-def _is_unread(product: Product, place: Place, largest: float) -> bool:
-    """Whether no later block reads the product: B_1 has no layer below to pass back to.
-
-    The flags close its row at once where it is a number at all. Dense heads return at most the last
-    value of their lattice, whatever they read, and that is below the gate.
-    """
-    return product.write == BACK and place.layer == 1 and not place.is_forward and isfinite(largest)
-
-
-# -----------------------------------------------------------------------------
-# The dense generator runs the block of layers itself, every head and every hidden unit.
-
-
 class DenseGenerator(AbstractGenerator[Stream]):
-    """A block is a column of numbers, in the order of the program's rows."""
+    """Runs the block of layers itself; a block is a column of numbers, in the order of its rows."""
 
     name: ClassVar[str] = "dense"
 
     def __init__(self, program: ChainProgram, like: Tensor) -> None:
         super().__init__(program, like)
         self.layers = lower_chain(program, like.dtype).to(like.device)
-        self._places = {
-            block: _place_of_block(program.layout, program.rows, block)
-            for block in (NEAR, FAR, OUT)
-        }
+        self._places: dict[str, slice] = {}  # all rows of a block, one after the other
+        for block in (NEAR, FAR, OUT):
+            first = program.layout.range_of(row_of(block, program.rows.names[0])).start
+            self._places[block] = slice(first, first + program.rows.width)
 
     def encode(self, rows: Mapping[str, Row]) -> Stream:
         block = self._zeros(self.program.rows.width)
@@ -150,22 +139,6 @@ class DenseGenerator(AbstractGenerator[Stream]):
 
     def _zeros(self, width: int) -> Stream:
         return self.like.new_zeros(*self.like.shape[:-2], 1, width)
-
-
-def _place_of_block(layout: Layout, rows: Layout, block: str) -> slice:
-    """Where all rows of a block stand in the stream, one after the other."""
-    first = layout.range_of(row_of(block, rows.names[0])).start
-    return slice(first, first + rows.width)
-
-
-# -----------------------------------------------------------------------------
-# The fused generator runs a chain program without weights.
-#
-# A block is its rows by name. A row that is the same number everywhere, such as a flag or zeros,
-# is kept as that number. So for two blocks of given kinds most of what the layers compute is
-# known before, and only the rest is performed: a block costs one or two products of matrices and
-# a few passes over their entries, O(b d^2), whatever N. There are four kinds of step, two of them
-# in linear layers.
 
 
 Rows = Mapping[str, Row]
@@ -334,11 +307,15 @@ class Chain(AbstractExecutor[Parameters]):
 
     def initial(self, learnt: Parameters) -> dict[int, Any]:
         """Blocks -(N - 1) .. 0, which are B_N .. B_1 with these weights and their state."""
-        program, blocks = self.program, {}
+        program, task, blocks = self.program, self.task, {}
         matrices = learnt_matrices(program, learnt)
         for layer in range(program.mask.depth, 0, -1):
             travelling = travelling_rows(program, layer - 1)
-            rows = {name: self._for_all_tasks(row) for name, row in travelling.items()}
+            rows: dict[str, Row] = {}
+            for name, row in travelling.items():
+                if isinstance(row, Tensor):
+                    row = row.to(task.x).expand(*task.batch, -1, -1)
+                rows[name] = row
             rows |= {name: parts[layer - 1] for name, parts in matrices.items()}
             blocks[1 - layer] = self.generator.encode({**rows, IS_BACKWARD: 1.0})
         return blocks
@@ -354,21 +331,15 @@ class Chain(AbstractExecutor[Parameters]):
                     "step size or momentum, or start from a smaller state."
                 )
 
-    def _for_all_tasks(self, row: Row) -> Row:
-        if isinstance(row, float):
-            return row
-        return row.to(self.task.x).expand(*self.task.batch, -1, -1)
-
     def inputs(self, values: Inputs) -> Any:
         """The block of up to `batch_size` inputs, a column each."""
-        return self._data(input_columns(self.program, values))
+        columns = input_columns(self.program, values)
+        return self.generator.encode({"first": columns, IS_DATA: 1.0})
 
     def labels(self, values: Labels, number: int) -> Any:
         """The block of `batch_size` labels of a round, a column each, with the code of its rule."""
         columns = padded(self.program, values.mT, self.program.batch_size)
-        return self._data(columns, self.program.code(number))
-
-    def _data(self, columns: Tensor, flags: Mapping[str, float] = MappingProxyType({})) -> Any:
+        flags = self.program.code(number)
         return self.generator.encode({"first": columns, IS_DATA: 1.0, **flags})
 
     def rounds(self) -> Iterator[Parameters]:
