@@ -60,12 +60,6 @@ def causal_prompt(program: StackProgram, task: Task) -> Tensor:
 
 def run_under(program: StackProgram, task: Task, stream: Tensor, mask: Mask) -> Tensor:
     """The stream after all layers of the dense transformer whose attention is masked."""
-    kinds = {layer.kind for layer in (*program.block, *program.prediction)}
-    if not kinds <= {LayerKind.SOFTMAX, LayerKind.MLP}:
-        raise ProgramError(
-            f"A mask needs softmax attention alone; {program.construction} has other attention "
-            "too. Compile with construction='softmax-stack'."
-        )
     transformer = build_transformer(program, task.x.dtype)
     for layer in transformer.modules():
         if isinstance(layer, SoftmaxAttention):
@@ -108,6 +102,12 @@ def run_causal(program: StackProgram, task: Task) -> Run:
             "A causal mask needs a program of type StackProgram, got one of type "
             f"{type(program).__name__}. Give compiled.stack of a run that was compiled with "
             "construction='softmax-stack'."
+        )
+    kinds = {layer.kind for layer in (*program.block, *program.prediction)}
+    if not kinds <= {LayerKind.SOFTMAX, LayerKind.MLP}:
+        raise ProgramError(
+            f"A mask needs softmax attention alone; {program.construction} has other attention "
+            "too. Compile with construction='softmax-stack'."
         )
     final = run_under(program, task, causal_prompt(program, task), causal_mask(program, task))
     last = final.shape[-2] - task.n_queries - program.n_registers
