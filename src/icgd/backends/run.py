@@ -407,19 +407,28 @@ def drive(
     program: Stepwise,
     task: Task,
     options: RunOptions,
+    rows: History | None = None,
 ) -> Run:
     """Make the executor and run its steps, then its predictions.
 
-    Raises `InterruptedRunError` on Ctrl-C at any moment, also while the executor is made, and
+    The weights that are kept are written to `rows`, or to memory of their own. Raises
+    `InterruptedRunError` on Ctrl-C at any moment, also while the executor is made, and
     `OverflowedRunError` if the run leaves the range of its numbers.
     """
-    drive = _Drive(program, task, options)
+    drive = _Drive(program, task, options, rows)
     try:
         with torch.no_grad():
             run = drive.run(make)  # a return here might miss the end of the block
         return run
     except KeyboardInterrupt:
         raise drive.interruption() from None
+
+
+def new_rows(program: Stepwise, task: Task, options: RunOptions) -> History:
+    """Memory for the weights that a run keeps."""
+    n_rows = n_kept(program.n_steps, options.every(program.n_steps))
+    *batch, n_weights = task.initial.shape
+    return task.initial.new_empty(*batch, n_rows, n_weights)
 
 
 class Last(NamedTuple):
@@ -432,16 +441,17 @@ class Last(NamedTuple):
 class _Drive:
     """A run, and how far it has come.
 
-    `rows` are the weights that are kept, allocated once: at first, after `every` so many steps, and
-    at last. The row of the last step is also that of the next one to be kept.
+    `rows` are the weights that are kept: at first, after `every` so many steps, and at last. The
+    row of the last step is also that of the next one to be kept.
     """
 
-    def __init__(self, program: Stepwise, task: Task, options: RunOptions) -> None:
+    def __init__(
+        self, program: Stepwise, task: Task, options: RunOptions, rows: History | None
+    ) -> None:
         self.program, self.task, self.options = program, task, options
         self.n_steps, self.every = program.n_steps, options.every(program.n_steps)
-        n_rows, initial = n_kept(self.n_steps, self.every), task.initial
-        self.rows = initial.new_empty(*initial.shape[:-1], n_rows, initial.shape[-1])
-        self.rows[..., 0, :] = initial
+        self.rows = new_rows(program, task, options) if rows is None else rows
+        self.rows[..., 0, :] = task.initial
         self.executor: AbstractExecutor[Any] | None = None
         self.last = Last(0, None)
 
@@ -550,29 +560,35 @@ def _made_or(otherwise: Result, make: Callable[[], Result]) -> Result:
 
 
 def run_in_groups(
-    run: Callable[[Task, RunOptions], Run], task: Task, n_at_once: int, options: RunOptions
+    run: Callable[[Task, RunOptions, History], Run],
+    task: Task,
+    n_at_once: int,
+    options: RunOptions,
+    rows: History,
 ) -> Run:
-    """Run a batch `n_at_once` tasks at a time, one group after the other.
+    """Run a batch `n_at_once` tasks at a time; each group writes its weights to its part of `rows`.
 
     On Ctrl-C the tasks that are done are known; if none is, the steps of the first group are.
     """
     size = max(n_at_once, 1)
     if not task.batch or len(task.x) <= size:
-        return run(task, options)
+        return run(task, options, rows)
     starts, runs = range(0, len(task.x), size), list[Run]()
     try:
         for number, start in enumerate(starts):
             progress = part_of(options.on_progress, number, len(starts))
-            group = task.of_batch(slice(start, start + size))
-            runs.append(run(group, replace(options, on_progress=progress)))
-        return joined(runs)
+            group = slice(start, start + size)
+            options_of_group = replace(options, on_progress=progress)
+            runs.append(run(task.of_batch(group), options_of_group, rows[group]))
+        return joined(runs, rows)
     except InterruptedRunError as interruption:
         known, n_known = interruption.partial, size
     except KeyboardInterrupt:  # between two groups
         if not runs:
             raise
     if runs:
-        known, n_known = joined(runs), sum(len(done.parameters) for done in runs)
+        n_known = sum(len(done.parameters) for done in runs)
+        known = joined(runs, rows[:n_known])
     raise InterruptedRunError(
         f"The run was interrupted: the {'whole runs' if runs else 'runs so far'} of the first "
         f"{n_known} of {len(task.x)} tasks are in the error's `partial`. Run the other tasks "
@@ -581,10 +597,10 @@ def run_in_groups(
     )
 
 
-def joined(runs: list[Run]) -> Run:
-    """The runs of groups as the run of the whole batch."""
+def joined(runs: list[Run], rows: History) -> Run:
+    """The runs of groups, whose weights stand in `rows`, as the run of the whole batch."""
     return Run(
-        parameters=torch.cat([run.parameters for run in runs]),
+        parameters=rows,
         predictions=torch.cat([run.predictions for run in runs]),
         trace={name: torch.cat([run.trace[name] for run in runs]) for name in runs[0].trace},
         steps=runs[0].steps,
@@ -628,7 +644,8 @@ class AbstractBackend(ABC):
         # With `stop_below` all tasks stop together, so that they are one group.
         n_at_once = len(task.x) if options.stop_below else self.tasks_at_once(program, task)
 
-        def run(group: Task, options: RunOptions) -> Run:
-            return drive(partial(make, program, group, options), program, group, options)
+        def run(group: Task, options: RunOptions, rows: History) -> Run:
+            return drive(partial(make, program, group, options), program, group, options, rows)
 
-        return run_in_groups(run, task, n_at_once, options)
+        rows = new_rows(program, task, options)
+        return run_in_groups(run, task, n_at_once, options, rows)
