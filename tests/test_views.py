@@ -9,7 +9,7 @@ import torch
 
 import icgd
 from icgd.backends.chain import DenseGenerator
-from icgd.backends.engine import Running, perform
+from icgd.backends.engine import Plan, Running
 from icgd.backends.prompt import encode
 from icgd.backends.recorder import Recorder, Recording, Tokens, in_order
 from icgd.certificates.chain import BlockEnclosures
@@ -101,7 +101,7 @@ def recorded(part, values, program, tokens):
     }
     written = part.meaning(inputs, domain)
     recording = Recording({}, tuple(in_order(written.values())), written)
-    held = perform(recording, Running(program, dict(values), torch.zeros(1, 1).double()), values)
+    held = Plan(recording, Running(program, dict(values), torch.zeros(1, 1).double()))(values)
     return {name: held[op] for name, op in written.items()}
 
 
@@ -227,7 +227,7 @@ def recorded_block_part(part, values, program):
         inputs[name] = op or domain.op("input", options=(name,), shape=shape)
     written = part.meaning(inputs, domain)
     recording = Recording({}, tuple(in_order(written.values())), written)
-    held = perform(recording, Running(program, {}, torch.zeros(1, 1).double()), values)
+    held = Plan(recording, Running(program, {}, torch.zeros(1, 1).double()))(values)
     return {name: held[op] for name, op in written.items()}
 
 

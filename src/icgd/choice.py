@@ -1,12 +1,17 @@
-"""The construction that serves a problem best, where the user names none.
+"""Which construction compiles a problem, and how fine it is.
 
+A user names a construction with its settings, or none: then the one that serves best is chosen.
 With a tolerance the candidates are the constructions that prove it. Without one they are those
 whose functions are accurate to rounding, or, if there are none, all. The one with the fewest
 weights is chosen, then the one with the fewest FLOPs, which stand for time. Where none is accurate
-to rounding, the most accurate functions come first.
+to rounding, the most accurate functions come first. Fits take time. So a construction is not built
+if it is known to be too coarse before anything is fitted, or if its sketch has more weights than
+the best run so far.
 
-Fits take time. So a construction is not built if it is known to be too coarse before anything is
-fitted, or if its sketch has more weights than the best run so far.
+A tolerance asks for the coarsest setting of a construction that proves it. It is of a step, or of a
+whole run: of its final weights, or of its predictions. What is proved of a whole run is carried
+from step to step and grows with each, the faster the less is known: for all data in the domain it
+soon proves nothing, for one run on known data much later.
 """
 
 from __future__ import annotations
@@ -39,9 +44,6 @@ from icgd.problems.settings import positive
 from icgd.program.instructions import IDENTITY, SQUARE
 from icgd.program.program import AbstractProgram
 from icgd.weights.sizes import summarise
-
-# -----------------------------------------------------------------------------
-# Which construction was asked for, with which settings.
 
 
 def construction_named(name: str) -> AbstractConstruction:
@@ -102,11 +104,12 @@ def with_settings(
 
 def able_to_serve(problem: Problem, settings: Mapping[str, Any]) -> list[AbstractConstruction]:
     """Return the constructions that serve `problem`, with these settings, but last resorts."""
-    reasons = {name: c.why_not(problem) for name, c in CONSTRUCTIONS.items()}
-    able = [c for name, c in CONSTRUCTIONS.items() if reasons[name] is None]
+    able = [c for c in CONSTRUCTIONS.values() if c.why_not(problem) is None]
     if not able:
+        of_this_kind = (c for c in CONSTRUCTIONS.values() if c.trains(problem))
+        reasons = {c.name: c.why_not(problem) for c in of_this_kind}
         raise UnsupportedProblemError(
-            f"No construction can compile this problem. {listed(_relevant(problem, reasons))}"
+            f"No construction can compile this problem. {listed(reasons)}"
         )
     owners = [c for c in able if set(settings) <= set(c.settings())] or able[:1]
     if len(able) > 1 and not set(settings) <= set(owners[0].settings()):
@@ -119,20 +122,6 @@ def able_to_serve(problem: Problem, settings: Mapping[str, Any]) -> list[Abstrac
         )
     first_choices = [c for c in owners if not c.is_last_resort] or owners
     return [with_settings(construction, settings) for construction in first_choices]
-
-
-def _relevant(problem: Problem, reasons: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the reasons of the constructions that train targets of this kind."""
-    own = {name for name, construction in CONSTRUCTIONS.items() if construction.trains(problem)}
-    return {name: reason for name, reason in reasons.items() if reason and name in own}
-
-
-# -----------------------------------------------------------------------------
-# The search for the coarsest setting of a construction that proves a tolerance.
-#
-# A tolerance is of a step, or of a whole run: of its final weights, or of its predictions. What is
-# proved of a whole run is carried from step to step and grows with each, the faster the less is
-# known: for all data in the domain it soon proves nothing, for one run on known data much later.
 
 
 STEP, WEIGHTS, PREDICTIONS = "step", "weights", "predictions"
@@ -173,13 +162,19 @@ class Tolerance:
     def within(
         self, construction: AbstractConstruction, problem: Problem, n_steps: int, room: float = inf
     ) -> Compiled:
-        """The compiled run with about the coarsest setting whose proved step error is small enough.
+        """The compiled run with about the coarsest setting that proves the tolerance.
 
         The search gives up at the finest setting, where twice the best setting is no better, and
         where a run has more weights than there is `room` for. If the construction has narrower
         ramps, a run is tried with them. It raises `ToleranceError` then.
         """
-        self._require_bounds(problem)
+        if self.task is None and problem.update.has_root:
+            remembered = " and ".join(problem.gradient_step.state).replace("_", " ")
+            raise ToleranceError(
+                f"{self.in_words} cannot be proved: the smallest bound is inf, with any setting. "
+                f"On the whole domain nothing is known of the {remembered} that a step starts "
+                "with. Prove it for one run with task=..."
+            )
         narrower = construction.narrower(problem) if self.task else None
         try:
             return self._search(construction, problem, n_steps, room)
@@ -191,22 +186,48 @@ class Tolerance:
     def _search(
         self, construction: AbstractConstruction, problem: Problem, n_steps: int, room: float
     ) -> Compiled:
-        if construction.setting is None:
-            return self._exact_within(
-                construction, Compiled(problem, construction.program(problem, n_steps))
-            )
-        _require_default(construction)
-        return _Search(self, construction, problem, n_steps, room).coarsest()
+        """The first run that proves the tolerance, from coarse settings to fine ones."""
+        name = construction.setting
+        if name is None:
+            compiled = Compiled(problem, construction.program(problem, n_steps))
+            self._require_exact(construction, compiled)
+            return compiled
+        default = next(field.default for field in fields(construction) if field.name == name)
+        if getattr(construction, name) != default:
+            raise SettingError(f"Give either {name} or tolerance, not both.")
 
-    def _require_bounds(self, problem: Problem) -> None:
-        """Raise `ToleranceError` if no setting has a bound on the whole domain."""
-        if self.task is None and problem.update.has_root:
-            remembered = " and ".join(problem.gradient_step.state).replace("_", " ")
-            raise ToleranceError(
-                f"{self.in_words} cannot be proved: the smallest bound is inf, with any setting. "
-                f"On the whole domain nothing is known of the {remembered} that a step starts "
-                "with. Prove it for one run with task=..."
-            )
+        setting, finest = construction.coarsest, construction.finest
+        best: tuple[tuple[float, float], int, float, Compiled] | None = None
+        while True:
+            try:
+                program = replace(construction, **{name: setting}).program(problem, n_steps)
+            except SettingError:  # too coarse for the problem
+                if setting == finest:
+                    raise
+                setting = min(2 * setting, finest)
+                continue
+            compiled = Compiled(problem, program)
+            if compiled.summary().parameters > room:
+                raise ToleranceError(
+                    f"{self.in_words} takes {construction.name} more than {room:,.0f} weights."
+                )
+            bound = self.bound(compiled)
+            if bound <= self.size:
+                return compiled
+            # Beyond the box, where all bounds are alike, the error of the functions tells progress.
+            progress = (min(problem.box or inf, bound), function_error(program))
+            if best is None or progress < best[0]:
+                best = progress, setting, bound, compiled
+            _, best_setting, smallest, best_run = best
+            is_no_better = setting >= 2 * best_setting
+            if is_no_better or setting == finest or not can_be_finer(program):
+                reason = self._reason(construction, best_run, construction.limit)
+                raise ToleranceError(
+                    f"{self.in_words} cannot be proved: the smallest bound is {smallest:.3g}, with "
+                    f"{best_setting} {name}. {reason}"
+                )
+            excess = min(LARGEST_EXCESS[self.of], bound / self.size)
+            setting = min(max(construction.finer(setting, excess), setting + 1), finest)
 
     def bound(self, compiled: Compiled) -> float:
         """The largest error that is proved for this run: of a step, or after the last one."""
@@ -238,11 +259,11 @@ class Tolerance:
                 "lipschitz=...)."
             )
 
-    def _exact_within(self, construction: AbstractConstruction, compiled: Compiled) -> Compiled:
-        """A run that cannot be finer, if its rounding and what it looks up are exact enough."""
+    def _require_exact(self, construction: AbstractConstruction, compiled: Compiled) -> None:
+        """Raise `ToleranceError` unless a run that cannot be finer is exact enough."""
         bound = self.bound(compiled)
         if bound <= self.size:
-            return compiled
+            return
         finest, errs = "exact arithmetic", "rounding errs"
         if can_be_finer(compiled.program):
             finest = "look-ups of full accuracy"
@@ -250,22 +271,35 @@ class Tolerance:
         helps = (
             "a smaller box or domain helps" if self.task else "prove it for one run with task=..."
         )
-        otherwise = f"Only {errs}: {helps}."
-        reason = self.reason(construction, compiled, otherwise)
+        reason = self._reason(construction, compiled, f"Only {errs}: {helps}.")
         raise ToleranceError(
             f"{self.in_words} cannot be proved: the smallest bound is {bound:.3g}, with {finest}. "
             f"{reason}"
         )
 
-    def reason(self, construction: AbstractConstruction, compiled: Compiled, otherwise: str) -> str:
+    def _reason(
+        self, construction: AbstractConstruction, compiled: Compiled, otherwise: str
+    ) -> str:
         """What stands in the way: the length of a run, a kink, or else `otherwise`."""
         length = None if self.of == STEP else self._length_reason(compiled)
-        return length or self.kink_reason(construction, compiled) or otherwise
+        return length or self._kink_reason(construction, compiled) or otherwise
 
     def _length_reason(self, compiled: Compiled) -> str | None:
         """How the bound grows with the steps, if it is the steps that make it too large."""
-        steps, grown, trivial = self._growth(compiled)
+        # Bounds on steps, on the weights after them, and one that is known without a proof:
+        # weights in the box are twice as far apart as a weight in it is from one that is known.
         n_steps = compiled.program.n_steps
+        if self.task is None:
+            proved = compiled.certificate()
+            steps, grown = [proved.domain_step], [proved.domain_trajectory]
+            trivial = proved.widest
+        else:
+            rules = compiled.bounds_for(self.task, "fused")
+            history = compiled.run_task(self.task).parameters
+            real = compiled.problem.oracle.train(self.task, n_steps)
+            found = rules.run(self.task, history, real)
+            steps, grown = _over_tasks(found.steps), _over_tasks(found.trajectory)
+            trivial = rules.widest / 2
         if not grown or grown[-1] <= 2 * n_steps * max(steps):
             return None
         helps = "Take fewer or shorter steps" if self.task else "Prove it for one run with task=..."
@@ -282,37 +316,17 @@ class Tolerance:
             "far the weights of one run are off."
         )
 
-    def _growth(self, compiled: Compiled) -> tuple[list[float], list[float], float]:
-        """Bounds on steps and on the weights after them, and one that is known without a proof.
-
-        Weights in the box are twice as far apart as a weight in it is from one that is known.
-        """
-        if self.task is None:
-            proved = compiled.certificate()
-            return [proved.domain_step], [proved.domain_trajectory], proved.widest
-        rules = compiled.bounds_for(self.task, "fused")
-        history = compiled.run_task(self.task).parameters
-        real = compiled.problem.oracle.train(self.task, compiled.program.n_steps)
-        found = rules.run(self.task, history, real)
-        return _over_tasks(found.steps), _over_tasks(found.trajectory), rules.widest / 2
-
-    def kink_reason(self, construction: AbstractConstruction, compiled: Compiled) -> str | None:
+    def _kink_reason(self, construction: AbstractConstruction, compiled: Compiled) -> str | None:
         """How a kink of the activation stands in the way, or None if none does."""
         if not compiled.program.has_kinks:
             return None
-        if self.task is not None:
-            return self._ramp_reason(construction, compiled, self.task)
-        return (
-            "On the whole domain some data fall on a kink of the activation. Prove it for one "
-            "run with task=..., or use a smooth activation."
-        )
-
-    def _ramp_reason(
-        self, construction: AbstractConstruction, compiled: Compiled, task: Task
-    ) -> str | None:
-        """What a ramp has to do with it, if the run comes to lie on one."""
-        history = compiled.run_task(task).parameters
-        events = near_kinks(compiled.program, compiled.problem, task, history).count
+        if self.task is None:
+            return (
+                "On the whole domain some data fall on a kink of the activation. Prove it for one "
+                "run with task=..., or use a smooth activation."
+            )
+        history = compiled.run_task(self.task).parameters
+        events = near_kinks(compiled.program, compiled.problem, self.task, history).count
         if not events:
             return None
         width = getattr(construction, "kink_width", None)
@@ -332,79 +346,6 @@ def goal_of(size: float | None, of: str, task: Task | None) -> Tolerance | None:
     if of != STEP:
         raise SettingError("tolerance_of has no effect without tolerance; give both or neither.")
     return None
-
-
-@dataclass(frozen=True)
-class _Trial:
-    """A run with one setting, and the error that is proved for it."""
-
-    setting: int
-    compiled: Compiled
-    bound: float
-
-
-@dataclass(frozen=True)
-class _Search:
-    """A search through the settings of one construction, from coarse to fine."""
-
-    goal: Tolerance
-    construction: AbstractConstruction
-    problem: Problem
-    n_steps: int
-    room: float
-
-    def coarsest(self) -> Compiled:
-        """The first run that proves the tolerance."""
-        trial = best = self.trial(self.construction.coarsest)
-        while not trial.bound <= self.goal.size:  # also if it is not a number
-            best = min(best, trial, key=self.progress)
-            if self.is_over(trial, best):
-                raise self.refusal(best)
-            trial = self.trial(self.finer(trial))
-        return trial.compiled
-
-    def trial(self, setting: int) -> _Trial:
-        """The run with this setting, or with a finer one if this is too coarse for the problem."""
-        own, finest = str(self.construction.setting), self.construction.finest
-        try:
-            finer = replace(self.construction, **{own: setting})
-            program = finer.program(self.problem, self.n_steps)
-        except SettingError:
-            if setting == finest:
-                raise
-            return self.trial(min(2 * setting, finest))
-        compiled = Compiled(self.problem, program)
-        if compiled.summary().parameters > self.room:
-            raise ToleranceError(
-                f"{self.goal.in_words} takes {self.construction.name} more than {self.room:,.0f} "
-                "weights."
-            )
-        return _Trial(setting, compiled, self.goal.bound(compiled))
-
-    def progress(self, trial: _Trial) -> tuple[float, float]:
-        """The bound, and beyond the box, where all bounds are alike, the error of the functions."""
-        return min(self.problem.box or inf, trial.bound), function_error(trial.compiled.program)
-
-    def is_over(self, trial: _Trial, best: _Trial) -> bool:
-        """Whether finer settings are no better, or there are none."""
-        no_better = trial.setting >= 2 * best.setting
-        at_end = trial.setting == self.construction.finest
-        return no_better or at_end or not can_be_finer(trial.compiled.program)
-
-    def finer(self, trial: _Trial) -> int:
-        """The setting that is expected to prove the tolerance."""
-        excess = min(LARGEST_EXCESS[self.goal.of], trial.bound / self.goal.size)
-        expected = self.construction.finer(trial.setting, excess)
-        return min(max(expected, trial.setting + 1), self.construction.finest)
-
-    def refusal(self, best: _Trial) -> ToleranceError:
-        """Why the tolerance cannot be proved, with the best that can be."""
-        finest = f"{best.setting} {self.construction.setting}"
-        reason = self.goal.reason(self.construction, best.compiled, self.construction.limit)
-        return ToleranceError(
-            f"{self.goal.in_words} cannot be proved: the smallest bound is {best.bound:.3g}, with "
-            f"{finest}. {reason}"
-        )
 
 
 def _largest(bounds: Tensor) -> float:
@@ -427,14 +368,6 @@ def can_be_finer(program: AbstractProgram) -> bool:
     """Whether a function errs that is not a line or a square, which are accurate at any setting."""
     curves = (f for f in program.functions if f.name not in (IDENTITY, SQUARE))
     return any(not (curve.is_exact or curve.is_ramp) for curve in curves)
-
-
-def _require_default(construction: AbstractConstruction) -> None:
-    """The tolerance chooses the setting, so that nobody else may."""
-    name = str(construction.setting)
-    default = next(field.default for field in fields(construction) if field.name == name)
-    if getattr(construction, name) != default:
-        raise SettingError(f"Give either {name} or tolerance, not both.")
 
 
 FULL_ACCURACY = {"float64": 1e-9, "float32": 1e-6}
@@ -523,27 +456,20 @@ class _Choice:
         Candidates with smaller sketches are built first. Once a sketch has more weights than the
         best run, nothing smaller follows.
         """
+        least: dict[str, int] = {}
+        for candidate in candidates:
+            sketch = candidate.sketch(self.problem)
+            least[candidate.name] = 0 if sketch is None else summarise(sketch, 1).parameters
         best: Compiled | None = None
-        least = {candidate.name: self.least_weights(candidate) for candidate in candidates}
         for candidate in sorted(candidates, key=lambda c: least[c.name]):
             room = _cost(best)[0] if best else inf
             if least[candidate.name] > room:
                 break
-            run = self.attempt(build, candidate, room)
+            try:
+                run = build(candidate, room)
+            except (SettingError, ToleranceError) as refusal:
+                self.refusals[candidate.name] = refusal
+                continue
             if run and (best is None or cost(run) < cost(best)):
                 best = run
         return best
-
-    def attempt(
-        self, build: Build, candidate: AbstractConstruction, room: float
-    ) -> Compiled | None:
-        """The run, or None if it cannot be built; `refusals` then keeps the reason."""
-        try:
-            return build(candidate, room)
-        except (SettingError, ToleranceError) as refusal:
-            self.refusals[candidate.name] = refusal
-            return None
-
-    def least_weights(self, construction: AbstractConstruction) -> int:
-        sketch = construction.sketch(self.problem)
-        return 0 if sketch is None else summarise(sketch, 1).parameters

@@ -261,35 +261,11 @@ class Compiled:
         task = checked_task(self.problem, task)
         return run_checked(self, task, backend, on_progress=on_progress, **options)
 
-    def _require_room(self, task: Task, options: RunOptions) -> None:
-        """Raise `SizeError` if the weights of all steps that are to be kept take too much."""
-        n_steps = self.program.n_steps
-        kept = n_kept(n_steps, options.every(n_steps))
-        what = f"The history of {kept - 1:,} steps"
-        remedy = "Keep fewer: history=100 keeps every hundredth step, history=False the last one."
-        require_memory(what, kept * task.initial.numel() * task.initial.itemsize, remedy)
-
-    def _slots(self, trace: Any) -> tuple[str, ...]:
-        """The names of the slots to record."""
-        if isinstance(trace, bool):
-            return self.program.recordable if trace else ()
-        return tuple(trace) if is_row(trace) else (trace,)
-
     @cached_property
     def _beyond(self) -> dict[torch.dtype, tuple[str, float] | None]:
         """A constant of the program that is too large for a precision, if there is one."""
         kinds = (torch.float32, torch.float64)
         return {dtype: beyond(self.program, torch.finfo(dtype).max) for dtype in kinds}
-
-    def _require_range(self, dtype: torch.dtype) -> None:
-        """Raise `OverflowedRunError` if a constant of the program is too large for `dtype`."""
-        if found := self._beyond[dtype]:
-            name, value = found
-            kind = str(dtype).removeprefix("torch.")
-            raise OverflowedRunError(
-                f"The program's {name} is {value:g}, outside the range of {kind}. Run in float64, "
-                "or change the problem."
-            )
 
     @own_modes()
     def certificate(
@@ -323,7 +299,8 @@ class Compiled:
         """
         n_tokens = count("n_tokens", n_tokens)
         precision = dtype_named(dtype)
-        bounds = self._bounds(precision, n_tokens, backend)
+        arithmetic = Arithmetic.of(precision, n_tokens, backend_named(backend).name)
+        bounds = bounds_of(self.problem, self.program, arithmetic)
         proved = bounds.domain()
         return Certificate(
             domain_step=proved.step,
@@ -360,11 +337,8 @@ class Compiled:
             >>> compiled.bounds_for(compiled.task([[0.5, 1.0]], [1.0]), "fused").estimated
             ()
         """
-        return self._bounds(task.x.dtype, task.n_tokens, backend)
-
-    def _bounds(self, dtype: torch.dtype, n_tokens: int, backend: str) -> AbstractBounds:
-        how = Arithmetic.of(dtype, n_tokens, backend_named(backend).name)
-        return bounds_of(self.problem, self.program, how)
+        arithmetic = Arithmetic.of(task.x.dtype, task.n_tokens, backend_named(backend).name)
+        return bounds_of(self.problem, self.program, arithmetic)
 
     @own_modes()
     def certify(
@@ -626,17 +600,30 @@ def run_checked(
     stop_below: float | None = None,
 ) -> Run:
     """Run a task that `compiled.task` has made, which is not checked again."""
-    program, oracle = compiled.program, compiled.problem.oracle
+    program, oracle, dtype = compiled.program, compiled.problem.oracle, task.x.dtype
     if not isinstance(history, bool):
         history = count("history", history)
     if stop_below is not None:
         stop_below = positive("stop_below", stop_below)
         oracle.require_end(task)
-    slots = compiled._slots(trace)
+    if isinstance(trace, bool):
+        slots = program.recordable if trace else ()
+    else:
+        slots = tuple(trace) if is_row(trace) else (trace,)
     options = RunOptions(slots, history, on_progress, stop_below, oracle.overflow)
     runner = backend_named(backend)
-    compiled._require_range(task.x.dtype)
-    compiled._require_room(task, options)
+    if too_large := compiled._beyond[dtype]:
+        name, value = too_large
+        raise OverflowedRunError(
+            f"The program's {name} is {value:g}, outside the range of "
+            f"{str(dtype).removeprefix('torch.')}. Run in float64, or change the problem."
+        )
+    kept = n_kept(program.n_steps, options.every(program.n_steps))
+    require_memory(
+        f"The history of {kept - 1:,} steps",
+        kept * task.initial.numel() * task.initial.itemsize,
+        "Keep fewer: history=100 keeps every hundredth step, history=False the last one.",
+    )
     for doubt in oracle.doubts(task, program.n_steps):
         warn(doubt)
     origin = Origin(compiled.problem, program, task)

@@ -1,4 +1,7 @@
-"""Work asks for memory before it begins; it may take a share of the tightest limit known."""
+"""What surrounds a computation: the memory it may take, torch's modes, and the user's own line.
+
+Work asks for memory before it begins; it may take a share of the tightest limit known.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +25,7 @@ MEMORY_SHARE = 0.6
 """The part of the memory that one thing may take; the rest is for all others."""
 
 SURELY_FREE = 2**24
-"""So few bytes are not asked for."""
+"""Requests below this size are not checked."""
 
 
 @dataclass(frozen=True)
@@ -50,24 +53,30 @@ def usable_memory(root: Path = Path("/")) -> Memory:
 
     `root` is the folder that holds `proc` and `sys`, which only Linux has.
     """
-    known = [*_physical(), *_free(root), *_left_in_container(root), *_left_of_addresses(root)]
+    known = list(_limits(root))
     tightest = min(known, key=lambda memory: memory.n_bytes, default=Memory(sys.maxsize, "memory"))
     return Memory(int(MEMORY_SHARE * tightest.n_bytes), f"{MEMORY_SHARE:.0%} of {tightest.limit}")
 
 
-def _physical() -> Iterator[Memory]:
-    try:
+def _limits(root: Path) -> Iterator[Memory]:
+    """All limits that the system tells of."""
+    with suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf
         n_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
-        return
-    yield Memory(n_bytes, "the machine's memory")
+        yield Memory(n_bytes, "the machine's memory")
 
-
-def _free(root: Path) -> Iterator[Memory]:
-    """Linux counts here what is free, and what it would give back when asked."""
+    # Linux counts here what is free, and what it would give back when asked.
     kibibytes = _number_after("MemAvailable:", _text(root / "proc/meminfo"))
     if kibibytes is not None:
         yield Memory(1024 * kibibytes, "the memory that is free now")
+
+    yield from _left_in_container(root)
+
+    if sys.platform != "win32":  # what `ulimit -v` leaves of the addresses of this process
+        most, _ = resource.getrlimit(resource.RLIMIT_AS)
+        pages = _number_after("", _text(root / "proc/self/statm"))
+        if most != resource.RLIM_INFINITY and pages is not None:
+            left = max(0, most - pages * resource.getpagesize())
+            yield Memory(left, "what the limit on this process leaves")
 
 
 _VERSION_1 = (
@@ -98,17 +107,6 @@ def _left_in_container(root: Path) -> Iterator[Memory]:
                 yield Memory(left, "what the container's limit leaves")
 
 
-def _left_of_addresses(root: Path) -> Iterator[Memory]:
-    """What `ulimit -v` leaves of the addresses of this process, if it is set."""
-    if sys.platform == "win32":
-        return
-    most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    pages = _number_after("", _text(root / "proc/self/statm"))
-    if most != resource.RLIM_INFINITY and pages is not None:
-        left = max(0, most - pages * resource.getpagesize())
-        yield Memory(left, "what the limit on this process leaves")
-
-
 def _text(path: Path) -> str:
     """The text of a file, which is empty if the file cannot be read."""
     try:
@@ -123,10 +121,6 @@ def _number_after(name: str, text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-# -----------------------------------------------------------------------------
-# Modes of torch that a caller may have set, and that must not change what icgd computes.
-
-
 DEVICES = ("cpu", "cuda", "mps", "xpu")
 """The kinds of devices whose autocast is switched off."""
 
@@ -135,33 +129,28 @@ DEVICES = ("cpu", "cuda", "mps", "xpu")
 def own_modes(*, exact_products: bool = True) -> Iterator[None]:
     """Compute in the precision of the data, with new tensors on the processor.
 
-    A caller's autocast, or a lower precision of products (`torch.set_float32_matmul_precision`),
-    would round float32 to bfloat16 unnoticed. Training keeps the latter, which speeds it up on
-    purpose: `exact_products=False`. A default device would mix devices, and what icgd caches inside
-    a caller's inference mode could not be used outside of it.
+    Modes of torch that a caller has set must not change what icgd computes. Autocast, or a lower
+    precision of products (`torch.set_float32_matmul_precision`), would round float32 to bfloat16
+    unnoticed. Training keeps the latter, which speeds it up on purpose: `exact_products=False`. A
+    default device would mix devices, and what icgd caches inside a caller's inference mode could
+    not be used outside of it.
     """
     with ExitStack() as modes:
         for device in filter(torch.is_autocast_enabled, DEVICES):
             modes.enter_context(torch.autocast(device, enabled=False))
-        if exact_products and (precision := _product_precision()) != "highest":
-            modes.callback(torch.set_float32_matmul_precision, precision)
-            torch.set_float32_matmul_precision("highest")
+        if exact_products:
+            try:
+                precision = torch.get_float32_matmul_precision()
+            except RuntimeError:  # set for each library by torch.backends: left as it is
+                precision = "highest"
+            if precision != "highest":
+                modes.callback(torch.set_float32_matmul_precision, precision)
+                torch.set_float32_matmul_precision("highest")
         if torch.get_default_device().type != "cpu":
             modes.enter_context(torch.device("cpu"))
         if torch.is_inference_mode_enabled():
             modes.enter_context(torch.inference_mode(False))
         yield
-
-
-def _product_precision() -> str:
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:  # set for each library on its own, by torch.backends: left as it is
-        return "highest"
-
-
-# -----------------------------------------------------------------------------
-# Warnings that name the line of the user's program.
 
 
 INNER = ("icgd", "contextlib")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from icgd.backends.run import OnProgress
+from icgd.backends.run import OnProgress, part_of
 from icgd.certificates import report as measured
 from icgd.certificates.balls import require_enclosable, rigorous_trajectory
 from icgd.certificates.guarantee import Guarantee, check_guarantee
@@ -146,7 +146,7 @@ def verify(
     problem, program = compiled.problem, compiled.program
     if rigorous:
         require_enclosable(problem, task, program.n_steps)
-    running, bounding, enclosing = (_part(on_progress, part, 2 + rigorous) for part in range(3))
+    running, bounding, enclosing = (part_of(on_progress, n, 2 + rigorous) for n in range(3))
     run = run_checked(compiled, task, backend, on_progress=running)
     history, real = run.parameters, measured.real_training(problem, task, program.n_steps)
     rules = compiled.bounds_for(task, backend)
@@ -175,11 +175,6 @@ def verify(
         prediction_errors=prediction_errors(problem, task, run.predictions, real),
         prediction_bounds=rules.predictions(task, history, real, at_end(bounds.trajectory)),
     )
-
-
-def _part(on_progress: OnProgress | None, part: int, n_parts: int) -> OnProgress | None:
-    """The callback for one of several parts of the same length, counted from 0."""
-    return on_progress and (lambda done, total: on_progress(part * total + done, n_parts * total))
 
 
 @own_modes()

@@ -1,20 +1,27 @@
-"""The dense backend: the contract, and the guard against weights that do not fit in memory."""
+"""The dense backend, and its executor of stacks."""
 
 import warnings
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import pytest
 import torch
 
 import icgd
 from icgd.backends import dense
-from icgd.backends.dense import DenseBackend, build_transformer
+from icgd.backends.dense import DenseBackend, DenseStack, build_transformer
+from icgd.backends.run import RunOptions
 from icgd.errors import PrecisionWarning, SizeError
+from icgd.layers import Transformer
+from icgd.problems.data import Task
+from icgd.weights.lowering import lower_program
 from icgd.weights.sizes import summarise
 from tests import cases, machines
+from tests.backends.test_fused import CASE
 from tests.cases import build
 from tests.contracts.backend import RELU_STACK, BackendContract
+from tests.contracts.executor import ExecutorContract
 from tests.contracts.functional import FunctionalContract
+from tests.linear_cases import PROBLEMS, compiled_of, task_of
 
 
 class TestDenseOnFunctions(FunctionalContract):
@@ -129,3 +136,38 @@ def test_sums_of_units_that_do_not_bend_cancel_in_float32():
     bending = float32_error(by_units(unit_activation="softplus"), x, y)
     assert 3 * suited < unsuited
     assert 3 * bending < unsuited
+
+
+@cache
+def transformer() -> Transformer:
+    """The block does not depend on the number of steps."""
+    return lower_program(build(RELU_STACK, CASE, pieces=16))
+
+
+class TestDenseStack(ExecutorContract):
+    traced = ("y", "weights_1", "delta_2")
+    per_step = len(build(RELU_STACK, CASE, pieces=16).block)
+
+    def task(self) -> Task:
+        return CASE.task()
+
+    def make(self, n_steps: int, task: Task, options: RunOptions) -> DenseStack:
+        program = build(RELU_STACK, CASE, n_steps, pieces=16)
+        return DenseStack(program, task, transformer(), self.traced)
+
+
+class TestDenseStackOfALinearModel(ExecutorContract):
+    """What becomes of scores out of range is tested in test_grid_operations.py."""
+
+    traced = ("w", "y")
+    per_step = 3
+
+    def task(self) -> Task:
+        return task_of(PROBLEMS["logistic"])
+
+    def overflowing(self) -> None:
+        return None
+
+    def make(self, n_steps: int, task: Task, options: RunOptions) -> DenseStack:
+        program = compiled_of(PROBLEMS["logistic"], n_steps).program
+        return DenseStack(program, task, lower_program(program), self.traced)

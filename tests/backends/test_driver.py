@@ -1,4 +1,4 @@
-"""The driver over an executor whose numbers are plain: it adds what `moves` says."""
+"""How runs are made: executors, the driver over plain numbers, groups of tasks, backends."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,10 +8,61 @@ import pytest
 import torch
 
 import icgd
-from icgd.backends.run import AbstractExecutor, Kept, Run, RunOptions, drive
-from icgd.errors import InterruptedRunError, OverflowedRunError
+from icgd.backends.dense import DenseBackend
+from icgd.backends.fused import FusedBackend
+from icgd.backends.registry import BACKENDS, backend_named
+from icgd.backends.run import (
+    PLAIN,
+    AbstractBackend,
+    AbstractExecutor,
+    Run,
+    RunOptions,
+    drive,
+    joined,
+    run_in_groups,
+)
+from icgd.errors import InterruptedRunError, OverflowedRunError, ProgramError, UnknownNameError
 from icgd.problems.data import Task
+from icgd.program.program import AbstractProgram
+from tests import cases, linear_cases
+from tests.backends import chain_cases
+from tests.cases import KERNEL_CASES, build
+from tests.contracts.backend import RELU_STACK
 from tests.contracts.executor import Steps
+
+
+class Idle(AbstractExecutor[None]):
+    def step(self):
+        return None
+
+    def read(self, reached, write):
+        return None
+
+    def predictions(self, reached):
+        return None
+
+
+def test_an_executor_records_nothing_unless_it_says_so():
+    assert Idle().trace() == Idle().trace(3) == {}
+    assert Idle.still_steps == 1
+    assert Idle().at_hand(3, None) == (3, None)
+
+
+def test_a_trace_ends_with_a_step_or_with_all_that_was_recorded():
+    """Two entries of the prompt, three of each step, and one of the predictions."""
+    idle = Idle()
+    idle.recorded = {"x": [torch.full((1, 2), float(entry)) for entry in range(9)]}
+    idle.n_of_prompt, idle.n_per_step = 2, 3
+    assert [len(idle.trace(n_steps)["x"]) for n_steps in (0, 1, 2)] == [2, 5, 8]
+    assert idle.trace()["x"][:, 0, 1].tolist() == list(range(9))
+
+
+@pytest.mark.parametrize("method", ["step", "read", "predictions"])
+def test_an_executor_must_say_how_it_steps_reads_and_predicts(method):
+    lacking = type("Lacking", (Idle,), {method: getattr(AbstractExecutor, method)})
+    with pytest.raises(TypeError, match=f"abstract method '?{method}'?"):
+        lacking()
+
 
 TASK = Task(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([1.0, 2.0]))
 
@@ -57,9 +108,9 @@ def test_few_steps_are_kept_too(history, n_steps):
 
 
 def test_what_is_kept_without_history_does_not_grow_with_the_steps():
-    for n_steps in (2, 100_000):
-        kept = Kept(TASK.initial, n_steps, every=n_steps)
-        assert kept.row(n_steps).untyped_storage().nbytes() == 2 * 2 * 4
+    for n_steps in (2, 1_000):
+        parameters = run([0.0] * n_steps, history=False).parameters
+        assert parameters.untyped_storage().nbytes() == 2 * 2 * 4
 
 
 @pytest.mark.parametrize(
@@ -107,11 +158,8 @@ def test_a_second_ctrl_c_leaves_the_last_step_that_is_at_hand():
 
 @pytest.mark.parametrize("n_steps", [0, 1, 2, 256, 257, 600])
 def test_every_step_is_kept_in_a_row_of_its_own(n_steps):
-    kept = Kept(TASK.initial, n_steps, every=1)
-    for step, row in enumerate(kept.rows(), start=1):
-        row.fill_(step)
-    assert kept.until(n_steps)[1:, 0].tolist() == list(range(1, n_steps + 1))
-    assert kept.until(n_steps)[0].tolist() == [1, 2]
+    parameters = run([1.0] * n_steps).parameters
+    assert parameters[:, 0].tolist() == [1.0 + step for step in range(n_steps + 1)]
 
 
 @pytest.mark.parametrize("history", [True, False])
@@ -261,3 +309,142 @@ def test_an_interruption_tells_if_no_run_goes_on_from_there(name):
         InterruptedRunError, match="they cannot be resumed: every run starts with its first step"
     ):
         run.run([[0.5, 1.0], [1.0, 0.0]], [1.0, 0.5], on_progress=stop)
+
+
+N_TASKS = 5
+BATCH = Task(*(torch.arange(5.0).double().view(5, 1, 1) for _ in range(3)), torch.zeros(5, 1))
+
+
+def two_steps(task: Task, options: RunOptions, rows: torch.Tensor) -> Run:
+    """Two steps of 1 from the first input of every task."""
+    for step in (1, 2):
+        if options.on_progress:
+            options.on_progress(step, 2)
+    start = task.x[:, 0]
+    rows.copy_(torch.stack([start, start + 2], dim=-2))
+    return Run(rows, task.queries, {"x": task.x[:, None]})
+
+
+def grouped(run, size: int, options: RunOptions = PLAIN) -> Run:
+    return run_in_groups(run, BATCH, size, options, torch.zeros(5, 2, 1).double())
+
+
+def interrupted_group(task: Task, options: RunOptions, rows: torch.Tensor) -> Run:
+    known = Run(task.initial[:, None], task.y[:, :0])
+    raise InterruptedRunError("after 0 of 2 steps", known)
+
+
+@pytest.mark.parametrize(("size", "lengths"), [(2, [2, 2, 1]), (5, [5]), (9, [5]), (0, [1] * 5)])
+def test_a_batch_is_cut_into_groups(size, lengths):
+    groups: list[Task] = []
+
+    def seen(task: Task, options: RunOptions, rows: torch.Tensor) -> Run:
+        groups.append(task)
+        return two_steps(task, options, rows)
+
+    grouped(seen, size)
+    assert [len(group.x) for group in groups] == lengths
+    assert torch.equal(torch.cat([group.x for group in groups]), BATCH.x)
+
+
+def test_one_task_is_a_group():
+    alone = Task(BATCH.x[0], BATCH.y[0], BATCH.queries[0], BATCH.initial[0])
+    whole = Run(alone.initial[None], alone.queries)
+    run = lambda task, *_: whole if task is alone else None  # noqa: E731
+    assert run_in_groups(run, alone, 2, PLAIN, alone.initial[None]) is whole
+
+
+def test_groups_are_joined_in_order_and_progress_counts_all_their_steps():
+    calls: list[tuple[int, int]] = []
+    options = RunOptions(on_progress=lambda *call: calls.append(call))
+    whole = grouped(two_steps, 2, options)
+    assert whole.parameters[:, 1, 0].tolist() == [2, 3, 4, 5, 6]
+    assert whole.predictions.flatten().tolist() == whole.trace["x"].flatten().tolist()
+    assert calls == [(done, 6) for done in range(1, 7)]
+
+
+def test_an_interruption_leaves_the_groups_that_are_done():
+    def interrupt(done: int, total: int) -> None:
+        if done == 5:
+            raise InterruptedRunError("after 0 of 2 steps", "of the third group")
+
+    with pytest.raises(InterruptedRunError, match="whole runs of the first 4 of 5") as caught:
+        grouped(two_steps, 2, RunOptions(on_progress=interrupt))
+    assert caught.value.partial.parameters[:, 1, 0].tolist() == [2, 3, 4, 5]
+
+
+def test_an_interruption_of_the_first_group_leaves_its_run_so_far():
+    with pytest.raises(InterruptedRunError, match="runs so far of the first 2 of 5") as caught:
+        grouped(interrupted_group, 2)
+    assert caught.value.partial.parameters.shape == (2, 1, 1)
+
+
+def test_an_interruption_of_the_only_group_is_that_of_its_run():
+    with pytest.raises(InterruptedRunError, match="after 0 of 2 steps"):
+        grouped(interrupted_group, 5)
+
+
+def test_an_interruption_between_groups_loses_nothing(monkeypatch):
+    monkeypatch.setattr("icgd.backends.run.joined", lambda *runs: tries.pop(0)(*runs))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    tries = [interrupt, joined]
+    with pytest.raises(InterruptedRunError, match="whole runs of the first 5 of 5") as caught:
+        grouped(two_steps, 2)
+    assert caught.value.partial.parameters[:, 1, 0].tolist() == [2, 3, 4, 5, 6]
+
+
+def test_an_interruption_before_all_groups_has_nothing_to_leave():
+    def interrupt(*_: object) -> Run:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        grouped(interrupt, 2)
+    assert not isinstance(caught.value, InterruptedRunError)
+
+
+PROGRAMS = {
+    "network": build(RELU_STACK, cases.FEW[0]),
+    "linear model": linear_cases.compiled_of(linear_cases.PROBLEMS["logistic"]).program,
+    "function": icgd.compile(KERNEL_CASES[0].problem, n_steps=2).program,
+    "chain": chain_cases.program_of(chain_cases.problem_of(icgd.MLP((2, 1)))),
+}
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_every_backend_has_an_executor_for_every_program(kind):
+    for backend in (FusedBackend, DenseBackend):
+        assert callable(backend.executors[type(PROGRAMS[kind])])
+
+
+@pytest.mark.parametrize("backend", [FusedBackend(), DenseBackend()], ids=["fused", "dense"])
+def test_a_program_that_no_backend_runs_is_named(backend):
+    other = type("Loop", (AbstractProgram,), dict.fromkeys(AbstractProgram.__abstractmethods__))()
+    with pytest.raises(ProgramError, match=f"Loop has no executor in the {backend.name} backend"):
+        backend.run(other, cases.FEW[0].task())
+
+
+def test_a_backend_must_say_how_many_tasks_run_at_once():
+    class Idle(AbstractBackend):
+        name = "idle"
+
+    with pytest.raises(TypeError, match=r"abstract method '?tasks_at_once'?"):
+        Idle()
+
+
+def test_backends_are_found_by_name():
+    assert {name: type(backend) for name, backend in BACKENDS.items()} == {
+        "fused": FusedBackend,
+        "dense": DenseBackend,
+    }
+    assert backend_named("dense") is BACKENDS["dense"]
+
+
+def test_an_unknown_backend_lists_the_known_ones_and_suggests_the_nearest():
+    with pytest.raises(UnknownNameError) as caught:
+        backend_named("fuse")
+    assert str(caught.value) == (
+        "Unknown backend 'fuse'; known are fused, dense. Did you mean 'fused'?"
+    )

@@ -11,7 +11,7 @@ import torch
 import icgd
 from icgd.backends import recorder
 from icgd.backends.dense import DenseBackend
-from icgd.backends.engine import Engine, Units, perform
+from icgd.backends.engine import Engine, Plan, Units
 from icgd.backends.fused import Aside, FusedBackend, _Training
 from icgd.backends.recorder import Recorder, Tokens, is_computed_as_such, recorded_steps
 from icgd.constructions.recursion import Recursion
@@ -61,7 +61,7 @@ def test_buffers_that_are_used_again_change_no_bit(name, construction):
             slots |= {"x": task.x[rows], "y": task.y[rows]}
         reference.step = step
         recording = recordings[step % len(recordings)]
-        held = perform(recording, reference, slots)
+        held = Plan(recording, reference)(slots)
         slots |= {n: held[op] for n, op in recording.outputs.items()}
         training.step()
         for slot in recording.outputs:
@@ -108,7 +108,7 @@ def test_lines_kinks_and_ramps_are_computed_as_their_sums_of_relus(knots, slopes
     applied = domain.apply("f", argument, by="mlp")
     recording = recorder.Recording({}, tuple(recorder.in_order([applied])), {})
     run = Engine(program, {"x": z}, ())
-    ours = perform(recording, run, {"z": z})[applied]
+    ours = Plan(recording, run)({"z": z})[applied]
     truth = torch.tensor([[fit(p) for p in row] for row in z.tolist()], dtype=torch.float64)
     torch.testing.assert_close(ours, truth, rtol=1e-11, atol=1e-11)
 

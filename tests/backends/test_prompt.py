@@ -1,15 +1,24 @@
-from math import log
+"""Prompts, what is read from the stream, and the ranges of scores and roots."""
 
+from math import log, nan
+
+import pytest
 import torch
 
+import icgd
 from icgd.backends.prompt import (
     constants_of,
     encode,
+    linear_scores,
     read_parameters,
+    read_point,
     read_predictions,
+    require_scores,
     split_parameters,
 )
-from icgd.program.layout import MASKED, SHARE, Role
+from icgd.errors import OverflowedRunError
+from icgd.program.layout import MASKED, SHARE, Layout, Role, Slot
+from icgd.program.linear_instructions import PredictMean
 from tests import cases
 from tests.cases import batch_of, build, every_construction, make_case
 from tests.contracts.backend import RELU_STACK, SOFTMAX_STACK
@@ -150,3 +159,74 @@ def test_split_parameters_are_views_in_the_shape_of_their_slots():
     assert torch.equal(parts["weights_1"], torch.arange(12.0).view(4, 3))
     parts["weights_2"].zero_()
     assert not vector[12:].any()
+
+
+def test_scores_are_products_and_the_intercept():
+    x = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
+    assert linear_scores(torch.tensor([0.5, 0.25]), x).tolist() == [[1.0], [1.25]]
+    assert linear_scores(torch.tensor([0.5, 0.25, 10.0]), x).tolist() == [[11.0], [11.25]]
+
+
+def test_a_batch_has_coefficients_of_its_own():
+    x = torch.ones(2, 1, 2)
+    weights = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    assert linear_scores(weights, x).flatten().tolist() == [6.0, 15.0]
+
+
+def test_the_point_of_a_score_has_the_velocities_that_count():
+    slots = {"w": (1, 2), "b": (1, 1), "v": (1, 2), "u": (1, 1)}
+    layout = Layout(tuple(Slot(name, shape, Role.PARAMETER) for name, shape in slots.items()))
+    stream = torch.arange(12.0).reshape(2, 6)
+    ahead = PredictMean(
+        "identity",
+        ("w", "b", "v", "u"),
+        ("x", "one", "x", "one"),
+        9.0,
+        "is_example",
+        "mean",
+        (1.0, 1.0, 0.5, 0.5),
+    )
+    assert read_point(ahead, layout, stream).tolist() == [1.5, 3.0, 4.5]
+
+
+@pytest.mark.parametrize("value", [-2.5, 2.5, nan])
+def test_the_row_and_the_value_beyond_the_range_are_named(value):
+    scores = torch.tensor([[1.0], [-2.0], [value]])
+    where = rf"at step 4, example 2 \(counted from 0\) is {value:g}, but .* up to 2\."
+    with pytest.raises(OverflowedRunError, match=where):
+        require_scores(scores, 2.0, "step 4, example")
+
+
+def test_scores_within_the_range_and_none_at_all_pass():
+    require_scores(torch.tensor([[2.0], [-2.0]]), 2.0, "query")
+    require_scores(torch.zeros(0, 1), 2.0, "query")
+
+
+X, Y = [[0.5, 1.0], [1.0, 0.0], [0.5, 0.5]], [1.0, 0.5, 0.0]
+ADAM, RMSPROP = icgd.AdamStep(0.1, box=2.0), icgd.RmspropStep(0.1, box=2.0)
+RUNS = [{"backend": "fused"}, {"backend": "dense"}, {"backend": "fused", "trace": "x"}]
+
+
+def compiled(update):
+    network, domain = icgd.MLP((2, 1)), icgd.Domain(x=1.0, y=1.0)
+    return icgd.compile(icgd.Problem(network, "squared", update, domain), "relu-stack", n_steps=2)
+
+
+def start(update, second):
+    return [0.1, -0.2] * len(update.state) + [second] * 2
+
+
+@pytest.mark.parametrize("options", RUNS)
+@pytest.mark.parametrize(("update", "second"), [(ADAM, 1.0), (ADAM, 1e306), (RMSPROP, 1e4)])
+def test_a_state_whose_root_no_sum_of_relus_knows_is_refused(update, second, options):
+    with pytest.raises(OverflowedRunError, match="Step 1 divides by the root of"):
+        compiled(update).run(X, Y, initial=start(update, second), **options)
+
+
+@pytest.mark.parametrize("options", RUNS)
+@pytest.mark.parametrize("update", [ADAM, RMSPROP])
+def test_a_state_within_the_range_moves_weights_as_the_reference_does(update, options):
+    run = compiled(update).run(X, Y, initial=start(update, 0.01), **options)
+    task = compiled(update).task(X, Y, initial=start(update, 0.01))
+    real = compiled(update).problem.oracle.train(task, 2)
+    torch.testing.assert_close(run.parameters, real, rtol=0.0, atol=1e-4)

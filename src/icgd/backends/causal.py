@@ -26,7 +26,7 @@ from icgd.backends.prompt import encode, read_parameters
 from icgd.backends.run import Run
 from icgd.environment import own_modes
 from icgd.errors import ProgramError
-from icgd.layers import SoftmaxAttention, Transformer
+from icgd.layers import SoftmaxAttention
 from icgd.problems.data import Task
 from icgd.program.instructions import LayerKind
 from icgd.program.stack import StackProgram
@@ -59,31 +59,14 @@ def causal_prompt(program: StackProgram, task: Task) -> Tensor:
 
 
 def run_under(program: StackProgram, task: Task, stream: Tensor, mask: Mask) -> Tensor:
-    """The stream after all layers of the dense transformer under a mask."""
-    transformer = masked_transformer(program, mask.to(task.x.device), task.x.dtype)
+    """The stream after all layers of the dense transformer whose attention is masked."""
+    transformer = build_transformer(program, task.x.dtype)
+    for layer in transformer.modules():
+        if isinstance(layer, SoftmaxAttention):
+            layer.mask = mask.to(task.x.device)
     with torch.no_grad():
         result: Tensor = transformer.to(task.x.device)(stream)
     return result
-
-
-def masked_transformer(program: StackProgram, mask: Mask, dtype: torch.dtype) -> Transformer:
-    """The dense transformer whose attention is masked."""
-    _require_softmax(program)
-    transformer = build_transformer(program, dtype)
-    for layer in transformer.modules():
-        if isinstance(layer, SoftmaxAttention):
-            layer.mask = mask
-    return transformer
-
-
-def _require_softmax(program: StackProgram) -> None:
-    """Raise `ProgramError` unless all layers are softmax attention and MLPs."""
-    kinds = {layer.kind for layer in (*program.block, *program.prediction)}
-    if not kinds <= {LayerKind.SOFTMAX, LayerKind.MLP}:
-        raise ProgramError(
-            f"A mask needs softmax attention alone; {program.construction} has other attention "
-            "too. Compile with construction='softmax-stack'."
-        )
 
 
 @own_modes()
@@ -120,7 +103,12 @@ def run_causal(program: StackProgram, task: Task) -> Run:
             f"{type(program).__name__}. Give compiled.stack of a run that was compiled with "
             "construction='softmax-stack'."
         )
-    _require_softmax(program)
+    kinds = {layer.kind for layer in (*program.block, *program.prediction)}
+    if not kinds <= {LayerKind.SOFTMAX, LayerKind.MLP}:
+        raise ProgramError(
+            f"A mask needs softmax attention alone; {program.construction} has other attention "
+            "too. Compile with construction='softmax-stack'."
+        )
     final = run_under(program, task, causal_prompt(program, task), causal_mask(program, task))
     last = final.shape[-2] - task.n_queries - program.n_registers
     weights = read_parameters(program.layout, final[..., last:, :])

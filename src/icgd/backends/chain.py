@@ -1,4 +1,8 @@
-"""The run of a chain makes each block from the two earlier ones that the mask shows."""
+"""Run a chain: make each block from the two earlier ones that the mask shows.
+
+A generator makes the next block from the two: the dense one runs every head and hidden unit of the
+block of layers, the fused one performs its recording. `Chain` is the executor around either.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
 from math import ceil, inf, isfinite
-from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.backends.engine import (
-    GUARDS,
-    LOOK_UPS,
-    VIEWS,
-    Function,
-    Running,
-    operation,
-    table_of,
-    view,
-)
-from icgd.backends.recorder import Constants, Op, Recording, recorded_block
+from icgd.backends.engine import Plan, Running
+from icgd.backends.recorder import Constants, recorded_block
 from icgd.backends.run import PLAIN, AbstractExecutor, Run, RunOptions, drive
 from icgd.errors import OverflowedRunError, SettingError, UnknownNameError, brief
 from icgd.problems.data import Task
@@ -38,19 +32,13 @@ from icgd.program.chain import (
     OUT,
     PADDING,
     ChainProgram,
-    Place,
     bit_slots,
     row_of,
 )
 from icgd.program.chain_instructions import Product
 from icgd.program.instructions import ONE
-from icgd.program.layout import Layout
 from icgd.shapes import Inputs, Labels, Parameters, Predictions, Stream
 from icgd.weights.lowering import lower_chain
-
-# -----------------------------------------------------------------------------
-# A generator makes the next block of a chain from two that it is shown.
-
 
 Block = TypeVar("Block")
 Row = Tensor | float
@@ -88,14 +76,19 @@ class AbstractGenerator(ABC, Generic[Block]):
         largest = float(torch.linalg.vector_norm(value, inf))
         if largest <= product.reach:
             return
-        place, reach = self.program.mask.place(number), product.reach
-        if not _is_unread(product, place, largest):
-            title = place.title(at_queries=at_queries)
-            raise OverflowedRunError(
-                f"Row {product.write} of block {number} ({title}) reaches {largest:.6g}, but the "
-                f"grid that its heads read ends at {reach:.6g}. Use a smaller step size, box or "
-                "domain."
-            )
+        place = self.program.mask.place(number)
+        # B_1 has no layer below to pass back to, so that no later block reads the product: flags
+        # close its row at once where it is a number at all. Dense heads return at most the last
+        # value of their lattice, whatever they read, and that is below the gate.
+        is_unread = product.write == BACK and place.layer == 1 and not place.is_forward
+        if is_unread and isfinite(largest):
+            return
+        title = place.title(at_queries=at_queries)
+        raise OverflowedRunError(
+            f"Row {product.write} of block {number} ({title}) reaches {largest:.6g}, but the grid "
+            f"that its heads read ends at {product.reach:.6g}. Use a smaller step size, box or "
+            "domain."
+        )
 
     def expanded(self, row: Row, name: str) -> Tensor:
         """A row as a tensor."""
@@ -105,31 +98,18 @@ class AbstractGenerator(ABC, Generic[Block]):
         return self.like.new_full(shape, row)
 
 
-def _is_unread(product: Product, place: Place, largest: float) -> bool:
-    """Whether no later block reads the product: B_1 has no layer below to pass back to.
-
-    The flags close its row at once where it is a number at all. Dense heads return at most the last
-    value of their lattice, whatever they read, and that is below the gate.
-    """
-    return product.write == BACK and place.layer == 1 and not place.is_forward and isfinite(largest)
-
-
-# -----------------------------------------------------------------------------
-# The dense generator runs the block of layers itself, every head and every hidden unit.
-
-
 class DenseGenerator(AbstractGenerator[Stream]):
-    """A block is a column of numbers, in the order of the program's rows."""
+    """Runs the block of layers itself; a block is a column of numbers, in the order of its rows."""
 
     name: ClassVar[str] = "dense"
 
     def __init__(self, program: ChainProgram, like: Tensor) -> None:
         super().__init__(program, like)
         self.layers = lower_chain(program, like.dtype).to(like.device)
-        self._places = {
-            block: _place_of_block(program.layout, program.rows, block)
-            for block in (NEAR, FAR, OUT)
-        }
+        self._places: dict[str, slice] = {}  # all rows of a block, one after the other
+        for block in (NEAR, FAR, OUT):
+            first = program.layout.range_of(row_of(block, program.rows.names[0])).start
+            self._places[block] = slice(first, first + program.rows.width)
 
     def encode(self, rows: Mapping[str, Row]) -> Stream:
         block = self._zeros(self.program.rows.width)
@@ -161,22 +141,6 @@ class DenseGenerator(AbstractGenerator[Stream]):
         return self.like.new_zeros(*self.like.shape[:-2], 1, width)
 
 
-def _place_of_block(layout: Layout, rows: Layout, block: str) -> slice:
-    """Where all rows of a block stand in the stream, one after the other."""
-    first = layout.range_of(row_of(block, rows.names[0])).start
-    return slice(first, first + rows.width)
-
-
-# -----------------------------------------------------------------------------
-# The fused generator runs a chain program without weights.
-#
-# A block is its rows by name. A row that is the same number everywhere, such as a flag or zeros,
-# is kept as that number. So for two blocks of given kinds most of what the layers compute is
-# known before, and only the rest is performed: a block costs one or two products of matrices and
-# a few passes over their entries, O(b d^2), whatever N. There are four kinds of step, two of them
-# in linear layers.
-
-
 Rows = Mapping[str, Row]
 
 
@@ -188,14 +152,21 @@ class FusedBlock(NamedTuple):
 
 
 class FusedGenerator(AbstractGenerator[FusedBlock]):
-    """A generator that performs the recording of each kind of step."""
+    """Performs the recording of each kind of step, without weights.
+
+    A row that is the same number everywhere, such as a flag or zeros, is kept as that number. So
+    for two blocks of given kinds most of what the layers compute is known before, and only the rest
+    is performed: a block costs one or two products of matrices and a few passes over their entries,
+    O(b d^2), whatever N. There are four kinds of step, two of them in linear layers.
+    """
 
     name: ClassVar[str] = "fused"
 
     def __init__(self, program: ChainProgram, like: Tensor) -> None:
         super().__init__(program, like)
-        self._plans: dict[tuple[Constants, Constants], _Plan] = {}
+        self._plans: dict[tuple[Constants, Constants], Plan] = {}
         self._code = {name for names in bit_slots(program.n_bits) for name in names}
+        self._places = {row_of(b, n): (b, n) for b in (NEAR, FAR) for n in program.rows.names}
 
     def encode(self, rows: Rows) -> FusedBlock:
         """A block of the prompt; bits of rules are matrices, so that one plan serves all rules."""
@@ -205,61 +176,21 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
     def step(
         self, near: FusedBlock, far: FusedBlock, number: int, *, at_queries: bool = False
     ) -> FusedBlock:
-        key = (near.constants, far.constants)
-        if key not in self._plans:
-            self._plans[key] = _Plan(recorded_block(self.program, *key), self.program, self.like)
-        plan, blocks = self._plans[key], {NEAR: near.rows, FAR: far.rows}
-        values = plan.perform(blocks)
-        for product, place in plan.guards:
-            self.require_reach(product, values[place], number, at_queries=at_queries)
-        rows = {
-            name: source if isinstance(source, float) else values[source]
-            for name, source in plan.outputs.items()
-        }
-        return FusedBlock(rows, plan.constants)
+        kinds = (near.constants, far.constants)
+        if kinds not in self._plans:
+            recording = recorded_block(self.program, *kinds)
+            self._plans[kinds] = Plan(recording, Running(self.program, {}, self.like))
+        plan, blocks = self._plans[kinds], {NEAR: near.rows, FAR: far.rows}
+        places = {name: self._places[name] for name in plan.recording.inputs}
+        held = plan({name: blocks[block][row] for name, (block, row) in places.items()})
+        for op in plan.recording.ops:
+            if op.name == "guard_reach":
+                self.require_reach(op.options[0], held[op], number, at_queries=at_queries)
+        outputs = plan.recording.outputs.items()
+        return _block({n: op.options[0] if op.name == "fill" else held[op] for n, op in outputs})
 
     def row(self, block: FusedBlock, name: str) -> Tensor:
         return self.expanded(block.rows[name], name)
-
-
-class _Plan:
-    """A recording whose operations have numbers, and the functions that perform them."""
-
-    def __init__(self, recording: Recording, program: ChainProgram, like: Tensor) -> None:
-        run = Running(program, {}, like)
-        ops = [op for op in recording.ops if op.name != "fill"]
-        places = {op: place for place, op in enumerate(ops)}
-        names = {row_of(b, n): (b, n) for b in (NEAR, FAR) for n in program.rows.names}
-        self.inputs = [(places[op], *names[op.options[0]]) for op in ops if op.name == "input"]
-        self.calls = [
-            (places[op], self._function(op, recording, run), [places[arg] for arg in op.args])
-            for op in ops
-            if op.name != "input"
-        ]
-        self.guards = [(op.options[0], places[op]) for op in ops if op.name == "guard_reach"]
-        self.outputs = {
-            name: op.options[0] if op.name == "fill" else places[op]
-            for name, op in recording.outputs.items()
-        }
-        self.constants = tuple(n if isinstance(n, float) else None for n in self.outputs.values())
-        self.n_values = len(ops)
-
-    def _function(self, op: Op, recording: Recording, run: Running) -> Function:
-        if op.name in (*VIEWS, *GUARDS):
-            return lambda source: view(op, run, source)
-        if op.name in LOOK_UPS:
-            table, number = table_of(op, recording.ops, run)
-            return lambda argument: table(argument, number)
-        return operation(op, run)
-
-    def perform(self, blocks: Mapping[str, Rows]) -> list[Tensor]:
-        """The values of all operations, from the rows of the two blocks."""
-        values: list[Tensor] = [None] * self.n_values  # type: ignore[list-item]
-        for place, block, name in self.inputs:
-            values[place] = blocks[block][name]  # type: ignore[assignment]
-        for place, function, args in self.calls:
-            values[place] = function(*[values[arg] for arg in args])
-        return values
 
 
 def _block(rows: Rows) -> FusedBlock:
@@ -376,11 +307,15 @@ class Chain(AbstractExecutor[Parameters]):
 
     def initial(self, learnt: Parameters) -> dict[int, Any]:
         """Blocks -(N - 1) .. 0, which are B_N .. B_1 with these weights and their state."""
-        program, blocks = self.program, {}
+        program, task, blocks = self.program, self.task, {}
         matrices = learnt_matrices(program, learnt)
         for layer in range(program.mask.depth, 0, -1):
             travelling = travelling_rows(program, layer - 1)
-            rows = {name: self._for_all_tasks(row) for name, row in travelling.items()}
+            rows: dict[str, Row] = {}
+            for name, row in travelling.items():
+                if isinstance(row, Tensor):
+                    row = row.to(task.x).expand(*task.batch, -1, -1)
+                rows[name] = row
             rows |= {name: parts[layer - 1] for name, parts in matrices.items()}
             blocks[1 - layer] = self.generator.encode({**rows, IS_BACKWARD: 1.0})
         return blocks
@@ -396,21 +331,15 @@ class Chain(AbstractExecutor[Parameters]):
                     "step size or momentum, or start from a smaller state."
                 )
 
-    def _for_all_tasks(self, row: Row) -> Row:
-        if isinstance(row, float):
-            return row
-        return row.to(self.task.x).expand(*self.task.batch, -1, -1)
-
     def inputs(self, values: Inputs) -> Any:
         """The block of up to `batch_size` inputs, a column each."""
-        return self._data(input_columns(self.program, values))
+        columns = input_columns(self.program, values)
+        return self.generator.encode({"first": columns, IS_DATA: 1.0})
 
     def labels(self, values: Labels, number: int) -> Any:
         """The block of `batch_size` labels of a round, a column each, with the code of its rule."""
         columns = padded(self.program, values.mT, self.program.batch_size)
-        return self._data(columns, self.program.code(number))
-
-    def _data(self, columns: Tensor, flags: Mapping[str, float] = MappingProxyType({})) -> Any:
+        flags = self.program.code(number)
         return self.generator.encode({"first": columns, IS_DATA: 1.0, **flags})
 
     def rounds(self) -> Iterator[Parameters]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import singledispatch
 from itertools import zip_longest
 from math import prod
 from typing import ClassVar, final
@@ -36,13 +35,10 @@ from icgd.shapes import Parameters, Predictions, Stream
 from icgd.weights.lowering import lower_chain, lower_program
 from icgd.weights.sizes import summarise
 
-# -----------------------------------------------------------------------------
-# The dense run of a stack: the stream through every head of every layer.
-
 
 @final
 class DenseStack(AbstractExecutor[Stream]):
-    """One forward pass, and what was recorded of it.
+    """One forward pass: the stream through every head of every layer.
 
     In a linear model no layer reads a score that its heads are not made for: before one would, the
     run ends with an `OverflowedRunError`. Operations of the fused backend do the same.
@@ -62,7 +58,15 @@ class DenseStack(AbstractExecutor[Stream]):
         self.n_per_step = program.layers_per_step
 
     def step(self) -> Stream:
-        self._require_scores_of_step()
+        if self._reach is not None:
+            # With momentum, scores are those of the point at which the gradient is taken.
+            number = self._n_done % self._program.steps_per_block
+            for layer in self._program.steps_of_block()[number]:
+                for part in layer.instructions:
+                    if isinstance(part, PredictMean):
+                        point = read_point(part, self._program.layout, self._stream)
+                        where = f"step {self._n_done + 1}, example"
+                        require_scores(linear_scores(point, self._task.x), self._reach, where)
         layers = self._transformer.layers_of(self._n_done, self.n_per_step)
         checked = () if self._n_done else self._first
         self._stream = self._after(layers, self._stream, checked)
@@ -91,18 +95,6 @@ class DenseStack(AbstractExecutor[Stream]):
                 self.recorded[name].append(stream[..., place])
         return stream
 
-    def _require_scores_of_step(self) -> None:
-        """With momentum, scores are those of the point at which the gradient is taken."""
-        if self._reach is None:
-            return
-        layers = self._program.steps_of_block()[self._n_done % self._program.steps_per_block]
-        parts = (part for layer in layers for part in layer.instructions)
-        for part in parts:
-            if isinstance(part, PredictMean):
-                point = read_point(part, self._program.layout, self._stream)
-                where = f"step {self._n_done + 1}, example"
-                require_scores(linear_scores(point, self._task.x), self._reach, where)
-
 
 INSTEAD = "Run with backend='fused', which needs neither weights nor scores."
 
@@ -122,17 +114,12 @@ def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64)
     return lower_program(program, dtype)
 
 
-@singledispatch
 def build_block(program: AbstractProgram, dtype: torch.dtype = torch.float64) -> nn.Module:
     """The layers that exist as weights, if they fit in memory: a stack, or a chain's block."""
-    raise ProgramError(f"{type(program).__name__} has no rule in backends/dense.py")
-
-
-build_block.register(StackProgram, build_transformer)
-
-
-@build_block.register
-def _build_chain(program: ChainProgram, dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    if isinstance(program, StackProgram):
+        return build_transformer(program, dtype)
+    if not isinstance(program, ChainProgram):
+        raise ProgramError(f"{type(program).__name__} has no rule in backends/dense.py")
     _require_room(program, dtype)
     return lower_chain(program, dtype)
 

@@ -1,14 +1,17 @@
-"""A recording at work on buffers that are allocated once and used again.
+"""Perform the operations of a recording: each once, or again and again on reused buffers.
 
-A buffer is used again as soon as nobody reads it, and what a step leaves in a slot is written to
-the slot's own buffer where that is possible, so that most steps copy nothing.
+`OPERATIONS` makes the torch function of an operation. It takes the arguments and `out`; with a
+buffer for `out` it allocates nothing, without one it returns a new tensor. A `Plan` performs a
+recording with new tensors. An `Engine` allocates buffers once, and `Bound` binds a recording to
+them: a buffer is used again as soon as nobody reads it, and what a step leaves in a slot is written
+to the slot's own buffer where possible, so that most steps copy nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -24,93 +27,22 @@ from icgd.program.functions import LatticeFunction, RidgeSum
 from icgd.program.instructions import IS_EXAMPLE
 from icgd.program.meaning import NOWHERE, PerStep
 
-# -----------------------------------------------------------------------------
-# How torch performs the operations of a recording: each is a function of its arguments and `out`.
-#
-# `operation(op, run)` returns that function. With a buffer for `out` it allocates nothing; without
-# one it returns a tensor of its own.
-
+Function = Callable[..., Tensor]
 
 UNITS_AT_ONCE = 2**20
 """The number of units times arguments that are evaluated at once."""
 
 
-@dataclass
 class Running:
-    """What operations know of a run: its program, its slots, and how many steps it has taken."""
+    """What operations know of a run: its program, its slots, and how many steps it has taken.
 
-    program: Any
-    inputs: dict[str, Tensor]
-    like: Tensor
-    step: int = 0
-
-    @cached_property
-    def batch(self) -> tuple[int, ...]:
-        """The axis of tasks, if there is one."""
-        return tuple(self.like.shape[:-2])
-
-
-Function = Callable[..., Tensor]
-
-
-def operation(op: Op, run: Running) -> Function:
-    """The function that performs an operation."""
-    make: Callable[[Op, Running], Function] = OPERATIONS[op.name]
-    return make(op, run)
-
-
-def view(op: Op, run: Running, source: Tensor) -> Tensor:
-    """What an operation of `VIEWS` sees of its argument; `GUARDS` hand it on as it is."""
-    match op.name:
-        case "transpose":
-            return source[..., : op.shape[0]].mT
-        case "columns":
-            return source[..., : op.shape[1]]
-        case "rows":
-            start, stop = op.options
-            return source.narrow(len(run.batch), start, stop - start)
-        case "with_axes":
-            for place in op.options:
-                source = source.unsqueeze(len(run.batch) + place)
-            return source
-        case "expand":
-            return source.expand(*run.batch, *op.shape)
-        case "reshape":
-            return source.view(*run.batch, *op.shape)
-    return source
-
-
-VIEWS = ("transpose", "columns", "rows", "with_axes", "expand", "reshape")
-"""Operations whose result is what another one wrote."""
-
-GUARDS = ("guard_root", "guard_score", "guard_reach")
-"""Operations that check what another one wrote, and hand it on."""
-
-
-LOOK_UPS: dict[str, type[PieceTable] | type[PolynomialTable]] = {
-    "pieces": PieceTable,
-    "polynomials": PolynomialTable,
-}
-"""Operations that read a table."""
-
-
-def table_of(op: Op, ops: Sequence[Op], run: Running) -> tuple[Any, int]:
-    """The table of all functions that an argument is looked up in, and the number of this one.
-
-    Heads over one lattice share its cells; a table has one lattice.
+    `batch` is the axis of tasks, if there is one.
     """
-    fit = op.options[0]
-    functions = [o.options[0] for o in ops if o.name == op.name and o.args == op.args]
-    functions = [other for other in functions if _lattice(other) == _lattice(fit)]
-    key = (op.name, *map(id, functions), run.like.dtype, run.like.device)
-    table = kept_with(run.program, key, lambda: LOOK_UPS[op.name](functions, run.like))
-    return table, [other is fit for other in functions].index(True)
 
-
-def _lattice(fit: Any) -> object:
-    if not isinstance(fit, LatticeFunction):
-        return None
-    return fit.reach, fit.spacing, fit.ratio, fit.half
+    def __init__(self, program: Any, inputs: dict[str, Tensor], like: Tensor) -> None:
+        self.program, self.inputs, self.like = program, inputs, like
+        self.batch: tuple[int, ...] = tuple(like.shape[:-2])
+        self.step = 0
 
 
 # Linear algebra.
@@ -161,14 +93,6 @@ def _combine_by_step(factors: Sequence[float], constant: float, run: Running) ->
         return total.add_(now(constant)) if constant != 0.0 else total
 
     return combine
-
-
-def _product(op: Op, run: Running) -> Function:
-    return (torch.mm, torch.bmm)[len(run.batch)]
-
-
-def _beside(*args: Tensor, out: Tensor | None = None) -> Tensor:
-    return torch.cat(args, dim=-1, out=out)
 
 
 def _take(op: Op, run: Running) -> Function:
@@ -234,7 +158,16 @@ class Units:
     ) -> None:
         self.activation = unit_activation_named(fit.activation).value
         self.reaches, self.gain, self.fit = reaches, reaches[0] if gain is None else gain, fit
-        self.bands = _joined_bands(fit)
+        # Where the fit is coarse, as ranges of its last argument that do not overlap.
+        self.bands: list[tuple[float, float]] = []
+        for band in sorted(fit.bands, key=lambda band: band.low):
+            if band.error <= AS_SUCH:
+                continue
+            if self.bands and band.low <= self.bands[-1][1]:
+                low, high = self.bands[-1]
+                self.bands[-1] = (low, max(high, band.high))
+            else:
+                self.bands.append((band.low, band.high))
         rows = [(*unit.direction, unit.offset, unit.coefficient) for unit in fit.units]
         *self.directions, self.offsets, self.coefficients = (
             torch.tensor(column, dtype=torch.float64).to(like) for column in zip(*rows, strict=True)
@@ -263,29 +196,12 @@ class Units:
         return found
 
 
-def _joined_bands(fit: RidgeSum) -> list[tuple[float, float]]:
-    """Where a fit is coarse, as ranges that do not overlap."""
-    joined: list[tuple[float, float]] = []
-    for band in sorted(fit.bands, key=lambda band: band.low):
-        if band.error <= AS_SUCH:
-            continue
-        if joined and band.low <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], band.high))
-        else:
-            joined.append((band.low, band.high))
-    return joined
-
-
 def _units_of(
     run: Running, fit: RidgeSum, reaches: Sequence[float], gain: float | None = None
 ) -> Units:
     """The units of a fit, which stay with the program."""
     key = ("units", id(fit), *reaches, gain, run.like.dtype, run.like.device)
     return kept_with(run.program, key, lambda: Units(fit, reaches, run.like, gain))
-
-
-def _units(op: Op, run: Running) -> Function:
-    return _computed(_units_of(run, *op.options))
 
 
 def _units_near_kinks(op: Op, run: Running) -> Function:
@@ -353,7 +269,7 @@ def _clip_by_units(op: Op, run: Running) -> Function:
     return clip
 
 
-# Sums over examples.
+# Sums over examples, and kernels.
 
 
 def _add_outer(op: Op, run: Running) -> Function:
@@ -401,6 +317,11 @@ def _add_rows_by_units(op: Op, run: Running) -> Function:
 
 def _average(score: Tensor, value: Tensor) -> Tensor:
     return (torch.softmax(score, dim=-2) * value).sum(-2, keepdim=True)
+
+
+def _kernel(op: Op, run: Running) -> Function:
+    heads = tuple(KernelHead(**vars(term)) for term in op.options)
+    return _computed(lambda points, examples: sum_of_heads(heads, points, examples))
 
 
 # What MLP layers do to a slot, and where.
@@ -490,40 +411,11 @@ def _softmax_columns(op: Op, run: Running) -> Function:
     return _computed(softmax)
 
 
-# Jacobians and kernels.
-
-
-def _kernel(op: Op, run: Running) -> Function:
-    heads = tuple(KernelHead(**vars(term)) for term in op.options)
-    return _computed(lambda points, examples: sum_of_heads(heads, points, examples))
-
-
-# Runs stop where heads are not made for what they would read.
-
-
-def guard(op: Op, run: Running, value: Tensor) -> Callable[[], None] | None:
-    """The check of a guard, which raises `OverflowedRunError`; None if it cannot fail.
-
-    What is beyond the reach of a chain's product, its generator checks.
-    """
-    if op.name == "guard_reach":
-        return None
-    if op.name == "guard_root":
-        fit, *names = op.options
-        if not any(bool(run.inputs[name].any()) for name in names):
-            return None
-        return lambda: require_root(value, fit, run.step)
-    reach, checked, start, stop = op.options
-    scores = value[..., start:stop, :]
-    where = "step {}, example" if checked == IS_EXAMPLE else "query"
-    return lambda: require_scores(scores, reach, where.format(run.step + 1))
-
-
 OPERATIONS: dict[str, Callable[[Op, Running], Function]] = {
     "combine": _combine,
     "multiply": lambda op, run: torch.mul,
-    "times": _product,
-    "beside": lambda op, run: _beside,
+    "times": lambda op, run: torch.bmm if run.batch else torch.mm,
+    "beside": lambda op, run: lambda *args, out=None: torch.cat(args, dim=-1, out=out),
     "take": _take,
     "constant_map": _constant_map,
     "kink": lambda op, run: partial(torch.clamp, min=0.0),
@@ -533,7 +425,7 @@ OPERATIONS: dict[str, Callable[[Op, Running], Function]] = {
     "link": lambda op, run: _computed(link_named(op.options[0]).mean),
     "evaluate": lambda op, run: _computed(function_named(op.options[0])),
     "loss_slope": lambda op, run: _computed(loss_named(op.options[0]).slope),
-    "units": _units,
+    "units": lambda op, run: _computed(_units_of(run, *op.options)),
     "units_near_kinks": _units_near_kinks,
     "add_missed": _missed,
     "scale_missed": _missed,
@@ -555,8 +447,19 @@ OPERATIONS: dict[str, Callable[[Op, Running], Function]] = {
     "softmax_columns": _softmax_columns,
     "kernel": _kernel,
 }
-"""How each operation is performed; views, guards and look-ups are not among them."""
+"""How each operation is performed, except views, guards and look-ups."""
 
+VIEWS = ("transpose", "columns", "rows", "with_axes", "expand", "reshape")
+"""Operations whose result is what another one wrote."""
+
+GUARDS = ("guard_root", "guard_score", "guard_reach")
+"""Operations that check what another one wrote, and hand it on."""
+
+LOOK_UPS: dict[str, type[PieceTable] | type[PolynomialTable]] = {
+    "pieces": PieceTable,
+    "polynomials": PolynomialTable,
+}
+"""Operations that read a table."""
 
 IN_PLACE = ("combine", "multiply", "clip", "clip_by_units", "kink", "ramp")
 """Operations that may write over their first or second argument."""
@@ -567,29 +470,87 @@ ADDING = ("add_outer", "add_rows", "add_by_units", "add_rows_by_units")
 CORRECTING = ("add_missed", "scale_missed")
 """Operations that may write over what they correct, their first argument."""
 
-NEVER = 10**9
-"""The number of the operation that is never reached."""
+
+def view(op: Op, run: Running, source: Tensor) -> Tensor:
+    """What an operation of `VIEWS` sees of its argument; `GUARDS` hand it on as it is."""
+    match op.name:
+        case "transpose":
+            return source[..., : op.shape[0]].mT
+        case "columns":
+            return source[..., : op.shape[1]]
+        case "rows":
+            start, stop = op.options
+            return source.narrow(len(run.batch), start, stop - start)
+        case "with_axes":
+            for place in op.options:
+                source = source.unsqueeze(len(run.batch) + place)
+            return source
+        case "expand":
+            return source.expand(*run.batch, *op.shape)
+        case "reshape":
+            return source.view(*run.batch, *op.shape)
+    return source
 
 
-def perform(recording: Recording, run: Running, inputs: Mapping[str, Tensor]) -> dict[Op, Tensor]:
-    """The results of all operations, each in a tensor of its own."""
-    held: dict[Op, Tensor] = {}
-    for op in recording.ops:
-        args = [held[arg] for arg in op.args]
-        if op.name == "input":
-            held[op] = inputs[op.options[0]]
-        elif op.name == "fill":
-            held[op] = run.like.new_full((*run.batch, *op.shape), op.options[0])
-        elif op.name in (*VIEWS, *GUARDS):
-            held[op] = view(op, run, *args)
-            if op.name in GUARDS and (check := guard(op, run, *args)):
-                check()
-        elif op.name in LOOK_UPS:
-            table, number = table_of(op, recording.ops, run)
-            held[op] = table(*args, number)
-        else:
-            held[op] = operation(op, run)(*args)
-    return held
+def guard(op: Op, run: Running, value: Tensor) -> Callable[[], None] | None:
+    """The check of a guard, which raises `OverflowedRunError`; None if it cannot fail.
+
+    Runs stop where heads are not made for what they would read. The reach of a chain's product is
+    checked by its generator, which knows the block.
+    """
+    if op.name == "guard_reach":
+        return None
+    if op.name == "guard_root":
+        fit, *names = op.options
+        if not any(bool(run.inputs[name].any()) for name in names):
+            return None
+        return lambda: require_root(value, fit, run.step)
+    reach, checked, start, stop = op.options
+    scores = value[..., start:stop, :]
+    where = "step {}, example" if checked == IS_EXAMPLE else "query"
+    return lambda: require_scores(scores, reach, where.format(run.step + 1))
+
+
+def table_of(op: Op, ops: Sequence[Op], run: Running) -> tuple[Any, int]:
+    """The table of all functions that an argument is looked up in, and the number of this one.
+
+    Heads over one lattice share its cells; a table has one lattice.
+    """
+    fit = op.options[0]
+    functions = [o.options[0] for o in ops if o.name == op.name and o.args == op.args]
+    if isinstance(fit, LatticeFunction):
+        lattice = attrgetter("reach", "spacing", "ratio", "half")
+        functions = [other for other in functions if lattice(other) == lattice(fit)]
+    key = (op.name, *map(id, functions), run.like.dtype, run.like.device)
+    table = kept_with(run.program, key, lambda: LOOK_UPS[op.name](functions, run.like))
+    return table, [other is fit for other in functions].index(True)
+
+
+class Plan:
+    """A recording that puts every result into a new tensor; guards are left to the caller."""
+
+    def __init__(self, recording: Recording, run: Running) -> None:
+        self.recording = recording
+        self.inputs = [op for op in recording.ops if op.name == "input"]
+        self.constants: dict[Op, Tensor] = {}
+        self.calls: list[tuple[Op, Function]] = []
+        for op in recording.ops:
+            if op.name == "fill":
+                self.constants[op] = run.like.new_full((*run.batch, *op.shape), op.options[0])
+            elif op.name in (*VIEWS, *GUARDS):
+                self.calls.append((op, partial(view, op, run)))
+            elif op.name in LOOK_UPS:
+                table, number = table_of(op, recording.ops, run)
+                self.calls.append((op, partial(table, number=number)))
+            elif op.name in OPERATIONS:
+                self.calls.append((op, OPERATIONS[op.name](op, run)))
+
+    def __call__(self, inputs: Mapping[str, Any]) -> dict[Op, Tensor]:
+        """The results of all operations."""
+        held = self.constants | {op: inputs[op.options[0]] for op in self.inputs}
+        for op, function in self.calls:
+            held[op] = function(*[held[arg] for arg in op.args])
+        return held
 
 
 class Engine(Running):
@@ -597,7 +558,8 @@ class Engine(Running):
 
     `inputs` holds what the recordings start from. Slots that are `changing` are the engine's own,
     everything else is only read. `step` counts the steps taken. What does not change is computed
-    once, if all recordings share it: operations in `shared`, by default all.
+    once, if all recordings share it: operations in `shared`, by default all. `free` holds, by
+    shape, the buffers that nobody reads now.
     """
 
     def __init__(
@@ -614,14 +576,11 @@ class Engine(Running):
         self.free: dict[tuple[int, ...], list[Tensor]] = {}
         self.shared, self.lasting = shared, dict[Op, Tensor]()
 
-    def bind(self, recording: Recording) -> Bound:
-        """The recording as calls on buffers."""
-        return Bound(self, recording)
 
-    def new(self, op: Op, *, lasts: bool) -> Tensor:
-        """A buffer for an operation: if its content need not last, one that nobody reads now."""
-        pool = self.free.get(op.shape)
-        return pool.pop() if pool and not lasts else self.like.new_empty(*self.batch, *op.shape)
+NEVER = 10**9
+"""The number of the operation that is never reached."""
+
+Call = Callable[[], object]
 
 
 class Bound:
@@ -632,35 +591,52 @@ class Bound:
 
     def __init__(self, engine: Engine, recording: Recording) -> None:
         self.engine, self.recording = engine, recording
-        self.calls: list[Callable[[], object]] = []
-        self.commits: list[Callable[[], object]] = []
+        self.calls: list[Call] = []
+        self.commits: list[Call] = []
         self.held: dict[Op, Tensor] = {}
         self.cells: dict[tuple[Op, int], Any] = {}
+        self.slots = {id(slot) for slot in engine.inputs.values()}
         ops = recording.ops
-        self.owner: dict[Op, Op] = {}  # the operation whose buffer a view shows
+
+        # The operation whose buffer a view shows, and the number of the one that reads it last.
+        self.owner: dict[Op, Op] = {}
         for op in ops:
             self.owner[op] = self.owner[op.args[0]] if op.name in (*VIEWS, *GUARDS) else op
         self.last_use = {self.owner[arg]: n for n, op in enumerate(ops) for arg in op.args}
         self.last_use |= {self.owner[op]: NEVER for op in recording.outputs.values()}
         self.last_use |= {self.owner[op]: NEVER for s in recording.trace for op in s.values()}
-        self.home = self._homes()
-        self.changes: set[Op] = set()  # operations that steps perform anew
+
+        # The slot that an operation's result ends in, through operations that work in place.
+        self.home: dict[Op, str] = {}
+        for name, op in recording.outputs.items():
+            while name in engine.changing and op.name != "input" and op not in self.home:
+                self.home[op] = name
+                first = [arg for arg in op.args if arg.shape == op.shape]
+                if op.name not in (*IN_PLACE, *ADDING) or not first:
+                    break
+                op = first[0]
+
+        self.changes: set[Op] = set()
         for number, op in enumerate(ops):
-            if self._changes(op):
+            # Steps perform an operation anew if what it reads changes, or if only some need it.
+            if op.name == "input":
+                is_anew = op.options[0] in engine.changing
+            else:
+                is_shared = engine.shared is None or op in engine.shared
+                is_anew = not (is_shared and self.changes.isdisjoint(op.args))
+            if is_anew:
                 self.changes.add(op)
-                self._add(op, number)
+                self.calls += self._calls(op, number)
                 self._release(op, number)
                 continue
             self.last_use[self.owner[op]] = NEVER
             if op in engine.lasting:
                 self.held[op] = engine.lasting[op]
-                continue
-            n_before = len(self.calls)
-            self._add(op, number)
-            for call in self.calls[n_before:]:
-                call()
-            del self.calls[n_before:]
-            engine.lasting[op] = self.held[op]
+            else:
+                for call in self._calls(op, number):
+                    call()
+                engine.lasting[op] = self.held[op]
+
         for name, op in recording.outputs.items():
             if name in engine.changing and self.held[op] is not engine.inputs[name]:
                 self.commits.append(partial(engine.inputs[name].copy_, self.held[op]))
@@ -671,81 +647,58 @@ class Bound:
         for commit in self.commits:
             commit()
 
-    def _changes(self, op: Op) -> bool:
-        """Whether steps perform an operation anew: what it reads changes, or only some need it."""
-        if op.name == "input":
-            return op.options[0] in self.engine.changing
-        shared = self.engine.shared
-        return bool(self.changes.intersection(op.args)) or (shared is not None and op not in shared)
-
-    def _homes(self) -> dict[Op, str]:
-        """The slot that an operation's result ends in, through operations that work in place."""
-        homes: dict[Op, str] = {}
-        for name, op in self.recording.outputs.items():
-            while name in self.engine.changing and op.name != "input" and op not in homes:
-                homes[op] = name
-                first = [arg for arg in op.args if arg.shape == op.shape]
-                if op.name not in (*IN_PLACE, *ADDING) or not first:
-                    break
-                op = first[0]
-        return homes
-
-    def _add(self, op: Op, number: int) -> None:
-        """Add the calls of an operation, and hold its result."""
+    def _calls(self, op: Op, number: int) -> list[Call]:
+        """The calls that perform an operation; `held` has the tensor that they write."""
         engine, args = self.engine, [self.held[arg] for arg in op.args]
         if op.name == "input":
             self.held[op] = engine.inputs[op.options[0]]
-        elif op.name == "fill":
-            shape = (*engine.batch, *op.shape)
-            self.held[op] = engine.like.new_full(shape, op.options[0])
-        elif op.name in (*VIEWS, *GUARDS):
+            return []
+        if op.name == "fill":
+            self.held[op] = engine.like.new_full((*engine.batch, *op.shape), op.options[0])
+            return []
+        if op.name in (*VIEWS, *GUARDS):
             self.held[op] = view(op, engine, *args)
             check = guard(op, engine, *args) if op.name in GUARDS else None
-            self.calls += [check] if check else []
-        elif op.name in LOOK_UPS:
-            write = self.held[op] = self._target(op, number)
-            self._look_up(op, write, *args)
-        else:
-            write = self.held[op] = self._target(op, number)
-            self.calls.append(partial(operation(op, engine), *args, out=write))
-
-    def _look_up(self, op: Op, write: Tensor, argument: Tensor) -> None:
-        """Find the cells of an argument once for all its functions, then evaluate one of them."""
-        table, number = table_of(op, self.recording.ops, self.engine)
-        key = (op.args[0], id(table))
+            return [check] if check else []
+        write = self.held[op] = self._target(op, number)
+        if op.name not in LOOK_UPS:
+            return [partial(OPERATIONS[op.name](op, engine), *args, out=write)]
+        # The cells of an argument are found once for all its functions.
+        table, place = table_of(op, self.recording.ops, engine)
+        key, calls = (op.args[0], id(table)), list[Call]()
         if key not in self.cells:
-            self.cells[key] = table.finder(argument)
-            self.calls.append(self.cells[key].find)
-        self.calls.append(self.cells[key].evaluator(number, write))
+            self.cells[key] = table.finder(*args)
+            calls.append(self.cells[key].find)
+        return [*calls, self.cells[key].evaluator(place, write)]
 
     def _target(self, op: Op, number: int) -> Tensor:
         """Where an operation writes: its slot, an argument that nobody reads again, or a buffer."""
         engine = self.engine
-        if (name := self.home.get(op)) is not None and self._is_free(name, op, number):
-            return engine.inputs[name]
+        if (name := self.home.get(op)) is not None:
+            # The slot is free if nobody reads later on what stands there. The operation itself may
+            # read it only where it may write over what it reads.
+            slot = engine.inputs[name]
+            holders = [self.recording.inputs[name]]
+            holders += [other for other, held in self.held.items() if held is slot]
+            is_read_later = any(
+                self.last_use.get(self.owner.get(holder, holder), -1) > number for holder in holders
+            )
+            args = [self.held[arg] for arg in op.args]
+            read = {n for n, arg in enumerate(args) if arg.data_ptr() == slot.data_ptr()}
+            may_read = {0, 1} if op.name in IN_PLACE else {0} if op.name in ADDING else set()
+            fits = slot.shape[len(engine.batch) :] == op.shape
+            if fits and not is_read_later and read <= may_read:
+                return slot
         if op.name in (*IN_PLACE, *CORRECTING):
             for arg in op.args[: 1 if op.name in CORRECTING else 2]:
                 is_own = self.owner[arg] is arg and arg.name not in ("input", "fill")
                 is_dead = is_own and arg.shape == op.shape and self.last_use[arg] == number
-                if is_dead and not self._is_slot(self.held[arg]):
+                if is_dead and id(self.held[arg]) not in self.slots:
                     return self.held[arg]
-        return engine.new(op, lasts=op not in self.changes)
-
-    def _is_free(self, name: str, op: Op, number: int) -> bool:
-        """Whether an operation may write to a slot: nobody reads what stands there later on."""
-        slot, start = self.engine.inputs[name], self.recording.inputs[name]
-        if slot.shape[len(self.engine.batch) :] != op.shape:
-            return False
-        holders = [start, *(o for o, held in self.held.items() if held is slot)]
-        if any(self.last_use.get(self.owner.get(o, o), -1) > number for o in holders):
-            return False
-        # It may read the slot itself only where it may write over what it reads.
-        read = [n for n, arg in enumerate(op.args) if self.held[arg].data_ptr() == slot.data_ptr()]
-        allowed = {0, 1} if op.name in IN_PLACE else {0} if op.name in ADDING else set()
-        return set(read) <= allowed
-
-    def _is_slot(self, buffer: Tensor) -> bool:
-        return any(buffer is slot for slot in self.engine.inputs.values())
+        pool = engine.free.get(op.shape)
+        if pool and op in self.changes:
+            return pool.pop()
+        return engine.like.new_empty(*engine.batch, *op.shape)
 
     def _release(self, op: Op, number: int) -> None:
         """Let go of the buffers that were read for the last time."""
@@ -753,5 +706,5 @@ class Bound:
         for arg in {self.owner[arg]: None for arg in op.args}:
             buffer = self.held[arg]
             is_dead = self.last_use[arg] == number and arg.name not in ("input", "fill")
-            if is_dead and buffer is not mine and not self._is_slot(buffer):
+            if is_dead and buffer is not mine and id(buffer) not in self.slots:
                 self.engine.free.setdefault(arg.shape, []).append(buffer)

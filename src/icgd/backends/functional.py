@@ -17,7 +17,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from icgd.backends.engine import Engine
+from icgd.backends.engine import Bound, Engine
 from icgd.backends.prompt import constants_of, known_labels
 from icgd.backends.recorder import Op, Recorder, Recording, Tokens, in_order, kept_with
 from icgd.backends.run import AbstractExecutor, RunOptions
@@ -51,10 +51,9 @@ class Groups(FunctionDomain[Pair]):
         self.recorder = recorder
 
     def combine(self, terms: Sequence[tuple[float, Pair]]) -> Pair:
-        first = self.recorder.combine([(factor, pair.examples) for factor, pair in terms])
-        return Pair(
-            first, self.recorder.combine([(factor, pair.queries) for factor, pair in terms])
-        )
+        examples = [(factor, pair.examples) for factor, pair in terms]
+        queries = [(factor, pair.queries) for factor, pair in terms]
+        return Pair(self.recorder.combine(examples), self.recorder.combine(queries))
 
     def add(self, *values: Pair) -> Pair:
         return self.combine([(1.0, value) for value in values])
@@ -63,11 +62,9 @@ class Groups(FunctionDomain[Pair]):
         return Pair(*map(self.recorder.zero, value))
 
     def where(self, flag: str, closed_by: Sequence[str], value: Pair, otherwise: Pair) -> Pair:
-        is_example = flag == IS_EXAMPLE
-        return Pair(
-            value.examples if is_example else otherwise.examples,
-            otherwise.queries if is_example else value.queries,
-        )
+        if flag == IS_EXAMPLE:
+            return Pair(value.examples, otherwise.queries)
+        return Pair(otherwise.examples, value.queries)
 
     def constant_map(self, rows: Sequence[Sequence[float]], value: Pair) -> Pair:
         return Pair(*(self.recorder.constant_map(rows, part) for part in value))
@@ -86,38 +83,31 @@ def recorded_function(
     program: StackProgram, n_examples: int, n_queries: int, *, recalls: bool = False
 ) -> tuple[Recording, ...]:
     """Each step of the block; one that `recalls` computes nothing at the examples."""
-    key = ("function", n_examples, n_queries, recalls)
-    return kept_with(program, key, lambda: _recorded(program, n_examples, n_queries, recalls))
 
+    def record() -> tuple[Recording, ...]:
+        recorder, layout = Recorder(program, Tokens(examples=n_examples)), program.layout
+        start: dict[str, Pair] = {}
+        for name in (name for name in SLOTS if name in layout.names):
+            width = layout.width_of(name)
+            start[name] = Pair(
+                recorder.op("input", options=(name,), shape=(n_examples, width)),
+                recorder.op("input", options=(at_queries(name),), shape=(n_queries, width)),
+            )
+        inputs = {op.options[0]: op for pair in start.values() for op in pair}
+        parts = (part for layer in program.block for part in layer.instructions)
+        steps = [part for part in parts if isinstance(part, DescendFunction)]
+        if len({(step.terms, step.transform) for step in steps}) == 1:
+            steps = [scheduled(steps)]  # they differ in numbers alone
+        recordings = []
+        for step in steps:
+            slots = start | step.meaning(start, Groups(recorder))
+            outputs = {at_queries(name): pair.queries for name, pair in slots.items() if n_queries}
+            if not recalls:
+                outputs |= {name: pair.examples for name, pair in slots.items()}
+            recordings.append(Recording(inputs, tuple(in_order(outputs.values())), outputs))
+        return tuple(recordings)
 
-def _recorded(
-    program: StackProgram, n_examples: int, n_queries: int, recalls: bool
-) -> tuple[Recording, ...]:
-    recorder, layout = Recorder(program, Tokens(examples=n_examples)), program.layout
-    start: dict[str, Pair] = {}
-    for name in (name for name in SLOTS if name in layout.names):
-        width = layout.width_of(name)
-        start[name] = Pair(
-            recorder.op("input", options=(name,), shape=(n_examples, width)),
-            recorder.op("input", options=(at_queries(name),), shape=(n_queries, width)),
-        )
-    inputs = {op.options[0]: op for pair in start.values() for op in pair}
-    found = []
-    for step in _steps(program):
-        slots = start | step.meaning(start, Groups(recorder))
-        outputs = {at_queries(name): pair.queries for name, pair in slots.items() if n_queries}
-        if not recalls:
-            outputs |= {name: pair.examples for name, pair in slots.items()}
-        found.append(Recording(inputs, tuple(in_order(outputs.values())), outputs))
-    return tuple(found)
-
-
-def _steps(program: StackProgram) -> list[DescendFunction]:
-    """The steps of the block; those that differ in numbers alone are one step for all."""
-    parts = (part for layer in program.block for part in layer.instructions)
-    steps = [part for part in parts if isinstance(part, DescendFunction)]
-    alike = {(step.terms, step.transform) for step in steps}
-    return [scheduled(steps)] if len(alike) == 1 else steps
+    return kept_with(program, ("function", n_examples, n_queries, recalls), record)
 
 
 def _engine(
@@ -146,7 +136,7 @@ class FunctionDescent(AbstractExecutor[Labels]):
         self._constants = constants_of(program, task)
         recordings = recorded_function(program, task.n_examples, task.n_queries)
         self._engine = _engine(program, task, recordings)
-        self._steps = [self._engine.bind(recording) for recording in recordings]
+        self._steps = [Bound(self._engine, recording) for recording in recordings]
         self.recorded: dict[str, list[Tensor]] = {
             program.layout.slot(name).name: [] for name in options.trace
         }
@@ -185,7 +175,7 @@ def recalled(program: StackProgram, task: Task, trace: Mapping[str, Tensor]) -> 
     kept = {name: trace[name] for name in ("y", VELOCITY) if name in program.layout.names}
     first = {name: history[..., 0, :, :] for name, history in kept.items()}
     engine = _engine(program, task, recordings, first)
-    steps = [engine.bind(recording) for recording in recordings]
+    steps = [Bound(engine, recording) for recording in recordings]
     for number in range(program.n_steps):
         for name, history in kept.items():
             engine.inputs[name].copy_(history[..., number, :, :])

@@ -7,7 +7,7 @@ itself costs, O(n |w|), whatever the number of pieces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from math import prod
 from typing import Any, ClassVar, NamedTuple, final
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from icgd.backends.chain import make_chain
-from icgd.backends.engine import Engine
+from icgd.backends.engine import Bound, Engine
 from icgd.backends.functional import FunctionDescent
 from icgd.backends.prompt import constants_of, split_parameters, turns, weight_scales
-from icgd.backends.recorder import KEPT, Op, Recording, Tokens, recorded_prediction, recorded_steps
+from icgd.backends.recorder import KEPT, Tokens, recorded_prediction, recorded_steps
 from icgd.backends.run import AbstractBackend, AbstractExecutor, MakeExecutor, RunOptions
 from icgd.environment import require_memory
 from icgd.problems.data import Task
@@ -30,20 +30,72 @@ from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
 from icgd.shapes import Parameters, Predictions, Stream
 
-# -----------------------------------------------------------------------------
-# The fused run of a stack keeps weights once, in buffers that are used again.
-
-
 STEPS_BETWEEN = 8
 """How many steps are taken until weights are set aside again: a copy takes a tenth of a step."""
 
+NUMBERS_AT_ONCE = 2**17
+"""The size of the widest slot over the tasks that run together: large enough to keep the threads
+busy, small enough to stay in the cache and to bound the memory of any batch."""
+
 
 class Aside(NamedTuple):
-    """The number of a step, and what was set aside after it."""
+    """The number of a step, and a copy of what the next one needs."""
 
     n_done: int
     weights: Parameters
     velocities: dict[str, Tensor]
+
+
+class _Training:
+    """An engine that takes the steps after those that were set aside.
+
+    Weights are kept once, in buffers that are used again. While a step is taken, `is_whole` is
+    False: the weights are those of no step.
+    """
+
+    def __init__(self, program: StackProgram, task: Task, start: Aside) -> None:
+        self._program, self._task = program, task
+        size = program.batch_size
+        data = {"x": task.x, "y": task.y}
+        if task.rates is not None:
+            data[RATES] = task.rates.expand_as(task.y)
+        used = {name: column[..., :size, :] for name, column in data.items()}
+        slots = split_parameters(program.layout, start.weights)
+        for slot in program.layout.having(Role.VELOCITY):
+            nothing = task.x.new_zeros(*task.batch, *slot.shape)
+            slots[slot.name] = start.velocities.get(slot.name, nothing)
+        changing = (*slots, *(used if size is not None else ()))
+        self.engine = Engine(program, used | slots, changing)
+        self.engine.step = start.n_done
+        recordings = recorded_steps(program, Tokens(examples=used["x"].shape[-2]))
+        self._steps = [Bound(self.engine, recording) for recording in recordings]
+        parameters = program.layout.having(Role.PARAMETER)
+        self.weights = [self.engine.inputs[slot.name].flatten(-2) for slot in parameters]
+        self.is_whole = True
+        if size is not None:
+            # Batches go round: one that goes over the end is a slice of this all the same.
+            self._data = {n: torch.cat([d, d[..., :size, :]], -2) for n, d in data.items()}
+
+    def step(self) -> None:
+        """Take the next step."""
+        self.is_whole = False
+        engine = self.engine
+        if self._program.batch_size is not None:
+            first = engine.step * self._program.batch_size % self._task.n_examples
+            for name, data in self._data.items():
+                slot = engine.inputs[name]
+                slot.copy_(data[..., first : first + slot.shape[-2], :])
+        self._steps[engine.step % len(self._steps)]()
+        engine.step += 1
+        self.is_whole = True
+
+    def aside(self) -> Aside:
+        """A copy of all that further steps need."""
+        weights = torch.empty_like(self._task.initial)
+        torch.cat(self.weights, dim=-1, out=weights)
+        velocities = self._program.layout.having(Role.VELOCITY)
+        held = {slot.name: self.engine.inputs[slot.name].clone() for slot in velocities}
+        return Aside(self.engine.step, weights, held)
 
 
 @final
@@ -62,25 +114,16 @@ class FusedStack(AbstractExecutor[int]):
 
     def step(self) -> int:
         training = self._training
-        if training.n_done >= self._aside.n_done + STEPS_BETWEEN:
+        if training.engine.step >= self._aside.n_done + STEPS_BETWEEN:
             self._aside = training.aside()
         training.step()
-        return training.n_done
+        return training.engine.step
 
     def read(self, reached: int, write: Parameters) -> None:
-        self._brought_to(reached).read_parameters(write)
+        torch.cat(self._brought_to(reached).weights, dim=-1, out=write)
 
     def at_hand(self, n_steps: int, reached: int) -> tuple[int, int]:
         return self._aside.n_done, self._aside.n_done
-
-    def _brought_to(self, step: int) -> _Training:
-        """The training after this step, all of whose operations were performed."""
-        if not self._training.stands_at(step):
-            training = _Training(self._program, self._task, self._aside)
-            while training.n_done < step:
-                training.step()
-            self._training = training
-        return self._training
 
     def predictions(self, reached: int) -> Predictions:
         program, task = self._program, self._task
@@ -89,75 +132,19 @@ class FusedStack(AbstractExecutor[int]):
         weights = self._brought_to(reached).aside().weights
         recording = recorded_prediction(program, Tokens(queries=task.n_queries))
         inputs = {"x": task.queries, **split_parameters(program.layout, weights)}
-        bound = Engine(program, inputs, ()).bind(recording)
+        bound = Bound(Engine(program, inputs, ()), recording)
         bound()
         return bound.held[recording.outputs["y"]]
 
-
-class _Training:
-    """An engine that takes the steps after those that were set aside."""
-
-    def __init__(self, program: StackProgram, task: Task, start: Aside) -> None:
-        self._program, self._task = program, task
-        size = program.batch_size
-        data = {"x": task.x, "y": task.y}
-        if task.rates is not None:
-            data[RATES] = task.rates.expand_as(task.y)
-        used = {name: column[..., :size, :] for name, column in data.items()}
-        slots = split_parameters(program.layout, start.weights)
-        for slot in program.layout.having(Role.VELOCITY):
-            nothing = task.x.new_zeros(*task.batch, *slot.shape)
-            slots[slot.name] = start.velocities.get(slot.name, nothing)
-        self._changing = tuple(slots)
-        batch = () if size is None else tuple(used)
-        self.engine = Engine(program, used | slots, (*self._changing, *batch))
-        self.engine.step = start.n_done
-        n_used = used["x"].shape[-2]
-        recordings = recorded_steps(program, Tokens(examples=n_used))
-        self._steps = [self.engine.bind(recording) for recording in recordings]
-        parameters = program.layout.having(Role.PARAMETER)
-        self._weights = [self.engine.inputs[slot.name].flatten(-2) for slot in parameters]
-        self._is_whole = True
-        if size is not None:
-            # Batches go round: a batch that goes over the end is a slice of this all the same.
-            self._data = {n: torch.cat([d, d[..., :size, :]], -2) for n, d in data.items()}
-
-    def step(self) -> None:
-        """Take the next step; until its end the weights are those of no step."""
-        self._is_whole = False
-        engine = self.engine
-        if self._program.batch_size is not None:
-            self._load_batch(engine.step * self._program.batch_size % self._task.n_examples)
-        self._steps[engine.step % len(self._steps)]()
-        engine.step += 1
-        self._is_whole = True
-
-    @property
-    def n_done(self) -> int:
-        """The number of steps taken, those that were set aside included."""
-        return self.engine.step
-
-    def stands_at(self, step: int) -> bool:
-        """Whether the weights are exactly those after this step."""
-        return self._is_whole and self.n_done == step
-
-    def read_parameters(self, write: Parameters) -> None:
-        """Write the current weights into a parameter vector."""
-        torch.cat(self._weights, dim=-1, out=write)
-
-    def aside(self) -> Aside:
-        """A copy of all that further steps need."""
-        weights = torch.empty_like(self._task.initial)
-        self.read_parameters(weights)
-        velocities = self._program.layout.having(Role.VELOCITY)
-        held = {slot.name: self.engine.inputs[slot.name].clone() for slot in velocities}
-        return Aside(self.n_done, weights, held)
-
-    def _load_batch(self, first: int) -> None:
-        """Put the examples of a batch into the engine, which has no others."""
-        for name, data in self._data.items():
-            slot = self.engine.inputs[name]
-            slot.copy_(data[..., first : first + slot.shape[-2], :])
+    def _brought_to(self, step: int) -> _Training:
+        """The training after this step, all of whose operations were performed."""
+        training = self._training
+        if not training.is_whole or training.engine.step != step:
+            training = _Training(self._program, self._task, self._aside)
+            while training.engine.step < step:
+                training.step()
+            self._training = training
+        return training
 
 
 @final
@@ -167,6 +154,7 @@ class TracedStack(AbstractExecutor[Parameters]):
     def __init__(self, program: StackProgram, task: Task, trace: tuple[str, ...]) -> None:
         self._program, self._task, self._trace, self.start = program, task, trace, task.initial
         self._roles = {name: program.layout.slot(name).role for name in trace}
+        self._seen = tuple(name for name in trace if self._roles[name] is not Role.CONSTANT)
         self.still_steps = program.steps_of_pass(task.n_examples)
         self._constants = constants_of(program, task)
         self._scales = weight_scales(program, task)
@@ -175,19 +163,13 @@ class TracedStack(AbstractExecutor[Parameters]):
         kept = [slot.name for slot in program.layout.slots if slot.role in KEPT]
         self._engine = Engine(program, self._prompt, kept)
         recordings = recorded_steps(program, self._tokens, trace=self._seen)
-        self._steps = [self._engine.bind(recording) for recording in recordings]
-        self._recordings = recordings
+        self._steps = [Bound(self._engine, recording) for recording in recordings]
         self._reached: tuple[Parameters, dict[str, Tensor]] = (task.initial, {})
         """The weights that the last step reached, and what else it leaves to the next."""
         self.recorded: dict[str, list[Stream]] = {name: [] for name in trace}
         self.n_per_step = program.layers_per_step
         for name in trace:
             self.recorded[name].append(self._as_seen(name, self._prompt.get(name)))
-
-    @property
-    def _seen(self) -> tuple[str, ...]:
-        """The traced slots that are not constants of the prompt."""
-        return tuple(name for name in self._trace if self._roles[name] is not Role.CONSTANT)
 
     def _encoded(self) -> dict[str, Tensor]:
         """All slots of all tokens as the prompt has them, each weight once."""
@@ -217,11 +199,10 @@ class TracedStack(AbstractExecutor[Parameters]):
         return slots
 
     def step(self) -> Parameters:
-        number = self._engine.step % len(self._steps)
-        bound = self._steps[number]
+        bound = self._steps[self._engine.step % len(self._steps)]
         for call in bound.calls:
             call()
-        self._record(bound.held, self._recordings[number])
+        self._record(bound)
         for commit in bound.commits:
             commit()
         self._engine.step += 1
@@ -240,16 +221,16 @@ class TracedStack(AbstractExecutor[Parameters]):
         slots = self._prompt | split_parameters(self._program.layout, reached)
         slots |= others if last is reached else {}
         recording = recorded_prediction(self._program, self._tokens, trace=self._seen)
-        bound = Engine(self._program, slots, ()).bind(recording)
+        bound = Bound(Engine(self._program, slots, ()), recording)
         bound()
-        self._record(bound.held, recording)
+        self._record(bound)
         first = self._tokens.where(IS_QUERY).start
         return bound.held[recording.outputs["y"]][..., first:, :].clone()
 
-    def _record(self, held: dict[Op, Tensor], recording: Recording) -> None:
-        for slots in recording.trace:
+    def _record(self, bound: Bound) -> None:
+        for slots in bound.recording.trace:
             for name in self._trace:
-                value = held[slots[name]] if name in slots else None
+                value = bound.held[slots[name]] if name in slots else None
                 self.recorded[name].append(self._as_seen(name, value))
 
     def _as_seen(self, name: str, value: Tensor | None) -> Stream:
@@ -261,46 +242,24 @@ class TracedStack(AbstractExecutor[Parameters]):
         return value.clone()
 
 
-NUMBERS_AT_ONCE = 2**17
-"""The size of the widest slot over the tasks that run together: large enough to keep the threads
-busy, small enough to stay in the cache and to bound the memory of any batch."""
-
-
 def _stack(program: StackProgram, task: Task, options: RunOptions) -> AbstractExecutor[Any]:
     if program.trains_function:
         return FunctionDescent(program, task, options)
-    _require_room(program, task, is_traced=bool(options.trace))
+    # A slot has a second buffer, for the argument of the function whose values it holds.
+    n_trained = program.batch_size or task.n_examples
+    n_tokens = task.n_tokens if options.trace else max(n_trained, task.n_queries)
+    width = sum(slot.width for slot in program.layout.having(Role.SCRATCH))
+    needed = 2 * prod(task.batch) * n_tokens * width * task.x.itemsize
+    remedy = "Take fewer examples or queries, or a narrower network, or steps on batches."
+    require_memory(f"A stream of {n_tokens:,} tokens", needed, remedy)
     if options.trace:
         return TracedStack(program, task, options.trace)
     return FusedStack(program, task)
 
 
-def _require_room(program: StackProgram, task: Task, *, is_traced: bool) -> None:
-    """Raise `SizeError` if the slots of all tokens that are worked on at a time take too much.
-
-    A slot has a second buffer, for the argument of the function whose values it holds.
-    """
-    n_trained = program.batch_size or task.n_examples
-    n_tokens = task.n_tokens if is_traced else max(n_trained, task.n_queries)
-    width = sum(slot.width for slot in program.layout.having(Role.SCRATCH))
-    needed = 2 * prod(task.batch) * n_tokens * width * task.x.itemsize
-    remedy = "Take fewer examples or queries, or a narrower network, or steps on batches."
-    require_memory(f"A stream of {n_tokens:,} tokens", needed, remedy)
-
-
-def _width(program: StackProgram, task: Task) -> int:
-    """The widest slot; a function has no scratch, but a row of its kernel for each token."""
-    scratch = program.layout.having(Role.SCRATCH)
-    return max((slot.width for slot in scratch), default=task.n_examples)
-
-
-WIDTHS: Mapping[type[AbstractProgram], Callable[[Any, Task], int]] = {StackProgram: _width}
-"""How many numbers a step works on for each token; tasks of a chain all run together."""
-
-
 @final
 class FusedBackend(AbstractBackend):
-    """The backend that runs groups of tasks one after the other, each through all its steps."""
+    """Runs groups of tasks one after the other, each through all its steps."""
 
     name: ClassVar[str] = "fused"
     sums_terms: ClassVar[bool] = False
@@ -310,7 +269,10 @@ class FusedBackend(AbstractBackend):
     }
 
     def tasks_at_once(self, program: AbstractProgram, task: Task) -> int:
-        """How many tasks fit in the cache."""
-        if (width := WIDTHS.get(type(program))) is None:
+        """How many tasks fit in the cache; those of a chain all run together."""
+        if not isinstance(program, StackProgram):
             return len(task.x)
-        return max(1, NUMBERS_AT_ONCE // (width(program, task) * task.n_tokens))
+        # A function has no scratch, but a row of its kernel for each token.
+        scratch = program.layout.having(Role.SCRATCH)
+        width = max((slot.width for slot in scratch), default=task.n_examples)
+        return max(1, NUMBERS_AT_ONCE // (width * task.n_tokens))

@@ -1,4 +1,4 @@
-r"""A program's functions are evaluated by one table look-up, whatever their resolution.
+r"""Evaluate a program's functions by one table look-up, whatever their resolution.
 
 Sums of ReLUs: all functions that are applied to the same argument share one division of the line
 into cells, in each of which every one of them is straight: f(z) = slope[cell] * z +
@@ -26,6 +26,10 @@ from icgd.shapes import Values
 MOST_CELLS = 2**20
 """The largest table, 8 MiB in float64; beyond it the cell is found by a search among the knots."""
 
+GATHERED_AT_ONCE = 2**15
+"""Up to so many numbers of a table are gathered row by row, which needs one call; more are gathered
+column by column, which needs less memory at a time."""
+
 Call = Callable[[], object]
 
 
@@ -45,51 +49,14 @@ class Table:
         return value
 
 
-class PieceTable(Table):
-    """Sums of ReLUs at one argument: the slope and the intercept of every function in every cell.
+class _Cells(ABC):
+    """The cells of an argument, and what the table holds for them.
 
-    The line is divided into cells in each of which all functions are straight. Knots are multiples
-    of a power of two, so that a multiplication finds the cell; where that takes too many cells,
-    the exponent of the argument and its first bits tell it, or a search does.
+    Polynomials are evaluated `at` the argument, or at its position within the cell.
     """
 
-    n_powers = 2
-
-    def __init__(self, functions: Sequence[ReluSum], like: Tensor) -> None:
-        knots = sorted({knot for function in functions for knot in function.knots})
-        width = min(function.knot_unit for function in functions)
-        n_cells = round((knots[-1] - knots[0]) / width) + 2
-        is_level = all(function.slopes[0] == 0.0 for function in functions)
-        bits = bits_of(knots) if is_level and n_cells > MOST_CELLS else None
-        if n_cells <= MOST_CELLS:
-            starts = knots[0] + width * torch.arange(-1, n_cells - 1, dtype=torch.float64)
-            self.finder = partial(_ByPosition, self, 1.0 / width, 1.0 - knots[0] / width, n_cells)
-        elif bits is not None:
-            starts, numbers = _starts_by_exponent(knots, bits, like.dtype)
-            self.finder = partial(_ByExponent, self, *numbers)
-        else:
-            starts = torch.tensor([knots[0] - 1.0, *knots], dtype=torch.float64)
-            self.finder = partial(_BySearch, self, like.new_tensor(knots))
-        columns = []
-        for function in functions:
-            own = torch.tensor(function.knots, dtype=torch.float64)
-            piece = torch.searchsorted(own, starts, right=True)
-            for numbers_of_pieces in (function.intercepts(), function.slopes):
-                columns.append(torch.tensor(numbers_of_pieces, dtype=torch.float64)[piece])
-        self.columns = torch.stack(columns).to(like)
-        self.rows = self.columns.T.contiguous()
-
-
-GATHERED_AT_ONCE = 2**15
-"""As many numbers of a table are gathered row by row, which needs one call; more are gathered
-column by column, which needs less memory at a time."""
-
-
-class _Cells(ABC):
-    """The cells of an argument, and what the table holds for them."""
-
     def __init__(self, table: Table, argument: Tensor) -> None:
-        self.table, self.argument = table, argument
+        self.table, self.argument, self.at = table, argument, argument
         self.cell = torch.empty(argument.numel(), dtype=torch.int32, device=argument.device)
         self.position = torch.empty_like(argument, memory_format=torch.contiguous_format)
         self.flat = self.position.view(-1)
@@ -98,22 +65,19 @@ class _Cells(ABC):
             self.rows = argument.new_empty(argument.numel(), table.rows.shape[1])
 
     @abstractmethod
+    def locate(self) -> None:
+        """Write the number of every entry's cell to `cell`."""
+
     def find(self) -> None:
         """Find the cells, and gather what the table holds for them."""
-
-    def gather(self) -> None:
-        """Read the rows of the cells that were found."""
+        self.locate()
         if self.rows is not None:
             torch.index_select(self.table.rows, 0, self.cell, out=self.rows)
 
     def evaluator(self, number: int, write: Tensor) -> Call:
-        """What evaluates function `number` of the table, once the cells are found."""
-        return self._horner(number, write, self.argument)
-
-    def _horner(self, number: int, write: Tensor, at: Tensor) -> Call:
-        """The polynomial whose coefficients stand in the columns of a function, constant first."""
-        n_powers = self.table.n_powers
-        first, last = number * n_powers, (number + 1) * n_powers - 1
+        """What evaluates function `number` of the table by Horner's rule, once cells are found."""
+        n_powers, at = self.table.n_powers, self.at
+        first, last = number * n_powers, (number + 1) * n_powers - 1  # the constant comes first
         if (rows := self.rows) is not None:
             shape = self.argument.shape
             *lower, value = (rows[:, n].view(shape) for n in range(first, last + 1))
@@ -134,21 +98,34 @@ class _Cells(ABC):
         return evaluate
 
 
-class _ByPosition(_Cells):
+class _EqualCells(_Cells):
+    """Cells of equal width, of which a multiplication and a truncation find the right one."""
+
     def __init__(
-        self, table: Table, per_unit: float, first: float, n_cells: int, argument: Tensor
+        self,
+        table: Table,
+        per_unit: float,
+        first: float,
+        last: float,
+        argument: Tensor,
+        *,
+        at_position: bool = False,
     ) -> None:
         super().__init__(table, argument)
-        self.per_unit, self.first, self.last = per_unit, first, n_cells - 1
+        self.per_unit, self.first, self.last = per_unit, first, last
+        self.at_position = at_position
+        if at_position:
+            self.at = self.position
 
-    def find(self) -> None:
+    def locate(self) -> None:
         torch.mul(self.argument, self.per_unit, out=self.position)
         self.position.add_(self.first).clamp_(0, self.last)
         self.cell.copy_(self.flat)
-        self.gather()
+        if self.at_position:
+            self.position.frac_()
 
 
-class _ByExponent(_Cells):
+class _CellsByExponent(_Cells):
     """Knots of few bits: a number's exponent and its first bits tell its cell.
 
     As whole numbers, floats that are positive count on through all of them in order. Numbers below
@@ -157,41 +134,62 @@ class _ByExponent(_Cells):
 
     def __init__(self, table: Table, shift: int, first: int, last: int, argument: Tensor) -> None:
         super().__init__(table, argument)
-        self.source, self.argument = argument, self.position
+        self.at = self.position
         whole = torch.int64 if argument.dtype == torch.float64 else torch.int32
         self.cell = torch.empty(argument.numel(), dtype=whole, device=argument.device)
         self.bits, self.shift = self.flat.view(whole), shift
         self.first, self.last = first, last
 
-    def find(self) -> None:
-        torch.clamp_min(self.source, 0.0, out=self.position)
+    def locate(self) -> None:
+        torch.clamp_min(self.argument, 0.0, out=self.position)
         torch.bitwise_right_shift(self.bits, self.shift, out=self.cell)
         self.cell.clamp_(self.first - 1, self.last).sub_(self.first - 1)
-        self.gather()
 
 
-def _starts_by_exponent(
-    knots: list[float], bits: int, dtype: torch.dtype
-) -> tuple[Tensor, tuple[int, int, int]]:
-    """Where the cells begin; by how many bits to shift; the first and the last whole number."""
-    whole = torch.int64 if dtype == torch.float64 else torch.int32
-    shift = (52 if whole == torch.int64 else 23) - bits
-    ends = torch.tensor([knots[-1], next(k for k in knots if k > 0)], dtype=dtype)
-    last, first = (ends.view(whole) >> shift).tolist()
-    numbers = torch.arange(first, last + 1, dtype=whole) << shift
-    starts = numbers.view(dtype).double()
-    return torch.cat([starts.new_tensor([0.0]), starts]), (shift, first, last)
-
-
-class _BySearch(_Cells):
+class _CellsBySearch(_Cells):
     def __init__(self, table: Table, edges: Tensor, argument: Tensor) -> None:
         super().__init__(table, argument)
         self.edges = edges
 
-    def find(self) -> None:
+    def locate(self) -> None:
         source = self.argument.contiguous().view(-1)
         torch.bucketize(source, self.edges, out_int32=True, right=True, out=self.cell)
-        self.gather()
+
+
+class PieceTable(Table):
+    """Sums of ReLUs at one argument: the slope and the intercept of every function in every cell.
+
+    The line is divided into cells in each of which all functions are straight. Knots are multiples
+    of a power of two, so that a multiplication finds the cell; where that takes too many cells,
+    the exponent of the argument and its first bits tell it, or a search does.
+    """
+
+    n_powers = 2
+
+    def __init__(self, functions: Sequence[ReluSum], like: Tensor) -> None:
+        knots = sorted({knot for function in functions for knot in function.knots})
+        width = min(function.knot_unit for function in functions)
+        n_cells = round((knots[-1] - knots[0]) / width) + 2
+        is_level = all(function.slopes[0] == 0.0 for function in functions)
+        bits = bits_of(knots) if is_level and n_cells > MOST_CELLS else None
+        if n_cells <= MOST_CELLS:
+            starts = knots[0] + width * torch.arange(-1, n_cells - 1, dtype=torch.float64)
+            first, last = 1.0 - knots[0] / width, n_cells - 1.0
+            self.finder = partial(_EqualCells, self, 1.0 / width, first, last)
+        elif bits is not None:
+            starts, numbers = _starts_by_exponent(knots, bits, like.dtype)
+            self.finder = partial(_CellsByExponent, self, *numbers)
+        else:
+            starts = torch.tensor([knots[0] - 1.0, *knots], dtype=torch.float64)
+            self.finder = partial(_CellsBySearch, self, like.new_tensor(knots))
+        columns = []
+        for function in functions:
+            own = torch.tensor(function.knots, dtype=torch.float64)
+            piece = torch.searchsorted(own, starts, right=True)
+            for numbers_of_pieces in (function.intercepts(), function.slopes):
+                columns.append(torch.tensor(numbers_of_pieces, dtype=torch.float64)[piece])
+        self.columns = torch.stack(columns).to(like)
+        self.rows = self.columns.T.contiguous()
 
 
 MOST_BITS = 12
@@ -211,6 +209,19 @@ def bits_of(knots: Sequence[float]) -> int | None:
     return most if most <= MOST_BITS and n_octaves * 2**most <= MOST_CELLS else None
 
 
+def _starts_by_exponent(
+    knots: list[float], bits: int, dtype: torch.dtype
+) -> tuple[Tensor, tuple[int, int, int]]:
+    """Where the cells begin; by how many bits to shift; the first and the last whole number."""
+    whole = torch.int64 if dtype == torch.float64 else torch.int32
+    shift = (52 if whole == torch.int64 else 23) - bits
+    ends = torch.tensor([knots[-1], next(k for k in knots if k > 0)], dtype=dtype)
+    last, first = (ends.view(whole) >> shift).tolist()
+    numbers = torch.arange(first, last + 1, dtype=whole) << shift
+    starts = numbers.view(dtype).double()
+    return torch.cat([starts.new_tensor([0.0]), starts]), (shift, first, last)
+
+
 DEGREE = 4
 """The degree of the polynomials in a table."""
 
@@ -226,34 +237,10 @@ class PolynomialTable(Table):
     def __init__(self, functions: Sequence[LatticeFunction], like: Tensor) -> None:
         end, n_cells = _cells_of(functions[0])
         last = n_cells * (1 - torch.finfo(like.dtype).eps)
-        self.finder = partial(_InCell, self, n_cells / (2 * end), n_cells / 2, last)
+        places = (n_cells / (2 * end), n_cells / 2, last)
+        self.finder = partial(_EqualCells, self, *places, at_position=True)
         self.columns = torch.cat([_polynomials(function) for function in functions]).to(like)
         self.rows = self.columns.T.contiguous()
-
-
-class _InCell(_Cells):
-    """Polynomials in the position within the cell."""
-
-    def __init__(
-        self,
-        table: Table,
-        per_unit: float,
-        middle: float,
-        last: float,
-        argument: Tensor,
-    ) -> None:
-        super().__init__(table, argument)
-        self.per_unit, self.middle, self.last = per_unit, middle, last
-
-    def find(self) -> None:
-        torch.mul(self.argument, self.per_unit, out=self.position)
-        self.position.add_(self.middle).clamp_(0.0, self.last)
-        self.cell.copy_(self.flat)
-        self.position.frac_()
-        self.gather()
-
-    def evaluator(self, number: int, write: Tensor) -> Call:
-        return self._horner(number, write, self.position)
 
 
 def _strip(function: LatticeFunction) -> float:
@@ -297,20 +284,3 @@ def _polynomials(function: LatticeFunction) -> Tensor:
     powers = nodes[:, None] ** torch.arange(DEGREE + 1, dtype=torch.float64)
     coefficients: Tensor = torch.linalg.solve(powers, values.T)
     return coefficients.contiguous()
-
-
-def is_line(function: ReluSum) -> bool:
-    """Whether it is straight."""
-    return not function.knots
-
-
-def is_kink(function: ReluSum) -> bool:
-    """Whether it is relu or leaky relu."""
-    left, right = function.slopes[0], function.slopes[-1]
-    through_origin = function.anchor == function.anchor_value == 0.0
-    return function.knots == (0.0,) and through_origin and left < right == 1.0
-
-
-def is_single_ramp(function: ReluSum) -> bool:
-    """Whether it rises or falls once, between two levels."""
-    return len(function.knots) == 2 and function.slopes[0] == function.slopes[2] == 0.0

@@ -1,9 +1,11 @@
-"""The prompt holds a task in the residual stream; weights and predictions are read from there."""
+"""Write a task into the residual stream, read weights and predictions from it, and check ranges.
+
+Scores of linear models and arguments of reciprocal roots must stay in the range that the heads are
+made for; a run that leaves it ends with an `OverflowedRunError`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import singledispatch
 from math import inf, log
 
 import torch
@@ -15,7 +17,7 @@ from icgd.problems.functions import PREFIX
 from icgd.program import instructions, unit_instructions
 from icgd.program import network_instructions as update_instructions
 from icgd.program.functions import ReluSum
-from icgd.program.instructions import MapSlots
+from icgd.program.instructions import Combination, MapSlots
 from icgd.program.layout import LOG_EXAMPLES, SCALE, Layout, Role
 from icgd.program.linear_instructions import PredictMean
 from icgd.program.program import Layer
@@ -31,17 +33,10 @@ def split_parameters(layout: Layout, parameters: Parameters) -> dict[str, Tensor
     return {slot.name: part.unflatten(-1, slot.shape) for slot, part in pairs}
 
 
-@singledispatch
 def require_entry(program: object, task: Task) -> None:
-    """Raise `DataError` if the program is made for another number of examples, or other levels.
-
-    Programs other than stacks are made for all.
-    """
-
-
-@require_entry.register
-def require_entry_of_stack(program: StackProgram, task: Task) -> None:
-    """Some stacks are made for a number of examples, or for inputs and labels on levels."""
+    """Raise `DataError` if a stack is made for another number of examples, or for other levels."""
+    if not isinstance(program, StackProgram):
+        return
     if program.n_examples is not None and task.n_examples != program.n_examples:
         raise DataError(
             f"X has {task.n_examples} examples, but the transformer was made for prompts of "
@@ -155,10 +150,6 @@ def known_labels(task: Task) -> Labels:
     return torch.cat([task.y, unknown], dim=-2)
 
 
-# -----------------------------------------------------------------------------
-# The scores <w, x> of a linear model, which must stay in the range that its heads are made for.
-
-
 def linear_scores(parameters: Parameters, x: Inputs) -> Labels:
     """The scores <w, x>, with the intercept if there is one coefficient more than inputs."""
     width = x.shape[-1]
@@ -188,27 +179,14 @@ def require_scores(scores: Labels, reach: float, where: str) -> None:
     )
 
 
-# -----------------------------------------------------------------------------
-# The reciprocal roots of optimisers, whose arguments stay in the range that they are made for.
-#
-# A run that starts from nothing never leaves it. One that starts from a given mean of squares
-# may, in its first step: beyond its last knot a sum of ReLUs falls on and turns negative, and
-# steps would go uphill. Later arguments are means of the one before and of a square, and are no
-# larger.
-
-
-def is_root(function: ReluSum) -> bool:
-    """Whether it is the reciprocal root of an optimiser; those of norms never leave their range."""
-    return function.name.startswith(PREFIX)
-
-
-def remembered_of(layout: Layout, names: Iterable[str]) -> list[str]:
-    """The slots of these that a run may start from."""
-    return [name for name in names if layout.slot(name).role is Role.PARAMETER]
-
-
 def require_root(argument: Tensor, function: ReluSum, step: int) -> None:
-    """Raise `OverflowedRunError` if an argument of a step, counted from 0, leaves the range."""
+    """Raise `OverflowedRunError` if the argument of an optimiser's root leaves its range.
+
+    A run that starts from nothing never leaves it. One that starts from a given mean of squares
+    may, in its first step: beyond its last knot a sum of ReLUs falls on and turns negative, and
+    steps would go uphill. Later arguments are means of the one before and of a square, and are no
+    larger. Steps are counted from 0.
+    """
     largest = float(argument.max())
     if not largest <= function.high:
         raise OverflowedRunError(
@@ -218,31 +196,27 @@ def require_root(argument: Tensor, function: ReluSum, step: int) -> None:
         )
 
 
+def roots_of(program: StackProgram, layer: Layer) -> list[tuple[ReluSum, Combination]]:
+    """The optimiser's roots that a layer takes, and of what; those of norms are always in range."""
+    parts = (part for part in layer.instructions if isinstance(part, MapSlots))
+    summands = (summand for part in parts for summand in part.summands)
+    roots = [(program.relu_sum(summand.function), summand.argument) for summand in summands]
+    return [(function, read) for function, read in roots if function.name.startswith(PREFIX)]
+
+
 def require_roots(program: StackProgram, layer: Layer, stream: Stream, step: int) -> None:
     """Check the roots of a layer that is about to read the stream."""
-    for part in layer.instructions:
-        if isinstance(part, MapSlots):
-            for summand in part.summands:
-                function = program.relu_sum(summand.function)
-                if is_root(function):
-                    require_root(_read(summand.argument.terms(), program, stream), function, step)
-
-
-def _read(terms: Iterable[tuple[str, float]], program: StackProgram, stream: Stream) -> Tensor:
-    """A combination of slots that are the same in all tokens, so that the first one tells."""
-    parts = [factor * stream[..., 0, program.layout.range_of(name)] for name, factor in terms]
-    return sum(parts[1:], parts[0])
+    for function, read in roots_of(program, layer):
+        # The slots are the same in all tokens, so that the first one tells.
+        first, *others = (
+            factor * stream[..., 0, program.layout.range_of(name)] for name, factor in read.terms()
+        )
+        require_root(sum(others, first), function, step)
 
 
 def may_leave_roots(program: StackProgram, stream: Stream) -> bool:
     """Whether the program has roots, and starts from something that they are taken of."""
-    names = [
-        name
-        for layer in program.block
-        for part in layer.instructions
-        if isinstance(part, MapSlots)
-        for summand in part.summands
-        if is_root(program.relu_sum(summand.function))
-        for name in remembered_of(program.layout, summand.argument.slots)
-    ]
-    return any(bool(stream[..., 0, program.layout.range_of(name)].any()) for name in names)
+    roots = (read for layer in program.block for _, read in roots_of(program, layer))
+    slots = [program.layout.slot(name) for read in roots for name in read.slots]
+    started = [slot.name for slot in slots if slot.role is Role.PARAMETER]
+    return any(bool(stream[..., 0, program.layout.range_of(name)].any()) for name in started)

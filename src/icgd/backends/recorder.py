@@ -14,7 +14,6 @@ from functools import partial
 from math import prod
 from typing import Any, TypeVar
 
-from icgd.backends.look_up import is_kink, is_line, is_single_ramp
 from icgd.problems.functions import PREFIX
 from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
 from icgd.program.chain_instructions import (
@@ -51,6 +50,9 @@ from icgd.program.unit_instructions import AddJacobian, AddOuterProduct
 
 AS_SUCH = 1e-8
 """Sums of units with a smaller error than this are computed as the functions they stand for."""
+
+FLAGS = (ONE, IS_EXAMPLE, IS_QUERY)
+"""The constants that are 1 at some tokens, and 0 elsewhere."""
 
 KEPT = (Role.PARAMETER, Role.VELOCITY, Role.TURN)
 """The roles of slots that a step takes over from the step before it."""
@@ -128,10 +130,8 @@ class Recorder(Domain[Op], BlockDomain[Op], FunctionDomain[Op]):
     waits: Op | None = None
     """The flag of examples that are not in the batch, in a traced run."""
 
-    @property
-    def layout(self) -> Layout:  # type: ignore[override]
-        found: Layout = self.program.layout
-        return found
+    def __post_init__(self) -> None:
+        self.layout: Layout = self.program.layout
 
     def op(self, name: str, *args: Op, options: tuple[Any, ...] = (), shape: Any) -> Op:
         """The operation, which is the earlier one if there is an equal one."""
@@ -147,15 +147,12 @@ class Recorder(Domain[Op], BlockDomain[Op], FunctionDomain[Op]):
                 shape = slot.shape
             if slot.role in (Role.SCRATCH, Role.SHARED):
                 slots[slot.name] = self.fill(0.0, shape)
-            elif slot.name in (ONE, IS_EXAMPLE, IS_QUERY) and self._is_everywhere(slot.name):
+            elif slot.name in FLAGS and self.tokens.where(slot.name) == slice(0, n_tokens):
                 slots[slot.name] = self.fill(1.0, shape)
             elif slot.role is not Role.TURN or self.traced:
                 slots[slot.name] = self.op("input", options=(slot.name,), shape=shape)
         self.waits = slots.get(OUT_OF_BATCH)
         return slots
-
-    def _is_everywhere(self, flag: str) -> bool:
-        return self.tokens.where(flag) == slice(0, self.tokens.total)
 
     def fill(self, number: float, shape: Sequence[int]) -> Op:
         return self.op("fill", options=(number,), shape=shape)
@@ -173,7 +170,7 @@ class Recorder(Domain[Op], BlockDomain[Op], FunctionDomain[Op]):
             else:
                 factors[value] = factors.get(value, 0.0) + factor
         factors = {value: factor for value, factor in factors.items() if factor != 0.0}
-        shape = max((value.shape for _, value in terms), key=_size)
+        shape = max((value.shape for _, value in terms), key=prod)
         if not factors and not isinstance(constant, PerStep):
             return self.fill(constant, shape)
         if constant == 0.0 and list(factors.values()) == [1.0]:
@@ -229,40 +226,31 @@ class Recorder(Domain[Op], BlockDomain[Op], FunctionDomain[Op]):
         if by == "grid":
             return self.op("link", argument, options=(function,), shape=argument.shape)
         if by == "lattice":
-            head = self.op(
-                "polynomials",
-                argument,
-                options=(self.program.look_up(function),),
-                shape=argument.shape,
-            )
+            options = (self.program.look_up(function),)
+            head = self.op("polynomials", argument, options=options, shape=argument.shape)
             return self.without_memory(head)
         fit = self.program.relu_sum(function)
-        if is_line(fit):
-            slope, shift = fit.slopes[0], fit.intercepts()[0]
+        knots, slopes = fit.knots, fit.slopes
+        if not knots:
+            slope, shift = slopes[0], fit.intercepts()[0]
             return self.combine([(slope, argument), (shift, self.fill(1.0, argument.shape))])
-        if is_kink(fit):
-            if fit.slopes[0] == 0.0:
+        is_through_origin = fit.anchor == fit.anchor_value == 0.0
+        if knots == (0.0,) and is_through_origin and slopes[0] < slopes[1] == 1.0:
+            if slopes[0] == 0.0:
                 return self.op("kink", argument, shape=argument.shape)
-            return self.op("leaky", argument, options=(fit.slopes[0],), shape=argument.shape)
-        if is_single_ramp(fit):
+            return self.op("leaky", argument, options=(slopes[0],), shape=argument.shape)
+        if len(knots) == 2 and slopes[0] == slopes[2] == 0.0:
             return self.op("ramp", argument, options=(fit,), shape=argument.shape)
-        return self.op(
-            "pieces", self._within_root(fit, argument), options=(fit,), shape=argument.shape
-        )
-
-    def _within_root(self, fit: Function, argument: Op) -> Op:
-        """The argument of an optimiser's root, which must not leave its range.
-
-        A run that starts from nothing never leaves it, so that slots which a run may start from
-        are named here, and the engine looks whether they hold anything.
-        """
-        if not fit.name.startswith(PREFIX):
-            return argument
-        read = [op.options[0] for op in argument.args if op.name == "input"]
-        started = [n for n in read if self.layout.slot(n).role is Role.PARAMETER]
-        if not started:
-            return argument
-        return self.op("guard_root", argument, options=(fit, *started), shape=argument.shape)
+        if fit.name.startswith(PREFIX):
+            # The argument of an optimiser's root must not leave its range. Runs that start from
+            # nothing never do: name the slots that a run may start from, so that the engine looks
+            # whether they hold anything.
+            read = [op.options[0] for op in argument.args if op.name == "input"]
+            started = [name for name in read if self.layout.slot(name).role is Role.PARAMETER]
+            if started:
+                options = (fit, *started)
+                argument = self.op("guard_root", argument, options=options, shape=argument.shape)
+        return self.op("pieces", argument, options=(fit,), shape=argument.shape)
 
     def softmax(self, scores: Op) -> Op:
         return self.without_memory(self.op("softmax", scores, shape=scores.shape))
@@ -309,23 +297,17 @@ class Recorder(Domain[Op], BlockDomain[Op], FunctionDomain[Op]):
         *,
         mean: bool = True,
     ) -> Op:
-        left, right = self._in_batch(self.examples(left)), self.examples(right)
+        left, right = self.examples(left), self.examples(right)
+        if self.waits is not None:  # examples that wait for their turn add nothing
+            left = self.op("unless", left, self.examples(self.waits), shape=left.shape)
         share = scale / self.n_used if mean else scale
         if isinstance(by, AddOuterProduct):
             fit = self.program.ridge_sum(by.function)
             if not is_computed_as_such(fit):
-                options = (share, fit, by.reaches)
-                args = (weights, left, right)
+                args, options = (weights, left, right), (share, fit, by.reaches)
                 return self.op("add_by_units", *args, options=options, shape=weights.shape)
         args = (weights, self.transpose(left, left.shape[1]), right)
         return self.op("add_outer", *args, options=(share,), shape=weights.shape)
-
-    def _in_batch(self, left: Op) -> Op:
-        """What counts of the examples: nothing of those that wait for their turn."""
-        if self.waits is None:
-            return left
-        waits = self.examples(self.waits)
-        return self.op("unless", left, waits, shape=left.shape)
 
     def accumulate_rows(
         self, weights: Op, left: Op, matrix: Op, scale: float, by: Instruction
@@ -414,9 +396,8 @@ class Recorder(Domain[Op], BlockDomain[Op], FunctionDomain[Op]):
         return self.op("reshape", value, shape=shape)
 
     def flatten(self, matrix: Op) -> Op:
-        return self.op(
-            "reshape", matrix, shape=(matrix.shape[0], matrix.shape[1] * matrix.shape[2])
-        )
+        n_tokens, n_rows, n_columns = matrix.shape
+        return self.op("reshape", matrix, shape=(n_tokens, n_rows * n_columns))
 
     def matmul_rows(self, weights: Op, matrix: Op) -> Op:
         if matrix.name == "units_near_kinks":
@@ -499,19 +480,16 @@ class Recorder(Domain[Op], BlockDomain[Op], FunctionDomain[Op]):
         bound: float | None,
         slots: Mapping[str, Op],
     ) -> Op:
-        value = self._selected(sources, bits, slots) if bits else sources[0].value(slots, self)
+        if not bits:
+            value = sources[0].value(slots, self)
+        else:  # bits are matrices, so that one recording serves all rounds
+            names = dict.fromkeys(name for source in sources for name in source.slots)
+            values = {name: slots[name] for name in names if slots[name].name != "fill"}
+            terms = [dict(source.terms()) for source in sources]
+            rows = tuple(tuple(term.get(name, 0.0) for name in values) for term in terms)
+            args, options = (*bits, *values.values()), (len(bits), rows)
+            value = self.op("select", *args, options=options, shape=args[len(bits)].shape)
         return value if bound is None else self._clipped(value, bound)
-
-    def _selected(
-        self, sources: Sequence[Combination], bits: Sequence[Op], slots: Mapping[str, Op]
-    ) -> Op:
-        """One of many combinations; bits are matrices, so that one recording serves all rounds."""
-        names = dict.fromkeys(name for source in sources for name in source.slots)
-        values = {name: slots[name] for name in names if slots[name].name != "fill"}
-        terms = [dict(source.terms()) for source in sources]
-        rows = tuple(tuple(term.get(name, 0.0) for name in values) for term in terms)
-        shape = next(iter(values.values())).shape
-        return self.op("select", *bits, *values.values(), options=(len(bits), rows), shape=shape)
 
     def _clipped(self, value: Op, bound: float) -> Op:
         if value.name == "fill":
@@ -558,10 +536,6 @@ class Recorder(Domain[Op], BlockDomain[Op], FunctionDomain[Op]):
         return self.op("softmax_columns", scores, options=(n_rows,), shape=scores.shape)
 
 
-def _size(shape: tuple[int, ...]) -> int:
-    return prod(shape)
-
-
 MOST_KEPT = 64
 """How many recordings and tables are kept for a program; the oldest make room."""
 
@@ -588,27 +562,22 @@ def recorded_steps(
     program: StackProgram, tokens: Tokens, *, trace: tuple[str, ...] | None = None
 ) -> tuple[Recording, ...]:
     """Each step of the block; if steps have a schedule, one recording whose factors change."""
-    key = ("steps", tokens, trace)
-    return kept_with(program, key, lambda: tuple(_recorded_steps(program, tokens, trace)))
 
+    def record() -> tuple[Recording, ...]:
+        steps = program.steps_of_block()
+        if program.schedule:
+            steps = ((*program.common, *scheduled(program.schedule)),)
+        return tuple(_recorded(program, tokens, layers, trace) for layers in steps)
 
-def _recorded_steps(
-    program: StackProgram, tokens: Tokens, trace: tuple[str, ...] | None
-) -> Iterable[Recording]:
-    steps = program.steps_of_block()
-    if program.schedule:
-        steps = ((*program.common, *scheduled(program.schedule)),)
-    for layers in steps:
-        yield _recorded(program, tokens, layers, trace)
+    return kept_with(program, ("steps", tokens, trace), record)
 
 
 def recorded_prediction(
     program: StackProgram, tokens: Tokens, *, trace: tuple[str, ...] | None = None
 ) -> Recording:
     """The layers that predict, whose output is slot `y`."""
-    key = ("prediction", tokens, trace)
     make = partial(_recorded, program, tokens, program.prediction, trace, ("y",))
-    return kept_with(program, key, make)
+    return kept_with(program, ("prediction", tokens, trace), make)
 
 
 def _recorded(
@@ -618,6 +587,7 @@ def _recorded(
     trace: tuple[str, ...] | None,
     outputs: tuple[str, ...] = (),
 ) -> Recording:
+    """Some layers; by default the outputs are the slots that a step leaves to the next."""
     n_used = program.batch_size or tokens.examples
     recorder = Recorder(program, tokens, n_used, traced=trace is not None)
     slots = recorder.start()
@@ -639,25 +609,25 @@ Constants = tuple[float | None, ...]
 
 def recorded_block(program: ChainProgram, near: Constants, far: Constants) -> Recording:
     """The block that follows from two blocks, of which these rows are known to be numbers."""
-    return kept_with(program, ("block", near, far), lambda: _recorded_block(program, near, far))
 
+    def record() -> Recording:
+        recorder = Recorder(program)
+        slots = {slot.name: recorder.fill(0.0, slot.shape) for slot in program.layout.slots}
+        slots[ONE] = recorder.fill(1.0, program.layout.slot(ONE).shape)
+        for prefix, constants in ((NEAR, near), (FAR, far)):
+            for row, constant in zip(program.rows.slots, constants, strict=True):
+                name = row_of(prefix, row.name)
+                if constant is None:
+                    slots[name] = recorder.op("input", options=(name,), shape=row.shape)
+                else:
+                    slots[name] = recorder.fill(constant, row.shape)
+        inputs = {name: op for name, op in slots.items() if op.name == "input"}
+        for instruction in (part for layer in program.layers for part in layer.instructions):
+            slots |= instruction.meaning(slots, recorder)
+        outputs = {name: slots[row_of(OUT, name)] for name in program.rows.names}
+        return Recording(inputs, tuple(in_order(outputs.values())), outputs)
 
-def _recorded_block(program: ChainProgram, near: Constants, far: Constants) -> Recording:
-    recorder = Recorder(program)
-    slots = {slot.name: recorder.fill(0.0, slot.shape) for slot in program.layout.slots}
-    slots[ONE] = recorder.fill(1.0, program.layout.slot(ONE).shape)
-    for prefix, constants in ((NEAR, near), (FAR, far)):
-        for row, constant in zip(program.rows.slots, constants, strict=True):
-            name = row_of(prefix, row.name)
-            if constant is None:
-                slots[name] = recorder.op("input", options=(name,), shape=row.shape)
-            else:
-                slots[name] = recorder.fill(constant, row.shape)
-    inputs = {name: op for name, op in slots.items() if op.name == "input"}
-    for instruction in (part for layer in program.layers for part in layer.instructions):
-        slots |= instruction.meaning(slots, recorder)
-    outputs = {name: slots[row_of(OUT, name)] for name in program.rows.names}
-    return Recording(inputs, tuple(in_order(outputs.values())), outputs)
+    return kept_with(program, ("block", near, far), record)
 
 
 def in_order(wanted: Iterable[Op]) -> list[Op]:

@@ -1,10 +1,15 @@
-"""What a run is asked for, and what it returns."""
+"""Run a program on a task: what a run is asked for, what it returns, and how it is made.
+
+A backend says which executor runs each kind of program, and how many tasks run together. An
+executor takes one training step at a time. `drive` is the one loop over steps: it owns history,
+stopping, progress, Ctrl-C and overflow.
+"""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -234,19 +239,18 @@ class Run:
         It is computed when it is first asked for; `loss_in_words` says which loss it is.
         """
         oracle, task = self._known_origin().problem.oracle, self._known_origin().task
-        return torch.stack([oracle.risk(task, weights) for weights in self._kept()], dim=-1)
+        kept = self.parameters.double().unbind(-2)
+        return torch.stack([oracle.risk(task, weights) for weights in kept], dim=-1)
 
     @cached_property
     def objective_curve(self) -> Float[Tensor, "*tasks step"] | None:
         """The loss with penalties, which descent makes small, or None if there are none."""
         oracle, task = self._known_origin().problem.oracle, self._known_origin().task
-        found = [oracle.objective(task, weights) for weights in self._kept()]
+        kept = self.parameters.double().unbind(-2)
+        found = [oracle.objective(task, weights) for weights in kept]
         curve = [value for value in found if value is not None]
         objectives = torch.stack(curve, dim=-1) if curve else self.loss_curve
         return None if objectives.equal(self.loss_curve) else objectives
-
-    def _kept(self) -> tuple[Parameters, ...]:
-        return self.parameters.double().unbind(-2)
 
     def plot(
         self, path: str | os.PathLike[str] | None = None, *, labels: Any = None
@@ -329,10 +333,6 @@ def with_origin(run: Run, origin: Origin) -> Run:
     return replace(run, origin=replace(origin, task=task))
 
 
-# -----------------------------------------------------------------------------
-# An executor takes the training steps of a program on a task; `driver.py` loops over them.
-
-
 Reached = TypeVar("Reached")
 """What an executor predicts from: the weights, or the stream in which they stand."""
 
@@ -365,58 +365,19 @@ class AbstractExecutor(ABC, Generic[Reached]):
     def read(self, reached: Reached, write: Parameters) -> None:
         """Write to `write` what is learnt by then."""
 
-    def at_hand(self, n_steps: int, reached: Reached) -> tuple[int, Reached]:
-        """The last step, not after this one, that can be read without taking steps again."""
-        return n_steps, reached
-
     @abstractmethod
     def predictions(self, reached: Reached) -> Predictions:
         """The predictions at the queries."""
+
+    def at_hand(self, n_steps: int, reached: Reached) -> tuple[int, Reached]:
+        """The last step, not after this one, that can be read without taking steps again."""
+        return n_steps, reached
 
     @final
     def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
         """What was recorded of the first `n_steps`; by default of all steps and the predictions."""
         end = None if n_steps is None else self.n_of_prompt + n_steps * self.n_per_step
         return {name: torch.stack(parts[:end], dim=-3) for name, parts in self.recorded.items()}
-
-    @final
-    def require_room(self, n_steps: int) -> None:
-        """Raise `SizeError` if the records of all steps, and their stacks, take too much."""
-        n_bytes = sum(part.nbytes for parts in self.recorded.values() for part in parts)
-        n_records = self.n_of_prompt + n_steps * self.n_per_step
-        needed = 2 * n_bytes * n_records // self.n_of_prompt
-        remedy = "Name fewer slots, or take fewer steps or examples."
-        require_memory(f"The trace of {n_steps:,} steps", needed, remedy)
-
-
-# -----------------------------------------------------------------------------
-# The one loop over training steps: history, stopping, progress, Ctrl-C and overflow.
-
-
-Result = TypeVar("Result")
-
-ROWS_AT_ONCE = 256
-"""The number of steps whose views are made at once: one by one takes longer, all take memory."""
-
-
-def drive(
-    make: Callable[[], AbstractExecutor[Any]],
-    program: Stepwise,
-    task: Task,
-    options: RunOptions,
-) -> Run:
-    """Make the executor and run its steps, then its predictions.
-
-    Raises `InterruptedRunError` on Ctrl-C at any moment, also while the executor is made, and
-    `OverflowedRunError` if the run leaves the range of its numbers.
-    """
-    drive = _Drive(program, task, options)
-    try:
-        with torch.no_grad():
-            run = drive.run(make)  # a return here might miss the end of the block
-        return run
-    except KeyboardInterrupt:
-        raise drive.interruption() from None
 
 
 @runtime_checkable
@@ -435,6 +396,41 @@ class Stepwise(Protocol):
         """The example with which the step after `n_steps` begins, if a step does not use all."""
 
 
+Result = TypeVar("Result")
+
+ROWS_AT_ONCE = 256
+"""The number of steps whose views are made at once: one by one takes longer, all take memory."""
+
+
+def drive(
+    make: Callable[[], AbstractExecutor[Any]],
+    program: Stepwise,
+    task: Task,
+    options: RunOptions,
+    rows: History | None = None,
+) -> Run:
+    """Make the executor and run its steps, then its predictions.
+
+    The weights that are kept are written to `rows`, or to memory of their own. Raises
+    `InterruptedRunError` on Ctrl-C at any moment, also while the executor is made, and
+    `OverflowedRunError` if the run leaves the range of its numbers.
+    """
+    drive = _Drive(program, task, options, rows)
+    try:
+        with torch.no_grad():
+            run = drive.run(make)  # a return here might miss the end of the block
+        return run
+    except KeyboardInterrupt:
+        raise drive.interruption() from None
+
+
+def new_rows(program: Stepwise, task: Task, options: RunOptions) -> History:
+    """Memory for the weights that a run keeps."""
+    n_rows = n_kept(program.n_steps, options.every(program.n_steps))
+    *batch, n_weights = task.initial.shape
+    return task.initial.new_empty(*batch, n_rows, n_weights)
+
+
 class Last(NamedTuple):
     """The last whole step: its number, and what it reached."""
 
@@ -443,73 +439,80 @@ class Last(NamedTuple):
 
 
 class _Drive:
-    """A run, and how far it has come."""
+    """A run, and how far it has come.
 
-    def __init__(self, program: Stepwise, task: Task, options: RunOptions) -> None:
+    `rows` are the weights that are kept: at first, after `every` so many steps, and at last. The
+    row of the last step is also that of the next one to be kept.
+    """
+
+    def __init__(
+        self, program: Stepwise, task: Task, options: RunOptions, rows: History | None
+    ) -> None:
         self.program, self.task, self.options = program, task, options
-        self.n_steps = program.n_steps
-        self.kept = Kept(task.initial, self.n_steps, options.every(self.n_steps))
+        self.n_steps, self.every = program.n_steps, options.every(program.n_steps)
+        self.rows = new_rows(program, task, options) if rows is None else rows
+        self.rows[..., 0, :] = task.initial
         self.executor: AbstractExecutor[Any] | None = None
         self.last = Last(0, None)
 
     def run(self, make: Callable[[], AbstractExecutor[Any]]) -> Run:
         executor = make()
-        executor.require_room(self.n_steps)
+        # What was recorded of the prompt tells how large the records of all steps, and their
+        # stacks, will be.
+        n_bytes = sum(part.nbytes for parts in executor.recorded.values() for part in parts)
+        n_records = executor.n_of_prompt + self.n_steps * executor.n_per_step
+        needed = 2 * n_bytes * n_records // executor.n_of_prompt
+        remedy = "Name fewer slots, or take fewer steps or examples."
+        require_memory(f"The trace of {self.n_steps:,} steps", needed, remedy)
+
         self.last = Last(0, executor.start)
         self.executor = executor
         is_stopped = self.take_steps(executor)
         last = self.last
-        predictions = self.in_range(executor.predictions, last.reached)
+        try:
+            predictions = executor.predictions(last.reached)
+        except IndexError:
+            raise self.overflow() from None
         history = self.history(last)
         # A weight that is not finite never becomes so again: the last step tells of all.
         if not all(end.isfinite() for end in history[..., -1, :].aminmax()):
             raise self.overflow()
         stopped_after = last.n_steps if is_stopped else None
-        steps = self.kept.steps(last.n_steps)
+        steps = kept_steps(last.n_steps, self.every)
         return Run(history, predictions, executor.trace(), stopped_after, steps)
 
     def take_steps(self, executor: AbstractExecutor[Any]) -> bool:
         """Take all steps, or stop after enough that move nothing; return whether it stopped."""
-        on_progress, is_still = self.options.on_progress, self.stillness(executor)
-        every, rows = self.kept.every, self.kept.rows()
+        on_progress, limit = self.options.on_progress, self.options.stop_below
+        chunks = self.rows[..., 1:, :].split(ROWS_AT_ONCE, dim=-2)
+        rows = chain.from_iterable(chunk.unbind(-2) for chunk in chunks)
+        before, now, n_still = self.task.initial, self.task.initial, 0
+        if limit is not None:
+            before, now = before.clone(), torch.empty_like(now)
         for step in range(1, self.n_steps + 1):
-            reached = self.in_range(executor.step)
-            if step % every == 0:
+            try:
+                reached = executor.step()
+            except IndexError:  # a preactivation that is not a number has no cell to look up
+                raise self.overflow() from None
+            if step % self.every == 0:
                 executor.read(reached, next(rows))
             self.last = Last(step, reached)
             if on_progress:
                 on_progress(step, self.n_steps)
-            if is_still and is_still(reached):
-                return True
+            if limit is not None:
+                executor.read(reached, now)
+                n_still = n_still + 1 if float((now - before).abs().max()) <= limit else 0
+                before, now = now, before
+                if n_still == executor.still_steps:
+                    return True
         return False
-
-    def stillness(self, executor: AbstractExecutor[Any]) -> Callable[[Any], bool] | None:
-        """What tells, after each step, whether enough steps in a row moved nothing."""
-        if (limit := self.options.stop_below) is None:
-            return None
-        before, now = self.task.initial.clone(), torch.empty_like(self.task.initial)
-        n_still = 0
-
-        def is_still(reached: object) -> bool:
-            nonlocal before, now, n_still
-            executor.read(reached, now)
-            n_still = n_still + 1 if float((now - before).abs().max()) <= limit else 0
-            before, now = now, before
-            return n_still == executor.still_steps
-
-        return is_still
 
     def history(self, last: Last) -> History:
         """The weights up to a whole step."""
-        if self.executor and last.n_steps % self.kept.every:
-            self.executor.read(last.reached, self.kept.row(last.n_steps))
-        return self.kept.until(last.n_steps)
-
-    def in_range(self, compute: Callable[..., Result], *arguments: object) -> Result:
-        try:
-            return compute(*arguments)
-        except IndexError:  # a preactivation that is not a number has no cell to look up
-            raise self.overflow() from None
+        n_rows = n_kept(last.n_steps, self.every)
+        if self.executor and last.n_steps % self.every:
+            self.executor.read(last.reached, self.rows[..., n_rows - 1, :])
+        return self.rows[..., :n_rows, :]
 
     def overflow(self) -> OverflowedRunError:
         return self.options.overflow(str(self.task.x.dtype).removeprefix("torch."))
@@ -517,7 +520,8 @@ class _Drive:
     def interruption(self) -> InterruptedRunError:
         """The error that holds the run up to the last whole step."""
         (n_done, reached), history = self.whole()
-        known = Run(history, self.task.y[..., :0, :].clone(), steps=self.kept.steps(n_done))
+        steps = kept_steps(n_done, self.every)
+        known = Run(history, self.task.y[..., :0, :].clone(), steps=steps)
         if (executor := self.executor) is not None:
             predictions = _made_or(known.predictions, partial(executor.predictions, reached))
             trace = _made_or(known.trace, partial(executor.trace, n_done))
@@ -555,63 +559,36 @@ def _made_or(otherwise: Result, make: Callable[[], Result]) -> Result:
     return otherwise
 
 
-class Kept:
-    """The weights that a run keeps, allocated once: at first, after `every` so many steps, at last.
-
-    The row of the last step is also that of the next one to be kept.
-    """
-
-    def __init__(self, initial: Parameters, n_steps: int, every: int) -> None:
-        self.every = every
-        n_rows = n_kept(n_steps, every)
-        self._rows = initial.new_empty(*initial.shape[:-1], n_rows, initial.shape[-1])
-        self._rows[..., 0, :] = initial
-
-    def rows(self) -> Iterator[Parameters]:
-        """The rows to which weights are written, in turn."""
-        chunks = self._rows[..., 1:, :].split(ROWS_AT_ONCE, dim=-2)
-        return chain.from_iterable(rows.unbind(-2) for rows in chunks)
-
-    def steps(self, step: int) -> Sequence[int]:
-        """The steps whose weights are kept, up to this one."""
-        return kept_steps(step, self.every)
-
-    def row(self, step: int) -> Parameters:
-        """The row of a step after which no further one is kept."""
-        return self._rows[..., n_kept(step, self.every) - 1, :]
-
-    def until(self, step: int) -> History:
-        """The weights that are kept of all steps up to this one."""
-        return self._rows[..., : n_kept(step, self.every), :]
-
-
-# -----------------------------------------------------------------------------
-# A batch of tasks runs in groups, one after the other.
-
-
-RunGroup = Callable[[Task, RunOptions], Run]
-
-
-def run_in_groups(run: RunGroup, task: Task, n_at_once: int, options: RunOptions) -> Run:
-    """Run `n_at_once` tasks at a time.
+def run_in_groups(
+    run: Callable[[Task, RunOptions, History], Run],
+    task: Task,
+    n_at_once: int,
+    options: RunOptions,
+    rows: History,
+) -> Run:
+    """Run a batch `n_at_once` tasks at a time; each group writes its weights to its part of `rows`.
 
     On Ctrl-C the tasks that are done are known; if none is, the steps of the first group are.
     """
-    groups, runs = in_groups(task, n_at_once), list[Run]()
-    if len(groups) == 1:
-        return run(task, options)
+    size = max(n_at_once, 1)
+    if not task.batch or len(task.x) <= size:
+        return run(task, options, rows)
+    starts, runs = range(0, len(task.x), size), list[Run]()
     try:
-        for number, group in enumerate(groups):
-            progress = _shifted(options.on_progress, number, len(groups))
-            runs.append(run(group, replace(options, on_progress=progress)))
-        return joined(runs)
+        for number, start in enumerate(starts):
+            progress = part_of(options.on_progress, number, len(starts))
+            group = slice(start, start + size)
+            options_of_group = replace(options, on_progress=progress)
+            runs.append(run(task.of_batch(group), options_of_group, rows[group]))
+        return joined(runs, rows)
     except InterruptedRunError as interruption:
-        known, n_known = interruption.partial, len(groups[0].x)
+        known, n_known = interruption.partial, size
     except KeyboardInterrupt:  # between two groups
         if not runs:
             raise
     if runs:
-        known, n_known = joined(runs), sum(len(done.parameters) for done in runs)
+        n_known = sum(len(done.parameters) for done in runs)
+        known = joined(runs, rows[:n_known])
     raise InterruptedRunError(
         f"The run was interrupted: the {'whole runs' if runs else 'runs so far'} of the first "
         f"{n_known} of {len(task.x)} tasks are in the error's `partial`. Run the other tasks "
@@ -620,33 +597,19 @@ def run_in_groups(run: RunGroup, task: Task, n_at_once: int, options: RunOptions
     )
 
 
-def in_groups(task: Task, size: int) -> list[Task]:
-    """The task itself, or a batch cut into groups of `size` tasks."""
-    if not task.batch:
-        return [task]
-    size = max(size, 1)
-    starts = range(0, len(task.x), size)
-    return [task.of_batch(slice(start, start + size)) for start in starts]
-
-
-def joined(runs: list[Run]) -> Run:
-    """The runs of groups as the run of the whole batch."""
+def joined(runs: list[Run], rows: History) -> Run:
+    """The runs of groups, whose weights stand in `rows`, as the run of the whole batch."""
     return Run(
-        parameters=torch.cat([run.parameters for run in runs]),
+        parameters=rows,
         predictions=torch.cat([run.predictions for run in runs]),
         trace={name: torch.cat([run.trace[name] for run in runs]) for name in runs[0].trace},
         steps=runs[0].steps,
     )
 
 
-def _shifted(on_progress: OnProgress | None, group: int, n_groups: int) -> OnProgress | None:
-    if on_progress is None:
-        return None
-    return lambda done, total: on_progress(group * total + done, n_groups * total)
-
-
-# -----------------------------------------------------------------------------
-# A backend says which executor runs each kind of program.
+def part_of(on_progress: OnProgress | None, part: int, n_parts: int) -> OnProgress | None:
+    """The callback for one of several parts of the same length, counted from 0."""
+    return on_progress and (lambda done, total: on_progress(part * total + done, n_parts * total))
 
 
 MakeExecutor = Callable[[Any, Task, RunOptions], AbstractExecutor[Any]]
@@ -654,7 +617,7 @@ MakeExecutor = Callable[[Any, Task, RunOptions], AbstractExecutor[Any]]
 
 
 class AbstractBackend(ABC):
-    """A backend runs a program on a task. Subclasses are final."""
+    """A backend runs a program on a task. Subclasses are final, and join `BACKENDS`."""
 
     name: ClassVar[str]
     sums_terms: ClassVar[bool]
@@ -678,10 +641,11 @@ class AbstractBackend(ABC):
             raise ProgramError(
                 f"{type(program).__name__} has no executor in the {self.name} backend"
             )
+        # With `stop_below` all tasks stop together, so that they are one group.
         n_at_once = len(task.x) if options.stop_below else self.tasks_at_once(program, task)
 
-        def run(group: Task, options: RunOptions) -> Run:
-            make_for = partial(make, program, group, options)
-            return drive(make_for, program, group, options)
+        def run(group: Task, options: RunOptions, rows: History) -> Run:
+            return drive(partial(make, program, group, options), program, group, options, rows)
 
-        return run_in_groups(run, task, n_at_once, options)  # tasks of one group stop together
+        rows = new_rows(program, task, options)
+        return run_in_groups(run, task, n_at_once, options, rows)
