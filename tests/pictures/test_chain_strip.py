@@ -34,14 +34,14 @@ def test_a_deep_network_is_folded():
     ]  # fmt: skip
     places = list(chain_strip.block_places(mask).values())
     gaps = [right - left for left, right in itertools.pairwise(places)]
-    wide = chain_strip.PITCH + chain_strip.FOLD
+    wide = chain_strip.BLOCK_PITCH + chain_strip.FOLD
     assert gaps == [
         wide,
-        *[chain_strip.PITCH] * 3,
+        *[chain_strip.BLOCK_PITCH] * 3,
         wide,
-        chain_strip.PITCH,
+        chain_strip.BLOCK_PITCH,
         wide,
-        chain_strip.PITCH,
+        chain_strip.BLOCK_PITCH,
     ]
 
 

@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from icgd.pictures.diagram import diagram
-from icgd.pictures.program_picture import LINE, MOST_TEXTS, PITCH, WRAPPED, plan
+from icgd.pictures.program_picture import LINE, MOST_TEXTS, WRAPPED, plan
 from tests.pictures import drawn
 
 
@@ -24,7 +24,7 @@ def test_nothing_overlaps_and_all_is_on_the_sheet(construction):
 
 def test_columns_stand_side_by_side():
     placed = planned("relu-stack")
-    assert placed.x(3) - placed.x(2) == PITCH
+    assert placed.x(3) - placed.x(2) == 19.0
 
 
 def test_a_slot_holds_something_from_where_it_is_written_to_where_it_is_wiped():
