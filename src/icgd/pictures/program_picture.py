@@ -22,9 +22,7 @@ from icgd.program.chain import FAR, NEAR, OUT, ChainMask, ChainProgram, Reading
 from icgd.program.instructions import LayerKind
 from icgd.program.program import AbstractProgram
 
-# -----------------------------------------------------------------------------
 # Where everything of a diagram stands on the sheet, in points; y runs downwards.
-
 
 MARGIN = 26.0
 GUTTER = 176.0
@@ -182,7 +180,6 @@ def _row(row: Row, top: float) -> PlacedRow:
     return PlacedRow(top, y - LINE / 2, row, tuple(lines))
 
 
-# -----------------------------------------------------------------------------
 # The chain of blocks as a strip: which two earlier blocks each block of a round reads.
 
 
