@@ -133,14 +133,11 @@ class Enclosures(Domain[Bounded]):
 
     def __init__(self, program: StackProgram, how: Arithmetic) -> None:
         self.program, self.how, self.layout = program, how, program.layout
+        # Whether registers hold copies of the weights, each of which is rounded on its own.
+        self.have_copies = how.sums_terms and program.n_registers > 0
         self.found: dict[tuple[object, ...], tuple[Any, ...]] = {}
 
     # Streams.
-
-    @property
-    def have_copies(self) -> bool:
-        """Whether registers hold copies of the weights, each of which is rounded on its own."""
-        return self.how.sums_terms and self.program.n_registers > 0
 
     def start(self, data: Data, weights: Enclosure, drift: Parameters) -> State:
         """What the first layer finds, from data and from weights in one vector.

@@ -29,8 +29,15 @@ import torch
 from torch import Tensor
 
 from icgd.backends.run import OnProgress
-from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
-from icgd.certificates.enclosures import ROOM, Interval, norm
+from icgd.certificates.enclosures import (
+    ROOM,
+    AbstractBounds,
+    DomainBound,
+    Interval,
+    RunBounds,
+    norm,
+    one_by_one,
+)
 from icgd.environment import require_memory
 from icgd.errors import ProgramError
 from icgd.problems.data import Task
@@ -456,8 +463,10 @@ class LinearBounds(AbstractBounds):
 
     def _size(self, before: Tensor, inputs: Tensor, left: Tensor, kept: Kept) -> Tensor:
         """The sizes of all terms that a step adds up for a coefficient."""
+        kinds = ShrinkSlot | ShrinkMoved
+        threshold = sum((part.threshold for part in self._parts if isinstance(part, kinds)), 0.0)
         decayed = self._decay * self._looked(before, kept)
-        size = before + decayed + self._scale(inputs.shape[-2]) * (left @ inputs) + self._threshold
+        size = before + decayed + self._scale(inputs.shape[-2]) * (left @ inputs) + threshold
         if self.problem.proximal_step.momentum is None:
             return size
         return size + (1 + kept.momentum) * (kept.change + kept.apart)
@@ -524,8 +533,3 @@ class LinearBounds(AbstractBounds):
     def _decay(self) -> float:
         kinds = DecaySlot | MoveByVelocity
         return sum((abs(part.decay) for part in self._parts if isinstance(part, kinds)), 0.0)
-
-    @property
-    def _threshold(self) -> float:
-        kinds = ShrinkSlot | ShrinkMoved
-        return sum((part.threshold for part in self._parts if isinstance(part, kinds)), 0.0)
