@@ -296,11 +296,12 @@ class LinearBounds(AbstractBounds):
         inputs[:, model.input_width :] = 1.0
         before = torch.full((1, n_weights), box, dtype=torch.float64)
         labels = torch.full((1, n_tokens), domain.y, dtype=torch.float64)
-        reach = Interval.symmetric(self._reach, *labels.shape)
+        largest_score = self.program.score_reach or inf
+        reach = Interval.symmetric(largest_score, *labels.shape)
         kept = self._worst_kept(before, inputs, labels, reach)
         added = self._step(before, inputs, labels, reach, kept)
         # step_size * beta - 1 with the largest curvature that the domain allows.
-        ends = torch.tensor([self._reach], dtype=torch.float64)
+        ends = torch.tensor([largest_score], dtype=torch.float64)
         steepest = float(model.link_function.slopes(-ends, ends)[1])
         squares = ROOM * float(inputs.square().sum())
         growth = self._scale(n_tokens) * steepest * squares + self._decay - 1
@@ -518,10 +519,6 @@ class LinearBounds(AbstractBounds):
         if (descent := self.program.descent) is None:
             raise ProgramError(f"{self.program.construction} has no step on a linear model")
         return abs(descent.scale) * descent.share(n_examples)
-
-    @property
-    def _reach(self) -> float:
-        return self.program.score_reach or inf
 
     @property
     def _parts(self) -> list[Instruction]:
