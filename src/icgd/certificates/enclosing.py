@@ -126,7 +126,7 @@ def _once(method: Method) -> Method:
 class Enclosures(Domain[Bounded]):
     """The primitives on enclosures, for one pass through the layers of a program.
 
-    `found` remembers what several functions ask for.
+    `found` remembers what several functions of a layer ask for.
     """
 
     room = ROOM  # for what instructions say of their own errors
@@ -173,6 +173,7 @@ class Enclosures(Domain[Bounded]):
             for instruction in layer.instructions:
                 written = instruction.meaning(before, self)
                 after.update({name: value.stored() for name, value in written.items()})
+            self.found.clear()  # what is held longer than a layer costs page faults
         return after
 
     # Linear algebra.
