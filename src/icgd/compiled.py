@@ -15,7 +15,6 @@ from icgd import pictures
 from icgd.backends.dense import build_block, build_transformer
 from icgd.backends.registry import backend_named
 from icgd.backends.run import OnProgress, Origin, Run, RunOptions, n_kept, with_origin
-from icgd.certificates.abstract_bounds import AbstractBounds
 from icgd.certificates.balls import (
     Proof,
     Sources,
@@ -23,7 +22,7 @@ from icgd.certificates.balls import (
     require_elsewhere,
     require_provable,
 )
-from icgd.certificates.enclosures import Arithmetic
+from icgd.certificates.enclosures import AbstractBounds, Arithmetic
 from icgd.certificates.report import Certificate, bounds_of
 from icgd.constructions.cot_network import for_depth
 from icgd.environment import own_modes, require_memory, warn

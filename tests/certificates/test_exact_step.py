@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import icgd
-from icgd.certificates.abstract_bounds import AbstractBounds
+from icgd.certificates.enclosures import AbstractBounds
 from icgd.compiled import Compiled
 from icgd.errors import IcgdError
 from icgd.problems.data import Task

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 import icgd
-from icgd.certificates.abstract_bounds import one_by_one
 from icgd.certificates.chain import ChainBounds
-from icgd.certificates.enclosures import Arithmetic
+from icgd.certificates.enclosures import Arithmetic, one_by_one
 from icgd.certificates.functional import FunctionBounds
 from icgd.certificates.linear import LinearBounds
 from icgd.certificates.network import StackBounds

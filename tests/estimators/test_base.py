@@ -7,16 +7,16 @@ import sys
 import numpy as np
 import pytest
 from sklearn.base import clone, is_classifier
-from sklearn.datasets import load_diabetes
+from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import has_fit_parameter
 
 from icgd import compiled
-from icgd.errors import MissingExtraError, SettingError
+from icgd.errors import DataError, DataTypeError, MissingExtraError, SettingError
 from icgd.estimators import (
     InContextClassifier,
     InContextKernelRegressor,
@@ -26,6 +26,7 @@ from icgd.estimators import (
     InContextRegressor,
     InContextRidge,
 )
+from icgd.estimators.base import AbstractClassifier, Scaling, bound_above, read_weights, seed_of
 
 QUICK = [
     InContextRegressor((8,), max_iter=40, construction="relu-stack"),
@@ -226,3 +227,139 @@ def test_without_scikit_learn_the_extra_is_named(monkeypatch):
     message = r"^icgd.estimators needs scikit-learn. Install it with: pip install 'icgd\[sklearn\]'"
     with pytest.raises(MissingExtraError, match=message):
         importlib.import_module("icgd.estimators")
+
+
+# What estimators refuse, in words of icgd and of the types that scikit-learn expects.
+
+X_READ, Y_READ = [[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0]
+MASKED = np.ma.masked_array(np.ones((3, 1)), [[1], [0], [0]])
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"X": 1.0}, "X or y cannot be used: Expected 2D array, got scalar array instead"),
+        ({"X": [[object()]] * 3}, "X or y cannot be used: float"),
+        ({"X": MASKED}, "X has masked entries"),
+        ({"X": [[np.nan]] * 3}, "X or y cannot be used: Input X contains NaN"),
+        ({"y": [1.0]}, "X or y cannot be used: Found input variables with inconsistent numbers"),
+        ({"y": np.full(3, 1j)}, "y cannot be used: Complex data not supported"),
+        ({"sample_weight": "a"}, "sample_weight cannot be used: could not convert"),
+        ({"sample_weight": np.inf}, r"sample_weight\[0\] is inf; every entry must be finite"),
+    ],
+)
+def test_data_that_scikit_learn_refuses_are_refused_by_name(data, words):
+    with pytest.raises(DataError, match=words):
+        InContextRidge(max_iter=2).fit(**{"X": X_READ, "y": Y_READ, **data})
+
+
+def test_what_is_no_number_is_a_wrong_type_too():
+    with pytest.raises(DataTypeError, match="X cannot be used"):
+        InContextRidge(max_iter=2).fit(X_READ, Y_READ).predict([[{}]])
+    assert issubclass(DataTypeError, TypeError)
+
+
+def test_weights_of_examples_become_numbers():
+    assert read_weights([1, 2], np.ones((2, 1))).tolist() == [1.0, 2.0]
+
+
+def test_a_seed_follows_from_a_random_state():
+    assert seed_of(3) == seed_of(np.random.RandomState(3))
+    for wrong in (-1, "a", 2**32, 0.5):
+        with pytest.raises(SettingError, match="random_state must be a seed from 0 to"):
+            seed_of(wrong)
+
+
+X_SCALED = np.random.default_rng(0).normal(3.0, 2.0, size=(30, 4))
+
+
+def test_columns_are_scaled_as_by_scikit_learn():
+    weights = np.arange(30.0)
+    for given in (None, weights):
+        expected = StandardScaler().fit_transform(X_SCALED, sample_weight=given)
+        np.testing.assert_allclose(
+            Scaling.of(X_SCALED, given).applied(X_SCALED), expected, rtol=1e-12
+        )
+
+
+def test_undone_brings_raw_columns_back():
+    scaling = Scaling.of(X_SCALED)
+    np.testing.assert_allclose(scaling.undone(scaling.applied(X_SCALED)), X_SCALED, rtol=1e-12)
+
+
+def test_constant_columns_keep_their_scale():
+    columns = np.column_stack([np.full(5, 7.3), np.zeros(5), np.arange(5.0)])
+    scaling = Scaling.of(columns)
+    assert scaling.scale[:2] == pytest.approx([1.0, 1.0])
+    assert np.abs(scaling.applied(columns)[:, :2]).max() <= 1e-15
+
+
+def test_without_centering_the_mean_square_is_one():
+    scaled = Scaling.of(X_SCALED, centered=False).applied(X_SCALED)
+    np.testing.assert_allclose((scaled**2).mean(0), 1.0, rtol=1e-12)
+    assert (Scaling.of(X_SCALED, centered=False).center == 0).all()
+
+
+def test_alike_columns_are_divided_by_one_number():
+    own, alike = (
+        Scaling.of(X_SCALED * [1, 10, 100, 1]),
+        Scaling.of(X_SCALED * [1, 10, 100, 1]).alike(),
+    )
+    assert np.unique(alike.scale) == pytest.approx(np.sqrt((own.scale**2).mean()))
+    assert (alike.center == own.center).all()
+
+
+def test_huge_columns_do_not_overflow():
+    scaled = Scaling.of(X_SCALED * 1e300).applied(X_SCALED * 1e300)
+    np.testing.assert_allclose(scaled.std(0), 1.0, rtol=1e-12)
+
+
+def test_a_bound_is_a_power_of_two():
+    assert bound_above([0.0]) == bound_above(np.array([-1.0])) == 1.0
+    assert bound_above([-3.0], [2.0]) == bound_above([4.0]) == 4.0
+    assert bound_above([1.1], room=4.0) == 8.0
+
+
+X_IRIS, Y_IRIS = load_iris(return_X_y=True)
+NAMES = np.array(["setosa", "versicolor", "virginica"])[Y_IRIS]
+
+
+class Fixed(AbstractClassifier):
+    """A classifier whose outputs are given."""
+
+    def __init__(self, classes, shares):
+        self.classes_, self.given = np.array(list(classes)), np.array(shares)
+
+    def _shares(self, X):
+        return self.given
+
+
+def test_probabilities_are_divided_by_their_sum():
+    fixed = Fixed("abc", [[0.2, 0.2, 0.4], [0.0, 0.0, 0.0]])
+    expected = [[0.25, 0.25, 0.5], [1 / 3, 1 / 3, 1 / 3]]
+    np.testing.assert_allclose(fixed.predict_proba(None), expected)
+    assert fixed.predict(None).tolist() == ["c", "a"]
+
+
+def test_one_output_is_the_second_of_two_classes():
+    fixed = Fixed(["no", "yes"], [[0.2], [0.7]])
+    np.testing.assert_allclose(fixed.predict_proba(None), [[0.8, 0.2], [0.3, 0.7]])
+    assert fixed.predict(None).tolist() == ["no", "yes"]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("kind", [InContextClassifier, InContextLogistic])
+def test_classes_may_be_text_and_may_have_one_member(kind):
+    rows = np.append(np.arange(0, 150, 5), 149)
+    names = NAMES[rows].astype(object)
+    names[-1] = "alone"
+    fit = kind(max_iter=20).fit(X_IRIS[rows], names)
+    assert fit.classes_.tolist() == ["alone", "setosa", "versicolor", "virginica"]
+    assert set(fit.predict(X_IRIS)) <= set(fit.classes_)
+    assert fit.predict_proba(X_IRIS).shape == (150, 4)
+
+
+def test_one_class_is_refused():
+    message = "^All labels are of one class, 'setosa'; a classifier needs examples of at least two"
+    with pytest.raises(DataError, match=message):
+        InContextLogistic().fit(X_IRIS[:50], NAMES[:50])

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from runpy import run_path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -22,13 +23,16 @@ from icgd.errors import (
     SettingError,
 )
 from icgd.exports import onnx as exports
-from icgd.exports.onnx import export_onnx, run_onnx
+from icgd.exports.onnx import Graph, export_onnx, run_onnx, tensor_type
 from icgd.layers import Transformer
 from icgd.problems.functions import UNIT_ACTIVATIONS
 from icgd.problems.problem import Problem
 from icgd.program.check import from_data
+from icgd.training.covariates import Ellipsoid
+from icgd.training.descents import as_compiled
+from icgd.training.models import KernelTransformer
 from tests import cases
-from tests.cases import build
+from tests.cases import KERNEL_CASES, build, over
 from tests.exports.hand_made import HandMade, hand_made, run, some_stream, streams
 from tests.linear_cases import FISTA, PROBLEMS, compiled_of, task_of
 
@@ -292,3 +296,104 @@ def test_norms_shortcuts_and_rates_agree_with_the_dense_backend(tmp_path):
     dense = compiled.run_task(task, backend="dense")
     close(read_parameters(compiled.program.layout, final), dense.parameters[-1], 1e-12)
     close(read_predictions(compiled.program, final, task.n_examples), dense.predictions, 1e-12)
+
+
+# Graphs of ONNX: constants that are stored once, and nodes that are called after their place.
+
+
+@needs_packages
+def test_a_graph_holds_its_nodes_in_order_and_each_constant_once():
+    graph = Graph(lambda graph, z: graph.add("Relu", z), torch.float64, place="step 1/1 here")
+    twice = graph.add("Mul", "stream", graph.number(2.0))
+    graph.add("Add", twice, graph.number(2.0), output="final_stream")
+    proto = graph.proto(width=3)
+    assert [node.op_type for node in proto.node] == ["Mul", "Add"]
+    assert [node.name for node in proto.node] == ["step 1/1 here/Mul 0", "step 1/1 here/Add 1"]
+    assert [constant.name for constant in proto.initializer] == ["number 2.0"]
+    assert exports.onnx.numpy_helper.to_array(proto.initializer[0]) == 2.0
+    assert proto.input[0].type.tensor_type.elem_type == tensor_type(torch.float64) == 11
+
+
+@needs_packages
+def test_places_and_axes_are_whole_numbers():
+    graph = Graph(lambda graph, z: z, torch.float32)
+    names = graph.index(4), graph.axes(1, 2)
+    values = [exports.onnx.numpy_helper.to_array(graph.constants[name]) for name in names]
+    assert values[0].shape == ()
+    assert [value.tolist() for value in values] == [4, [1, 2]]
+
+
+# Kernel attention in ONNX, against the dense transformer.
+
+
+def stream_by_onnx(compiled, task, path):
+    export_onnx(compiled, path, dtype=task.x.dtype)
+    return run_onnx(path, encode(compiled.program, task))
+
+
+@needs_packages
+@over(KERNEL_CASES)
+def test_every_kernel_gives_the_stream_of_the_dense_transformer(case, tmp_path):
+    compiled, task = icgd.compile(case.problem, n_steps=3), case.task()
+    found = stream_by_onnx(compiled, task, tmp_path / "run.onnx")
+    prompt = encode(compiled.program, task)
+    dense = compiled.transformer()(prompt).detach()
+    assert (dense - prompt).abs().max() > 1e-2
+    assert (found - dense).abs().max() <= 1e-12
+
+
+@needs_packages
+@pytest.mark.parametrize("shape", [0.5, 1.5, 2.5])
+def test_every_smoothness_of_the_matern_kernel_and_float32(shape, tmp_path):
+    machine = icgd.KernelMachine(3, icgd.KernelHead("matern", shape=shape))
+    update, domain = icgd.FunctionalStep(0.2, noise=0.1), icgd.Domain(2.0, 4.0)
+    compiled = icgd.compile(icgd.Problem(machine, "squared", update, domain), n_steps=2)
+    case = KERNEL_CASES[3]
+    for dtype, most in (("float64", 1e-13), ("float32", 1e-5)):
+        task = compiled.task(case.x, case.y, queries=case.queries, dtype=dtype)
+        found = stream_by_onnx(compiled, task, tmp_path / f"{dtype}.onnx")
+        dense = compiled.transformer(dtype)(encode(compiled.program, task)).detach()
+        assert found.dtype is task.x.dtype
+        assert (found - dense).abs().max() <= most
+
+
+@needs_packages
+def test_a_query_far_away_overflows_nothing(tmp_path):
+    """exp(<x, x>) of two queries is infinite, but nobody reads a query."""
+    machine, update = icgd.KernelMachine(2, "exp"), icgd.FunctionalStep(0.01)
+    problem = icgd.Problem(machine, "squared", update, icgd.Domain(40.0, 1.0))
+    compiled = icgd.compile(problem, n_steps=2)
+    x = torch.eye(2).double()
+    task = compiled.task(x, torch.ones(2).double(), queries=40 * x)
+    found = stream_by_onnx(compiled, task, tmp_path / "far.onnx")
+    dense = compiled.transformer()(encode(compiled.program, task)).detach()
+    assert ((found - dense).abs() <= 1e-12 * (1 + dense.abs())).all()
+
+
+@needs_packages
+def test_a_learnt_model_runs_in_onnxruntime_for_any_number_of_tasks(tmp_path):
+    model = KernelTransformer(5, 3, ("exp",), transforms_covariates=False, seed=0)
+    with torch.no_grad():
+        model.r.copy_(-model.r.abs())
+    compiled = as_compiled(model, domain=icgd.Domain(x=10.0, y=10.0))
+    x = Ellipsoid.of_seed(0).sample(4, 7, np.random.default_rng(0))
+    y = x.sum(-1)
+    task = compiled.task(x[:, :-1], y[:, :-1], queries=x[:, -1:])
+    found = stream_by_onnx(compiled, task, tmp_path / "learnt.onnx")
+    place = compiled.program.layout.range_of("y")
+    assert (-found[:, -1, place].flatten() - model(x, y)).abs().max() <= 1e-12
+
+
+@needs_packages
+def test_a_kernel_of_ones_own_is_refused(tmp_path):
+    icgd.register_kernel("own for onnx", lambda u, w: u @ w.mT)
+    machine, update = icgd.KernelMachine(2, "own for onnx"), icgd.FunctionalStep(0.01)
+    problem = icgd.Problem(machine, "squared", update, icgd.Domain(1.0, 1.0))
+    with pytest.raises(ExportError) as caught:
+        export_onnx(icgd.compile(problem, n_steps=1), tmp_path / "own.onnx")
+    assert str(caught.value) == (
+        "ONNX cannot hold the kernel 'own for onnx', which is a function of your own. It has "
+        "linear, relu, exp, polynomial, softmax, rbf, laplace, matern. Use compiled.transformer(), "
+        "a torch module."
+    )
+    assert not list(tmp_path.iterdir())

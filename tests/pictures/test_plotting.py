@@ -2,7 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from icgd.errors import FileError
 from icgd.pictures import plotting
+from icgd.pictures.canvas import Canvas
+from icgd.pictures.picture import Picture, saved
+from icgd.pictures.plotting import BLUE, svg
 
 
 def test_a_figure_becomes_a_png_of_its_size():
@@ -96,3 +100,67 @@ def test_an_svg_holds_its_texts_and_no_date():
 
 def test_no_global_state_of_pyplot_is_used():
     assert "pyplot" not in Path(plotting.__file__).read_text()
+
+
+@pytest.fixture
+def canvas() -> Canvas:
+    return Canvas(144.0, 72.0)
+
+
+def test_its_size_is_in_points_and_y_runs_downwards(canvas):
+    assert canvas.figure.get_size_inches().tolist() == [2.0, 1.0]
+    corners = canvas.panel.transData.transform([(0, 0), (144, 72)]).tolist()
+    assert corners == [pytest.approx([0.0, 150.0]), pytest.approx([300.0, 0.0])]
+
+
+def test_marks_carry_their_name_into_an_svg(canvas):
+    canvas.mark((10, 10), "o", BLUE, size=5, fill=BLUE, name="layer-1-reads-x")
+    assert b'id="layer-1-reads-x"' in svg(canvas.figure)
+
+
+def test_texts_are_written_as_they_are(canvas):
+    canvas.text((10, 10), "a_1 = $b$ @ c", mono=True)
+    canvas.text((10, 30), "second")
+    assert canvas.texts() == ["a_1 = $b$ @ c", "second"]
+    assert b"a_1 = $b$ @ c" in svg(canvas.figure)
+
+
+def test_lines_boxes_and_arrows_stand_where_they_are_put(canvas):
+    canvas.line((1, 2), (3, 4), BLUE)
+    canvas.box((5, 6), (7, 8), BLUE)
+    canvas.arrow((0, 0), (10, 10), BLUE, bend=0.3)
+    assert canvas.panel.lines[0].get_xydata().tolist() == [[1, 2], [3, 4]]
+    box, arrow = canvas.panel.patches
+    assert (box.get_x(), box.get_y(), box.get_width(), box.get_height()) == (5, 6, 7, 8)
+    assert arrow.get_connectionstyle().rad == 0.3
+
+
+@pytest.fixture
+def picture() -> Picture:
+    figure, [panel] = plotting.new_figure(3.0, 2.0, 1)
+    plotting.describe(panel, "Hello", "x", "y")
+    return Picture("hello", figure)
+
+
+def test_it_becomes_the_file_that_the_ending_names(picture, tmp_path):
+    picture.save(tmp_path / "a.svg")
+    picture.save(str(tmp_path / "a.PNG"))
+    assert (tmp_path / "a.svg").read_bytes() == plotting.svg(picture.figure)
+    assert (tmp_path / "a.PNG").read_bytes() == plotting.png(picture.figure)
+
+
+def test_another_ending_is_refused(picture, tmp_path):
+    with pytest.raises(FileError, match=r"must end in .svg or .png, but .*a.gif does not"):
+        picture.save(tmp_path / "a.gif")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_notebook_shows_the_picture_itself(picture):
+    assert picture._repr_png_() == plotting.png(picture.figure)
+    assert repr(picture) == "Picture(title: hello; inches: 3.0 x 2.0)"
+
+
+def test_it_is_saved_where_it_is_asked_for(picture, tmp_path):
+    assert saved(picture, None) is picture
+    assert saved(picture, tmp_path / "b.svg") is picture
+    assert (tmp_path / "b.svg").exists()

@@ -24,19 +24,17 @@ from torch.nn import functional
 from icgd.backends.chain import input_columns, learnt_matrices, padded, travelling_rows
 from icgd.backends.run import OnProgress
 from icgd.certificates import enclosures
-from icgd.certificates.abstract_bounds import (
-    INTERVALS,
-    AbstractBounds,
-    DomainBound,
-    RunBounds,
-    one_by_one,
-)
 from icgd.certificates.enclosures import (
+    INTERVALS,
     ROOM,
+    AbstractBounds,
     Arithmetic,
+    DomainBound,
     Enclosure,
     Interval,
+    RunBounds,
     matrix_product,
+    one_by_one,
     shares_of,
 )
 from icgd.certificates.network import STEPS_ONE_BY_ONE, after_steps, least_kept
@@ -78,7 +76,8 @@ class ChainBounds(AbstractBounds):
             return DomainBound(inf, inf)
         x = Interval.symmetric(domain.x, program.batch_size, self.problem.network.input_width)
         y = Interval.symmetric(domain.y, program.batch_size, self.problem.network.output_width)
-        exact = [Interval.symmetric(box, *shape).mapped(self._padded) for shape in program.shapes]
+        pad = partial(padded, program)
+        exact = [Interval.symmetric(box, *shape).mapped(pad) for shape in program.shapes]
         rules = program.rules
         different = [rules.index(rule) for rule in dict.fromkeys(rules)] or [0]
 
@@ -89,22 +88,19 @@ class ChainBounds(AbstractBounds):
             return max(map(_largest_error, rounds))
 
         if program.n_steps <= STEPS_ONE_BY_ONE:
-            return DomainBound(error_after(0.0), self._followed(exact, x, y))
+            weights, largest = [Enclosure.common(interval) for interval in exact], 0.0
+            for number in range(program.n_steps):
+                after = self.round_after(weights, x, y, number)
+                error = _largest_error(after)
+                if error >= self.widest:  # nothing is known of those that follow
+                    return DomainBound(error_after(0.0), inf)
+                largest = max(largest, error)
+                pairs = zip(exact, after, strict=True)
+                weights = [Enclosure.around(interval, layer.error) for interval, layer in pairs]
+            return DomainBound(error_after(0.0), largest)
         kept = least_kept(self.problem.gradient_step, program.n_steps)
         error = after_steps(error_after, program.n_steps, box, 2 * box, kept)
         return DomainBound(error_after(0.0), error if error < 2 * box else inf)
-
-    def _followed(self, exact: Sequence[Interval], x: Interval, y: Interval) -> float:
-        """The largest error of rounds that are followed one by one."""
-        weights, errors = [Enclosure.common(interval) for interval in exact], [0.0]
-        for number in range(self.program.n_steps):
-            after = self.round_after(weights, x, y, number)
-            errors.append(_largest_error(after))
-            if errors[-1] >= self.widest:  # nothing is known of those that follow
-                return inf
-            pairs = zip(exact, after, strict=True)
-            weights = [Enclosure.around(interval, layer.error) for interval, layer in pairs]
-        return max(errors)
 
     @property
     def widest(self) -> float:
@@ -181,12 +177,9 @@ class ChainBounds(AbstractBounds):
             own = [error[..., :m, :n] for error, (m, n) in zip(after, shapes, strict=True)]
             yield torch.stack([part.flatten(-2).amax(-1) for part in own]).amax(0)
             errors = [
-                torch.where(carries, error, error - self._padded(part))
+                torch.where(carries, error, error - padded(self.program, part))
                 for error, part in zip(after, own, strict=True)
             ]
-
-    def _padded(self, matrix: Tensor) -> Tensor:
-        return padded(self.program, matrix)
 
     def _matrices(self, parameters: Tensor) -> list[Tensor]:
         """The weights of all layers, then their state."""

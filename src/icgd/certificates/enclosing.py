@@ -125,21 +125,18 @@ def _once(method: Method) -> Method:
 class Enclosures(Domain[Bounded]):
     """The primitives on enclosures, for one pass through the layers of a program.
 
-    `found` remembers what several functions ask for.
+    `found` remembers what several functions of a layer ask for.
     """
 
     room = ROOM  # for what instructions say of their own errors
 
     def __init__(self, program: StackProgram, how: Arithmetic) -> None:
         self.program, self.how, self.layout = program, how, program.layout
+        # Whether registers hold copies of the weights, each of which is rounded on its own.
+        self.have_copies = how.sums_terms and program.n_registers > 0
         self.found: dict[tuple[object, ...], tuple[Any, ...]] = {}
 
     # Streams.
-
-    @property
-    def have_copies(self) -> bool:
-        """Whether registers hold copies of the weights, each of which is rounded on its own."""
-        return self.how.sums_terms and self.program.n_registers > 0
 
     def start(self, data: Data, weights: Enclosure, drift: Parameters) -> State:
         """What the first layer finds, from data and from weights in one vector.
@@ -175,6 +172,7 @@ class Enclosures(Domain[Bounded]):
             for instruction in layer.instructions:
                 written = instruction.meaning(before, self)
                 after.update({name: value.stored() for name, value in written.items()})
+            self.found.clear()  # what is held longer than a layer costs page faults
         return after
 
     # Linear algebra.

@@ -1,4 +1,4 @@
-r"""Intervals, and enclosures of what the transformer computes: the arithmetic of error bounds.
+r"""The arithmetic of error bounds, and what every kind of bounds provides.
 
 An enclosure says where a quantity lies, and how far the transformer's own may be from it. The exact
 quantity has two forms, and every statement holds for both: the real number, and what the float64
@@ -30,7 +30,8 @@ the rule adds for underflow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
 from math import ceil, inf
@@ -43,10 +44,14 @@ from torch.nn import functional
 from icgd.approximation.lattice import lattice_of
 from icgd.backends.look_up import DEGREE, table_error
 from icgd.backends.registry import backend_named
+from icgd.backends.run import OnProgress
+from icgd.problems.data import Task
 from icgd.problems.functions import SOFTMAX_ROUNDING, ScalarFunction, function_named, rounding_of
+from icgd.problems.problem import Problem
 from icgd.program.functions import GridMean, LatticeFunction, ReluSum, RidgeSum
 from icgd.program.meaning import PerStep
-from icgd.shapes import Values
+from icgd.program.program import AbstractProgram
+from icgd.shapes import History, Predictions, Values
 
 UNIT_ROUNDOFF = 2.0**-53
 """The unit roundoff of float64, in which bounds and oracles are computed."""
@@ -83,22 +88,17 @@ class Interval:
         size = torch.full(shape, bound, dtype=torch.float64)
         return cls(-size, size)
 
-    @property
-    def is_point(self) -> bool:
-        """Whether both ends are the same tensor."""
-        return self.low is self.high
-
     @cached_property
     def size(self) -> Tensor:
         """At least the largest absolute value, and 0 only if all values are."""
-        if self.is_point:
+        if self.low is self.high:
             return _lifted(self.low.abs())
         return _lifted(torch.maximum(-self.low, self.high))
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Interval:
         """Rearrange all numbers, or apply an increasing function to them."""
         low = change(self.low)
-        return Interval(low, low if self.is_point else change(self.high))
+        return Interval(low, low if self.low is self.high else change(self.high))
 
     @property
     def mT(self) -> Interval:  # noqa: N802 - torch's name
@@ -121,9 +121,9 @@ class Interval:
     def without_nan(self) -> Interval:
         """Drop the bound where infinities cancelled."""
         # A sum is NaN if an entry is, or if infinities cancel in it.
-        if not (self.low.sum().isnan() or (not self.is_point and self.high.sum().isnan())):
-            return self
         low, high = self.low, self.high
+        if not (low.sum().isnan() or (low is not high and high.sum().isnan())):
+            return self
         return Interval(torch.where(low.isnan(), -inf, low), torch.where(high.isnan(), inf, high))
 
     def clipped(self, bound: float) -> Interval:
@@ -152,7 +152,8 @@ class Interval:
 
     def __mul__(self, other: Interval) -> Interval:
         ends, other_ends = (
-            (part.low,) if part.is_point else (part.low, part.high) for part in (self, other)
+            (part.low,) if part.low is part.high else (part.low, part.high)
+            for part in (self, other)
         )
         corners = [a * b for a in ends for b in other_ends]
         product = Interval(reduce(torch.minimum, corners), reduce(torch.maximum, corners))
@@ -177,7 +178,7 @@ class Interval:
 
     def _ball(self) -> tuple[Tensor, Tensor | None]:
         """The rounded midpoint, and the larger distance of an end from it, or None if it is 0."""
-        if self.is_point:
+        if self.low is self.high:
             return self.low, None
         middle = (self.low + self.high) / 2
         radius = _lifted(torch.maximum(self.high - middle, middle - self.low))
@@ -666,3 +667,114 @@ def _shares(scores: Interval) -> Interval:
     relative = torch.maximum(low.abs(), high.abs()).amax(-1, keepdim=True) * 2.0**-50
     high = (ends[1] * room * (1 + relative)).clamp(min=torch.finfo(torch.float64).tiny)
     return Interval(ends[0] / room * (1 - relative).clamp(min=0), high)
+
+
+# What every kind of bounds provides: for all tasks, for each step of a run, for a whole run.
+
+INTERVALS = 16
+"""Numbers held at a time for each weight: ends, middles, radii and errors."""
+
+
+@dataclass(frozen=True)
+class DomainBound:
+    """The largest error of any weight: of one step, and of the whole run after its last step.
+
+    The transformer's weights are no larger than `reach`, and their copies no farther than `drift`
+    from each other, if that is known.
+    """
+
+    step: float
+    trajectory: float
+    reach: float = inf
+    drift: float = inf
+
+
+@dataclass(frozen=True)
+class RunBounds:
+    """Bounds on the error of anything learnt, with an entry for each step of a run.
+
+    `steps` bounds what the step adds by itself, `trajectory` the error of all steps so far.
+    `paper` is the paper's line for the whole run, if it has one: the sum of what the steps add, as
+    if none expanded distances.
+    """
+
+    steps: Tensor
+    trajectory: Tensor
+    paper: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class AbstractBounds(ABC):
+    """Bounds of a program that trains a problem, computed as `how` says."""
+
+    problem: Problem
+    program: AbstractProgram
+    how: Arithmetic
+
+    @abstractmethod
+    def domain(self) -> DomainBound:
+        """Bound (a): for every task in the domain, before any run."""
+
+    @abstractmethod
+    def steps(self, task: Task, history: History) -> Tensor:
+        """Bound (b) for each step of a run: the error that it adds to any weight."""
+
+    @abstractmethod
+    def run(
+        self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
+    ) -> RunBounds:
+        """Bounds (b) for each step of a run, and for its distance from the `real` one."""
+
+    @abstractmethod
+    def predictions(
+        self, task: Task, history: History, real: History, error: Tensor
+    ) -> Predictions:
+        """A bound on how far predictions at the queries are from those of the `real` run.
+
+        `error` bounds how far what the run has learnt is from the end of the real one: with an
+        entry for each weight, or with one for all.
+        """
+
+    def domain_predictions(self, proved: DomainBound) -> float:
+        """Bound (a) on how far predictions are from those of real training, or infinity.
+
+        It holds after the whole run, for every task and every query in the domain; `proved` is what
+        `domain` returns.
+        """
+        return inf
+
+    @property
+    def widest(self) -> float:
+        """How far clipped weights can lie apart, which needs no proof, or infinity."""
+        return inf
+
+    @property
+    def condition(self) -> str | None:
+        """The condition under which bound (a) holds, or None if it holds for every task."""
+        return None
+
+    @property
+    def stated(self) -> tuple[str, ...]:
+        """The user's kernels whose stated constants every bound rests on."""
+        return ()
+
+    @property
+    def estimated(self) -> tuple[str, ...]:
+        """The user's kernels whose constants are only estimated, so that nothing is proved."""
+        return ()
+
+    def paper_step(self) -> float | None:
+        """Bound (c): the paper's closed form for one step, repaired, if there is one."""
+        return None
+
+
+def one_by_one(
+    bounds: Iterable[Tensor], history: History, on_progress: OnProgress | None = None
+) -> Tensor:
+    """Stack the bounds of all steps of a history, reporting progress after each."""
+    found, n_steps = list[Tensor](), history.shape[-2] - 1
+    for bound in bounds:
+        found.append(bound)
+        if on_progress:
+            on_progress(len(found), n_steps)
+    return torch.stack(found, dim=-1) if found else history[..., 0, :0].double()

@@ -26,14 +26,17 @@ from torch import Tensor
 
 from icgd.backends.prompt import known_labels
 from icgd.backends.run import OnProgress
-from icgd.certificates.abstract_bounds import (
+from icgd.certificates.enclosures import (
     INTERVALS,
+    ROOM,
+    UNIT_ROUNDOFF,
     AbstractBounds,
+    Arithmetic,
     DomainBound,
     RunBounds,
+    norm,
     one_by_one,
 )
-from icgd.certificates.enclosures import ROOM, UNIT_ROUNDOFF, Arithmetic, norm
 from icgd.certificates.linear import Motion, Pair, Responses, is_stable, multiplied
 from icgd.environment import require_memory
 from icgd.errors import KernelError, at, brief
@@ -367,14 +370,10 @@ def largest_kernel(head: KernelHead, points: Tensor) -> float:
     return head.weight * float(score)
 
 
-def _norm_of_sizes(sizes: Tensor) -> float:
-    return ROOM * float(sizes.norm())
-
-
 def _largest_norm(head: KernelHead, points: Tensor) -> tuple[float, int]:
     """The largest norm of such a point as G or H moves it, and its number of coordinates."""
     sizes = [sizes_of(side, points) for side in (head, head.keys)]
-    return max(map(_norm_of_sizes, sizes)), sizes[0].shape[-1]
+    return max(ROOM * float(part.norm()) for part in sizes), sizes[0].shape[-1]
 
 
 def _largest_score(head: KernelHead, points: Tensor) -> Tensor:
@@ -403,7 +402,8 @@ def worst_kernel_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> f
         return float(kernel_error(positive, rounded, rounded, how))
     else:
         radius, width = _largest_norm(head, rounded.points)
-        off = max(_norm_of_sizes(moved_error(side, rounded, how)) for side in (head, head.keys))
+        errors = [moved_error(side, rounded, how) for side in (head, head.keys)]
+        off = max(ROOM * float(error.norm()) for error in errors)
         worst = worst_own_error(head.function, radius, off, width, how)
     return head.weight * (worst + 2 * LEAST_NUMBERS * how.least)
 
@@ -449,7 +449,7 @@ class Worst:
     """
 
     def __init__(self, problem: Problem, how: Arithmetic) -> None:
-        self._problem, self._how = problem, how
+        self._problem, self._how, self._sum = problem, how, how.sum_of_size
         self._root = sqrt(how.n_tokens)
         width = problem.machine.input_width
         require_memory(f"Bounding {width:,} inputs", INTERVALS * 8 * width, "Take fewer inputs.")
@@ -538,9 +538,6 @@ class Worst:
             errors = (worst_kernel_error(head, self._inputs, self._how) for head in heads)
             self._kernels[heads] = kernel, sum(errors) + self._sum(len(heads), kernel)
         return self._kernels[heads]
-
-    def _sum(self, n_terms: int, size: float) -> float:
-        return self._how.sum_of_size(n_terms, size)
 
     def _rounding(self, step: _WorstStep, sizes: _Sizes) -> float:
         """What `rounding` of a step of a run is at most; Cauchy's inequality bounds the sums."""

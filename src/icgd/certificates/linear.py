@@ -29,8 +29,15 @@ import torch
 from torch import Tensor
 
 from icgd.backends.run import OnProgress
-from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
-from icgd.certificates.enclosures import ROOM, Interval, norm
+from icgd.certificates.enclosures import (
+    ROOM,
+    AbstractBounds,
+    DomainBound,
+    Interval,
+    RunBounds,
+    norm,
+    one_by_one,
+)
 from icgd.environment import require_memory
 from icgd.errors import ProgramError
 from icgd.problems.data import Task
@@ -289,11 +296,12 @@ class LinearBounds(AbstractBounds):
         inputs[:, model.input_width :] = 1.0
         before = torch.full((1, n_weights), box, dtype=torch.float64)
         labels = torch.full((1, n_tokens), domain.y, dtype=torch.float64)
-        reach = Interval.symmetric(self._reach, *labels.shape)
+        largest_score = self.program.score_reach or inf
+        reach = Interval.symmetric(largest_score, *labels.shape)
         kept = self._worst_kept(before, inputs, labels, reach)
         added = self._step(before, inputs, labels, reach, kept)
         # step_size * beta - 1 with the largest curvature that the domain allows.
-        ends = torch.tensor([self._reach], dtype=torch.float64)
+        ends = torch.tensor([largest_score], dtype=torch.float64)
         steepest = float(model.link_function.slopes(-ends, ends)[1])
         squares = ROOM * float(inputs.square().sum())
         growth = self._scale(n_tokens) * steepest * squares + self._decay - 1
@@ -456,8 +464,10 @@ class LinearBounds(AbstractBounds):
 
     def _size(self, before: Tensor, inputs: Tensor, left: Tensor, kept: Kept) -> Tensor:
         """The sizes of all terms that a step adds up for a coefficient."""
+        kinds = ShrinkSlot | ShrinkMoved
+        threshold = sum((part.threshold for part in self._parts if isinstance(part, kinds)), 0.0)
         decayed = self._decay * self._looked(before, kept)
-        size = before + decayed + self._scale(inputs.shape[-2]) * (left @ inputs) + self._threshold
+        size = before + decayed + self._scale(inputs.shape[-2]) * (left @ inputs) + threshold
         if self.problem.proximal_step.momentum is None:
             return size
         return size + (1 + kept.momentum) * (kept.change + kept.apart)
@@ -511,10 +521,6 @@ class LinearBounds(AbstractBounds):
         return abs(descent.scale) * descent.share(n_examples)
 
     @property
-    def _reach(self) -> float:
-        return self.program.score_reach or inf
-
-    @property
     def _parts(self) -> list[Instruction]:
         """The instructions of the first step; steps differ in their momentum alone."""
         layers = self.program.steps_of_block()[0]
@@ -524,8 +530,3 @@ class LinearBounds(AbstractBounds):
     def _decay(self) -> float:
         kinds = DecaySlot | MoveByVelocity
         return sum((abs(part.decay) for part in self._parts if isinstance(part, kinds)), 0.0)
-
-    @property
-    def _threshold(self) -> float:
-        kinds = ShrinkSlot | ShrinkMoved
-        return sum((part.threshold for part in self._parts if isinstance(part, kinds)), 0.0)

@@ -36,9 +36,16 @@ import torch
 from torch import Tensor
 
 from icgd.backends.run import OnProgress
-from icgd.certificates.abstract_bounds import AbstractBounds, DomainBound, RunBounds, one_by_one
 from icgd.certificates.enclosing import Data, Enclosures, State
-from icgd.certificates.enclosures import Arithmetic, Enclosure, Interval
+from icgd.certificates.enclosures import (
+    AbstractBounds,
+    Arithmetic,
+    DomainBound,
+    Enclosure,
+    Interval,
+    RunBounds,
+    one_by_one,
+)
 from icgd.errors import ProgramError
 from icgd.problems.data import FLOAT32_ROUNDING, Task
 from icgd.problems.functions import ScalarFunction

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from icgd import pictures
-from icgd.certificates.abstract_bounds import INTERVALS, AbstractBounds
 from icgd.certificates.balls import Trajectory
 from icgd.certificates.chain import ChainBounds
-from icgd.certificates.enclosures import Arithmetic
+from icgd.certificates.enclosures import INTERVALS, AbstractBounds, Arithmetic
 from icgd.certificates.functional import FunctionBounds
 from icgd.certificates.linear import LinearBounds
 from icgd.certificates.network import StackBounds

@@ -32,10 +32,6 @@ from icgd.problems.convergence import convergence
 from icgd.problems.data import Task, device_of
 from icgd.problems.problem import Problem
 
-# -----------------------------------------------------------------------------
-# Raw columns brought to the scale that transformers work on, and back.
-
-
 Array = NDArray[np.float64]
 
 CONSTANT = 10 * float(np.finfo(np.float64).eps)
@@ -89,7 +85,6 @@ def bound_above(*arrays: Any, room: float = 1.0) -> float:
     return 2.0 ** (exponent - (mantissa == 0.5))
 
 
-# -----------------------------------------------------------------------------
 # Data and settings that an estimator is given, read by scikit-learn's rules.
 #
 # What scikit-learn refuses is refused by an error of icgd with the same words, which is also of
@@ -384,7 +379,6 @@ def _falls(compiled: Compiled, task: Task, run: Run) -> bool:
     return bool((rise <= RISE * losses[:-1].abs()).all())
 
 
-# -----------------------------------------------------------------------------
 # Classes as labels of a transformer, and its outputs as classes: one output against the rest.
 
 

@@ -1,4 +1,4 @@
-"""What estimators of linear models share: scales, step size, box, and coefficients as a user reads.
+"""Linear models by gradient descent in a transformer: ridge, lasso, logistic and Poisson.
 
 Coefficients are trained on scaled columns. A column divided by s multiplies its coefficient by s,
 so that a penalty counts for standardised columns, or, if all have the same scale, for raw ones.
@@ -108,10 +108,6 @@ class AbstractLinear(AbstractInContext):
         """<w, x> + b of scaled rows, with the coefficients that `fit` reached."""
         weights = self._run.parameters[..., -1, :]
         return self.compiled_.problem.linear_oracle.scores(weights, rows)
-
-
-# -----------------------------------------------------------------------------
-# Ridge and lasso by (proximal) gradient descent in a transformer's forward pass.
 
 
 class AbstractLeastSquares(RegressorMixin, AbstractLinear):  # type: ignore[misc]
@@ -288,10 +284,6 @@ class InContextLasso(AbstractLeastSquares):
         return ProximalStep(l1=self._penalty_named("alpha") / size / self._common_scale)
 
 
-# -----------------------------------------------------------------------------
-# Logistic regression by gradient descent in a transformer's forward pass.
-
-
 class InContextLogistic(AbstractClassifier, AbstractLinear):
     """Logistic regression that a frozen transformer descends, a step for every block of layers.
 
@@ -413,10 +405,6 @@ def _as_tasks(rows: Array, labels: Array) -> tuple[Array, Array]:
     if labels.shape[1] == 1:
         return rows, labels
     return np.repeat(rows[None], labels.shape[1], axis=0), labels.T[..., None]
-
-
-# -----------------------------------------------------------------------------
-# Poisson regression by gradient descent in a transformer's forward pass.
 
 
 LARGEST_SCORE = 6.5

@@ -32,13 +32,9 @@ from icgd.problems.oracles import NetworkOracle
 from icgd.problems.problem import Problem
 from icgd.problems.settings import MOST_STEPS, count, entries, is_row, positive, within
 
-# -----------------------------------------------------------------------------
-# Step sizes of networks: the inverse of how sharply the risk curves where a run begins.
-#
-# Descent with step size s falls while s times the largest eigenvalue of the Hessian stays below
-# 2. At 1 / (that eigenvalue at the start) there is room for the curvature to grow as the network
-# learns.
-
+# The step size is the inverse of how sharply the risk curves where a run begins. Descent with step
+# size s falls while s times the largest eigenvalue of the Hessian stays below 2. At 1 / (that
+# eigenvalue at the start) there is room for the curvature to grow as the network learns.
 
 N_TURNS = 20
 """Products with the Hessian; the largest eigenvalue is then known to a few per cent."""

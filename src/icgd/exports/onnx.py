@@ -45,10 +45,6 @@ from icgd.program.stack import StackProgram
 from icgd.shapes import Stream
 from icgd.weights.files import FORMAT, whole_file
 
-# -----------------------------------------------------------------------------
-# A graph of ONNX in the making.
-
-
 try:
     import onnx
 except ImportError:  # the extra `onnx` is not installed
@@ -107,7 +103,6 @@ def tensor_type(dtype: torch.dtype) -> int:
     return int(onnx.TensorProto.DataType.Value(names[dtype]))
 
 
-# -----------------------------------------------------------------------------
 # Kernel attention in ONNX: every kernel of icgd, written with operations that exist in float64.
 
 

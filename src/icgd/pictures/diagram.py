@@ -23,10 +23,6 @@ from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import WipeByUnits
 from icgd.weights.sizes import LayerSize, summarise
 
-# -----------------------------------------------------------------------------
-# Folding: of many things that are alike the first and the last are shown, the rest as one.
-
-
 Thing = TypeVar("Thing")
 Key = Callable[[Thing], Hashable]
 

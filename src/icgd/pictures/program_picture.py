@@ -22,9 +22,7 @@ from icgd.program.chain import FAR, NEAR, OUT, ChainMask, ChainProgram, Reading
 from icgd.program.instructions import LayerKind
 from icgd.program.program import AbstractProgram
 
-# -----------------------------------------------------------------------------
 # Where everything of a diagram stands on the sheet, in points; y runs downwards.
-
 
 MARGIN = 26.0
 GUTTER = 176.0
@@ -182,7 +180,6 @@ def _row(row: Row, top: float) -> PlacedRow:
     return PlacedRow(top, y - LINE / 2, row, tuple(lines))
 
 
-# -----------------------------------------------------------------------------
 # The chain of blocks as a strip: which two earlier blocks each block of a round reads.
 
 
@@ -190,7 +187,7 @@ MOST_LAYERS = 6
 """Of a deeper network the blocks of two layers and of the last one are shown."""
 
 LEFT, TOP = 26.0, 92.0
-BOX, PITCH, FOLD = (38.0, 22.0), 54.0, 34.0
+BOX, BLOCK_PITCH, FOLD = (38.0, 22.0), 54.0, 34.0
 """The size of a block, the distance of neighbours, and what a fold adds to it."""
 
 HIGHEST, BEND = 74.0, 0.45
@@ -221,7 +218,7 @@ def block_places(mask: ChainMask) -> dict[int, float]:
     numbers = [n for n in range(1 - mask.depth, 2 * mask.depth + 1) if layer_of(mask, n) in shown]
     places = {numbers[0]: LEFT}
     for before, number in pairwise(numbers):
-        places[number] = places[before] + PITCH + (FOLD if number > before + 1 else 0.0)
+        places[number] = places[before] + BLOCK_PITCH + (FOLD if number > before + 1 else 0.0)
     return places
 
 
@@ -284,8 +281,8 @@ class _Strip:
         for reading in self.mask.walk_round(0):
             if reading.number in self.places:
                 here = self.places[reading.number]
-                room = PITCH if reading.number - 1 in self.places else PITCH + FOLD
-                start = here - room + BOX[0] if room == PITCH else here - 18
+                room = BLOCK_PITCH if reading.number - 1 in self.places else BLOCK_PITCH + FOLD
+                start = here - room + BOX[0] if room == BLOCK_PITCH else here - 18
                 self.canvas.arrow((start + 1, self.middle), (here - 1, self.middle), BLUE)
                 self._draw_data(reading)
 
