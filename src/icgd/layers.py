@@ -171,8 +171,7 @@ class KernelAttention(Headed):
         self.example_feature = example_feature
 
     def forward(self, x: Stream) -> Stream:
-        first_task = x.flatten(0, -3)[0] if x.ndim > 2 else x  # all have their examples alike
-        is_example = first_task[:, self.example_feature] > 0.5
+        is_example = self.is_example(x)
         examples = x[..., is_example, :]
         update = torch.zeros_like(x)
         for head, pattern in enumerate(self.patterns):
@@ -185,6 +184,11 @@ class KernelAttention(Headed):
             else:
                 update += pattern(x @ self.W_Q[head], examples @ self.W_K[head]) @ value
         return x + update
+
+    def is_example(self, x: Stream) -> Bool[Tensor, " token"]:
+        """Return which tokens are examples: the same in all tasks of a batch."""
+        first_task = x.flatten(0, -3)[0] if x.ndim > 2 else x
+        return first_task[:, self.example_feature] > 0.5
 
 
 class ProductLayer(Headed):
