@@ -125,7 +125,7 @@ def _once(method: Method) -> Method:
 class Enclosures(Domain[Bounded]):
     """The primitives on enclosures, for one pass through the layers of a program.
 
-    `found` remembers what several functions of a layer ask for.
+    `found` remembers what several functions ask for.
     """
 
     room = ROOM  # for what instructions say of their own errors
@@ -172,8 +172,17 @@ class Enclosures(Domain[Bounded]):
             for instruction in layer.instructions:
                 written = instruction.meaning(before, self)
                 after.update({name: value.stored() for name, value in written.items()})
-            self.found.clear()  # what is held longer than a layer costs page faults
+            self._forget(after)
         return after
+
+    def _forget(self, slots: Mapping[str, Bounded]) -> None:
+        """Drop results that no later layer can ask for: memory held for long costs page faults."""
+        live = set(map(id, slots.values()))
+        for key, (*operands, result) in [*self.found.items()]:
+            if all(id(part) in live for part in operands if isinstance(part, Bounded)):
+                live.add(id(result))
+            else:
+                del self.found[key]
 
     # Linear algebra.
 
