@@ -13,11 +13,11 @@ from icgd.backends.engine import Plan, Running
 from icgd.backends.prompt import encode
 from icgd.backends.recorder import Recorder, Recording, Tokens, in_order
 from icgd.certificates.chain import BlockEnclosures
-from icgd.certificates.enclosing import Bounded, Enclosures
 from icgd.certificates.enclosures import Arithmetic, Enclosure, Interval
+from icgd.certificates.propagation import Bounded, Enclosures
 from icgd.program.chain import FAR, NEAR, row_of
-from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, LayerKind
-from icgd.program.layout import Role
+from icgd.program.instructions import LayerKind
+from icgd.program.layout import IS_EXAMPLE, IS_QUERY, Role
 from icgd.program.render import INSTRUCTIONS
 from icgd.weights.lowering import lower_layer
 

@@ -187,7 +187,7 @@ class Tolerance:
         self, construction: AbstractConstruction, problem: Problem, n_steps: int, room: float
     ) -> Compiled:
         """The first run that proves the tolerance, from coarse settings to fine ones."""
-        name = construction.setting
+        name = construction.refined_by
         if name is None:
             compiled = Compiled(problem, construction.program(problem, n_steps))
             self._require_exact(construction, compiled)
@@ -221,7 +221,7 @@ class Tolerance:
             _, best_setting, smallest, best_run = best
             is_no_better = setting >= 2 * best_setting
             if is_no_better or setting == finest or not can_be_finer(program):
-                reason = self._reason(construction, best_run, construction.limit)
+                reason = self._reason(construction, best_run, construction.why_no_finer)
                 raise ToleranceError(
                     f"{self.in_words} cannot be proved: the smallest bound is {smallest:.3g}, with "
                     f"{best_setting} {name}. {reason}"
@@ -389,7 +389,7 @@ def choose(
     candidates = able_to_serve(problem, settings)
     choice = _Choice(problem, n_steps)
     if goal is not None:
-        for setting in (c.setting for c in candidates if c.setting in settings):
+        for setting in (c.refined_by for c in candidates if c.refined_by in settings):
             raise SettingError(f"Give either {setting} or tolerance, not both.")
         best = choice.within(goal, candidates)
     elif len(candidates) > 1:

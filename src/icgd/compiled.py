@@ -606,7 +606,7 @@ def run_checked(
         stop_below = positive("stop_below", stop_below)
         oracle.require_end(task)
     if isinstance(trace, bool):
-        slots = program.recordable if trace else ()
+        slots = program.traceable if trace else ()
     else:
         slots = tuple(trace) if is_row(trace) else (trace,)
     options = RunOptions(slots, history, on_progress, stop_below, oracle.overflow)

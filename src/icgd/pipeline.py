@@ -78,8 +78,8 @@ def compile(
     chosen = construction_for(problem, construction, settings)
     if goal is None:
         return Compiled(problem, chosen.program(problem, n_steps))
-    if chosen.setting in settings:
-        raise SettingError(f"Give either {chosen.setting} or tolerance, not both.")
+    if chosen.refined_by in settings:
+        raise SettingError(f"Give either {chosen.refined_by} or tolerance, not both.")
     return goal.within(chosen, problem, n_steps)
 
 

@@ -157,7 +157,7 @@ class TestDenseStack(ExecutorContract):
 
 
 class TestDenseStackOfALinearModel(ExecutorContract):
-    """What becomes of scores out of range is tested in test_grid_operations.py."""
+    """What becomes of scores out of range is tested in test_prompt.py."""
 
     traced = ("w", "y")
     per_step = 3

@@ -51,7 +51,7 @@ def test_an_executor_records_nothing_unless_it_says_so():
 def test_a_trace_ends_with_a_step_or_with_all_that_was_recorded():
     """Two entries of the prompt, three of each step, and one of the predictions."""
     idle = Idle()
-    idle.recorded = {"x": [torch.full((1, 2), float(entry)) for entry in range(9)]}
+    idle.traced = {"x": [torch.full((1, 2), float(entry)) for entry in range(9)]}
     idle.n_of_prompt, idle.n_per_step = 2, 3
     assert [len(idle.trace(n_steps)["x"]) for n_steps in (0, 1, 2)] == [2, 5, 8]
     assert idle.trace()["x"][:, 0, 1].tolist() == list(range(9))

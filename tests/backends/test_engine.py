@@ -1,4 +1,4 @@
-"""Recordings of steps, and the engine that performs them on buffers it uses again."""
+"""Recordings of steps, performed on buffers that are used again."""
 
 import copy
 import gc
@@ -11,7 +11,7 @@ import torch
 import icgd
 from icgd.backends import recorder
 from icgd.backends.dense import DenseBackend
-from icgd.backends.engine import Engine, Plan, Units
+from icgd.backends.engine import Buffers, Plan, Units
 from icgd.backends.fused import Aside, FusedBackend, _Training
 from icgd.backends.recorder import Recorder, Tokens, is_computed_as_such, recorded_steps
 from icgd.constructions.recursion import Recursion
@@ -53,8 +53,8 @@ def test_buffers_that_are_used_again_change_no_bit(name, construction):
     training = _Training(program, task, Aside(0, task.initial, {}))
     n_used = program.batch_size or task.n_examples
     recordings = recorded_steps(program, Tokens(examples=n_used))
-    slots = {n: held.clone() for n, held in training.engine.inputs.items()}
-    reference = Engine(program, slots, ())
+    slots = {n: held.clone() for n, held in training.buffers.inputs.items()}
+    reference = Buffers(program, slots, ())
     for step in range(3):
         if program.batch_size:
             rows = [(step * n_used + k) % 4 for k in range(n_used)]
@@ -65,7 +65,7 @@ def test_buffers_that_are_used_again_change_no_bit(name, construction):
         slots |= {n: held[op] for n, op in recording.outputs.items()}
         training.step()
         for slot in recording.outputs:
-            assert torch.equal(training.engine.inputs[slot], slots[slot]), (step, slot)
+            assert torch.equal(training.buffers.inputs[slot], slots[slot]), (step, slot)
 
 
 def test_an_argument_is_computed_once_and_wiping_costs_nothing():
@@ -107,7 +107,7 @@ def test_lines_kinks_and_ramps_are_computed_as_their_sums_of_relus(knots, slopes
     argument = domain.op("input", options=("z",), shape=(20, 2))
     applied = domain.apply("f", argument, by="mlp")
     recording = recorder.Recording({}, tuple(recorder.in_order([applied])), {})
-    run = Engine(program, {"x": z}, ())
+    run = Buffers(program, {"x": z}, ())
     ours = Plan(recording, run)({"z": z})[applied]
     truth = torch.tensor([[fit(p) for p in row] for row in z.tolist()], dtype=torch.float64)
     torch.testing.assert_close(ours, truth, rtol=1e-11, atol=1e-11)
@@ -185,9 +185,9 @@ def test_softmax_stacks_zero_the_memory_in_a_trace_only():
 
 def test_what_is_kept_with_a_program_is_bounded():
     program = build(RELU_STACK, cases.FEW[0], n_steps=1)
-    for n_examples in range(1, recorder.MOST_KEPT + 20):
+    for n_examples in range(1, recorder.MOST_CACHED + 20):
         recorded_steps(program, Tokens(examples=n_examples))
-    assert len(recorder._KEPT[id(program)]) <= recorder.MOST_KEPT
+    assert len(recorder._CACHE[id(program)]) <= recorder.MOST_CACHED
     last = Tokens(examples=n_examples)
     assert recorded_steps(program, last) is recorded_steps(program, last)
 
@@ -201,10 +201,10 @@ def test_a_compiled_run_that_was_run_is_copied_and_pickled_without_what_is_kept(
         assert torch.equal(again.run([[0.5, 0.2]], [0.1]).parameters, run.parameters)
     assert len(pickle.dumps(compiled)) < fresh + 100
     address = id(compiled.program)
-    assert address in recorder._KEPT
+    assert address in recorder._CACHE
     del compiled, run, again
     gc.collect()
-    assert address not in recorder._KEPT
+    assert address not in recorder._CACHE
 
 
 def test_a_trace_without_queries_predicts_nothing():

@@ -13,7 +13,6 @@ from icgd.backends.fused import FusedBackend
 from icgd.backends.prompt import encode, read_parameters
 from icgd.backends.run import RunOptions
 from icgd.certificates import network
-from icgd.certificates.enclosing import Enclosures
 from icgd.certificates.enclosures import Arithmetic, Enclosure, Interval
 from icgd.certificates.network import (
     Ends,
@@ -27,6 +26,7 @@ from icgd.certificates.network import (
     step_lipschitz,
     table_step,
 )
+from icgd.certificates.propagation import Enclosures
 from icgd.choice import construction_named
 from icgd.errors import ProgramError
 from icgd.problems.data import Domain

@@ -20,10 +20,6 @@ from icgd.problems.functions import IDENTITY_FUNCTION
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import Problem
 from icgd.program.instructions import (
-    IS_EXAMPLE,
-    IS_QUERY,
-    ONE,
-    TOKENS_PER_EXAMPLE,
     AccumulateOuterProduct,
     ApplyUnits,
     ClipSlots,
@@ -32,7 +28,7 @@ from icgd.program.instructions import (
     Summand,
     WipeSlots,
 )
-from icgd.program.layout import Layout, Role, Slot
+from icgd.program.layout import IS_EXAMPLE, IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Layout, Role, Slot
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from tests.cases import make_case

@@ -293,7 +293,7 @@ def test_the_dense_transformer_does_what_the_fused_run_does(name, construction):
         return
     script = in_batches(script) if construction == "cot-network" else script
     compiled = icgd.compile(script.problem(), construction, n_steps=N_STEPS)
-    slots = compiled.program.recordable
+    slots = compiled.program.traceable
     fused, dense = (
         compiled.run(*script.data(), backend=backend, trace=slots) for backend in ("fused", "dense")
     )

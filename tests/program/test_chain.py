@@ -75,7 +75,7 @@ def test_a_reading_finds_its_blocks_among_those_written_and_the_data_of_the_roun
 def test_a_chain_says_what_it_trains_what_can_be_recorded_and_where_its_ramp_is():
     chain = program_of(problem_of(MLP((2, 3, 1), "relu")))
     assert chain.weight_shapes == chain.shapes == ((3, 2), (1, 3))
-    assert chain.recordable == chain.rows.names
+    assert chain.traceable == chain.rows.names
     assert chain.n_examples is None
     assert chain.has_kinks
     assert chain.ramps("relu'") == ((0.0, chain.kink_width),)

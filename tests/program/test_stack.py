@@ -147,7 +147,7 @@ def test_a_program_says_which_weights_it_trains(construction, case):
     program = build(construction, case)
     assert program.weight_shapes == case.problem.network.matrix_shapes
     assert program.layers == (*program.block, *program.prediction)
-    assert program.recordable == program.layout.names
+    assert program.traceable == program.layout.names
 
 
 BUMP = LatticeFunction("bump", 1.0, 0.5, 1.4, (1.0, 2.0, 5.0, 3.0, 4.0), 0.0, 5.0, 1.0)

@@ -36,7 +36,7 @@ from icgd.program.chain import (
     row_of,
 )
 from icgd.program.chain_instructions import Product
-from icgd.program.instructions import ONE
+from icgd.program.layout import ONE
 from icgd.shapes import Inputs, Labels, Parameters, Predictions, Stream
 from icgd.weights.lowering import lower_chain
 
@@ -291,7 +291,7 @@ class Chain(AbstractExecutor[Parameters]):
         self.program, self.task, self.generator = program, task, generator
         self.keeps_all, self.start = memory == "whole", task.initial
         self.still_steps = ceil(task.n_examples / program.batch_size)  # a pass over the examples
-        self.recorded: dict[str, list[Tensor]] = {name: [] for name in trace}
+        self.traced: dict[str, list[Tensor]] = {name: [] for name in trace}
         self.n_of_prompt, self.n_per_step = program.mask.depth, program.mask.blocks_per_round
         self.blocks: dict[int, Any] = {}
         self.require_gates(task.initial, 0)
@@ -360,7 +360,7 @@ class Chain(AbstractExecutor[Parameters]):
         self.blocks[number] = block
         if not self.keeps_all:
             self.blocks.pop(number - self.program.mask.reach, None)
-        for name, rows in self.recorded.items():
+        for name, rows in self.traced.items():
             rows.append(self.generator.row(block, name).reshape(*self.task.batch, 1, -1))
 
     def learnt(self, last: int) -> Parameters:

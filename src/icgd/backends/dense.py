@@ -54,7 +54,7 @@ class DenseStack(AbstractExecutor[Stream]):
         self.start = self._stream = encode(program, task)
         may_leave = program.n_steps > 0 and may_leave_roots(program, self.start)
         self._first = program.block_of(0) if may_leave else ()
-        self.recorded = {name: [self.start[..., place]] for name, place in self._places.items()}
+        self.traced = {name: [self.start[..., place]] for name, place in self._places.items()}
         self.n_per_step = program.layers_per_step
 
     def step(self) -> Stream:
@@ -92,7 +92,7 @@ class DenseStack(AbstractExecutor[Stream]):
                 require_roots(self._program, of_program, stream, self._n_done)
             stream = layer(stream)
             for name, place in self._places.items():
-                self.recorded[name].append(stream[..., place])
+                self.traced[name].append(stream[..., place])
         return stream
 
 

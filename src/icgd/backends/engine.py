@@ -2,9 +2,9 @@
 
 `OPERATIONS` makes the torch function of an operation. It takes the arguments and `out`; with a
 buffer for `out` it allocates nothing, without one it returns a new tensor. A `Plan` performs a
-recording with new tensors. An `Engine` allocates buffers once, and `Bound` binds a recording to
-them: a buffer is used again as soon as nobody reads it, and what a step leaves in a slot is written
-to the slot's own buffer where possible, so that most steps copy nothing.
+recording with new tensors. `Buffers` are allocated once, and a `BoundRecording` is a recording that
+is bound to them: a buffer is used again as soon as nobody reads it, and what a step leaves in a
+slot is written to the slot's own buffer where possible, so that most steps copy nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch import Tensor
 
 from icgd.backends.look_up import PieceTable, PolynomialTable
 from icgd.backends.prompt import require_root, require_scores
-from icgd.backends.recorder import AS_SUCH, Op, Recording, kept_with
+from icgd.backends.recorder import AS_SUCH, Op, Recording, cached_with
 from icgd.problems.functions import function_named, loss_named, unit_activation_named
 from icgd.problems.kernel_machine import KernelHead, sum_of_heads
 from icgd.problems.linear_model import link_named
 from icgd.program.functions import LatticeFunction, RidgeSum
-from icgd.program.instructions import IS_EXAMPLE
+from icgd.program.layout import IS_EXAMPLE
 from icgd.program.meaning import NOWHERE, PerStep
 
 Function = Callable[..., Tensor]
@@ -201,7 +201,7 @@ def _units_of(
 ) -> Units:
     """The units of a fit, which stay with the program."""
     key = ("units", id(fit), *reaches, gain, run.like.dtype, run.like.device)
-    return kept_with(run.program, key, lambda: Units(fit, reaches, run.like, gain))
+    return cached_with(run.program, key, lambda: Units(fit, reaches, run.like, gain))
 
 
 def _units_near_kinks(op: Op, run: Running) -> Function:
@@ -522,7 +522,7 @@ def table_of(op: Op, ops: Sequence[Op], run: Running) -> tuple[Any, int]:
         lattice = attrgetter("reach", "spacing", "ratio", "half")
         functions = [other for other in functions if lattice(other) == lattice(fit)]
     key = (op.name, *map(id, functions), run.like.dtype, run.like.device)
-    table = kept_with(run.program, key, lambda: LOOK_UPS[op.name](functions, run.like))
+    table = cached_with(run.program, key, lambda: LOOK_UPS[op.name](functions, run.like))
     return table, [other is fit for other in functions].index(True)
 
 
@@ -553,10 +553,10 @@ class Plan:
         return held
 
 
-class Engine(Running):
+class Buffers(Running):
     """Buffers for the slots of some tasks, on which recordings are performed.
 
-    `inputs` holds what the recordings start from. Slots that are `changing` are the engine's own,
+    `inputs` holds what the recordings start from. Slots that are `changing` are copied once, and
     everything else is only read. `step` counts the steps taken. What does not change is computed
     once, if all recordings share it: operations in `shared`, by default all. `free` holds, by
     shape, the buffers that nobody reads now.
@@ -583,19 +583,19 @@ NEVER = 10**9
 Call = Callable[[], object]
 
 
-class Bound:
+class BoundRecording:
     """A recording bound to buffers: `calls` perform it, then `commits` put results into slots.
 
     Operations that depend on nothing that changes are performed when they are bound.
     """
 
-    def __init__(self, engine: Engine, recording: Recording) -> None:
-        self.engine, self.recording = engine, recording
+    def __init__(self, buffers: Buffers, recording: Recording) -> None:
+        self.buffers, self.recording = buffers, recording
         self.calls: list[Call] = []
         self.commits: list[Call] = []
         self.held: dict[Op, Tensor] = {}
         self.cells: dict[tuple[Op, int], Any] = {}
-        self.slots = {id(slot) for slot in engine.inputs.values()}
+        self.slots = {id(slot) for slot in buffers.inputs.values()}
         ops = recording.ops
 
         # The operation whose buffer a view shows, and the number of the one that reads it last.
@@ -609,7 +609,7 @@ class Bound:
         # The slot that an operation's result ends in, through operations that work in place.
         self.home: dict[Op, str] = {}
         for name, op in recording.outputs.items():
-            while name in engine.changing and op.name != "input" and op not in self.home:
+            while name in buffers.changing and op.name != "input" and op not in self.home:
                 self.home[op] = name
                 first = [arg for arg in op.args if arg.shape == op.shape]
                 if op.name not in (*IN_PLACE, *ADDING) or not first:
@@ -620,9 +620,9 @@ class Bound:
         for number, op in enumerate(ops):
             # Steps perform an operation anew if what it reads changes, or if only some need it.
             if op.name == "input":
-                is_anew = op.options[0] in engine.changing
+                is_anew = op.options[0] in buffers.changing
             else:
-                is_shared = engine.shared is None or op in engine.shared
+                is_shared = buffers.shared is None or op in buffers.shared
                 is_anew = not (is_shared and self.changes.isdisjoint(op.args))
             if is_anew:
                 self.changes.add(op)
@@ -630,16 +630,16 @@ class Bound:
                 self._release(op, number)
                 continue
             self.last_use[self.owner[op]] = NEVER
-            if op in engine.lasting:
-                self.held[op] = engine.lasting[op]
+            if op in buffers.lasting:
+                self.held[op] = buffers.lasting[op]
             else:
                 for call in self._calls(op, number):
                     call()
-                engine.lasting[op] = self.held[op]
+                buffers.lasting[op] = self.held[op]
 
         for name, op in recording.outputs.items():
-            if name in engine.changing and self.held[op] is not engine.inputs[name]:
-                self.commits.append(partial(engine.inputs[name].copy_, self.held[op]))
+            if name in buffers.changing and self.held[op] is not buffers.inputs[name]:
+                self.commits.append(partial(buffers.inputs[name].copy_, self.held[op]))
 
     def __call__(self) -> None:
         for call in self.calls:
@@ -649,22 +649,22 @@ class Bound:
 
     def _calls(self, op: Op, number: int) -> list[Call]:
         """The calls that perform an operation; `held` has the tensor that they write."""
-        engine, args = self.engine, [self.held[arg] for arg in op.args]
+        buffers, args = self.buffers, [self.held[arg] for arg in op.args]
         if op.name == "input":
-            self.held[op] = engine.inputs[op.options[0]]
+            self.held[op] = buffers.inputs[op.options[0]]
             return []
         if op.name == "fill":
-            self.held[op] = engine.like.new_full((*engine.batch, *op.shape), op.options[0])
+            self.held[op] = buffers.like.new_full((*buffers.batch, *op.shape), op.options[0])
             return []
         if op.name in (*VIEWS, *GUARDS):
-            self.held[op] = view(op, engine, *args)
-            check = guard(op, engine, *args) if op.name in GUARDS else None
+            self.held[op] = view(op, buffers, *args)
+            check = guard(op, buffers, *args) if op.name in GUARDS else None
             return [check] if check else []
         write = self.held[op] = self._target(op, number)
         if op.name not in LOOK_UPS:
-            return [partial(OPERATIONS[op.name](op, engine), *args, out=write)]
+            return [partial(OPERATIONS[op.name](op, buffers), *args, out=write)]
         # The cells of an argument are found once for all its functions.
-        table, place = table_of(op, self.recording.ops, engine)
+        table, place = table_of(op, self.recording.ops, buffers)
         key, calls = (op.args[0], id(table)), list[Call]()
         if key not in self.cells:
             self.cells[key] = table.finder(*args)
@@ -673,11 +673,11 @@ class Bound:
 
     def _target(self, op: Op, number: int) -> Tensor:
         """Where an operation writes: its slot, an argument that nobody reads again, or a buffer."""
-        engine = self.engine
+        buffers = self.buffers
         if (name := self.home.get(op)) is not None:
             # The slot is free if nobody reads later on what stands there. The operation itself may
             # read it only where it may write over what it reads.
-            slot = engine.inputs[name]
+            slot = buffers.inputs[name]
             holders = [self.recording.inputs[name]]
             holders += [other for other, held in self.held.items() if held is slot]
             is_read_later = any(
@@ -686,7 +686,7 @@ class Bound:
             args = [self.held[arg] for arg in op.args]
             read = {n for n, arg in enumerate(args) if arg.data_ptr() == slot.data_ptr()}
             may_read = {0, 1} if op.name in IN_PLACE else {0} if op.name in ADDING else set()
-            fits = slot.shape[len(engine.batch) :] == op.shape
+            fits = slot.shape[len(buffers.batch) :] == op.shape
             if fits and not is_read_later and read <= may_read:
                 return slot
         if op.name in (*IN_PLACE, *CORRECTING):
@@ -695,10 +695,10 @@ class Bound:
                 is_dead = is_own and arg.shape == op.shape and self.last_use[arg] == number
                 if is_dead and id(self.held[arg]) not in self.slots:
                     return self.held[arg]
-        pool = engine.free.get(op.shape)
+        pool = buffers.free.get(op.shape)
         if pool and op in self.changes:
             return pool.pop()
-        return engine.like.new_empty(*engine.batch, *op.shape)
+        return buffers.like.new_empty(*buffers.batch, *op.shape)
 
     def _release(self, op: Op, number: int) -> None:
         """Let go of the buffers that were read for the last time."""
@@ -707,4 +707,4 @@ class Bound:
             buffer = self.held[arg]
             is_dead = self.last_use[arg] == number and arg.name not in ("input", "fill")
             if is_dead and buffer is not mine and id(buffer) not in self.slots:
-                self.engine.free.setdefault(arg.shape, []).append(buffer)
+                self.buffers.free.setdefault(arg.shape, []).append(buffer)

@@ -17,13 +17,13 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from icgd.backends.engine import Bound, Engine
+from icgd.backends.engine import BoundRecording, Buffers
 from icgd.backends.prompt import constants_of, known_labels
-from icgd.backends.recorder import Op, Recorder, Recording, Tokens, in_order, kept_with
+from icgd.backends.recorder import Op, Recorder, Recording, Tokens, cached_with, in_order
 from icgd.backends.run import AbstractExecutor, RunOptions
 from icgd.problems.data import Task
-from icgd.program.instructions import IS_EXAMPLE
 from icgd.program.kernel_instructions import VELOCITY, DescendFunction, KernelTerm
+from icgd.program.layout import IS_EXAMPLE
 from icgd.program.meaning import FunctionDomain, scheduled
 from icgd.program.stack import StackProgram
 from icgd.shapes import Labels, Parameters, Predictions
@@ -107,16 +107,16 @@ def recorded_function(
             recordings.append(Recording(inputs, tuple(in_order(outputs.values())), outputs))
         return tuple(recordings)
 
-    return kept_with(program, ("function", n_examples, n_queries, recalls), record)
+    return cached_with(program, ("function", n_examples, n_queries, recalls), record)
 
 
-def _engine(
+def _buffers(
     program: StackProgram,
     task: Task,
     recordings: Sequence[Recording],
     loaded: Mapping[str, Tensor] = MappingProxyType({}),
-) -> Engine:
-    """An engine that holds the prompt. What is `loaded` before every step begins with this."""
+) -> Buffers:
+    """Buffers that hold the prompt. What is `loaded` before every step begins with this."""
     labels = known_labels(task)
     slots = {"x": task.x, "y": task.y, VELOCITY: torch.zeros_like(task.y)}
     unknown = labels[..., task.n_examples :, :]
@@ -124,7 +124,7 @@ def _engine(
     slots |= {at_queries(name): value for name, value in queries.items()} | dict(loaded)
     written = {n for r in recordings for n, op in r.outputs.items() if op is not r.inputs[n]}
     shared = frozenset.intersection(*(frozenset(recording.ops) for recording in recordings))
-    return Engine(program, slots, [*written, *loaded], shared)
+    return Buffers(program, slots, [*written, *loaded], shared)
 
 
 @final
@@ -135,22 +135,22 @@ class FunctionDescent(AbstractExecutor[Labels]):
         self._task, self._labels = task, known_labels(task).flatten(-2)
         self._constants = constants_of(program, task)
         recordings = recorded_function(program, task.n_examples, task.n_queries)
-        self._engine = _engine(program, task, recordings)
-        self._steps = [Bound(self._engine, recording) for recording in recordings]
-        self.recorded: dict[str, list[Tensor]] = {
+        self._buffers = _buffers(program, task, recordings)
+        self._steps = [BoundRecording(self._buffers, recording) for recording in recordings]
+        self.traced: dict[str, list[Tensor]] = {
             program.layout.slot(name).name: [] for name in options.trace
         }
         self.start = self._reached()
 
     def step(self) -> Labels:
-        self._steps[self._engine.step % len(self._steps)]()
-        self._engine.step += 1
+        self._steps[self._buffers.step % len(self._steps)]()
+        self._buffers.step += 1
         return self._reached()
 
     def _reached(self) -> Labels:
         """What is left to learn now, at examples and queries; traced slots are recorded."""
-        slots = self._engine.inputs
-        for name, layers in self.recorded.items():
+        slots = self._buffers.inputs
+        for name, layers in self.traced.items():
             if name in SLOTS:
                 layers.append(torch.cat([slots[name], slots[at_queries(name)]], dim=-2))
             else:
@@ -174,11 +174,11 @@ def recalled(program: StackProgram, task: Task, trace: Mapping[str, Tensor]) -> 
     recordings = recorded_function(program, task.n_examples, task.n_queries, recalls=True)
     kept = {name: trace[name] for name in ("y", VELOCITY) if name in program.layout.names}
     first = {name: history[..., 0, :, :] for name, history in kept.items()}
-    engine = _engine(program, task, recordings, first)
-    steps = [Bound(engine, recording) for recording in recordings]
+    buffers = _buffers(program, task, recordings, first)
+    steps = [BoundRecording(buffers, recording) for recording in recordings]
     for number in range(program.n_steps):
         for name, history in kept.items():
-            engine.inputs[name].copy_(history[..., number, :, :])
+            buffers.inputs[name].copy_(history[..., number, :, :])
         steps[number % len(steps)]()
-        engine.step += 1
-    return -engine.inputs[at_queries("y")]
+        buffers.step += 1
+    return -buffers.inputs[at_queries("y")]

@@ -16,16 +16,15 @@ import torch
 from torch import Tensor
 
 from icgd.backends.chain import make_chain
-from icgd.backends.engine import Bound, Engine
+from icgd.backends.engine import BoundRecording, Buffers
 from icgd.backends.functional import FunctionDescent
 from icgd.backends.prompt import constants_of, split_parameters, turns, weight_scales
-from icgd.backends.recorder import KEPT, Tokens, recorded_prediction, recorded_steps
+from icgd.backends.recorder import CARRIED, Tokens, recorded_prediction, recorded_steps
 from icgd.backends.run import AbstractBackend, AbstractExecutor, MakeExecutor, RunOptions
 from icgd.environment import require_memory
 from icgd.problems.data import Task
 from icgd.program.chain import ChainProgram
-from icgd.program.instructions import IS_EXAMPLE, IS_QUERY, RATES
-from icgd.program.layout import Role
+from icgd.program.layout import IS_EXAMPLE, IS_QUERY, RATES, Role
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
 from icgd.shapes import Parameters, Predictions, Stream
@@ -47,7 +46,7 @@ class Aside(NamedTuple):
 
 
 class _Training:
-    """An engine that takes the steps after those that were set aside.
+    """The steps after those that were set aside.
 
     Weights are kept once, in buffers that are used again. While a step is taken, `is_whole` is
     False: the weights are those of no step.
@@ -65,12 +64,12 @@ class _Training:
             nothing = task.x.new_zeros(*task.batch, *slot.shape)
             slots[slot.name] = start.velocities.get(slot.name, nothing)
         changing = (*slots, *(used if size is not None else ()))
-        self.engine = Engine(program, used | slots, changing)
-        self.engine.step = start.n_done
+        self.buffers = Buffers(program, used | slots, changing)
+        self.buffers.step = start.n_done
         recordings = recorded_steps(program, Tokens(examples=used["x"].shape[-2]))
-        self._steps = [Bound(self.engine, recording) for recording in recordings]
+        self._steps = [BoundRecording(self.buffers, recording) for recording in recordings]
         parameters = program.layout.having(Role.PARAMETER)
-        self.weights = [self.engine.inputs[slot.name].flatten(-2) for slot in parameters]
+        self.weights = [self.buffers.inputs[slot.name].flatten(-2) for slot in parameters]
         self.is_whole = True
         if size is not None:
             # Batches go round: one that goes over the end is a slice of this all the same.
@@ -79,14 +78,14 @@ class _Training:
     def step(self) -> None:
         """Take the next step."""
         self.is_whole = False
-        engine = self.engine
+        buffers = self.buffers
         if self._program.batch_size is not None:
-            first = engine.step * self._program.batch_size % self._task.n_examples
+            first = buffers.step * self._program.batch_size % self._task.n_examples
             for name, data in self._data.items():
-                slot = engine.inputs[name]
+                slot = buffers.inputs[name]
                 slot.copy_(data[..., first : first + slot.shape[-2], :])
-        self._steps[engine.step % len(self._steps)]()
-        engine.step += 1
+        self._steps[buffers.step % len(self._steps)]()
+        buffers.step += 1
         self.is_whole = True
 
     def aside(self) -> Aside:
@@ -94,8 +93,8 @@ class _Training:
         weights = torch.empty_like(self._task.initial)
         torch.cat(self.weights, dim=-1, out=weights)
         velocities = self._program.layout.having(Role.VELOCITY)
-        held = {slot.name: self.engine.inputs[slot.name].clone() for slot in velocities}
-        return Aside(self.engine.step, weights, held)
+        held = {slot.name: self.buffers.inputs[slot.name].clone() for slot in velocities}
+        return Aside(self.buffers.step, weights, held)
 
 
 @final
@@ -114,10 +113,10 @@ class FusedStack(AbstractExecutor[int]):
 
     def step(self) -> int:
         training = self._training
-        if training.engine.step >= self._aside.n_done + STEPS_BETWEEN:
+        if training.buffers.step >= self._aside.n_done + STEPS_BETWEEN:
             self._aside = training.aside()
         training.step()
-        return training.engine.step
+        return training.buffers.step
 
     def read(self, reached: int, write: Parameters) -> None:
         torch.cat(self._brought_to(reached).weights, dim=-1, out=write)
@@ -132,16 +131,16 @@ class FusedStack(AbstractExecutor[int]):
         weights = self._brought_to(reached).aside().weights
         recording = recorded_prediction(program, Tokens(queries=task.n_queries))
         inputs = {"x": task.queries, **split_parameters(program.layout, weights)}
-        bound = Bound(Engine(program, inputs, ()), recording)
+        bound = BoundRecording(Buffers(program, inputs, ()), recording)
         bound()
         return bound.held[recording.outputs["y"]]
 
     def _brought_to(self, step: int) -> _Training:
         """The training after this step, all of whose operations were performed."""
         training = self._training
-        if not training.is_whole or training.engine.step != step:
+        if not training.is_whole or training.buffers.step != step:
             training = _Training(self._program, self._task, self._aside)
-            while training.engine.step < step:
+            while training.buffers.step < step:
                 training.step()
             self._training = training
         return training
@@ -160,16 +159,16 @@ class TracedStack(AbstractExecutor[Parameters]):
         self._scales = weight_scales(program, task)
         self._tokens = Tokens(program.n_registers, task.n_examples, task.n_queries)
         self._prompt = self._encoded()
-        kept = [slot.name for slot in program.layout.slots if slot.role in KEPT]
-        self._engine = Engine(program, self._prompt, kept)
+        kept = [slot.name for slot in program.layout.slots if slot.role in CARRIED]
+        self._buffers = Buffers(program, self._prompt, kept)
         recordings = recorded_steps(program, self._tokens, trace=self._seen)
-        self._steps = [Bound(self._engine, recording) for recording in recordings]
+        self._steps = [BoundRecording(self._buffers, recording) for recording in recordings]
         self._reached: tuple[Parameters, dict[str, Tensor]] = (task.initial, {})
         """The weights that the last step reached, and what else it leaves to the next."""
-        self.recorded: dict[str, list[Stream]] = {name: [] for name in trace}
+        self.traced: dict[str, list[Stream]] = {name: [] for name in trace}
         self.n_per_step = program.layers_per_step
         for name in trace:
-            self.recorded[name].append(self._as_seen(name, self._prompt.get(name)))
+            self.traced[name].append(self._as_seen(name, self._prompt.get(name)))
 
     def _encoded(self) -> dict[str, Tensor]:
         """All slots of all tokens as the prompt has them, each weight once."""
@@ -199,14 +198,14 @@ class TracedStack(AbstractExecutor[Parameters]):
         return slots
 
     def step(self) -> Parameters:
-        bound = self._steps[self._engine.step % len(self._steps)]
+        bound = self._steps[self._buffers.step % len(self._steps)]
         for call in bound.calls:
             call()
-        self._record(bound)
+        self._trace_slots(bound)
         for commit in bound.commits:
             commit()
-        self._engine.step += 1
-        slots, layout = self._engine.inputs, self._program.layout
+        self._buffers.step += 1
+        slots, layout = self._buffers.inputs, self._program.layout
         weights = [slots[slot.name].flatten(-2) for slot in layout.having(Role.PARAMETER)]
         reached = torch.cat(weights, dim=-1)
         others = (*layout.having(Role.TURN), *layout.having(Role.VELOCITY))
@@ -221,17 +220,17 @@ class TracedStack(AbstractExecutor[Parameters]):
         slots = self._prompt | split_parameters(self._program.layout, reached)
         slots |= others if last is reached else {}
         recording = recorded_prediction(self._program, self._tokens, trace=self._seen)
-        bound = Bound(Engine(self._program, slots, ()), recording)
+        bound = BoundRecording(Buffers(self._program, slots, ()), recording)
         bound()
-        self._record(bound)
+        self._trace_slots(bound)
         first = self._tokens.where(IS_QUERY).start
         return bound.held[recording.outputs["y"]][..., first:, :].clone()
 
-    def _record(self, bound: Bound) -> None:
+    def _trace_slots(self, bound: BoundRecording) -> None:
         for slots in bound.recording.trace:
             for name in self._trace:
                 value = bound.held[slots[name]] if name in slots else None
-                self.recorded[name].append(self._as_seen(name, value))
+                self.traced[name].append(self._as_seen(name, value))
 
     def _as_seen(self, name: str, value: Tensor | None) -> Stream:
         """A copy of a slot as every token sees it."""

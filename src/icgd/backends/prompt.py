@@ -14,11 +14,23 @@ from torch import Tensor
 from icgd.errors import DataError, OverflowedRunError, at
 from icgd.problems.data import Task
 from icgd.problems.functions import PREFIX
-from icgd.program import instructions, unit_instructions
-from icgd.program import network_instructions as update_instructions
 from icgd.program.functions import ReluSum
-from icgd.program.instructions import Combination, MapSlots
-from icgd.program.layout import LOG_EXAMPLES, SCALE, Layout, Role
+from icgd.program.instructions import IDENTITY, Combination, MapSlots
+from icgd.program.layout import (
+    EXAMPLE_SHARE,
+    IS_EXAMPLE,
+    IS_QUERY,
+    LOG_EXAMPLES,
+    N_EXAMPLES,
+    N_TOKENS,
+    ONE,
+    OUT_OF_BATCH,
+    RATES,
+    SCALE,
+    TOKENS_PER_EXAMPLE,
+    Layout,
+    Role,
+)
 from icgd.program.linear_instructions import PredictMean
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
@@ -46,7 +58,7 @@ def require_entry(program: object, task: Task) -> None:
     table = program.step_table
     if table is None:
         return
-    knots = program.relu_sum(instructions.IDENTITY).knots
+    knots = program.relu_sum(IDENTITY).knots
     for name, data, size in zip(("X", "y"), (task.x, task.y), table.ranges, strict=False):
         slack = 8 * torch.finfo(data.dtype).eps
         for low, high in zip(knots[::2], knots[1::2], strict=True):
@@ -73,7 +85,7 @@ def encode(program: StackProgram, task: Task) -> Stream:
     stream[..., first:, layout.range_of("x")] = torch.cat([task.x, task.queries], dim=-2)
     stream[..., examples, layout.range_of("y")] = task.y
     if task.rates is not None:
-        stream[..., examples, layout.range_of(instructions.RATES)] = task.rates
+        stream[..., examples, layout.range_of(RATES)] = task.rates
     for name, column in constants_of(program, task).items():
         stream[..., layout.range_of(name)] = column
     for slot in layout.having(Role.TURN):
@@ -89,7 +101,7 @@ def turns(program: StackProgram, name: str, examples: slice) -> Tensor:
     """What the prompt says of an example's turn: its place, or whether it has to wait."""
     place = torch.arange(examples.stop - examples.start, dtype=torch.float64)
     waits = (place >= (program.batch_size or len(place))).double()
-    return waits if name == instructions.OUT_OF_BATCH else place
+    return waits if name == OUT_OF_BATCH else place
 
 
 def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
@@ -98,14 +110,14 @@ def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
     end, all_tokens = first + task.n_examples, slice(None)
     n_used = program.batch_size or task.n_examples
     known: dict[str, tuple[slice, float]] = {
-        instructions.ONE: (all_tokens, 1.0),
-        instructions.IS_EXAMPLE: (slice(first, end), 1.0),
-        instructions.IS_QUERY: (slice(end, None), 1.0),
-        instructions.TOKENS_PER_EXAMPLE: (all_tokens, n_tokens / n_used),
-        instructions.N_TOKENS: (all_tokens, n_tokens),
-        unit_instructions.EXAMPLE_SHARE: (slice(first, end), n_tokens / task.n_examples),
+        ONE: (all_tokens, 1.0),
+        IS_EXAMPLE: (slice(first, end), 1.0),
+        IS_QUERY: (slice(end, None), 1.0),
+        TOKENS_PER_EXAMPLE: (all_tokens, n_tokens / n_used),
+        N_TOKENS: (all_tokens, n_tokens),
+        EXAMPLE_SHARE: (slice(first, end), n_tokens / task.n_examples),
         LOG_EXAMPLES: (all_tokens, log(n_used)),
-        update_instructions.N_EXAMPLES: (all_tokens, task.n_examples),
+        N_EXAMPLES: (all_tokens, task.n_examples),
     }
     columns = {}
     for slot in program.layout.having(Role.CONSTANT):

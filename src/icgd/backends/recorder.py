@@ -23,23 +23,15 @@ from icgd.program.chain_instructions import (
     PassBack,
 )
 from icgd.program.functions import Function, RidgeSum
-from icgd.program.instructions import (
-    IS_EXAMPLE,
-    IS_QUERY,
-    ONE,
-    OUT_OF_BATCH,
-    Combination,
-    Instruction,
-    LayerKind,
-)
+from icgd.program.instructions import Combination, Instruction, LayerKind
 from icgd.program.kernel_instructions import KernelTerm
-from icgd.program.layout import Layout, Role
+from icgd.program.layout import IS_EXAMPLE, IS_QUERY, ONE, OUT_OF_BATCH, Layout, Role
 from icgd.program.meaning import (
     BlockDomain,
-    Domain,
     FunctionDomain,
     Means,
     PerStep,
+    StackDomain,
     interpret,
     scheduled,
 )
@@ -54,7 +46,7 @@ AS_SUCH = 1e-8
 FLAGS = (ONE, IS_EXAMPLE, IS_QUERY)
 """The constants that are 1 at some tokens, and 0 elsewhere."""
 
-KEPT = (Role.PARAMETER, Role.VELOCITY, Role.TURN)
+CARRIED = (Role.PARAMETER, Role.VELOCITY, Role.TURN)
 """The roles of slots that a step takes over from the step before it."""
 
 Kept = TypeVar("Kept")
@@ -115,7 +107,7 @@ class Recording:
 
 
 @dataclass
-class Recorder(Domain[Op], BlockDomain[Op], FunctionDomain[Op]):
+class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
     """The primitives as operations, for a program at work on some tokens.
 
     A step takes the mean over `n_used` examples. In a traced run batches take turns by flags, as
@@ -536,23 +528,23 @@ class Recorder(Domain[Op], BlockDomain[Op], FunctionDomain[Op]):
         return self.op("softmax_columns", scores, options=(n_rows,), shape=scores.shape)
 
 
-MOST_KEPT = 64
+MOST_CACHED = 64
 """How many recordings and tables are kept for a program; the oldest make room."""
 
-_KEPT: dict[int, dict[object, Any]] = {}
+_CACHE: dict[int, dict[object, Any]] = {}
 """What is kept for each program that is alive, by its id: no copy and no pickle takes it along."""
 
 
-def kept_with(program: Any, key: object, make: Callable[[], Kept]) -> Kept:
+def cached_with(program: Any, key: object, make: Callable[[], Kept]) -> Kept:
     """What `make` returns, made once for a program and kept as long as the program is."""
-    kept = _KEPT.get(id(program))
+    kept = _CACHE.get(id(program))
     if kept is None:
-        kept = _KEPT[id(program)] = {}
-        weakref.finalize(program, _KEPT.pop, id(program), None)
+        kept = _CACHE[id(program)] = {}
+        weakref.finalize(program, _CACHE.pop, id(program), None)
     found: Kept | None = kept.get(key)
     if found is None:
         found = make()
-        for oldest in list(kept)[: max(0, len(kept) - MOST_KEPT + 1)]:
+        for oldest in list(kept)[: max(0, len(kept) - MOST_CACHED + 1)]:
             kept.pop(oldest, None)  # another thread may have been faster
         kept[key] = found
     return found
@@ -569,7 +561,7 @@ def recorded_steps(
             steps = ((*program.common, *scheduled(program.schedule)),)
         return tuple(_recorded(program, tokens, layers, trace) for layers in steps)
 
-    return kept_with(program, ("steps", tokens, trace), record)
+    return cached_with(program, ("steps", tokens, trace), record)
 
 
 def recorded_prediction(
@@ -577,7 +569,7 @@ def recorded_prediction(
 ) -> Recording:
     """The layers that predict, whose output is slot `y`."""
     make = partial(_recorded, program, tokens, program.prediction, trace, ("y",))
-    return kept_with(program, ("prediction", tokens, trace), make)
+    return cached_with(program, ("prediction", tokens, trace), make)
 
 
 def _recorded(
@@ -597,7 +589,7 @@ def _recorded(
         after = interpret([layer], after, recorder)
         traced.append({name: after[name] for name in trace or ()})
         recorder.waits = after.get(OUT_OF_BATCH) if recorder.waits is not None else None
-    kept = [slot.name for slot in program.layout.slots if slot.role in KEPT]
+    kept = [slot.name for slot in program.layout.slots if slot.role in CARRIED]
     named = {name: after[name] for name in outputs or kept if name in after}
     wanted = [*named.values(), *(op for slots in traced for op in slots.values())]
     return Recording(inputs, tuple(in_order(wanted)), named, tuple(traced))
@@ -627,7 +619,7 @@ def recorded_block(program: ChainProgram, near: Constants, far: Constants) -> Re
         outputs = {name: slots[row_of(OUT, name)] for name in program.rows.names}
         return Recording(inputs, tuple(in_order(outputs.values())), outputs)
 
-    return kept_with(program, ("block", near, far), record)
+    return cached_with(program, ("block", near, far), record)
 
 
 def in_order(wanted: Iterable[Op]) -> list[Op]:

@@ -350,7 +350,7 @@ class AbstractExecutor(ABC, Generic[Reached]):
     still_steps: int = 1
     """How many steps in a row must move no weight until all further ones will not either."""
 
-    recorded: Mapping[str, list[Tensor]] = MappingProxyType({})
+    traced: Mapping[str, list[Tensor]] = MappingProxyType({})
     """What was recorded of each name: of the prompt, of every step, then of the predictions."""
 
     n_of_prompt: int = 1
@@ -377,7 +377,7 @@ class AbstractExecutor(ABC, Generic[Reached]):
     def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
         """What was recorded of the first `n_steps`; by default of all steps and the predictions."""
         end = None if n_steps is None else self.n_of_prompt + n_steps * self.n_per_step
-        return {name: torch.stack(parts[:end], dim=-3) for name, parts in self.recorded.items()}
+        return {name: torch.stack(parts[:end], dim=-3) for name, parts in self.traced.items()}
 
 
 @runtime_checkable
@@ -459,7 +459,7 @@ class _Drive:
         executor = make()
         # What was recorded of the prompt tells how large the records of all steps, and their
         # stacks, will be.
-        n_bytes = sum(part.nbytes for parts in executor.recorded.values() for part in parts)
+        n_bytes = sum(part.nbytes for parts in executor.traced.values() for part in parts)
         n_records = executor.n_of_prompt + self.n_steps * executor.n_per_step
         needed = 2 * n_bytes * n_records // executor.n_of_prompt
         remedy = "Name fewer slots, or take fewer steps or examples."

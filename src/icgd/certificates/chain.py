@@ -1,4 +1,4 @@
-r"""Bounds for chains: enclosures are carried through blocks, as `enclosing.py` does with layers.
+r"""Bounds for chains: enclosures are carried through blocks, as `propagation.py` does with layers.
 
 A row is an enclosure, or a number that is known. Row `flat` carries z itself: the units that stand
 in for the slope r' are closed up to 3c/4, because the gate is 4 times what it closes, and open from
@@ -45,7 +45,8 @@ from icgd.problems.functions import KinkedFunction
 from icgd.problems.optimisers import WEIGHTS
 from icgd.program import chain_instructions as verbs
 from icgd.program.chain import FAR, IS_BACKWARD, IS_DATA, NEAR, OUT, ChainProgram, row_of
-from icgd.program.instructions import IDENTITY, ONE, Combination
+from icgd.program.instructions import IDENTITY, Combination
+from icgd.program.layout import ONE
 from icgd.program.meaning import BlockDomain
 from icgd.shapes import History, Predictions, Queries
 

@@ -36,7 +36,6 @@ import torch
 from torch import Tensor
 
 from icgd.backends.run import OnProgress
-from icgd.certificates.enclosing import Data, Enclosures, State
 from icgd.certificates.enclosures import (
     AbstractBounds,
     Arithmetic,
@@ -46,14 +45,15 @@ from icgd.certificates.enclosures import (
     RunBounds,
     one_by_one,
 )
+from icgd.certificates.propagation import Data, Enclosures, State
 from icgd.errors import ProgramError
 from icgd.problems.data import FLOAT32_ROUNDING, Task
 from icgd.problems.functions import ScalarFunction
 from icgd.problems.optimisers import AVERAGE, WEIGHTS, AbstractGradientStep
 from icgd.problems.problem import Problem
 from icgd.program.functions import RidgeSum
-from icgd.program.instructions import IDENTITY, RATES, Instruction, MapSlots
-from icgd.program.layout import Role
+from icgd.program.instructions import IDENTITY, Instruction, MapSlots
+from icgd.program.layout import RATES, Role
 from icgd.program.meaning import scheduled
 from icgd.program.network_instructions import Recombine
 from icgd.program.program import Layer

@@ -36,12 +36,12 @@ class AbstractConstruction(ABC):
 
     name: ClassVar[str]
     target: ClassVar[type] = MLP
-    setting: ClassVar[str | None] = None
+    refined_by: ClassVar[str | None] = None
     """The field that makes it finer, a whole number; None if it cannot be finer."""
     coarsest: ClassVar[int] = 1
     finest: ClassVar[int] = 1
     """Values of that field between which a tolerance chooses."""
-    limit: ClassVar[str] = (
+    why_no_finer: ClassVar[str] = (
         "Rounding or the size of the domain stands in the way; a smaller box or domain helps."
     )
     """Why a tolerance may not be proved even with the finest value."""

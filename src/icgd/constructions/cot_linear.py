@@ -41,11 +41,6 @@ from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.steps import ProximalStep
 from icgd.program.instructions import (
-    IS_EXAMPLE,
-    IS_QUERY,
-    N_TOKENS,
-    ONE,
-    TOKENS_PER_EXAMPLE,
     ClipSlots,
     Combination,
     Instruction,
@@ -53,7 +48,16 @@ from icgd.program.instructions import (
     Summand,
     WipeSlots,
 )
-from icgd.program.layout import Layout, Role, Slot
+from icgd.program.layout import (
+    IS_EXAMPLE,
+    IS_QUERY,
+    N_TOKENS,
+    ONE,
+    TOKENS_PER_EXAMPLE,
+    Layout,
+    Role,
+    Slot,
+)
 from icgd.program.linear_instructions import (
     DecaySlot,
     DescendExamples,

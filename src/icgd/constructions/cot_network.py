@@ -90,8 +90,8 @@ from icgd.program.chain_instructions import (
     ShareColumns,
 )
 from icgd.program.functions import LatticeFunction
-from icgd.program.instructions import IDENTITY, ONE, Combination, Instruction
-from icgd.program.layout import OFFSET, Layout, Role, Slot, value_slot
+from icgd.program.instructions import IDENTITY, Combination, Instruction
+from icgd.program.layout import OFFSET, ONE, Layout, Role, Slot, value_slot
 from icgd.program.network_instructions import class_slot
 from icgd.program.program import Layer
 

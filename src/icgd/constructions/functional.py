@@ -33,9 +33,8 @@ from typing import ClassVar
 from icgd.constructions.base import AbstractConstruction, require_few_steps
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.problem import Problem
-from icgd.program.instructions import IS_EXAMPLE
 from icgd.program.kernel_instructions import VELOCITY, DescendFunction, KernelTerm
-from icgd.program.layout import Layout, Role, Slot
+from icgd.program.layout import IS_EXAMPLE, Layout, Role, Slot
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 

@@ -31,8 +31,6 @@ from icgd.problems.optimisers import (
 )
 from icgd.problems.problem import Problem
 from icgd.program.instructions import (
-    ONE,
-    OUT_OF_BATCH,
     ClipSlots,
     Combination,
     Instruction,
@@ -41,14 +39,8 @@ from icgd.program.instructions import (
     Summand,
     WipeSlots,
 )
-from icgd.program.layout import Layout, Role, Slot
-from icgd.program.network_instructions import (
-    N_EXAMPLES,
-    PLACE,
-    Assignment,
-    Recombine,
-    TakeTurns,
-)
+from icgd.program.layout import N_EXAMPLES, ONE, OUT_OF_BATCH, PLACE, Layout, Role, Slot
+from icgd.program.network_instructions import Assignment, Recombine, TakeTurns
 from icgd.program.program import Layer
 
 # Slots of the residual stream.

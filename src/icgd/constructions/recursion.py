@@ -65,19 +65,11 @@ from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive, settle
 from icgd.program.functions import RidgeSum
-from icgd.program.instructions import (
-    IS_QUERY,
-    ONE,
-    TOKENS_PER_EXAMPLE,
-    Argument,
-    Combination,
-    Instruction,
-)
-from icgd.program.layout import Layout, Role
+from icgd.program.instructions import Argument, Combination, Instruction
+from icgd.program.layout import EXAMPLE_SHARE, IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Layout, Role
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import (
-    EXAMPLE_SHARE,
     ActivateUnits,
     AddGatedJacobian,
     AddGatedProduct,
@@ -129,7 +121,7 @@ class Recursion(AbstractConstruction):
     dtype: str = "float64"
 
     name: ClassVar[str] = "recursion"
-    setting: ClassVar[str] = "units"
+    refined_by: ClassVar[str] = "units"
     coarsest: ClassVar[int] = 24
     finest: ClassVar[int] = MOST_UNITS
     takes_biases: ClassVar[bool] = True

@@ -71,11 +71,6 @@ from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive, settle
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import (
-    IS_EXAMPLE,
-    IS_QUERY,
-    ONE,
-    RATES,
-    TOKENS_PER_EXAMPLE,
     AccumulateOuterProduct,
     ApplyUnits,
     Combination,
@@ -85,7 +80,16 @@ from icgd.program.instructions import (
     Summand,
     WipeSlots,
 )
-from icgd.program.layout import Layout, Role, Slot
+from icgd.program.layout import (
+    IS_EXAMPLE,
+    IS_QUERY,
+    ONE,
+    RATES,
+    TOKENS_PER_EXAMPLE,
+    Layout,
+    Role,
+    Slot,
+)
 from icgd.program.network_instructions import Covary, MapDifferences, MapRowSums, ScaleCentred
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
@@ -129,7 +133,7 @@ class ReluStack(AbstractConstruction):
     kink_width: float | None = None
 
     name: ClassVar[str] = "relu-stack"
-    setting: ClassVar[str] = "pieces"
+    refined_by: ClassVar[str] = "pieces"
     coarsest: ClassVar[int] = 4
     finest: ClassVar[int] = 2**14
     takes_biases: ClassVar[bool] = True

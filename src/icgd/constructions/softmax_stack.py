@@ -60,9 +60,6 @@ from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive, settle, within
 from icgd.program.functions import Function, LatticeFunction
 from icgd.program.instructions import (
-    IS_EXAMPLE,
-    IS_QUERY,
-    ONE,
     AddGradient,
     AddProduct,
     Argument,
@@ -75,9 +72,12 @@ from icgd.program.instructions import (
     WipeSlots,
 )
 from icgd.program.layout import (
+    IS_EXAMPLE,
+    IS_QUERY,
     IS_REGISTER,
     LOG_EXAMPLES,
     MASKED,
+    ONE,
     REGISTER_SLOTS,
     SCALE_SIZE,
     Layout,
@@ -132,7 +132,7 @@ class SoftmaxStack(AbstractConstruction):
     dtype: str = "float64"
 
     name: ClassVar[str] = "softmax-stack"
-    setting: ClassVar[str] = "registers"
+    refined_by: ClassVar[str] = "registers"
     coarsest: ClassVar[int] = FEWEST_REGISTERS
     finest: ClassVar[int] = lattice.MOST_POINTS
     takes_biases: ClassVar[bool] = True

@@ -44,17 +44,8 @@ from icgd.problems.oracles import gradient, predict
 from icgd.problems.problem import Problem
 from icgd.problems.settings import LARGEST_COUNT, count, positive, power_of_two, settle, within
 from icgd.program.functions import ReluSum
-from icgd.program.instructions import (
-    IDENTITY,
-    IS_EXAMPLE,
-    IS_QUERY,
-    ONE,
-    ClipSlots,
-    Combination,
-    MapSlots,
-    Summand,
-    WipeSlots,
-)
+from icgd.program.instructions import IDENTITY, ClipSlots, Combination, MapSlots, Summand, WipeSlots
+from icgd.program.layout import IS_EXAMPLE, IS_QUERY, ONE
 from icgd.program.network_instructions import AverageExamples, LookUpStep
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
@@ -109,10 +100,10 @@ class Universal(AbstractConstruction):
     kink_width: float = KINK_WIDTH
 
     name: ClassVar[str] = "universal"
-    setting: ClassVar[str] = "levels"
+    refined_by: ClassVar[str] = "levels"
     coarsest: ClassVar[int] = 2
     finest: ClassVar[int] = 6
-    limit: ClassVar[str] = "The error falls like 1 / levels, and larger tables do not fit."
+    why_no_finer: ClassVar[str] = "The error falls like 1 / levels, and larger tables do not fit."
     is_last_resort: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

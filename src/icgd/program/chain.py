@@ -200,7 +200,7 @@ class ChainProgram(AbstractProgram):
         return max(self.rules, default=0).bit_length()
 
     @property
-    def recordable(self) -> tuple[str, ...]:
+    def traceable(self) -> tuple[str, ...]:
         """The rows of a block."""
         return self.rows.names
 

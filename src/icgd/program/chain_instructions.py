@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, ClassVar
 from icgd.errors import ProgramError
 from icgd.program.instructions import (
     IDENTITY,
-    ONE,
     Combination,
     Evaluated,
     Flag,
@@ -28,7 +27,7 @@ from icgd.program.instructions import (
     Read,
     Written,
 )
-from icgd.program.layout import OFFSET, Layout, value_slot
+from icgd.program.layout import OFFSET, ONE, Layout, value_slot
 from icgd.program.meaning import BlockDomain, Value
 from icgd.program.wires import Heads, Units, Wire, Wiring, by_slot
 

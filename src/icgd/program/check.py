@@ -18,10 +18,6 @@ from icgd.errors import ProgramError
 from icgd.program.chain import FAR, IS_DATA, NEAR, OUT, ChainProgram, row_of
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum, RidgeSum
 from icgd.program.instructions import (
-    IS_EXAMPLE,
-    IS_QUERY,
-    ONE,
-    OUT_OF_BATCH,
     Combination,
     Instruction,
     LayerKind,
@@ -31,8 +27,17 @@ from icgd.program.instructions import (
     names_used,
 )
 from icgd.program.kernel_instructions import DescendFunction, KernelTerm
-from icgd.program.layout import IS_REGISTER, SCALE_SIZE, Layout, Role
-from icgd.program.meaning import BlockDomain, Domain, FunctionDomain
+from icgd.program.layout import (
+    IS_EXAMPLE,
+    IS_QUERY,
+    IS_REGISTER,
+    ONE,
+    OUT_OF_BATCH,
+    SCALE_SIZE,
+    Layout,
+    Role,
+)
+from icgd.program.meaning import BlockDomain, FunctionDomain, StackDomain
 from icgd.program.network_instructions import LookUpStep, ShareClasses
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.render import read_program
@@ -93,7 +98,7 @@ def as_argument(place: int) -> Any:
     return lambda domain, *arguments, **options: arguments[place]
 
 
-class Shapes(Domain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
+class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
     """The primitives on the shapes of a program's slots."""
 
     def __init__(self, layout: Layout, *, is_chain: bool) -> None:

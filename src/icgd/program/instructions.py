@@ -27,19 +27,24 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_h
 from icgd.errors import ProgramError
 from icgd.program.functions import LatticeFunction
 from icgd.program.layout import (
+    IS_EXAMPLE,
     IS_MEMORY,
+    IS_QUERY,
     IS_REGISTER,
     LOG_EXAMPLES,
     MASKED,
     OFFSET,
+    ONE,
+    OUT_OF_BATCH,
     SCALE,
     SCALE_SIGN,
     SHARE,
     SINK,
+    TOKENS_PER_EXAMPLE,
     Layout,
     value_slot,
 )
-from icgd.program.meaning import AnyDomain, Domain, Value
+from icgd.program.meaning import AnyDomain, StackDomain, Value
 from icgd.program.wires import SIGN, Factor, Heads, Over, Units, Wire, Wiring, by_slot, relu_pairs
 
 if TYPE_CHECKING:
@@ -103,28 +108,6 @@ def _uses_in(hint: Any) -> Iterator[Any]:
             yield from _uses_in(part)
 
 
-ONE = "one"
-"""The slot that holds 1 in every token."""
-
-IS_EXAMPLE, IS_QUERY = "is_example", "is_query"
-"""The flags of the two kinds of token that carry data."""
-
-TOKENS_PER_EXAMPLE = "tokens_per_example"
-"""The slot that holds n_tokens / n_examples in every token."""
-
-RATES = "rates"
-"""The slot that holds the rate of an example, in as many coordinates as there are outputs."""
-
-N_TOKENS = "n_tokens"
-"""The slot that holds the number of tokens in every token."""
-
-OUT_OF_BATCH = "out_of_batch"
-"""The flag of examples that are not in the batch of this step."""
-
-PROBES = ((1.0, 3 / 2), (2.0, -3 / 5), (3.0, 1 / 10))
-"""Multiples k of the probe in `AddGradient` and shares c of them: sum_k c_k sinh(k e) / k is e up
-to a seventh power."""
-
 IDENTITY, SQUARE = "identity", "square"
 """The functions that `Project` and `AddProduct` look up."""
 
@@ -153,8 +136,8 @@ class Instruction(ABC):
     def meaning(self, slots: Mapping[str, Value], domain: Any) -> dict[str, Value]:
         """What stands in the slots that it writes, from what stood in all slots before.
 
-        The domain is a `Domain` in stacks, a `FunctionDomain` for a step in function space, and
-        a `BlockDomain` in chains.
+        The domain is a `StackDomain` in stacks, a `FunctionDomain` for a step in function space,
+        and a `BlockDomain` in chains.
         """
 
     @abstractmethod
@@ -254,7 +237,7 @@ class Argument:
         shape = layout.slot(self.weights).shape
         return shape[-1] - (self.bias is not None) if self.transposed else shape[0]
 
-    def value(self, slots: Mapping[str, Value], domain: Domain[Value]) -> Value:
+    def value(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> Value:
         """The argument, from what the slots hold."""
         inputs = self.inputs.value(slots, domain)
         if self.weights is None:
@@ -286,7 +269,7 @@ def below(inputs: str, bias: str | None) -> str:
 
 
 def extended(
-    inputs: str, bias: str | None, slots: Mapping[str, Value], domain: Domain[Value]
+    inputs: str, bias: str | None, slots: Mapping[str, Value], domain: StackDomain[Value]
 ) -> Value:
     """Inputs, and the constant 1 below them if there is one."""
     return slots[inputs] if bias is None else domain.above_one(slots[inputs])
@@ -309,7 +292,7 @@ class ApplyUnits(Instruction):
     kind = LayerKind.ATTENTION
     constants = (ONE,)
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         inputs = extended(self.inputs, self.bias, slots, domain)
         argument = domain.matmul(slots[self.weights], inputs)
         return {self.write: domain.apply(self.function, argument, by="attention")}
@@ -344,7 +327,7 @@ class AddsOuterProduct(Instruction):
     write: Accumulated
     bias: Read | None
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         right = extended(self.right, self.bias, slots, domain)
         after = domain.accumulate(slots[self.write], slots[self.left], right, self.scale, self)
         return {self.write: after}
@@ -394,7 +377,7 @@ class MultiplySlots(Instruction):
     kind = LayerKind.PRODUCT
     constants = (ONE,)
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         product = domain.multiply(slots[self.left], slots[self.right])
         is_square = self.left == self.right
         return {self.write: domain.not_negative(product) if is_square else product}
@@ -434,7 +417,7 @@ class PullBack(Instruction):
         """What is added is multiplied by 1."""
         return (ONE,) if self.plus else ()
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         weights = domain.transpose(slots[self.weights], domain.layout.width_of(self.write))
         pulled_back = domain.matmul(weights, slots[self.upstream])
         pulled_back = domain.add(pulled_back, *(slots[name] for name in self.plus or ()))
@@ -493,7 +476,7 @@ class MapSlots(Instruction):
     write: Written
     kind = LayerKind.MLP
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         values = [
             domain.apply(summand.function, summand.argument.value(slots, domain), by="mlp")
             for summand in self.summands
@@ -540,7 +523,7 @@ class ClipSlots(Instruction):
     unit: Read
     kind = LayerKind.MLP
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         return {name: domain.clip(slots[name], self.bound) for name in self.slots}
 
     def wires(self, program: AbstractProgram) -> Wiring:
@@ -560,7 +543,7 @@ class WipeSlots(Instruction):
     slots: tuple[Changed, ...]
     kind = LayerKind.MLP
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         return {name: domain.zero(slots[name]) for name in self.slots}
 
     def wires(self, program: AbstractProgram) -> Wiring:
@@ -648,7 +631,7 @@ class LookUp(Instruction):
                 f"LookUp: looks up {len(self.lookups)} functions into {len(self.into)} slots."
             )
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         argument = self.argument.value(slots, domain)
         return {
             write: domain.apply(name, argument, by="lattice")
@@ -675,7 +658,7 @@ class Project(Instruction):
     kind = LayerKind.SOFTMAX
     function: ClassVar[Evaluated] = IDENTITY
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         argument = self.argument.value(slots, domain)
         return {self.write: domain.as_read(self, argument, argument)}
 
@@ -710,7 +693,7 @@ class AddProduct(Instruction):
     kind = LayerKind.SOFTMAX
     function: ClassVar[Evaluated] = SQUARE
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         argument, factor = self.argument.value(slots, domain), slots[self.factor]
         product = domain.as_read(self, domain.multiply(argument, factor), argument, factor)
         return {self.write: domain.add(slots[self.write], product)}
@@ -742,6 +725,11 @@ class AddProduct(Instruction):
         return value.moved(self.reach * self.factor_reach / 2 * off)
 
 
+PROBES = ((1.0, 3 / 2), (2.0, -3 / 5), (3.0, 1 / 10))
+"""Multiples k of the probe in `AddGradient` and shares c of them: sum_k c_k sinh(k e) / k is e up
+to a seventh power."""
+
+
 @dataclass(frozen=True)
 class AddGradient(Instruction):
     r"""Add `scale * (1 / n_examples) sum_examples left right^T` to the weights `write`.
@@ -763,7 +751,7 @@ class AddGradient(Instruction):
     bias: Read | None = None
     kind = LayerKind.SOFTMAX
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         left = self.left.value(slots, domain)
         right = extended(self.right, self.bias, slots, domain)
         return {self.write: domain.accumulate(slots[self.write], left, right, self.scale, self)}

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from icgd.errors import ProgramError
-from icgd.program.instructions import IS_EXAMPLE, Instruction, LayerKind, Read
+from icgd.program.instructions import Instruction, LayerKind, Read
+from icgd.program.layout import IS_EXAMPLE
 from icgd.program.meaning import FunctionDomain, Value
 from icgd.program.wires import (
     ITSELF_AT_EXAMPLES,

@@ -15,6 +15,34 @@ from math import prod
 
 from icgd.errors import LayoutError, brief, did_you_mean
 
+ONE = "one"
+"""The slot that holds 1 in every token."""
+
+IS_EXAMPLE, IS_QUERY = "is_example", "is_query"
+"""The flags of the two kinds of token that carry data."""
+
+TOKENS_PER_EXAMPLE = "tokens_per_example"
+"""The slot that holds n_tokens / n_examples in every token."""
+
+RATES = "rates"
+"""The slot that holds the rate of an example, in as many coordinates as there are outputs."""
+
+N_TOKENS = "n_tokens"
+"""The slot that holds the number of tokens in every token."""
+
+OUT_OF_BATCH = "out_of_batch"
+"""The flag of examples that are not in the batch of this step."""
+
+N_EXAMPLES = "n_examples"
+"""The slot that holds the number of examples in every token."""
+
+PLACE = "place"
+"""How many examples come before this one until its batch begins; the slot `out_of_batch` is the
+flag of those that have to wait."""
+
+EXAMPLE_SHARE = "example_share"
+"""The slot that holds n_tokens / n_examples in every example and 0 in every query."""
+
 IS_REGISTER, IS_MEMORY = "is_register", "is_memory"
 """The flag of all registers, and that of the first one."""
 

@@ -21,10 +21,6 @@ from typing import TYPE_CHECKING
 
 from icgd.errors import ProgramError
 from icgd.program.instructions import (
-    IS_QUERY,
-    N_TOKENS,
-    ONE,
-    TOKENS_PER_EXAMPLE,
     Accumulated,
     Changed,
     Evaluated,
@@ -33,8 +29,8 @@ from icgd.program.instructions import (
     Read,
     Written,
 )
-from icgd.program.layout import Layout
-from icgd.program.meaning import Domain, Value
+from icgd.program.layout import IS_QUERY, N_TOKENS, ONE, TOKENS_PER_EXAMPLE, Layout
+from icgd.program.meaning import StackDomain, Value
 from icgd.program.wires import SIGN, Factor, Grid, Heads, Wire, Wiring, relu_pairs
 
 if TYPE_CHECKING:
@@ -91,7 +87,7 @@ class DescendExamples(Instruction):
         """The weight of an example in the sum: 1, or 1 / n_examples in a mean."""
         return 1.0 if self.tokens == N_TOKENS else 1 / n_examples
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         left = domain.combine([(1.0, slots[self.mean]), (-1.0, slots[self.label])])
         mean, written = self.tokens != N_TOKENS, {}
         for weights, inputs in zip(self.weights, self.inputs, strict=True):
@@ -136,7 +132,7 @@ class DecaySlot(Instruction):
     kind = LayerKind.GRID
     constants = (ONE,)
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         return {self.slot: domain.combine([(1 + self.decay, slots[self.slot])])}
 
     def wires(self, program: AbstractProgram) -> Wiring:
@@ -187,7 +183,7 @@ class PredictMean(Instruction):
         factors = self.factors or (1.0,) * len(self.weights)
         return tuple(zip(self.weights, self.inputs, factors, strict=True))
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         points: dict[str, list[tuple[float, Value]]] = {}
         for weights, inputs, factor in self.products():
             points.setdefault(inputs, []).append((factor, slots[weights]))
@@ -240,7 +236,7 @@ class MoveByVelocity(Instruction):
         """What is added of the velocity to the slot."""
         return self.momentum - self.decay * self.ahead
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         slot, terms = slots[self.slot], [(self.kept, slots[self.velocity])]
         velocity = domain.combine([*terms, (-self.decay, slot)] if self.decay else terms)
         return {self.velocity: velocity, self.slot: domain.add(slot, velocity)}
@@ -286,7 +282,7 @@ class Shrinks(Instruction):
         if self.threshold < 0:
             raise ProgramError(f"{type(self).__name__}: shrinks {self.slot} by {self.threshold:g}.")
 
-    def shrunk(self, value: Value, domain: Domain[Value]) -> Value:
+    def shrunk(self, value: Value, domain: StackDomain[Value]) -> Value:
         """The value moved towards 0, then clipped."""
         if self.threshold:
             clipped = domain.clip(value, self.threshold)
@@ -321,7 +317,7 @@ class ShrinkSlot(Shrinks):
     threshold: float
     bound: float
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         return {self.slot: self.shrunk(slots[self.slot], domain)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
@@ -344,7 +340,7 @@ class ShrinkMoved(Shrinks):
     threshold: float
     bound: float
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         before, velocity = slots[self.slot], slots[self.velocity]
         after = self.shrunk(before, domain)
         moved = domain.combine([(1.0, after), (-1.0, before)])

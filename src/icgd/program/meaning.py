@@ -3,7 +3,7 @@
 A domain is a kind of value with these primitives. From one meaning follow
 
     recorded operations     the fused run                           backends/recorder.py
-    enclosures              error bounds                            certificates/enclosing.py
+    enclosures              error bounds                            certificates/propagation.py
     shapes                  the check of a program when it is built program/check.py
 
 A value has a row for each token, or is a matrix that all tokens share: weights, what an optimiser
@@ -103,7 +103,7 @@ class TokenDomain(AnyDomain[Value]):
         """The value at the tokens with this flag and none of the others; elsewhere `otherwise`."""
 
 
-class Domain(TokenDomain[Value]):
+class StackDomain(TokenDomain[Value]):
     """The primitives that meanings are made of."""
 
     layout: Layout
@@ -315,7 +315,7 @@ class BlockDomain(AnyDomain[Value]):
 
 
 def interpret(
-    layers: Iterable[Layer], slots: Mapping[str, Value], domain: Domain[Value]
+    layers: Iterable[Layer], slots: Mapping[str, Value], domain: StackDomain[Value]
 ) -> dict[str, Value]:
     """The values of all slots after some layers."""
     after = dict(slots)

@@ -28,9 +28,6 @@ from typing import TYPE_CHECKING, Any
 
 from icgd.errors import ProgramError
 from icgd.program.instructions import (
-    IS_EXAMPLE,
-    IS_QUERY,
-    ONE,
     Changed,
     Combination,
     Evaluated,
@@ -41,19 +38,12 @@ from icgd.program.instructions import (
     Summand,
     Written,
 )
-from icgd.program.layout import IS_MEMORY, IS_REGISTER, MASKED
-from icgd.program.meaning import NOWHERE, Domain, Value
+from icgd.program.layout import IS_EXAMPLE, IS_MEMORY, IS_QUERY, IS_REGISTER, MASKED, ONE
+from icgd.program.meaning import NOWHERE, StackDomain, Value
 from icgd.program.wires import SIGN, Heads, Over, Rows, Units, Wire, Wiring, by_slot, relu_pairs
 
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
-
-N_EXAMPLES = "n_examples"
-"""The slot that holds the number of examples in every token."""
-
-PLACE = "place"
-"""How many examples come before this one until its batch begins; the slot `out_of_batch` is the
-flag of those that have to wait."""
 
 LARGEST_COUNT = 2.0**20
 """No prompt has as many examples; float32 counts exactly to more than twice as many."""
@@ -78,7 +68,7 @@ class ShareClasses(Instruction):
     kind = LayerKind.SOFTMAX
     constants = (ONE,)
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         return {self.write: domain.softmax(slots[self.scores])}
 
     def wires(self, program: AbstractProgram) -> Wiring:
@@ -119,7 +109,7 @@ class MapDifferences(Instruction):
     write: Written
     kind = LayerKind.MLP
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         n_classes, source = domain.layout.width_of(self.source), slots[self.source]
         pairs = [(k, j) for k in range(n_classes) for j in range(n_classes)]
         # A score less itself is 0, exactly: so it is if both are taken as 0.
@@ -167,7 +157,7 @@ class MapRowSums(Instruction):
     missed: float
     kind = LayerKind.MLP
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         n_classes, source = domain.layout.width_of(self.write), slots[self.source]
         columns = [
             domain.take(source, [k * n_classes + j for k in range(n_classes)])
@@ -220,7 +210,7 @@ class Covary(Instruction):
     kind = LayerKind.PRODUCT
     constants = (ONE,)
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         width, right_width = (domain.layout.width_of(name) for name in (self.left, self.right))
         mean = ((1.0 / width,) * width,)
         left = domain.constant_map(centring(width), slots[self.left])
@@ -275,7 +265,7 @@ class ScaleCentred(Instruction):
                 f"ScaleCentred: promises a reach of {self.reach:g}, which only a norm has."
             )
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         source, scale = slots[self.source], slots[self.scale]
         value = domain.constant_map(centring(domain.layout.width_of(self.source)), source)
         if self.along is not None and self.share is not None:
@@ -363,7 +353,7 @@ class Recombine(Instruction):
     unit: Read
     kind = LayerKind.MLP
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         written: dict[str, Value] = {}
         for part in self.assignments:
             value = part.value.value(slots, domain)
@@ -418,7 +408,7 @@ class TakeTurns(Instruction):
     kind = LayerKind.MLP
     constants = (ONE, IS_EXAMPLE)
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         return domain.take_turns(self, slots)
 
     def wires(self, program: AbstractProgram) -> Wiring:
@@ -467,7 +457,7 @@ class AverageExamples(Instruction):
     write: Written
     kind = LayerKind.SOFTMAX
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         score, value = self.score.value(slots, domain), self.value.value(slots, domain)
         return {self.write: domain.average_examples(score, value)}
 
@@ -515,7 +505,7 @@ class LookUpStep(Instruction):
     write: Changed
     kind = LayerKind.MLP
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         key = self.key.value(slots, domain)
         return {self.write: domain.step_from_table(self, key, slots)}
 

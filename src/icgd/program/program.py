@@ -94,7 +94,7 @@ class AbstractProgram(ABC):
 
     @property
     @abstractmethod
-    def recordable(self) -> tuple[str, ...]:
+    def traceable(self) -> tuple[str, ...]:
         """The names of what a run can record."""
 
     @property

@@ -120,7 +120,7 @@ class StackProgram(AbstractProgram):
         return bool(self.layout.having(Role.RESIDUAL))
 
     @property
-    def recordable(self) -> tuple[str, ...]:
+    def traceable(self) -> tuple[str, ...]:
         return self.layout.names
 
     @property

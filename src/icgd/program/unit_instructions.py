@@ -20,9 +20,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from icgd.program.functions import ACTIVATIONS_AT_ONE, RidgeSum
 from icgd.program.instructions import (
-    IS_QUERY,
-    ONE,
-    TOKENS_PER_EXAMPLE,
     Accumulated,
     AddsOuterProduct,
     Argument,
@@ -37,15 +34,12 @@ from icgd.program.instructions import (
     extended,
     row_wires,
 )
-from icgd.program.layout import Layout
-from icgd.program.meaning import Domain, Value
+from icgd.program.layout import EXAMPLE_SHARE, IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Layout
+from icgd.program.meaning import StackDomain, Value
 from icgd.program.wires import SIGN, Heads, Over, Units, Wire, Wiring, by_slot
 
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
-
-EXAMPLE_SHARE = "example_share"
-"""The slot that holds n_tokens / n_examples in every example and 0 in every query."""
 
 OFF_RELU = 1.0
 """No unit activation that bends like relu is farther from it: elu is that far, relu not at all."""
@@ -115,7 +109,7 @@ class ActivateUnits(ByUnits):
     kind = LayerKind.ATTENTION
     constants = (ONE,)
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         argument = self.argument.value(slots, domain)
         exact = domain.evaluate(self.function, argument)
         value = domain.by_units(self.function, exact, [(argument, self.reach)])
@@ -154,7 +148,7 @@ class PassOn(ByUnits):
     kind = LayerKind.ATTENTION
     constants = (ONE,)
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         argument = self.argument.value(slots, domain)
         exact = domain.evaluate(self.function, argument)
         width = self.argument.width(domain.layout)
@@ -207,7 +201,7 @@ def times_slope(
     jacobian: StartJacobian | PushJacobian,
     factor: Value,
     slots: Mapping[str, Value],
-    domain: Domain[Value],
+    domain: StackDomain[Value],
     n_sums: int = 1,
 ) -> Value:
     """`factor[k, p] * r'(argument[k])`, in which units make the product."""
@@ -239,7 +233,7 @@ class StartJacobian(ByUnits):
     kind = LayerKind.ATTENTION
     constants = (ONE,)
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         inputs = extended(self.inputs, self.bias, slots, domain)
         products = times_slope(self, domain.unflatten(inputs, 1), slots, domain)
         value = domain.scale_rows(slots[self.weights], products)
@@ -285,7 +279,7 @@ class PushJacobian(ByUnits):
     kind = LayerKind.ATTENTION
     constants = (ONE,)
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         n_rows = domain.layout.slot(self.jacobian).shape[0]
         jacobian = domain.unflatten(slots[self.jacobian], n_rows)
         products = times_slope(self, jacobian, slots, domain, n_sums=n_rows)
@@ -328,7 +322,7 @@ class AddsJacobian(Instruction):
     scale: float
     write: Accumulated
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         n_rows = domain.layout.slot(self.jacobian).shape[0]
         jacobian = domain.unflatten(slots[self.jacobian], n_rows)
         left, before = slots[self.left], slots[self.write]
@@ -509,7 +503,7 @@ class SlopeOfLoss(ByUnits):
     write: Written
     kind = LayerKind.MLP
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         prediction, label = slots[self.prediction], slots[self.label]
         exact = domain.loss_slope(self.loss, prediction, label)
         value = domain.by_units(self.function, exact, [(prediction, 1.0), (label, 1.0)])
@@ -536,7 +530,7 @@ class CopyToQueries(ByUnits):
     constants = (IS_QUERY,)
     only_where: ClassVar[str] = IS_QUERY
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         source, before = slots[self.source], slots[self.write]
         value = domain.by_units(self.function, source, [(source, 1.0), (slots[IS_QUERY], 1.0)])
         written = domain.written_over(before, value)
@@ -560,7 +554,7 @@ class ClipByUnits(ByUnits):
     function: Evaluated
     kind = LayerKind.MLP
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         return {name: domain.clip(slots[name], self.bound, by=self.function) for name in self.slots}
 
     def wires(self, program: AbstractProgram) -> Wiring:
@@ -581,7 +575,7 @@ class WipeByUnits(ByUnits):
     reach: float
     kind = LayerKind.MLP
 
-    def meaning(self, slots: Mapping[str, Value], domain: Domain[Value]) -> dict[str, Value]:
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         return {
             name: domain.as_read(self, domain.zero(slots[name]), slots[name]) for name in self.slots
         }

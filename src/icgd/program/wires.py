@@ -177,7 +177,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Grid:
-    """The tokens that a head of grid attention reads: see `grid_instructions.py`."""
+    """The tokens that a head of grid attention reads: see `linear_instructions.py`."""
 
     points: tuple[float, ...]
     offsets: tuple[float, ...]

@@ -27,8 +27,8 @@ from icgd.layers import (
 from icgd.problems.functions import unit_activation_named
 from icgd.problems.kernel_machine import kernel_named
 from icgd.program.chain import ChainProgram
-from icgd.program.instructions import IS_EXAMPLE, LayerKind
-from icgd.program.layout import MASKED, Layout
+from icgd.program.instructions import LayerKind
+from icgd.program.layout import IS_EXAMPLE, MASKED, Layout
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.stack import StackProgram
 from icgd.program.wires import (

@@ -41,9 +41,9 @@ from icgd.problems.functions import (
     numbered_function,
 )
 from icgd.program.functions import ReluSum, RidgeSum
-from icgd.program.instructions import IDENTITY, IS_QUERY, ONE, HeadError
-from icgd.program.layout import Layout, Role, Slot
-from icgd.program.meaning import NOWHERE, Domain, Means, PerStep
+from icgd.program.instructions import IDENTITY, HeadError
+from icgd.program.layout import IS_QUERY, ONE, Layout, Role, Slot
+from icgd.program.meaning import NOWHERE, Means, PerStep, StackDomain
 from icgd.program.network_instructions import AverageExamples, LookUpStep, TakeTurns
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
@@ -122,7 +122,7 @@ def _once(method: Method) -> Method:
     return cast("Method", remembered)
 
 
-class Enclosures(Domain[Bounded]):
+class Enclosures(StackDomain[Bounded]):
     """The primitives on enclosures, for one pass through the layers of a program.
 
     `found` remembers what several functions ask for.

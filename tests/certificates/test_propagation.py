@@ -15,14 +15,13 @@ from icgd.approximation.ridge import fit_product, fit_ridge_sum, fit_slope_produ
 from icgd.backends.prompt import split_parameters
 from icgd.backends.registry import BACKENDS
 from icgd.backends.run import RunOptions
-from icgd.certificates.enclosing import Bounded, Enclosures, key_error, split
 from icgd.certificates.enclosures import ROOM, Arithmetic, Enclosure, Interval, ridge_error
+from icgd.certificates.propagation import Bounded, Enclosures, key_error, split
 from icgd.choice import construction_named
 from icgd.problems.functions import IDENTITY_FUNCTION, RELU, TANH, capped_exponential
 from icgd.problems.mlp import MLP
 from icgd.program.functions import Band, RidgeSum
 from icgd.program.instructions import (
-    ONE,
     PROBES,
     AddGradient,
     AddProduct,
@@ -32,7 +31,7 @@ from icgd.program.instructions import (
     PullBack,
     WipeSlots,
 )
-from icgd.program.layout import SHARE, Layout, Role, Slot
+from icgd.program.layout import ONE, SHARE, Layout, Role, Slot
 from icgd.program.meaning import PerStep
 from icgd.program.network_instructions import (
     Assignment,
