@@ -231,8 +231,8 @@ def test_the_heads_of_units_by_hand():
     """relu on 2 inputs and a bias: one piece, so a head for each unit: 3 features and the 1."""
     program = PROGRAMS["relu-stack turns"]()
     heads = program.first(ApplyUnits).wires(program)
-    assert heads.axes == {"unit": 3, "piece": 1}
-    scale, shift, coefficient = (Over(("piece",), (n,)) for n in (1.0, 0.0, 1.0))
+    assert heads.axes == {"unit": 3, "term": 1}
+    scale, shift, coefficient = (Over(("term",), (n,)) for n in (1.0, 0.0, 1.0))
     assert heads.query == (
         Wire("x", ("entry",), "entry", scale),
         Wire("one", feature=2, factor=scale),
@@ -254,7 +254,9 @@ def test_the_units_of_a_map_by_hand():
     program = PROGRAMS["relu-stack turns"]()
     (units, *_) = program.first(MapSlots).wires(program)
     ((slot, factor), *_) = program.first(MapSlots).summands[0].argument.terms()
-    scale, shift, coefficient = program.relu_sum(program.first(MapSlots).functions()[0]).pieces
+    scale, shift, coefficient = program.relu_sum(
+        program.first(MapSlots).functions()[0]
+    ).term_factors
     assert units.reads[0] == Wire(slot, ("k",), factor=(factor, scale))
     assert units.shift == shift
     assert units.writes == (Wire(program.first(MapSlots).write, ("k",), factor=coefficient),)

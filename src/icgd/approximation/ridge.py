@@ -31,7 +31,7 @@ from icgd.problems.functions import (
     unit_activation_named,
 )
 from icgd.problems.settings import count, positive, power_of_two
-from icgd.program.functions import Band, RidgeSum, RidgeUnit
+from icgd.program.functions import Band, RidgeSum, RidgeUnit, slope_product
 
 POINTS_PER_DEGREE = 3
 """N / n: points cost time, and 3 makes the factor 1 / cos(pi / 6) = 1.155."""
@@ -338,7 +338,7 @@ def kinked_slope(
             RidgeUnit((abs(jump), steep), -steep * knot, sign),
             RidgeUnit((0.0, steep), -steep * knot, -sign),
         ]
-    fit = by_bends(f"s {function.name}'(t)", activation, half_widths, relus)
+    fit = by_bends(slope_product(f"{function.name}'"), activation, half_widths, relus)
     bands = []
     for knot, _ in jumps:  # those that share a band may add up
         near = (abs(jump) for other, jump in jumps if abs(other - knot) <= 2 * kink_width)
@@ -625,7 +625,7 @@ def by_quotient(
         for shift, factor in zip(quotient.shifts, quotient.factors, strict=True)
     ]
     target = Profile(function.derivative(), half_widths)
-    fit = joined(f"s {function.name}'(t)", half_widths, parts, target)
+    fit = joined(slope_product(f"{function.name}'"), half_widths, parts, target)
     if (proved := proved_error(target, fit, MOST_EVALUATIONS)) < inf:
         return replace(fit, error=proved)
     own = size * _proved_quotient(function, half_width, quotient)
@@ -730,7 +730,7 @@ def fit_slope_product(
         line = fit_line(IDENTITY_FUNCTION, half_widths[0], activation, units, roundoff=roundoff)
         parts = [line.along((1.0, 0.0), function.slopes[0])]
         target = Profile(function.derivative(), half_widths)
-        return joined(f"s {function.name}'(t)", half_widths, parts, target)
+        return joined(slope_product(f"{function.name}'"), half_widths, parts, target)
     if not unit_activation_named(activation).bends:
         raise SettingError(
             f"s {function.name}'(t) jumps where {function.name} has a kink, and {activation} units "

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from icgd.errors import DataError, OverflowedRunError, at
 from icgd.problems.data import Task
-from icgd.problems.functions import PREFIX
+from icgd.problems.functions import ROOT_PREFIX
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import IDENTITY, Combination, MapSlots
 from icgd.program.layout import (
@@ -213,7 +213,7 @@ def roots_of(program: StackProgram, layer: Layer) -> list[tuple[ReluSum, Combina
     parts = (part for part in layer.instructions if isinstance(part, MapSlots))
     summands = (summand for part in parts for summand in part.summands)
     roots = [(program.relu_sum(summand.function), summand.argument) for summand in summands]
-    return [(function, read) for function, read in roots if function.name.startswith(PREFIX)]
+    return [(function, read) for function, read in roots if function.name.startswith(ROOT_PREFIX)]
 
 
 def require_roots(program: StackProgram, layer: Layer, stream: Stream, step: int) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from math import prod
 from typing import Any, TypeVar
 
-from icgd.problems.functions import PREFIX
+from icgd.problems.functions import ROOT_PREFIX
 from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
 from icgd.program.chain_instructions import (
     LookUpProduct,
@@ -32,8 +32,8 @@ from icgd.program.meaning import (
     Means,
     PerStep,
     StackDomain,
-    interpret,
     scheduled,
+    written_by,
 )
 from icgd.program.network_instructions import LookUpStep, TakeTurns
 from icgd.program.program import Layer
@@ -233,7 +233,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
             return self.op("leaky", argument, options=(slopes[0],), shape=argument.shape)
         if len(knots) == 2 and slopes[0] == slopes[2] == 0.0:
             return self.op("ramp", argument, options=(fit,), shape=argument.shape)
-        if fit.name.startswith(PREFIX):
+        if fit.name.startswith(ROOT_PREFIX):
             # The argument of an optimiser's root must not leave its range. Runs that start from
             # nothing never do: name the slots that a run may start from, so that the engine looks
             # whether they hold anything.
@@ -347,8 +347,8 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
     def mix(self, before: Op, after: Op, keeps: float) -> Op:
         return self.combine([(keeps, before), (1.0 + -1.0 * keeps, after)])
 
-    def take_turns(self, turns: Instruction, slots: Mapping[str, Op]) -> dict[str, Op]:
-        if self.waits is None or not isinstance(turns, TakeTurns):
+    def take_turns(self, turns: TakeTurns, slots: Mapping[str, Op]) -> dict[str, Op]:
+        if self.waits is None:
             return {}
         place, options = slots[turns.place], (turns.batch_size, *self._span(IS_EXAMPLE))
         return {
@@ -586,7 +586,7 @@ def _recorded(
     inputs = {name: op for name, op in slots.items() if op.name == "input"}
     after, traced = dict(slots), []
     for layer in layers:
-        after = interpret([layer], after, recorder)
+        after |= written_by(layer, after, recorder)
         traced.append({name: after[name] for name in trace or ()})
         recorder.waits = after.get(OUT_OF_BATCH) if recorder.waits is not None else None
     kept = [slot.name for slot in program.layout.slots if slot.role in CARRIED]
@@ -614,6 +614,7 @@ def recorded_block(program: ChainProgram, near: Constants, far: Constants) -> Re
                 else:
                     slots[name] = recorder.fill(constant, row.shape)
         inputs = {name: op for name, op in slots.items() if op.name == "input"}
+        # Instructions of a layer write different rows or add to one: each sees the others' sums.
         for instruction in (part for layer in program.layers for part in layer.instructions):
             slots |= instruction.meaning(slots, recorder)
         outputs = {name: slots[row_of(OUT, name)] for name in program.rows.names}

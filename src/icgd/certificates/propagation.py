@@ -43,7 +43,7 @@ from icgd.problems.functions import (
 from icgd.program.functions import ReluSum, RidgeSum
 from icgd.program.instructions import IDENTITY, HeadError
 from icgd.program.layout import IS_QUERY, ONE, Layout, Role, Slot
-from icgd.program.meaning import NOWHERE, Means, PerStep, StackDomain
+from icgd.program.meaning import NOWHERE, Means, PerStep, StackDomain, written_by
 from icgd.program.network_instructions import AverageExamples, LookUpStep, TakeTurns
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
@@ -168,10 +168,8 @@ class Enclosures(StackDomain[Bounded]):
         """All slots after `layers`."""
         after = dict(slots)
         for layer in layers:
-            before = dict(after)
-            for instruction in layer.instructions:
-                written = instruction.meaning(before, self)
-                after.update({name: value.stored() for name, value in written.items()})
+            written = written_by(layer, after, self)
+            after.update({name: value.stored() for name, value in written.items()})
             self._forget(after)
         return after
 
@@ -336,11 +334,11 @@ class Enclosures(StackDomain[Bounded]):
         smooth = replace(fit, bands=()) if fit.is_ramp else fit
         off = reach * self._units_error(smooth, *places)
         off = off + reach * self._units_rounding(fit, n_terms, shrunk, *sizes)
-        if not fit.is_ramp:
+        if not (fit.is_ramp and fit.slope):
             return Bounded(real.moved(off))
         # Near a kink units give something between s times the one slope and s times the other.
         jumps = enclosures.ridge_error(replace(fit, error=0.0), *places)
-        slope = function_named(fit.name.removeprefix("s ").removesuffix("(t)"))
+        slope = function_named(fit.slope)
         end = torch.full_like(places[-1].low, inf)
         near, s = first.value.actual * Interval(*slope.bounds(-end, end)), first.value.actual
         actual = Interval(
@@ -366,8 +364,7 @@ class Enclosures(StackDomain[Bounded]):
                 return off
             # In units of its reach the factor s of a slope is at most 1, so that the product is
             # off by no more than the slope is.
-            function = fit.name.removeprefix("s ").removesuffix("(t)")
-            return off + self.how.evaluation(function, value.size)
+            return off + self.how.evaluation(fit.slope or fit.name, value.size)
         total = torch.zeros_like(value.low)
         for number, size in enumerate(sizes):
             per_size = sum(abs(unit.coefficient * unit.direction[number]) for unit in fit.units)
@@ -516,7 +513,7 @@ class Enclosures(StackDomain[Bounded]):
             apart = ROOM * (share * after.distance + keeps * before.apart + 2 * rounding)
         return Bounded(Enclosure.around(exact, error, actual), apart)
 
-    def take_turns(self, turns: TakeTurns, slots: Mapping[str, Bounded]) -> State:  # type: ignore[override]
+    def take_turns(self, turns: TakeTurns, slots: Mapping[str, Bounded]) -> State:
         """Whole numbers are counted exactly; who waits is known beforehand, and not enclosed."""
         return {}
 

@@ -64,7 +64,7 @@ from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive, settle
-from icgd.program.functions import RidgeSum
+from icgd.program.functions import RidgeSum, slope_product
 from icgd.program.instructions import Argument, Combination, Instruction
 from icgd.program.layout import EXAMPLE_SHARE, IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Layout, Role
 from icgd.program.program import Layer
@@ -297,7 +297,7 @@ def _forward_pass(target: MLP, reaches: dict[str, float], *, with_jacobians: boo
     If wanted, r(z_{m-1}) and the Jacobians of z_m stand beside z_m.
     """
     r, bias = target.activation, bias_slot(target)
-    product = f"s {r}'(t)"
+    product = slope_product(f"{r}'")
     # A head takes z_1 = V_1 x as its score; the others have their slots.
     z = Argument(Combination.of("x"), "weights_1", bias=bias)
     if target.depth == 1:

@@ -334,7 +334,7 @@ def capped_exponential(cap: float) -> CappedExponential:
 #     t^2 f''(t) / f(t) = s (3 s + eps) / (4 (s + eps)^2) <= 3 / 4,    s = sqrt(t)
 #     t^2 f''(t) / f(t) = 3 t^2 / (4 (t + eps)^2) <= 3 / 4
 
-PREFIX = "reciprocal root of eps "
+ROOT_PREFIX = "reciprocal root of eps "
 NORM_PREFIX = "reciprocal deviation of eps "
 ROOT_ROUNDING = 2.0**-50
 """A root, a sum and a quotient in float64 are off by less, relative to the value."""
@@ -413,7 +413,7 @@ class ReciprocalDeviation(AbstractRoot):
 @lru_cache
 def reciprocal_root(eps: float) -> ReciprocalRoot:
     """Return the function with this `eps`; its name contains it."""
-    return ReciprocalRoot(f"{PREFIX}{eps!r}", eps)
+    return ReciprocalRoot(f"{ROOT_PREFIX}{eps!r}", eps)
 
 
 @lru_cache
@@ -426,7 +426,11 @@ def numbered_function(name: str) -> ScalarFunction | None:
     """Return the function called `name` if it is the reciprocal or has its number in its name."""
     if name == RECIPROCAL.name:
         return RECIPROCAL
-    kinds = {PREFIX: reciprocal_root, NORM_PREFIX: reciprocal_deviation, CAPPED: capped_exponential}
+    kinds = {
+        ROOT_PREFIX: reciprocal_root,
+        NORM_PREFIX: reciprocal_deviation,
+        CAPPED: capped_exponential,
+    }
     for prefix, function_of in kinds.items():
         if name.startswith(prefix):
             with suppress(ValueError):

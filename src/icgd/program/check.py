@@ -38,7 +38,7 @@ from icgd.program.layout import (
     Role,
 )
 from icgd.program.meaning import BlockDomain, FunctionDomain, StackDomain
-from icgd.program.network_instructions import LookUpStep, ShareClasses
+from icgd.program.network_instructions import LookUpStep, ShareClasses, TakeTurns
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.render import read_program
 from icgd.program.stack import StackProgram
@@ -190,7 +190,7 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
             value = (TOKENS, *value[1:])
         return alike(value, otherwise)
 
-    def take_turns(self, turns: Instruction, slots: Mapping[str, Shape]) -> dict[str, Shape]:
+    def take_turns(self, turns: TakeTurns, slots: Mapping[str, Shape]) -> dict[str, Shape]:
         alike(A_NUMBER, *(slots[name] for name in turns.reads()))
         return {name: slots[name] for name in turns.writes()}
 

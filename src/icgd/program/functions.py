@@ -27,6 +27,7 @@ is made of units as well.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -127,7 +128,7 @@ class ReluSum(Function):
     def is_ramp(self) -> bool:
         """Whether it stands in for a derivative that is level but for jumps."""
         is_level = not any(self.slopes[::2]) and not any(self.errors[::2])
-        return is_level and self.name.endswith("'")
+        return is_level and self.name.endswith("'")  # a derivative is called so
 
     def terms(self) -> tuple[ReluTerm, ...]:
         """The function as a sum of ReLUs; terms that vanish identically are left out."""
@@ -149,12 +150,12 @@ class ReluSum(Function):
         return tuple(term for term in terms if term.coefficient != 0.0)
 
     @cached_property
-    def pieces(self) -> tuple[Over, Over, Over]:
-        """The scales, shifts and coefficients of its terms, along the axis "piece"."""
+    def term_factors(self) -> tuple[Over, Over, Over]:
+        """The scales, shifts and coefficients of its terms, along the axis "term"."""
         return (
-            Over(("piece",), tuple(term.scale for term in self.terms())),
-            Over(("piece",), tuple(term.shift for term in self.terms())),
-            Over(("piece",), tuple(term.coefficient for term in self.terms())),
+            Over(("term",), tuple(term.scale for term in self.terms())),
+            Over(("term",), tuple(term.shift for term in self.terms())),
+            Over(("term",), tuple(term.coefficient for term in self.terms())),
         )
 
     def intercepts(self) -> tuple[float, ...]:
@@ -284,6 +285,11 @@ class Band:
     error: float
 
 
+def slope_product(function: str) -> str:
+    """The name of the function (s, t) -> s f(t), where f is a slope such as "tanh'"."""
+    return f"s {function}(t)"
+
+
 @final
 @dataclass(frozen=True)
 class RidgeSum(Function):
@@ -347,7 +353,13 @@ class RidgeSum(Function):
     @property
     def is_ramp(self) -> bool:
         """Whether it stands in for a derivative that jumps, times a number."""
-        return bool(self.bands) and self.name.endswith("'(t)")
+        return bool(self.bands) and self.slope is not None
+
+    @property
+    def slope(self) -> str | None:
+        """The function f if the sum is the product `slope_product(f)`, or None."""
+        found = re.fullmatch(r"s (.*)\(t\)", self.name)
+        return found[1] if found else None
 
     @property
     def largest_error(self) -> float:

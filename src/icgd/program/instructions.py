@@ -137,7 +137,9 @@ class Instruction(ABC):
         """What stands in the slots that it writes, from what stood in all slots before.
 
         The domain is a `StackDomain` in stacks, a `FunctionDomain` for a step in function space,
-        and a `BlockDomain` in chains.
+        and a `BlockDomain` in chains. Where heads only approximate a value, the meaning passes it
+        through `domain.as_read(self, value, *inputs)`. The instruction then has a method
+        `own_error(bounds, value, *inputs)`, which returns the enclosure of what heads return.
         """
 
     @abstractmethod
@@ -300,15 +302,15 @@ class ApplyUnits(Instruction):
     def wires(self, program: AbstractProgram) -> Wiring:
         """Query [scale * inputs; shift], key [weights[unit, :]; 1], value coefficient."""
         n_units, fan_in = program.layout.slot(self.weights).shape
-        scale, shift, coefficient = program.relu_sum(self.function).pieces
+        scale, shift, coefficient = program.relu_sum(self.function).term_factors
         inputs = row_wires(self.inputs, self.bias, fan_in, scale)
         return Heads(
-            axes={"unit": n_units, "piece": len(scale.numbers)},
+            axes={"unit": n_units, "term": len(scale.numbers)},
             query=(*inputs, Wire(ONE, feature=fan_in, factor=shift)),
             key=(Wire(self.weights, ("unit", "entry"), "entry"), Wire(ONE, feature=fan_in)),
             value=(Wire(ONE),),
             output=(Wire(self.write, ("unit",), factor=coefficient),),
-            label=f"unit {{unit}} of {self.write}, piece {{piece}} of {self.function}",
+            label=f"unit {{unit}} of {self.write}, term {{term}} of {self.function}",
         )
 
     def formula(self) -> str:
@@ -489,18 +491,18 @@ class MapSlots(Instruction):
         """relu(scale * argument[k] + shift - gate * never_where) for each coordinate and piece."""
         families = []
         for summand in self.summands:
-            scale, shift, coefficient = program.relu_sum(summand.function).pieces
+            scale, shift, coefficient = program.relu_sum(summand.function).term_factors
             terms = by_slot(summand.argument.terms())
             families.append(
                 Units(
-                    axes={"k": program.layout.width_of(self.write), "piece": len(scale.numbers)},
+                    axes={"k": program.layout.width_of(self.write), "term": len(scale.numbers)},
                     reads=(
                         *(Wire(slot, ("k",), factor=(c, scale)) for slot, c in terms.items()),
                         *(Wire(flag, factor=-self.gate) for flag in self.never_where),
                     ),
                     shift=shift,
                     writes=(Wire(self.write, ("k",), factor=coefficient),),
-                    label=f"{self.write}[{{k}}], piece {{piece}} of {summand.formula()}",
+                    label=f"{self.write}[{{k}}], term {{term}} of {summand.formula()}",
                 )
             )
         return families

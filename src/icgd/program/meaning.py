@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from icgd.program.instructions import Combination, Instruction
     from icgd.program.kernel_instructions import KernelTerm
     from icgd.program.layout import Layout
-    from icgd.program.network_instructions import LookUpStep
+    from icgd.program.network_instructions import LookUpStep, TakeTurns
     from icgd.program.program import Layer
 
 Value = TypeVar("Value")
@@ -196,7 +196,7 @@ class StackDomain(TokenDomain[Value]):
         """`keeps * before + (1 - keeps) * after`, in the layer that makes `after`."""
 
     @abstractmethod
-    def take_turns(self, turns: Instruction, slots: Mapping[str, Value]) -> dict[str, Value]:
+    def take_turns(self, turns: TakeTurns, slots: Mapping[str, Value]) -> dict[str, Value]:
         """Whose turn the next batch is."""
 
     # What heads add to the error, and what mathematics knows.
@@ -314,16 +314,14 @@ class BlockDomain(AnyDomain[Value]):
         """The softmax of the first rows in every column, and 0 in all other rows."""
 
 
-def interpret(
-    layers: Iterable[Layer], slots: Mapping[str, Value], domain: StackDomain[Value]
+def written_by(
+    layer: Layer, slots: Mapping[str, Value], domain: StackDomain[Value]
 ) -> dict[str, Value]:
-    """The values of all slots after some layers."""
-    after = dict(slots)
-    for layer in layers:
-        before = dict(after)
-        for instruction in layer.instructions:
-            after.update(instruction.meaning(before, domain))
-    return after
+    """The values of the slots that a layer writes: all its instructions read what was before."""
+    written: dict[str, Value] = {}
+    for instruction in layer.instructions:
+        written |= instruction.meaning(slots, domain)
+    return written
 
 
 def scheduled(variants: Sequence[Any]) -> Any:

@@ -122,18 +122,18 @@ class MapDifferences(Instruction):
     def wires(self, program: AbstractProgram) -> Wiring:
         """relu(scale * (source[other] - source[class]) + shift) for every pair and piece."""
         n = program.layout.width_of(self.source)
-        scale, shift, coefficient = program.relu_sum(self.function).pieces
+        scale, shift, coefficient = program.relu_sum(self.function).term_factors
         unlike = tuple(tuple(float(row != column) for column in range(n)) for row in range(n))
         differ = Over(("class", "other"), unlike)  # a score less itself needs no weight
         return Units(
-            axes={"class": n, "other": n, "piece": len(scale.numbers)},
+            axes={"class": n, "other": n, "term": len(scale.numbers)},
             reads=(
                 Wire(self.source, ("other",), factor=(differ, scale)),
                 Wire(self.source, ("class",), factor=(-1.0, differ, scale)),
             ),
             shift=shift,
             writes=(Wire(self.write, (("class", "other"),), factor=coefficient),),
-            label=f"{self.write}[{{class}}, {{other}}], piece {{piece}} of {self.function}",
+            label=f"{self.write}[{{class}}, {{other}}], term {{term}} of {self.function}",
         )
 
     def formula(self) -> str:
@@ -169,14 +169,14 @@ class MapRowSums(Instruction):
     def wires(self, program: AbstractProgram) -> Wiring:
         """relu(scale * sum_j source[class, j] + shift) for every class and piece."""
         n = program.layout.width_of(self.write)
-        scale, shift, coefficient = program.relu_sum(self.function).pieces
+        scale, shift, coefficient = program.relu_sum(self.function).term_factors
         all_others = Over(("other",), (1.0,) * n)
         return Units(
-            axes={"class": n, "piece": len(scale.numbers)},
+            axes={"class": n, "term": len(scale.numbers)},
             reads=(Wire(self.source, (("class", "other"),), factor=(all_others, scale)),),
             shift=shift,
             writes=(Wire(self.write, ("class",), factor=coefficient),),
-            label=f"{self.write}[{{class}}], piece {{piece}} of {self.function}",
+            label=f"{self.write}[{{class}}], term {{term}} of {self.function}",
         )
 
     def formula(self) -> str:

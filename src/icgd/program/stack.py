@@ -204,7 +204,7 @@ class StackProgram(AbstractProgram):
         Units evaluate the step function times a number, never on its own.
         """
         if by_units := [fit for fit in self.functions if isinstance(fit, RidgeSum)]:
-            products = [fit for fit in by_units if fit.name == f"s {derivative}(t)"]
+            products = [fit for fit in by_units if fit.slope == derivative]
             return tuple((band.low, band.high) for fit in products for band in fit.bands)
         knots = self.relu_sum(derivative).knots
         return tuple(zip(knots[::2], knots[1::2], strict=True))

@@ -1,6 +1,6 @@
 r"""Heads and hidden units as data: what they read and write, and with which factors.
 
-The heads of an instruction form families with named axes, such as "unit" and "piece": one head for
+The heads of an instruction form families with named axes, such as "unit" and "term": one head for
 each combination of places, the last axis fastest. A wire says which coordinates of a slot a feature
 of every head reads or writes. Weights, sizes and labels all follow from the wires.
 
