@@ -123,6 +123,10 @@ def test_every_path_that_the_documents_name_exists():
         assert named
         missing = [path for path in named if not (SOURCE / path).exists()]
         assert missing == [], document
+        for line in text.splitlines():
+            top = re.findall(r"`(\w+\.py)`", line)
+            paths = re.findall(r"`([\w/]+\.py)`", line) if line.startswith("|") else top
+            assert len(paths) == len(set(paths)), f"{document} names a file twice: {line}"
 
 
 def test_no_number_is_rounded_to_the_default_precision_on_its_way_to_float64():

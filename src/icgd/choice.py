@@ -103,7 +103,7 @@ def with_settings(
 
 
 def able_to_serve(problem: Problem, settings: Mapping[str, Any]) -> list[AbstractConstruction]:
-    """Return the constructions that serve `problem`, with these settings, but last resorts."""
+    """Return the constructions that serve `problem` with these settings; last resorts come last."""
     able = [c for c in CONSTRUCTIONS.values() if c.why_not(problem) is None]
     if not able:
         of_this_kind = (c for c in CONSTRUCTIONS.values() if c.trains(problem))

@@ -1,4 +1,4 @@
-"""The table of contents of the library: compile, verify, load."""
+"""The table of contents of the library: compile, verify, guarantee, load."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ Matrix = Float[Tensor, "*tasks row column"]
 """A weight matrix of the target network, one for each task."""
 
 Parameters = Float[Tensor, "*tasks parameter"]
-"""All weights of the target network in one vector: layer by layer, row by row."""
+"""What a run trains, in one vector: all weights, layer by layer and row by row, or coefficients;
+then what the optimiser remembers of them, such as momentum."""
 
 History = Float[Tensor, "*tasks step parameter"]
 """The parameter vector before the first step and after every step."""

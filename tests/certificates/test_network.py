@@ -612,7 +612,7 @@ def test_the_momentum_of_real_runs_stays_below_its_bound(construction):
 
 
 def test_a_long_run_has_a_bound_on_every_step(monkeypatch):
-    monkeypatch.setattr(network, "MOST_STEPS", 30)
+    monkeypatch.setattr(network, "MOST_FOLLOWED", 30)
     problem = remembering("momentum", "relu-stack").problem
     short, long = (
         icgd.compile(problem, "relu-stack", n_steps=n, pieces=8).certificate() for n in (30, 300)

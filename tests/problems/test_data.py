@@ -452,6 +452,10 @@ def test_a_frame_of_numbers_is_an_array():
         (pl.DataFrame({"a": [1, 2], "b": [3, None]}), "X[1, 1] (column 'b') is nan; every entry"),
         ([[0.5, 1.0], [None, 2.0]], "X[1, 0] is None, which is not a number."),
         ([["1", "2"]], "X[0, 0] is '1', which is not a number."),
+        ([[1.0, "z"]], "X[0, 1] is 'z', which is not a number."),
+        ([[10**400, 1.0]], "X holds a number beyond the range of float64."),
+        (torch.eye(2).to_sparse(), "X is a tensor that is sparse or holds no data"),
+        (torch.ones(1, 2, device="meta"), "X is a tensor that is sparse or holds no data"),
         ("abc", "X is 'abc', which is not a number."),
     ],
 )

@@ -18,8 +18,8 @@ makes of it
 
 where G bounds the gradient on the domain. So a run is followed step by step, with a bound on the
 size of every weight and of all that is remembered, and a bound on its error. Most runs are short.
-Of a long one the first `MOST_STEPS` are followed. For all others a size is guessed, as the sum of
-the geometric series that the last two steps begin, and then checked by one more step.
+Of a long one the first `MOST_FOLLOWED` are followed. For all others a size is guessed, as the sum
+of the geometric series that the last two steps begin, and then checked by one more step.
 
 Copies of the weights in registers are rounded on their own, and drift apart in every step.
 """
@@ -477,7 +477,7 @@ def after_steps(
     return widest
 
 
-MOST_STEPS = 100
+MOST_FOLLOWED = 100
 """Steps followed one by one; of later ones only the sizes are known."""
 
 SLACK = 1 + 2.0**-10
@@ -519,11 +519,11 @@ class StateBound:
         sizes = weights.masked_fill(self.is_state, 0.0)
         before = Trained.exactly(sizes, torch.zeros_like(sizes))
         last, trajectory = before, 0.0
-        for step in range(min(self.n_steps, MOST_STEPS)):
+        for step in range(min(self.n_steps, MOST_FOLLOWED)):
             last, before = before, self._after(before, step)
             error = float(before.error.nan_to_num(nan=inf, posinf=inf).max())
             trajectory = max(trajectory, error)
-        if self.n_steps > MOST_STEPS:
+        if self.n_steps > MOST_FOLLOWED:
             last = self._later(last, before)
             trajectory = 2 * float(last.sizes.max())  # nothing else is known
         # The last step starts from the largest numbers, so its bound is that of any step.
@@ -560,8 +560,8 @@ class StateBound:
         sum_of_all = SLACK * (after.sizes + second / (1 - ratio).clamp(min=0.0))
         sizes = torch.where(self.is_state, sum_of_all, (1 + 2.0**-40) * following)
         added = after.drift - before.drift
-        ends = [end for end in self.ends if end >= MOST_STEPS] or self.ends
-        times = (1 / (1 - self.kept)).clamp(max=self.n_steps - MOST_STEPS)
+        ends = [end for end in self.ends if end >= MOST_FOLLOWED] or self.ends
+        times = (1 / (1 - self.kept)).clamp(max=self.n_steps - MOST_FOLLOWED)
         for _ in range(GUESSES):
             drift = after.drift + times * SLACK * added
             exact = Trained.exactly(sizes, drift)
@@ -717,7 +717,7 @@ def _constants(program: StackProgram, function: ScalarFunction, reach: float) ->
 CELLS = 32
 """The cells of every axis: an even number, so that no cell holds a number and its negative."""
 
-ROUNDING_ROOM = 1 + 2.0**-40
+OWN_ROUNDING = 1 + 2.0**-40
 """The room for the rounding of this computation itself."""
 
 
@@ -756,7 +756,7 @@ def step_lipschitz(problem: Problem, n_examples: int) -> float:
     share = problem.gradient_step.size_of(0) / (2 * n_examples)
     data = n_examples * share**2 * (f_x.size**2 + f_y.size**2)
     weight = (f_w.times(-n_examples * share) + _constant(1.0)).size ** 2 / n_examples
-    return ROUNDING_ROOM * sqrt(float(data.max()) + float(weight.max()))
+    return OWN_ROUNDING * sqrt(float(data.max()) + float(weight.max()))
 
 
 def _cells(bound: float, *shape: int) -> Interval:

@@ -1,7 +1,7 @@
 r"""relu-stack: ReLU attention, MLPs and product layers train an N-layer network.
 
 wu, Theorem 1 and Theorem 5, corrected. Every token holds its example, all weights and scratch
-space. One gradient step is a block of exactly 2N + 4 layers:
+space. A gradient step of a plain network is a block of 2N + 4 layers:
 
     1 .. N        attention  p_j = r(V_j p_{j-1}), one head for each unit and ReLU of r
     N + 1         attention  all slopes r'(V_j p_{j-1}) of smooth activations
@@ -17,7 +17,8 @@ activations are relu, the output's too, layer N + 1 has nothing to do and is lef
 
 A layer with a norm takes three layers more forward, a fourth for its activation unless that is the
 identity, and two more backward. Shortcuts to a layer are added in one layer. Rates of examples
-multiply the slope of the loss in a product layer of their own.
+multiply the slope of the loss in a product layer of their own. Classes take two layers more, and
+the reciprocal roots of Adam and RMSprop three.
 """
 
 from __future__ import annotations

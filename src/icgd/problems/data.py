@@ -407,6 +407,11 @@ def as_numbers(name: str, data: Any) -> Tensor:
     """Copy `data` into a tensor of float64 or float32; whole numbers and bool become float64."""
     if isinstance(data, Tensor):
         numbers: Tensor = data.detach()
+        if numbers.layout is not torch.strided or numbers.is_meta:
+            raise DataError(
+                f"{name} is a tensor that is sparse or holds no data; give a dense one, such as "
+                f"{name}.to_dense()."
+            )
         dtype = str(numbers.dtype).removeprefix("torch.")
         if not (numbers.is_floating_point() or numbers.is_complex()):
             return numbers.double()
@@ -416,7 +421,12 @@ def as_numbers(name: str, data: Any) -> Tensor:
         array = _as_array(name, data)
         dtype = array.dtype.name
         if array.dtype.kind in "Obiu":
-            return torch.from_numpy(array.astype(np.float64))
+            try:
+                return torch.from_numpy(array.astype(np.float64))
+            except OverflowError:  # a whole number of Python
+                raise DataError(
+                    f"{name} holds a number beyond the range of float64. Rescale the data."
+                ) from None
         if dtype in DTYPES:
             return torch.from_numpy(array.copy())  # torch takes no negative strides
     raise DataError(
@@ -442,12 +452,13 @@ def _as_array(name: str, data: Any) -> Any:
             "Every row must have the same length."
         ) from None
     if array.dtype.kind in "OUS":
+        if isinstance(data, list | tuple):  # numpy turned numbers beside a text into texts
+            array = np.array(data, object)
         for index, cell in np.ndenumerate(array):
             if not isinstance(cell, Real):
                 place = at(index, columns) if index else ""
-                cell = (
-                    cell.item() if isinstance(cell, np.generic) else cell
-                )  # 'a', not np.str_('a')
+                if isinstance(cell, np.generic):
+                    cell = cell.item()  # 'a', not np.str_('a')
                 raise DataError(
                     f"{name}{place} is {brief(cell)}, which is not a number. Remove the column or "
                     "encode it as numbers; drop or fill what is missing."

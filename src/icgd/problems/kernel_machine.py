@@ -20,6 +20,7 @@ from icgd.problems.settings import (
     as_row,
     by_name,
     count,
+    flag,
     instance,
     named,
     not_negative,
@@ -246,7 +247,7 @@ def register_kernel(
     KERNELS[name] = Kernel(
         name,
         function,
-        is_symmetric=symmetric,
+        is_symmetric=flag("symmetric", symmetric),
         is_positive=False,
         is_own=True,
         lipschitz=_constant("lipschitz", lipschitz),

@@ -21,7 +21,7 @@ from icgd.problems.functions import (
     ScalarFunction,
     SmoothFunction,
 )
-from icgd.problems.settings import by_name, count, named, settle
+from icgd.problems.settings import by_name, count, flag, named, settle
 from icgd.shapes import Inputs, Labels, Parameters, Values
 
 EXP = SmoothFunction("exp", (torch.exp,) * 4, ((),) * 4)
@@ -168,7 +168,7 @@ class LinearModel:
     def __post_init__(self) -> None:
         settle(self, input_width=count("input_width", self.input_width))
         link_named(self.link)
-        settle(self, intercept=bool(self.intercept))
+        settle(self, intercept=flag("intercept", self.intercept))
         if self.reduction not in REDUCTIONS:
             raise SettingError(
                 f"reduction must be one of {', '.join(REDUCTIONS)}, got {brief(self.reduction)}."

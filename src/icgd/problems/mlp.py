@@ -18,6 +18,7 @@ from icgd.problems.settings import (
     as_row,
     count,
     entries,
+    flag,
     is_row,
     positive,
     settle,
@@ -77,7 +78,7 @@ class MLP:
     def __post_init__(self) -> None:
         given = enumerate(as_row(self.widths))
         widths = tuple(count(f"widths[{place}]", width) for place, width in given)
-        settle(self, widths=widths, biases=bool(self.biases))
+        settle(self, widths=widths, biases=flag("biases", self.biases))
         if len(widths) < 2:
             raise SettingError(
                 "widths must name the input and at least one layer, such as (4, 16, 1), got "

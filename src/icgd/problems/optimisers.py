@@ -28,6 +28,7 @@ from icgd.problems.settings import (
     count,
     entries,
     finite,
+    flag,
     is_row,
     not_negative,
     positive,
@@ -188,12 +189,12 @@ CHECKS: dict[str, Callable[[str, Any], object]] = {
     "average": below_one,
     "momentum": not_negative,
     "dampening": finite,
-    "nesterov": lambda name, value: bool(value),
+    "nesterov": flag,
     "betas": _checked_betas,
     "alpha": below_one,
     "eps": _checked_eps,
     "weight_decay": not_negative,
-    "decoupled": lambda name, value: bool(value),
+    "decoupled": flag,
     "gradient_scale": positive,
 }
 """What checks each setting of an optimiser, and returns it as a plain number."""

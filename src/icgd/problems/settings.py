@@ -12,6 +12,8 @@ from math import frexp, inf, nan
 from numbers import Integral, Real
 from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
+import numpy as np
+
 from icgd.errors import IcgdError, SettingError, UnknownNameError, brief, did_you_mean
 
 
@@ -54,7 +56,12 @@ def settle(part: object, **settings: object) -> None:
 
 def as_float(value: object) -> float:
     """Return `value` as a float; nan, which fails every comparison, if it is no number."""
-    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return nan
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond the range of floats: no finite number
+        return inf
 
 
 def positive(name: str, value: object) -> float:
@@ -96,6 +103,13 @@ def power_of_two(name: str, value: object) -> float:
             f"got {brief(value)}."
         )
     return number
+
+
+def flag(name: str, value: object) -> bool:
+    """Require True or False: a text such as "no" would be taken as True."""
+    if not isinstance(value, bool | np.bool_):
+        raise SettingError(f"{name} must be True or False, got {brief(value)}.")
+    return bool(value)
 
 
 def count(name: str, value: object, *, least: int = 1, most: int = LARGEST_COUNT) -> int:

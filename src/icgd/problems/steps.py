@@ -35,6 +35,7 @@ from icgd.problems.settings import (
     count,
     entries,
     finite,
+    flag,
     instance,
     is_row,
     positive,
@@ -51,7 +52,7 @@ class Accelerated(Scheduled):
 
     def _check_momentum(self) -> None:
         """Check both fields: shares from 0 to 1, and no Nesterov without momentum."""
-        settle(self, nesterov=bool(self.nesterov))
+        settle(self, nesterov=flag("nesterov", self.nesterov))
         if self.momentum is None:
             if self.nesterov:
                 raise SettingError("nesterov has no effect without momentum; give both or neither.")

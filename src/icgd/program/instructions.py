@@ -75,7 +75,10 @@ Evaluated = Annotated[str, Use.EVALUATE]
 
 
 def names_used(part: Any, *uses: Use) -> tuple[str, ...]:
-    """The names that the fields of a dataclass hold for these uses, in the order of the fields."""
+    """The names that the fields of a dataclass hold for these uses, in the order of the fields.
+
+    Class variables count as fields, as `constants` of an instruction, which may be a property.
+    """
     found: list[str] = []
     for field, is_name in _fields_for(part.__class__, uses):
         value = getattr(part, field)
