@@ -171,6 +171,9 @@ def looked_up(problem: Problem) -> tuple[SmoothFunction, ...]:
     return tuple(f for f in functions.values() if isinstance(f, SmoothFunction))
 
 
+# The ranges of what a run computes, on the whole domain.
+
+
 ROUNDING_ROOM = 1 + 2.0**-10
 """Ranges are taken this much larger, so that no rounding leaves them."""
 
@@ -306,6 +309,9 @@ def without_digits(problem: Problem) -> str | None:
         f"its preactivations can reach {largest:.3g} on the domain, where float64 leaves "
         "no digits to evaluate an activation; use a smaller box or domain."
     )
+
+
+# The layers of an update.
 
 
 ROOT = "root"
