@@ -316,14 +316,14 @@ class Compiled:
         )
 
     def bounds_for(self, task: Task, backend: str) -> AbstractBounds:
-        """The rules that prove bounds on a run of this task by a backend.
+        """The bounds of a run of this task by a backend.
 
         Args:
             task: the data.
             backend: "fused" or "dense".
 
         Returns:
-            The rules.
+            The bounds, which prove what holds of a run.
 
         Raises:
             UnknownNameError: if no backend has this name.

@@ -149,31 +149,31 @@ def verify(
     running, bounding, enclosing = (part_of(on_progress, n, 2 + rigorous) for n in range(3))
     run = run_checked(compiled, task, backend, on_progress=running)
     history, real = run.parameters, measured.real_training(problem, task, program.n_steps)
-    rules = compiled.bounds_for(task, backend)
-    if rules.estimated:
+    bounds = compiled.bounds_for(task, backend)
+    if bounds.estimated:
         warn(
             EstimateWarning(
                 "Bounds rest on Lipschitz constants of the kernel "
-                f"{', '.join(map(repr, rules.estimated))} that are estimated from these data: they "
-                "prove nothing. State them with icgd.register_kernel(..., lipschitz=...)."
+                f"{', '.join(map(repr, bounds.estimated))} that are estimated from these data: "
+                "they prove nothing. State them with icgd.register_kernel(..., lipschitz=...)."
             )
         )
-    bounds = rules.run(task, history, real, bounding)
+    of_run = bounds.run(task, history, real, bounding)
     certificate = compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype)
     return Report(
         certificate=certificate.of_run(is_covered=problem.oracle.starts_fresh(task.initial)),
         step_errors=measured.stepwise_errors(problem, task, history),
-        step_bounds=bounds.steps,
+        step_bounds=of_run.steps,
         trajectory_errors=measured.trajectory_errors(history, real),
-        trajectory_bounds=bounds.trajectory,
+        trajectory_bounds=of_run.trajectory,
         near_kinks=near_kinks(program, problem, task, history),
         backend=backend,
         dtype=str(task.x.dtype).removeprefix("torch."),
-        paper_trajectory=bounds.paper,
+        paper_trajectory=of_run.paper,
         rigorous=rigorous_trajectory(problem, task, history, enclosing) if rigorous else None,
         coefficient_errors=measured.coefficient_errors(problem, task, history, real),
         prediction_errors=prediction_errors(problem, task, run.predictions, real),
-        prediction_bounds=rules.predictions(task, history, real, at_end(bounds.trajectory)),
+        prediction_bounds=bounds.predictions(task, history, real, at_end(of_run.trajectory)),
     )
 
 
