@@ -296,24 +296,10 @@ class Compiled:
             >>> compiled.certificate().domain_step < 1e-10
             True
         """
-        n_tokens = count("n_tokens", n_tokens)
         precision = dtype_named(dtype)
-        arithmetic = Arithmetic.of(precision, n_tokens, backend_named(backend).name)
+        arithmetic = Arithmetic.of(precision, count("n_tokens", n_tokens), backend)
         bounds = bounds_of(self.problem, self.program, arithmetic)
-        proved = bounds.domain()
-        return Certificate(
-            domain_step=proved.step,
-            domain_trajectory=proved.trajectory,
-            paper_step=bounds.paper_step(),
-            n_tokens=n_tokens,
-            widest=bounds.widest,
-            condition=bounds.condition,
-            stated=bounds.stated,
-            estimated=bounds.estimated,
-            backend=backend,
-            dtype=str(precision).removeprefix("torch."),
-            domain_predictions=bounds.domain_predictions(proved),
-        )
+        return Certificate.of(bounds, backend, precision)
 
     def bounds_for(self, task: Task, backend: str) -> AbstractBounds:
         """The bounds of a run of this task by a backend.
@@ -336,7 +322,7 @@ class Compiled:
             >>> compiled.bounds_for(compiled.task([[0.5, 1.0]], [1.0]), "fused").estimated
             ()
         """
-        arithmetic = Arithmetic.of(task.x.dtype, task.n_tokens, backend_named(backend).name)
+        arithmetic = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
         return bounds_of(self.problem, self.program, arithmetic)
 
     @own_modes()

@@ -8,11 +8,20 @@ from typing import Any
 import torch
 
 from icgd.backends.run import OnProgress, part_of
-from icgd.certificates import report as measured
 from icgd.certificates.balls import require_enclosable, rigorous_trajectory
 from icgd.certificates.guarantee import Guarantee, check_guarantee
 from icgd.certificates.linear import LinearBounds
-from icgd.certificates.report import Report, at_end, near_kinks, prediction_errors
+from icgd.certificates.report import (
+    Certificate,
+    Report,
+    at_end,
+    coefficient_errors,
+    near_kinks,
+    prediction_errors,
+    real_training,
+    stepwise_errors,
+    trajectory_errors,
+)
 from icgd.choice import STEP, choose, construction_for, goal_of
 from icgd.compiled import Compiled, run_checked
 from icgd.constructions.base import AbstractConstruction
@@ -148,7 +157,7 @@ def verify(
         require_enclosable(problem, task, program.n_steps)
     running, bounding, enclosing = (part_of(on_progress, n, 2 + rigorous) for n in range(3))
     run = run_checked(compiled, task, backend, on_progress=running)
-    history, real = run.parameters, measured.real_training(problem, task, program.n_steps)
+    history, real = run.parameters, real_training(problem, task, program.n_steps)
     bounds = compiled.bounds_for(task, backend)
     if bounds.estimated:
         warn(
@@ -159,19 +168,17 @@ def verify(
             )
         )
     of_run = bounds.run(task, history, real, bounding)
-    certificate = compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype)
+    certificate = Certificate.of(bounds, backend, task.x.dtype)
     return Report(
         certificate=certificate.of_run(is_covered=problem.oracle.starts_fresh(task.initial)),
-        step_errors=measured.stepwise_errors(problem, task, history),
+        step_errors=stepwise_errors(problem, task, history),
         step_bounds=of_run.steps,
-        trajectory_errors=measured.trajectory_errors(history, real),
+        trajectory_errors=trajectory_errors(history, real),
         trajectory_bounds=of_run.trajectory,
         near_kinks=near_kinks(program, problem, task, history),
-        backend=backend,
-        dtype=str(task.x.dtype).removeprefix("torch."),
         paper_trajectory=of_run.paper,
         rigorous=rigorous_trajectory(problem, task, history, enclosing) if rigorous else None,
-        coefficient_errors=measured.coefficient_errors(problem, task, history, real),
+        coefficient_errors=coefficient_errors(problem, task, history, real),
         prediction_errors=prediction_errors(problem, task, run.predictions, real),
         prediction_bounds=bounds.predictions(task, history, real, at_end(of_run.trajectory)),
     )
