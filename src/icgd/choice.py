@@ -40,7 +40,7 @@ from icgd.errors import (
 )
 from icgd.problems.data import Task
 from icgd.problems.problem import Problem
-from icgd.problems.settings import positive
+from icgd.problems.settings import named, positive
 from icgd.program.instructions import IDENTITY, SQUARE
 from icgd.program.program import AbstractProgram
 from icgd.shapes import History
@@ -54,9 +54,7 @@ def construction_named(name: str) -> AbstractConstruction:
             f"construction is the class {name.__name__}; an object of it is expected, which has "
             f"settings. Give {name.__name__}()."
         )
-    if not isinstance(name, str) or name not in CONSTRUCTIONS:
-        raise UnknownNameError.of("construction", name, known=list(CONSTRUCTIONS))
-    return CONSTRUCTIONS[name]
+    return named("construction", name, CONSTRUCTIONS)
 
 
 def construction_for(

@@ -26,14 +26,10 @@ from icgd.certificates.enclosures import AbstractBounds, Arithmetic
 from icgd.certificates.report import Certificate, bounds_of
 from icgd.constructions.cot_network import for_depth
 from icgd.environment import own_modes, require_memory, warn
-from icgd.errors import (
-    ConstructionError,
-    InterruptedRunError,
-    OverflowedRunError,
-)
+from icgd.errors import ConstructionError, InterruptedRunError
 from icgd.facts import shown
 from icgd.layers import Transformer
-from icgd.problems.data import Task, as_task, checked_task, dtype_named
+from icgd.problems.data import Task, as_task, checked_task, dtype_name, dtype_named
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, is_row, positive
 from icgd.program.chain import ChainProgram
@@ -41,6 +37,7 @@ from icgd.program.check import beyond
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
 from icgd.weights import files
+from icgd.weights.lowering import out_of_range
 from icgd.weights.sizes import Summary, summarise
 
 STORED_WEIGHTS = 2**28
@@ -380,7 +377,7 @@ class Compiled:
         transformer = {
             "construction": self.program.construction,
             "backend": backend,
-            "dtype": str(task.x.dtype).removeprefix("torch."),
+            "dtype": dtype_name(task.x.dtype),
         }
         sources = Sources(transformer, *files)
         require_elsewhere(path, sources)
@@ -598,11 +595,7 @@ def run_checked(
     options = RunOptions(slots, history, on_progress, stop_below, oracle.overflow)
     runner = backend_named(backend)
     if too_large := compiled._beyond[dtype]:
-        name, value = too_large
-        raise OverflowedRunError(
-            f"The program's {name} is {value:g}, outside the range of "
-            f"{str(dtype).removeprefix('torch.')}. Run in float64, or change the problem."
-        )
+        raise out_of_range(*too_large, dtype)
     kept = n_kept(program.n_steps, options.every(program.n_steps))
     require_memory(
         f"The history of {kept - 1:,} steps",

@@ -32,7 +32,7 @@ from icgd.errors import (
     UnknownNameError,
 )
 from icgd.facts import counted, in_short, number, shown
-from icgd.problems.data import Task
+from icgd.problems.data import Task, dtype_name
 from icgd.problems.from_torch import load_weights
 from icgd.problems.optimisers import AVERAGE
 from icgd.problems.oracles import overflowed
@@ -515,7 +515,7 @@ class _Drive:
         return self.rows[..., :n_rows, :]
 
     def overflow(self) -> OverflowedRunError:
-        return self.options.overflow(str(self.task.x.dtype).removeprefix("torch."))
+        return self.options.overflow(dtype_name(self.task.x.dtype))
 
     def interruption(self) -> InterruptedRunError:
         """The error that holds the run up to the last whole step."""

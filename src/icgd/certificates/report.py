@@ -25,7 +25,7 @@ from icgd.certificates.network import StackBounds
 from icgd.environment import require_memory
 from icgd.errors import OverflowedRunError
 from icgd.facts import number, shown
-from icgd.problems.data import Task
+from icgd.problems.data import Task, dtype_name
 from icgd.problems.functions import StepFunction
 from icgd.problems.oracles import FunctionOracle, LinearOracle
 from icgd.problems.problem import Problem
@@ -256,7 +256,7 @@ class Certificate:
             stated=bounds.stated,
             estimated=bounds.estimated,
             backend=backend,
-            dtype=str(dtype).removeprefix("torch."),
+            dtype=dtype_name(dtype),
             domain_predictions=bounds.domain_predictions(proved),
         )
 
