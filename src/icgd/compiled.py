@@ -146,7 +146,6 @@ class Compiled:
         options = {"queries": queries, "initial": initial, "seed": seed, "dtype": dtype}
         return as_task(self.problem, X, y, **options, rates=rates)
 
-    @own_modes()
     def run(
         self,
         X: Any,
@@ -209,9 +208,8 @@ class Compiled:
         start = {"initial": initial, "seed": seed}
         task = self.task(X, y, queries=queries, **start, dtype=dtype, rates=rates)
         options: dict[str, Any] = {"trace": trace, "history": history, "stop_below": stop_below}
-        return run_checked(self, task, backend, on_progress=on_progress, **options)
+        return self._run(task, backend, on_progress=on_progress, **options)
 
-    @own_modes()
     def run_task(
         self,
         task: Task,
@@ -255,7 +253,52 @@ class Compiled:
         """
         options: dict[str, Any] = {"trace": trace, "history": history, "stop_below": stop_below}
         task = checked_task(self.problem, task)
-        return run_checked(self, task, backend, on_progress=on_progress, **options)
+        return self._run(task, backend, on_progress=on_progress, **options)
+
+    @own_modes()
+    def _run(
+        self,
+        task: Task,
+        backend: str,
+        *,
+        trace: Any = False,
+        history: bool | int = True,
+        on_progress: OnProgress | None = None,
+        stop_below: float | None = None,
+    ) -> Run:
+        """Run a task that `task` has made, which is not checked again."""
+        program, oracle, dtype = self.program, self.problem.oracle, task.x.dtype
+        if not isinstance(history, bool):
+            history = count("history", history)
+        if stop_below is not None:
+            stop_below = positive("stop_below", stop_below)
+            oracle.require_end(task)
+        if isinstance(trace, bool):
+            slots = program.traceable if trace else ()
+        else:
+            slots = tuple(trace) if is_row(trace) else (trace,)
+        options = RunOptions(slots, history, on_progress, stop_below, oracle.overflow)
+        runner = backend_named(backend)
+        if too_large := self._beyond[dtype]:
+            raise out_of_range(*too_large, dtype)
+        kept = n_kept(program.n_steps, options.every(program.n_steps))
+        require_memory(
+            f"The history of {kept - 1:,} steps",
+            kept * task.initial.numel() * task.initial.itemsize,
+            "Keep fewer: history=100 keeps every hundredth step, history=False the last one.",
+        )
+        for doubt in oracle.doubts(task, program.n_steps):
+            warn(doubt)
+        origin = Origin(self.problem, program, task)
+        try:
+            run = with_origin(runner.run(program, task, options), origin)
+        except InterruptedRunError as interruption:
+            if isinstance(interruption.partial, Run):
+                interruption.partial = with_origin(interruption.partial, origin)
+            raise
+        for doubt in oracle.afterthoughts(task, run.parameters[..., -1, :]):
+            warn(doubt)
+        return run
 
     @cached_property
     def _beyond(self) -> dict[torch.dtype, tuple[str, float] | None]:
@@ -382,7 +425,7 @@ class Compiled:
         sources = Sources(transformer, *files)
         require_elsewhere(path, sources)
         require_provable(self.problem, task, self.program.n_steps)
-        history = run_checked(self, task, backend).parameters
+        history = self._run(task, backend).parameters
         proof = prove(self.problem, task, history, sources, on_progress)
         if path is not None:
             proof.save(path)
@@ -568,49 +611,3 @@ class Compiled:
             weights = 8 * self.summary().parameters <= STORED_WEIGHTS
         tensors = dict(self.block().named_parameters()) if weights else {}
         files.save(path, self.problem, self.program, tensors)
-
-
-@own_modes()
-def run_checked(
-    compiled: Compiled,
-    task: Task,
-    backend: str,
-    *,
-    trace: Any = False,
-    history: bool | int = True,
-    on_progress: OnProgress | None = None,
-    stop_below: float | None = None,
-) -> Run:
-    """Run a task that `compiled.task` has made, which is not checked again."""
-    program, oracle, dtype = compiled.program, compiled.problem.oracle, task.x.dtype
-    if not isinstance(history, bool):
-        history = count("history", history)
-    if stop_below is not None:
-        stop_below = positive("stop_below", stop_below)
-        oracle.require_end(task)
-    if isinstance(trace, bool):
-        slots = program.traceable if trace else ()
-    else:
-        slots = tuple(trace) if is_row(trace) else (trace,)
-    options = RunOptions(slots, history, on_progress, stop_below, oracle.overflow)
-    runner = backend_named(backend)
-    if too_large := compiled._beyond[dtype]:
-        raise out_of_range(*too_large, dtype)
-    kept = n_kept(program.n_steps, options.every(program.n_steps))
-    require_memory(
-        f"The history of {kept - 1:,} steps",
-        kept * task.initial.numel() * task.initial.itemsize,
-        "Keep fewer: history=100 keeps every hundredth step, history=False the last one.",
-    )
-    for doubt in oracle.doubts(task, program.n_steps):
-        warn(doubt)
-    origin = Origin(compiled.problem, program, task)
-    try:
-        run = with_origin(runner.run(program, task, options), origin)
-    except InterruptedRunError as interruption:
-        if isinstance(interruption.partial, Run):
-            interruption.partial = with_origin(interruption.partial, origin)
-        raise
-    for doubt in oracle.afterthoughts(task, run.parameters[..., -1, :]):
-        warn(doubt)
-    return run

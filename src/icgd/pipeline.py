@@ -23,7 +23,7 @@ from icgd.certificates.report import (
     trajectory_errors,
 )
 from icgd.choice import STEP, choose, construction_for, goal_of
-from icgd.compiled import Compiled, run_checked
+from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.environment import own_modes, warn
 from icgd.errors import EstimateWarning, SettingError
@@ -156,7 +156,7 @@ def verify(
     if rigorous:
         require_enclosable(problem, task, program.n_steps)
     running, bounding, enclosing = (part_of(on_progress, n, 2 + rigorous) for n in range(3))
-    run = run_checked(compiled, task, backend, on_progress=running)
+    run = compiled._run(task, backend, on_progress=running)
     history, real = run.parameters, real_training(problem, task, program.n_steps)
     bounds = compiled.bounds_for(task, backend)
     if bounds.estimated:
@@ -229,7 +229,7 @@ def guarantee(
             "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, "
             f"cot-glm), and this is {compiled.program.construction}. Use verify for its bounds."
         )
-    run = run_checked(compiled, task, backend, on_progress=on_progress, stop_below=stop_below)
+    run = compiled._run(task, backend, on_progress=on_progress, stop_below=stop_below)
     return check_guarantee(bounds, task, run.parameters)
 
 
