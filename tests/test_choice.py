@@ -8,7 +8,7 @@ import torch
 
 import icgd
 from icgd import choice
-from icgd.choice import FULL_ACCURACY, Tolerance, function_error
+from icgd.choice import FULL_ACCURACY, Evidence, Tolerance, function_error
 from icgd.constructions.recursion import Recursion
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.constructions.relu_stack import ReluStack
@@ -401,11 +401,11 @@ def test_where_the_bound_says_nothing_the_search_ends_with_the_accuracy_of_funct
     """Weights are clipped to the box, so that a bound beyond it is the same for all settings."""
     tried = []
 
-    def beyond_the_box(self, compiled: icgd.Compiled) -> float:
+    def beyond_the_box(self, compiled: icgd.Compiled) -> Evidence:
         tried.append(compiled.program.n_registers)
-        return 2.0
+        return Evidence(compiled, 2.0)
 
-    monkeypatch.setattr(Tolerance, "bound", beyond_the_box)
+    monkeypatch.setattr(Tolerance, "evidence", beyond_the_box)
     with pytest.raises(ToleranceError, match=r"the smallest bound is 2, with \d\d registers"):
         by_softmax(tolerance=1e-3)
     assert max(tried) < 256

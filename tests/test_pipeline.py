@@ -171,7 +171,7 @@ def test_a_broken_transformer_is_found_out(monkeypatch, construction):
     compiled = icgd.compile(problem_with(), n_steps=2, construction=construction)
     right = compiled.run(x, y, seed=0)
     wrong = icgd.Run(2 * right.parameters[0] - right.parameters, right.predictions)
-    monkeypatch.setattr("icgd.pipeline.run_checked", lambda *_a, **_k: wrong)
+    monkeypatch.setattr(icgd.Compiled, "_run", lambda *_a, **_k: wrong)
     assert icgd.verify(compiled, x, y, seed=0).verdict is icgd.Verdict.BROKEN
 
 

@@ -16,10 +16,10 @@ soon proves nothing, for one run on known data much later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -40,9 +40,10 @@ from icgd.errors import (
 )
 from icgd.problems.data import Task
 from icgd.problems.problem import Problem
-from icgd.problems.settings import positive
+from icgd.problems.settings import named, positive
 from icgd.program.instructions import IDENTITY, SQUARE
 from icgd.program.program import AbstractProgram
+from icgd.shapes import History
 from icgd.weights.sizes import summarise
 
 
@@ -53,9 +54,7 @@ def construction_named(name: str) -> AbstractConstruction:
             f"construction is the class {name.__name__}; an object of it is expected, which has "
             f"settings. Give {name.__name__}()."
         )
-    if not isinstance(name, str) or name not in CONSTRUCTIONS:
-        raise UnknownNameError.of("construction", name, known=list(CONSTRUCTIONS))
-    return CONSTRUCTIONS[name]
+    return named("construction", name, CONSTRUCTIONS)
 
 
 def construction_for(
@@ -133,6 +132,22 @@ LARGEST_EXCESS = {STEP: 1e6, WEIGHTS: 64.0, PREDICTIONS: 64.0}
 of a whole run grow by more than errors do."""
 
 
+class Evidence(NamedTuple):
+    """What is proved of a compiled run: the `bound` that a tolerance is about, and how it grows.
+
+    `steps` and `grown` bound what each step adds, and the weights after it; nothing is known of
+    them if the tolerance is of a step. Weights are known to be as close as `trivial` without a
+    proof. `history` has the weights of the run, if there is one.
+    """
+
+    compiled: Compiled
+    bound: float
+    steps: Sequence[float] = ()
+    grown: Sequence[float] = ()
+    trivial: float = inf
+    history: History | None = None
+
+
 @dataclass(frozen=True)
 class Tolerance:
     """How far a step may err in any weight: on the whole domain, or in the run on a `task`.
@@ -197,7 +212,7 @@ class Tolerance:
             raise SettingError(f"Give either {name} or tolerance, not both.")
 
         setting, finest = construction.coarsest, construction.finest
-        best: tuple[tuple[float, float], int, float, Compiled] | None = None
+        best: tuple[tuple[float, float], int, Evidence] | None = None
         while True:
             try:
                 program = replace(construction, **{name: setting}).program(problem, n_steps)
@@ -211,44 +226,48 @@ class Tolerance:
                 raise ToleranceError(
                     f"{self.in_words} takes {construction.name} more than {room:,.0f} weights."
                 )
-            bound = self.bound(compiled)
-            if bound <= self.size:
+            evidence = self.evidence(compiled)
+            if evidence.bound <= self.size:
                 return compiled
             # Beyond the box, where all bounds are alike, the error of the functions tells progress.
-            progress = (min(problem.box or inf, bound), function_error(program))
+            progress = (min(problem.box or inf, evidence.bound), function_error(program))
             if best is None or progress < best[0]:
-                best = progress, setting, bound, compiled
-            _, best_setting, smallest, best_run = best
+                best = progress, setting, evidence
+            _, best_setting, best_evidence = best
             is_no_better = setting >= 2 * best_setting
             if is_no_better or setting == finest or not can_be_finer(program):
-                reason = self._reason(construction, best_run, construction.why_no_finer)
+                reason = self._reason(construction, best_evidence, construction.why_no_finer)
                 raise ToleranceError(
-                    f"{self.in_words} cannot be proved: the smallest bound is {smallest:.3g}, with "
-                    f"{best_setting} {name}. {reason}"
+                    f"{self.in_words} cannot be proved: the smallest bound is "
+                    f"{best_evidence.bound:.3g}, with {best_setting} {name}. {reason}"
                 )
-            excess = min(LARGEST_EXCESS[self.of], bound / self.size)
+            excess = min(LARGEST_EXCESS[self.of], evidence.bound / self.size)
             setting = min(max(construction.finer(setting, excess), setting + 1), finest)
 
-    def bound(self, compiled: Compiled) -> float:
-        """The largest error that is proved for this run: of a step, or after the last one."""
-        if self.task is None:
-            certificate = compiled.certificate()
-            self._require_proof(certificate.estimated)
-            return {
-                STEP: certificate.domain_step,
-                WEIGHTS: certificate.domain_trajectory,
-                PREDICTIONS: certificate.domain_predictions,
-            }[self.of]
-        rules = compiled.bounds_for(self.task, "fused")
-        self._require_proof(rules.estimated)
-        history = compiled.run_task(self.task).parameters
+    def evidence(self, compiled: Compiled) -> Evidence:
+        """What is proved for this run: of a step, or after the last one."""
+        task = self.task
+        if task is None:
+            proved = compiled.certificate()
+            self._require_proof(proved.estimated)
+            steps, grown = [proved.domain_step], [proved.domain_trajectory]
+            bound = {STEP: steps[0], WEIGHTS: grown[0], PREDICTIONS: proved.domain_predictions}
+            return Evidence(compiled, bound[self.of], steps, grown, proved.widest)
+        bounds = compiled.bounds_for(task, "fused")
+        self._require_proof(bounds.estimated)
+        history = compiled.run_task(task).parameters
         if self.of == STEP:
-            return _largest(rules.steps(self.task, history))
-        real = compiled.problem.oracle.train(self.task, compiled.program.n_steps)
-        ends = at_end(rules.run(self.task, history, real).trajectory)
-        if self.of == WEIGHTS:
-            return _largest(ends)
-        return _largest(rules.predictions(self.task, history, real, ends))
+            return Evidence(compiled, _largest(bounds.steps(task, history)), history=history)
+        real = compiled.problem.oracle.train(task, compiled.program.n_steps)
+        of_run = bounds.run(task, history, real)
+        ends = at_end(of_run.trajectory)
+        if self.of == PREDICTIONS:
+            largest = _largest(bounds.predictions(task, history, real, ends))
+        else:
+            largest = _largest(ends)
+        # Weights in the box are twice as far apart as a weight in it is from one that is known.
+        growth = _over_tasks(of_run.steps), _over_tasks(of_run.trajectory)
+        return Evidence(compiled, largest, *growth, bounds.widest / 2, history)
 
     def _require_proof(self, estimated: tuple[str, ...]) -> None:
         """Raise `ToleranceError` if bounds would be estimates."""
@@ -261,8 +280,8 @@ class Tolerance:
 
     def _require_exact(self, construction: AbstractConstruction, compiled: Compiled) -> None:
         """Raise `ToleranceError` unless a run that cannot be finer is exact enough."""
-        bound = self.bound(compiled)
-        if bound <= self.size:
+        evidence = self.evidence(compiled)
+        if evidence.bound <= self.size:
             return
         finest, errs = "exact arithmetic", "rounding errs"
         if can_be_finer(compiled.program):
@@ -271,39 +290,26 @@ class Tolerance:
         helps = (
             "a smaller box or domain helps" if self.task else "prove it for one run with task=..."
         )
-        reason = self._reason(construction, compiled, f"Only {errs}: {helps}.")
+        reason = self._reason(construction, evidence, f"Only {errs}: {helps}.")
         raise ToleranceError(
-            f"{self.in_words} cannot be proved: the smallest bound is {bound:.3g}, with {finest}. "
-            f"{reason}"
+            f"{self.in_words} cannot be proved: the smallest bound is {evidence.bound:.3g}, with "
+            f"{finest}. {reason}"
         )
 
     def _reason(
-        self, construction: AbstractConstruction, compiled: Compiled, otherwise: str
+        self, construction: AbstractConstruction, evidence: Evidence, otherwise: str
     ) -> str:
         """What stands in the way: the length of a run, a kink, or else `otherwise`."""
-        length = None if self.of == STEP else self._length_reason(compiled)
-        return length or self._kink_reason(construction, compiled) or otherwise
+        length = None if self.of == STEP else self._length_reason(evidence)
+        return length or self._kink_reason(construction, evidence) or otherwise
 
-    def _length_reason(self, compiled: Compiled) -> str | None:
+    def _length_reason(self, evidence: Evidence) -> str | None:
         """How the bound grows with the steps, if it is the steps that make it too large."""
-        # Bounds on steps, on the weights after them, and one that is known without a proof:
-        # weights in the box are twice as far apart as a weight in it is from one that is known.
-        n_steps = compiled.program.n_steps
-        if self.task is None:
-            proved = compiled.certificate()
-            steps, grown = [proved.domain_step], [proved.domain_trajectory]
-            trivial = proved.widest
-        else:
-            rules = compiled.bounds_for(self.task, "fused")
-            history = compiled.run_task(self.task).parameters
-            real = compiled.problem.oracle.train(self.task, n_steps)
-            found = rules.run(self.task, history, real)
-            steps, grown = _over_tasks(found.steps), _over_tasks(found.trajectory)
-            trivial = rules.widest / 2
+        steps, grown, n_steps = evidence.steps, evidence.grown, evidence.compiled.program.n_steps
         if not grown or grown[-1] <= 2 * n_steps * max(steps):
             return None
         helps = "Take fewer or shorter steps" if self.task else "Prove it for one run with task=..."
-        where = next((k for k, bound in enumerate(grown, 1) if not bound < trivial), None)
+        where = next((k for k, bound in enumerate(grown, 1) if not bound < evidence.trivial), None)
         if where is None:
             return (
                 f"A step errs by at most {max(steps):.3g}, and the bound grows from step to step, "
@@ -316,16 +322,16 @@ class Tolerance:
             "far the weights of one run are off."
         )
 
-    def _kink_reason(self, construction: AbstractConstruction, compiled: Compiled) -> str | None:
+    def _kink_reason(self, construction: AbstractConstruction, evidence: Evidence) -> str | None:
         """How a kink of the activation stands in the way, or None if none does."""
+        compiled, history = evidence.compiled, evidence.history
         if not compiled.program.has_kinks:
             return None
-        if self.task is None:
+        if self.task is None or history is None:
             return (
                 "On the whole domain some data fall on a kink of the activation. Prove it for one "
                 "run with task=..., or use a smooth activation."
             )
-        history = compiled.run_task(self.task).parameters
         events = near_kinks(compiled.program, compiled.problem, self.task, history).count
         if not events:
             return None
@@ -354,7 +360,7 @@ def _largest(bounds: Tensor) -> float:
 
 def _over_tasks(bounds: Tensor) -> list[float]:
     """The largest bound of all tasks, for each step."""
-    largest: list[float] = bounds.reshape(-1, bounds.shape[-1]).amax(0).tolist()
+    largest: list[float] = bounds.unsqueeze(0).flatten(0, -2).amax(0).tolist()
     return largest
 
 
@@ -413,7 +419,7 @@ class _Choice:
     n_steps: int
     refusals: dict[str, SettingError | ToleranceError] = field(default_factory=dict)
 
-    def build(self, construction: AbstractConstruction, room: float = inf) -> Compiled:
+    def build(self, construction: AbstractConstruction) -> Compiled:
         return Compiled(self.problem, construction.program(self.problem, self.n_steps))
 
     def within(self, goal: Tolerance, candidates: list[AbstractConstruction]) -> Compiled:
@@ -443,7 +449,11 @@ class _Choice:
         if (best := self.best(hopeful, build)) is not None:
             return replace(best, chosen_because=SMALLEST_OF_ACCURATE)
         others = [c for c in candidates if c.name not in self.refusals]
-        best = self.best(others, self.build, lambda run: (function_error(run.program), *_cost(run)))
+        best = self.best(
+            others,
+            lambda construction, room: self.build(construction),
+            lambda run: (function_error(run.program), *_cost(run)),
+        )
         if best is None:
             raise next(iter(self.refusals.values()))
         return replace(best, chosen_because=SMALLEST_ERROR)

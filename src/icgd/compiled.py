@@ -26,14 +26,10 @@ from icgd.certificates.enclosures import AbstractBounds, Arithmetic
 from icgd.certificates.report import Certificate, bounds_of
 from icgd.constructions.cot_network import for_depth
 from icgd.environment import own_modes, require_memory, warn
-from icgd.errors import (
-    ConstructionError,
-    InterruptedRunError,
-    OverflowedRunError,
-)
+from icgd.errors import ConstructionError, InterruptedRunError
 from icgd.facts import shown
 from icgd.layers import Transformer
-from icgd.problems.data import Task, as_task, checked_task, dtype_named
+from icgd.problems.data import Task, as_task, checked_task, dtype_name, dtype_named
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, is_row, positive
 from icgd.program.chain import ChainProgram
@@ -41,6 +37,7 @@ from icgd.program.check import beyond
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
 from icgd.weights import files
+from icgd.weights.lowering import out_of_range
 from icgd.weights.sizes import Summary, summarise
 
 STORED_WEIGHTS = 2**28
@@ -149,7 +146,6 @@ class Compiled:
         options = {"queries": queries, "initial": initial, "seed": seed, "dtype": dtype}
         return as_task(self.problem, X, y, **options, rates=rates)
 
-    @own_modes()
     def run(
         self,
         X: Any,
@@ -212,9 +208,8 @@ class Compiled:
         start = {"initial": initial, "seed": seed}
         task = self.task(X, y, queries=queries, **start, dtype=dtype, rates=rates)
         options: dict[str, Any] = {"trace": trace, "history": history, "stop_below": stop_below}
-        return run_checked(self, task, backend, on_progress=on_progress, **options)
+        return self._run(task, backend, on_progress=on_progress, **options)
 
-    @own_modes()
     def run_task(
         self,
         task: Task,
@@ -258,7 +253,52 @@ class Compiled:
         """
         options: dict[str, Any] = {"trace": trace, "history": history, "stop_below": stop_below}
         task = checked_task(self.problem, task)
-        return run_checked(self, task, backend, on_progress=on_progress, **options)
+        return self._run(task, backend, on_progress=on_progress, **options)
+
+    @own_modes()
+    def _run(
+        self,
+        task: Task,
+        backend: str,
+        *,
+        trace: Any = False,
+        history: bool | int = True,
+        on_progress: OnProgress | None = None,
+        stop_below: float | None = None,
+    ) -> Run:
+        """Run a task that `task` has made, which is not checked again."""
+        program, oracle, dtype = self.program, self.problem.oracle, task.x.dtype
+        if not isinstance(history, bool):
+            history = count("history", history)
+        if stop_below is not None:
+            stop_below = positive("stop_below", stop_below)
+            oracle.require_end(task)
+        if isinstance(trace, bool):
+            slots = program.traceable if trace else ()
+        else:
+            slots = tuple(trace) if is_row(trace) else (trace,)
+        options = RunOptions(slots, history, on_progress, stop_below, oracle.overflow)
+        runner = backend_named(backend)
+        if too_large := self._beyond[dtype]:
+            raise out_of_range(*too_large, dtype)
+        kept = n_kept(program.n_steps, options.every(program.n_steps))
+        require_memory(
+            f"The history of {kept - 1:,} steps",
+            kept * task.initial.numel() * task.initial.itemsize,
+            "Keep fewer: history=100 keeps every hundredth step, history=False the last one.",
+        )
+        for doubt in oracle.doubts(task, program.n_steps):
+            warn(doubt)
+        origin = Origin(self.problem, program, task)
+        try:
+            run = with_origin(runner.run(program, task, options), origin)
+        except InterruptedRunError as interruption:
+            if isinstance(interruption.partial, Run):
+                interruption.partial = with_origin(interruption.partial, origin)
+            raise
+        for doubt in oracle.afterthoughts(task, run.parameters[..., -1, :]):
+            warn(doubt)
+        return run
 
     @cached_property
     def _beyond(self) -> dict[torch.dtype, tuple[str, float] | None]:
@@ -296,34 +336,20 @@ class Compiled:
             >>> compiled.certificate().domain_step < 1e-10
             True
         """
-        n_tokens = count("n_tokens", n_tokens)
         precision = dtype_named(dtype)
-        arithmetic = Arithmetic.of(precision, n_tokens, backend_named(backend).name)
+        arithmetic = Arithmetic.of(precision, count("n_tokens", n_tokens), backend)
         bounds = bounds_of(self.problem, self.program, arithmetic)
-        proved = bounds.domain()
-        return Certificate(
-            domain_step=proved.step,
-            domain_trajectory=proved.trajectory,
-            paper_step=bounds.paper_step(),
-            n_tokens=n_tokens,
-            widest=bounds.widest,
-            condition=bounds.condition,
-            stated=bounds.stated,
-            estimated=bounds.estimated,
-            backend=backend,
-            dtype=str(precision).removeprefix("torch."),
-            domain_predictions=bounds.domain_predictions(proved),
-        )
+        return Certificate.of(bounds, backend, precision)
 
     def bounds_for(self, task: Task, backend: str) -> AbstractBounds:
-        """The rules that prove bounds on a run of this task by a backend.
+        """The bounds of a run of this task by a backend.
 
         Args:
             task: the data.
             backend: "fused" or "dense".
 
         Returns:
-            The rules.
+            The bounds, which prove what holds of a run.
 
         Raises:
             UnknownNameError: if no backend has this name.
@@ -336,7 +362,7 @@ class Compiled:
             >>> compiled.bounds_for(compiled.task([[0.5, 1.0]], [1.0]), "fused").estimated
             ()
         """
-        arithmetic = Arithmetic.of(task.x.dtype, task.n_tokens, backend_named(backend).name)
+        arithmetic = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
         return bounds_of(self.problem, self.program, arithmetic)
 
     @own_modes()
@@ -394,12 +420,12 @@ class Compiled:
         transformer = {
             "construction": self.program.construction,
             "backend": backend,
-            "dtype": str(task.x.dtype).removeprefix("torch."),
+            "dtype": dtype_name(task.x.dtype),
         }
         sources = Sources(transformer, *files)
         require_elsewhere(path, sources)
         require_provable(self.problem, task, self.program.n_steps)
-        history = run_checked(self, task, backend).parameters
+        history = self._run(task, backend).parameters
         proof = prove(self.problem, task, history, sources, on_progress)
         if path is not None:
             proof.save(path)
@@ -585,53 +611,3 @@ class Compiled:
             weights = 8 * self.summary().parameters <= STORED_WEIGHTS
         tensors = dict(self.block().named_parameters()) if weights else {}
         files.save(path, self.problem, self.program, tensors)
-
-
-@own_modes()
-def run_checked(
-    compiled: Compiled,
-    task: Task,
-    backend: str,
-    *,
-    trace: Any = False,
-    history: bool | int = True,
-    on_progress: OnProgress | None = None,
-    stop_below: float | None = None,
-) -> Run:
-    """Run a task that `compiled.task` has made, which is not checked again."""
-    program, oracle, dtype = compiled.program, compiled.problem.oracle, task.x.dtype
-    if not isinstance(history, bool):
-        history = count("history", history)
-    if stop_below is not None:
-        stop_below = positive("stop_below", stop_below)
-        oracle.require_end(task)
-    if isinstance(trace, bool):
-        slots = program.traceable if trace else ()
-    else:
-        slots = tuple(trace) if is_row(trace) else (trace,)
-    options = RunOptions(slots, history, on_progress, stop_below, oracle.overflow)
-    runner = backend_named(backend)
-    if too_large := compiled._beyond[dtype]:
-        name, value = too_large
-        raise OverflowedRunError(
-            f"The program's {name} is {value:g}, outside the range of "
-            f"{str(dtype).removeprefix('torch.')}. Run in float64, or change the problem."
-        )
-    kept = n_kept(program.n_steps, options.every(program.n_steps))
-    require_memory(
-        f"The history of {kept - 1:,} steps",
-        kept * task.initial.numel() * task.initial.itemsize,
-        "Keep fewer: history=100 keeps every hundredth step, history=False the last one.",
-    )
-    for doubt in oracle.doubts(task, program.n_steps):
-        warn(doubt)
-    origin = Origin(compiled.problem, program, task)
-    try:
-        run = with_origin(runner.run(program, task, options), origin)
-    except InterruptedRunError as interruption:
-        if isinstance(interruption.partial, Run):
-            interruption.partial = with_origin(interruption.partial, origin)
-        raise
-    for doubt in oracle.afterthoughts(task, run.parameters[..., -1, :]):
-        warn(doubt)
-    return run

@@ -8,13 +8,22 @@ from typing import Any
 import torch
 
 from icgd.backends.run import OnProgress, part_of
-from icgd.certificates import report as measured
 from icgd.certificates.balls import require_enclosable, rigorous_trajectory
 from icgd.certificates.guarantee import Guarantee, check_guarantee
 from icgd.certificates.linear import LinearBounds
-from icgd.certificates.report import Report, at_end, near_kinks, prediction_errors
+from icgd.certificates.report import (
+    Certificate,
+    Report,
+    at_end,
+    coefficient_errors,
+    near_kinks,
+    prediction_errors,
+    real_training,
+    stepwise_errors,
+    trajectory_errors,
+)
 from icgd.choice import STEP, choose, construction_for, goal_of
-from icgd.compiled import Compiled, run_checked
+from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.environment import own_modes, warn
 from icgd.errors import EstimateWarning, SettingError
@@ -147,33 +156,31 @@ def verify(
     if rigorous:
         require_enclosable(problem, task, program.n_steps)
     running, bounding, enclosing = (part_of(on_progress, n, 2 + rigorous) for n in range(3))
-    run = run_checked(compiled, task, backend, on_progress=running)
-    history, real = run.parameters, measured.real_training(problem, task, program.n_steps)
-    rules = compiled.bounds_for(task, backend)
-    if rules.estimated:
+    run = compiled._run(task, backend, on_progress=running)
+    history, real = run.parameters, real_training(problem, task, program.n_steps)
+    bounds = compiled.bounds_for(task, backend)
+    if bounds.estimated:
         warn(
             EstimateWarning(
                 "Bounds rest on Lipschitz constants of the kernel "
-                f"{', '.join(map(repr, rules.estimated))} that are estimated from these data: they "
-                "prove nothing. State them with icgd.register_kernel(..., lipschitz=...)."
+                f"{', '.join(map(repr, bounds.estimated))} that are estimated from these data: "
+                "they prove nothing. State them with icgd.register_kernel(..., lipschitz=...)."
             )
         )
-    bounds = rules.run(task, history, real, bounding)
-    certificate = compiled.certificate(n_tokens=task.n_tokens, backend=backend, dtype=dtype)
+    of_run = bounds.run(task, history, real, bounding)
+    certificate = Certificate.of(bounds, backend, task.x.dtype)
     return Report(
         certificate=certificate.of_run(is_covered=problem.oracle.starts_fresh(task.initial)),
-        step_errors=measured.stepwise_errors(problem, task, history),
-        step_bounds=bounds.steps,
-        trajectory_errors=measured.trajectory_errors(history, real),
-        trajectory_bounds=bounds.trajectory,
+        step_errors=stepwise_errors(problem, task, history),
+        step_bounds=of_run.steps,
+        trajectory_errors=trajectory_errors(history, real),
+        trajectory_bounds=of_run.trajectory,
         near_kinks=near_kinks(program, problem, task, history),
-        backend=backend,
-        dtype=str(task.x.dtype).removeprefix("torch."),
-        paper_trajectory=bounds.paper,
+        paper_trajectory=of_run.paper,
         rigorous=rigorous_trajectory(problem, task, history, enclosing) if rigorous else None,
-        coefficient_errors=measured.coefficient_errors(problem, task, history, real),
+        coefficient_errors=coefficient_errors(problem, task, history, real),
         prediction_errors=prediction_errors(problem, task, run.predictions, real),
-        prediction_bounds=rules.predictions(task, history, real, at_end(bounds.trajectory)),
+        prediction_bounds=bounds.predictions(task, history, real, at_end(of_run.trajectory)),
     )
 
 
@@ -222,7 +229,7 @@ def guarantee(
             "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, "
             f"cot-glm), and this is {compiled.program.construction}. Use verify for its bounds."
         )
-    run = run_checked(compiled, task, backend, on_progress=on_progress, stop_below=stop_below)
+    run = compiled._run(task, backend, on_progress=on_progress, stop_below=stop_below)
     return check_guarantee(bounds, task, run.parameters)
 
 

@@ -1,7 +1,6 @@
 """How runs are made: executors, the driver over plain numbers, groups of tasks, backends."""
 
 from collections.abc import Sequence
-from functools import partial
 from math import inf, nan
 
 import pytest
@@ -87,7 +86,7 @@ class Adder(AbstractExecutor[float]):
 
 def run(moves: Sequence[float], still_steps: int = 1, **options: object) -> Run:
     steps = Steps(len(moves))
-    return drive(partial(Adder, moves, still_steps), steps, TASK, RunOptions(**options))
+    return drive(lambda *_: Adder(moves, still_steps), steps, TASK, RunOptions(**options))
 
 
 def test_a_run_keeps_all_steps_or_the_ends():
@@ -151,7 +150,7 @@ class Forgetful(Adder):
 def test_a_second_ctrl_c_leaves_the_last_step_that_is_at_hand():
     options = RunOptions(history=False, on_progress=interrupt_after(3))
     with pytest.raises(InterruptedRunError, match="after 2 of 4 steps") as caught:
-        drive(partial(Forgetful, [1, 1, 1, 1]), Steps(4), TASK, options)
+        drive(lambda *_: Forgetful([1, 1, 1, 1]), Steps(4), TASK, options)
     assert caught.value.partial.parameters.tolist() == [[1, 2], [3, 4]]
     assert list(caught.value.partial.steps) == [0, 2]
 

@@ -40,8 +40,6 @@ def report(step: float = 1.0, trajectory: float = 2.0, domain: float = 4.0) -> R
         trajectory_errors=torch.tensor([0.5, trajectory]),
         trajectory_bounds=torch.tensor([1.0, 3.0]),
         near_kinks=NearKinks(0, ()),
-        backend="fused",
-        dtype="float64",
     )
 
 

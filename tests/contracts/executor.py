@@ -105,7 +105,8 @@ class ExecutorContract:
 
     def run(self, n_steps: int = N_STEPS, task: Task | None = None, **options: object) -> Run:
         task, asked = task or self.task(), RunOptions(**{"trace": self.traced, **options})
-        return drive(partial(self.make, n_steps, task, asked), Steps(n_steps), task, asked)
+        make = lambda _, task, options: self.make(n_steps, task, options)  # noqa: E731
+        return drive(make, Steps(n_steps), task, asked)
 
     @classmethod
     @cache

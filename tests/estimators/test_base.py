@@ -15,7 +15,7 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import has_fit_parameter
 
-from icgd import compiled
+from icgd.compiled import Compiled
 from icgd.errors import DataError, DataTypeError, MissingExtraError, SettingError
 from icgd.estimators import (
     InContextClassifier,
@@ -82,13 +82,13 @@ def test_the_cached_context_gives_the_same_bits(estimator, rows):
 def test_a_cached_context_trains_no_more(estimator, monkeypatch):
     fit = fitted(estimator)
     steps = []
-    run = compiled.run_checked  # whatever asks for it
+    run = Compiled._run  # whatever asks for it
 
     def counted(trained, *arguments, **options):
         steps.append(trained.program.n_steps)
         return run(trained, *arguments, **options)
 
-    monkeypatch.setattr(compiled, "run_checked", counted)
+    monkeypatch.setattr(Compiled, "_run", counted)
     fit.predict(NEW)
     assert sum(steps) == 0
     fit.set_params(cache_context=False).predict(NEW)

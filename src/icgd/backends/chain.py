@@ -222,8 +222,7 @@ def run_chain(
         raise UnknownNameError.of("backend", backend, known=list(GENERATORS))
     if memory not in MEMORIES:
         raise SettingError(f"memory must be one of {', '.join(MEMORIES)}, got {brief(memory)}.")
-    make = partial(make_chain, program, task, options, backend=backend, memory=memory)
-    return drive(make, program, task, options)
+    return drive(partial(make_chain, backend=backend, memory=memory), program, task, options)
 
 
 def make_chain(

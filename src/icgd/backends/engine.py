@@ -1,6 +1,6 @@
 """Perform the operations of a recording: each once, or again and again on reused buffers.
 
-`OPERATIONS` makes the torch function of an operation. It takes the arguments and `out`; with a
+`OPERATIONS` lists them. The torch function of an operation takes the arguments and `out`; with a
 buffer for `out` it allocates nothing, without one it returns a new tensor. A `Plan` performs a
 recording with new tensors. `Buffers` are allocated once, and a `BoundRecording` is a recording that
 is bound to them: a buffer is used again as soon as nobody reads it, and what a step leaves in a
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from icgd.program.layout import IS_EXAMPLE
 from icgd.program.meaning import NOWHERE, PerStep
 
 Function = Callable[..., Tensor]
+Check = Callable[[], None]
 
 UNITS_AT_ONCE = 2**20
 """The number of units times arguments that are evaluated at once."""
@@ -411,107 +412,111 @@ def _softmax_columns(op: Op, run: Running) -> Function:
     return _computed(softmax)
 
 
-OPERATIONS: dict[str, Callable[[Op, Running], Function]] = {
-    "combine": _combine,
-    "multiply": lambda op, run: torch.mul,
-    "times": lambda op, run: torch.bmm if run.batch else torch.mm,
-    "beside": lambda op, run: lambda *args, out=None: torch.cat(args, dim=-1, out=out),
-    "take": _take,
-    "constant_map": _constant_map,
-    "kink": lambda op, run: partial(torch.clamp, min=0.0),
-    "leaky": _leaky,
-    "ramp": _ramp,
-    "softmax": lambda op, run: partial(torch.softmax, dim=-1),
-    "link": lambda op, run: _computed(link_named(op.options[0]).mean),
-    "evaluate": lambda op, run: _computed(function_named(op.options[0])),
-    "loss_slope": lambda op, run: _computed(loss_named(op.options[0]).slope),
-    "units": lambda op, run: _computed(_units_of(run, *op.options)),
-    "units_near_kinks": _units_near_kinks,
-    "add_missed": _missed,
-    "scale_missed": _missed,
-    "clip_by_units": _clip_by_units,
-    "add_outer": _add_outer,
-    "add_by_units": _add_by_units,
-    "add_rows": _add_rows,
-    "add_rows_by_units": _add_rows_by_units,
-    "average": lambda op, run: _computed(_average),
-    "clip": lambda op, run: partial(torch.clamp, min=-op.options[0], max=op.options[0]),
-    "unless": lambda op, run: _computed(lambda value, flag: value * (flag == 0)),
-    "where": _where,
-    "without_first": lambda op, run: _computed(_without_first),
-    "next_place": _next_place,
-    "next_waits": _next_waits,
-    "matmul": lambda op, run: torch.matmul,
-    "select": _select,
-    "pass_back": _pass_back,
-    "softmax_columns": _softmax_columns,
-    "kernel": _kernel,
-}
-"""How each operation is performed, except views, guards and look-ups."""
-
-VIEWS = ("transpose", "columns", "rows", "with_axes", "expand", "reshape")
-"""Operations whose result is what another one wrote."""
-
-GUARDS = ("guard_root", "guard_score", "guard_reach")
-"""Operations that check what another one wrote, and hand it on."""
-
-LOOK_UPS: dict[str, type[PieceTable] | type[PolynomialTable]] = {
-    "pieces": PieceTable,
-    "polynomials": PolynomialTable,
-}
-"""Operations that read a table."""
-
-IN_PLACE = ("combine", "multiply", "clip", "clip_by_units", "kink", "ramp")
-"""Operations that may write over their first or second argument."""
-
-ADDING = ("add_outer", "add_rows", "add_by_units", "add_rows_by_units")
-"""Operations that may write over the weights that they add to."""
-
-CORRECTING = ("add_missed", "scale_missed")
-"""Operations that may write over what they correct, their first argument."""
+# Views, and checks of what they show.
 
 
-def view(op: Op, run: Running, source: Tensor) -> Tensor:
-    """What an operation of `VIEWS` sees of its argument; `GUARDS` hand it on as it is."""
-    match op.name:
-        case "transpose":
-            return source[..., : op.shape[0]].mT
-        case "columns":
-            return source[..., : op.shape[1]]
-        case "rows":
-            start, stop = op.options
-            return source.narrow(len(run.batch), start, stop - start)
-        case "with_axes":
-            for place in op.options:
-                source = source.unsqueeze(len(run.batch) + place)
-            return source
-        case "expand":
-            return source.expand(*run.batch, *op.shape)
-        case "reshape":
-            return source.view(*run.batch, *op.shape)
+def _rows(op: Op, run: Running, source: Tensor) -> Tensor:
+    start, stop = op.options
+    return source.narrow(len(run.batch), start, stop - start)
+
+
+def _with_axes(op: Op, run: Running, source: Tensor) -> Tensor:
+    for place in op.options:
+        source = source.unsqueeze(len(run.batch) + place)
     return source
 
 
-def guard(op: Op, run: Running, value: Tensor) -> Callable[[], None] | None:
-    """The check of a guard, which raises `OverflowedRunError`; None if it cannot fail.
-
-    Runs stop where heads are not made for what they would read. The reach of a chain's product is
-    checked by its generator, which knows the block.
-    """
-    if op.name == "guard_reach":
+def _check_root(op: Op, run: Running, value: Tensor) -> Check | None:
+    fit, *names = op.options
+    if not any(bool(run.inputs[name].any()) for name in names):
         return None
-    if op.name == "guard_root":
-        fit, *names = op.options
-        if not any(bool(run.inputs[name].any()) for name in names):
-            return None
-        return lambda: require_root(value, fit, run.step)
+    return lambda: require_root(value, fit, run.step)
+
+
+def _check_score(op: Op, run: Running, value: Tensor) -> Check | None:
     reach, checked, start, stop = op.options
     scores = value[..., start:stop, :]
     where = "step {}, example" if checked == IS_EXAMPLE else "query"
     return lambda: require_scores(scores, reach, where.format(run.step + 1))
 
 
-def table_of(op: Op, ops: Sequence[Op], run: Running) -> tuple[Any, int]:
+class Compute(NamedTuple):
+    """An operation that writes a result; it may write over its first `overwrites` arguments."""
+
+    make: Callable[[Op, Running], Function]
+    overwrites: int = 0
+
+
+class View(NamedTuple):
+    """An operation whose result is what another one wrote; by default all of it.
+
+    The check that `check` makes, if it can fail, raises `OverflowedRunError`: runs stop where heads
+    are not made for what they would read.
+    """
+
+    show: Callable[[Op, Running, Tensor], Tensor] = lambda op, run, source: source
+    check: Callable[[Op, Running, Tensor], Check | None] = lambda op, run, value: None
+
+
+class LookUp(NamedTuple):
+    """An operation that reads a table."""
+
+    table: type[PieceTable] | type[PolynomialTable]
+
+
+OPERATIONS: dict[str, Compute | View | LookUp] = {
+    "combine": Compute(_combine, overwrites=2),
+    "multiply": Compute(lambda op, run: torch.mul, overwrites=2),
+    "times": Compute(lambda op, run: torch.bmm if run.batch else torch.mm),
+    "beside": Compute(lambda op, run: lambda *args, out=None: torch.cat(args, dim=-1, out=out)),
+    "take": Compute(_take),
+    "constant_map": Compute(_constant_map),
+    "kink": Compute(lambda op, run: partial(torch.clamp, min=0.0), overwrites=1),
+    "leaky": Compute(_leaky),
+    "ramp": Compute(_ramp, overwrites=1),
+    "softmax": Compute(lambda op, run: partial(torch.softmax, dim=-1)),
+    "link": Compute(lambda op, run: _computed(link_named(op.options[0]).mean)),
+    "evaluate": Compute(lambda op, run: _computed(function_named(op.options[0]))),
+    "loss_slope": Compute(lambda op, run: _computed(loss_named(op.options[0]).slope)),
+    "units": Compute(lambda op, run: _computed(_units_of(run, *op.options))),
+    "units_near_kinks": Compute(_units_near_kinks),
+    "add_missed": Compute(_missed, overwrites=1),
+    "scale_missed": Compute(_missed, overwrites=1),
+    "clip_by_units": Compute(_clip_by_units, overwrites=1),
+    "add_outer": Compute(_add_outer, overwrites=1),
+    "add_by_units": Compute(_add_by_units, overwrites=1),
+    "add_rows": Compute(_add_rows, overwrites=1),
+    "add_rows_by_units": Compute(_add_rows_by_units, overwrites=1),
+    "average": Compute(lambda op, run: _computed(_average)),
+    "clip": Compute(
+        lambda op, run: partial(torch.clamp, min=-op.options[0], max=op.options[0]), overwrites=1
+    ),
+    "unless": Compute(lambda op, run: _computed(lambda value, flag: value * (flag == 0))),
+    "where": Compute(_where),
+    "without_first": Compute(lambda op, run: _computed(_without_first)),
+    "next_place": Compute(_next_place),
+    "next_waits": Compute(_next_waits),
+    "matmul": Compute(lambda op, run: torch.matmul),
+    "select": Compute(_select),
+    "pass_back": Compute(_pass_back),
+    "softmax_columns": Compute(_softmax_columns),
+    "kernel": Compute(_kernel),
+    "pieces": LookUp(PieceTable),
+    "polynomials": LookUp(PolynomialTable),
+    "transpose": View(lambda op, run, source: source[..., : op.shape[0]].mT),
+    "columns": View(lambda op, run, source: source[..., : op.shape[1]]),
+    "rows": View(_rows),
+    "with_axes": View(_with_axes),
+    "expand": View(lambda op, run, source: source.expand(*run.batch, *op.shape)),
+    "reshape": View(lambda op, run, source: source.view(*run.batch, *op.shape)),
+    "guard_root": View(check=_check_root),
+    "guard_score": View(check=_check_score),
+    "guard_reach": View(),  # checked by a chain's generator, which knows the block
+}
+"""How each operation is performed, except inputs and fills."""
+
+
+def table_of(look_up: LookUp, op: Op, ops: Sequence[Op], run: Running) -> tuple[Any, int]:
     """The table of all functions that an argument is looked up in, and the number of this one.
 
     Heads over one lattice share its cells; a table has one lattice.
@@ -522,8 +527,13 @@ def table_of(op: Op, ops: Sequence[Op], run: Running) -> tuple[Any, int]:
         lattice = attrgetter("reach", "spacing", "ratio", "half")
         functions = [other for other in functions if lattice(other) == lattice(fit)]
     key = (op.name, *map(id, functions), run.like.dtype, run.like.device)
-    table = cached_with(run.program, key, lambda: LOOK_UPS[op.name](functions, run.like))
+    table = cached_with(run.program, key, lambda: look_up.table(functions, run.like))
     return table, [other is fit for other in functions].index(True)
+
+
+def overwrites(op: Op) -> int:
+    """How many of its first arguments an operation may write over."""
+    return getattr(OPERATIONS.get(op.name), "overwrites", 0)
 
 
 class Plan:
@@ -537,13 +547,14 @@ class Plan:
         for op in recording.ops:
             if op.name == "fill":
                 self.constants[op] = run.like.new_full((*run.batch, *op.shape), op.options[0])
-            elif op.name in (*VIEWS, *GUARDS):
-                self.calls.append((op, partial(view, op, run)))
-            elif op.name in LOOK_UPS:
-                table, number = table_of(op, recording.ops, run)
+            operation = OPERATIONS.get(op.name)
+            if isinstance(operation, View):
+                self.calls.append((op, partial(operation.show, op, run)))
+            elif isinstance(operation, LookUp):
+                table, number = table_of(operation, op, recording.ops, run)
                 self.calls.append((op, partial(table, number=number)))
-            elif op.name in OPERATIONS:
-                self.calls.append((op, OPERATIONS[op.name](op, run)))
+            elif operation is not None:
+                self.calls.append((op, operation.make(op, run)))
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[Op, Tensor]:
         """The results of all operations."""
@@ -601,7 +612,8 @@ class BoundRecording:
         # The operation whose buffer a view shows, and the number of the one that reads it last.
         self.owner: dict[Op, Op] = {}
         for op in ops:
-            self.owner[op] = self.owner[op.args[0]] if op.name in (*VIEWS, *GUARDS) else op
+            is_view = isinstance(OPERATIONS.get(op.name), View)
+            self.owner[op] = self.owner[op.args[0]] if is_view else op
         self.last_use = {self.owner[arg]: n for n, op in enumerate(ops) for arg in op.args}
         self.last_use |= {self.owner[op]: NEVER for op in recording.outputs.values()}
         self.last_use |= {self.owner[op]: NEVER for s in recording.trace for op in s.values()}
@@ -612,7 +624,7 @@ class BoundRecording:
             while name in buffers.changing and op.name != "input" and op not in self.home:
                 self.home[op] = name
                 first = [arg for arg in op.args if arg.shape == op.shape]
-                if op.name not in (*IN_PLACE, *ADDING) or not first:
+                if not overwrites(op) or not first:
                     break
                 op = first[0]
 
@@ -656,15 +668,16 @@ class BoundRecording:
         if op.name == "fill":
             self.held[op] = buffers.like.new_full((*buffers.batch, *op.shape), op.options[0])
             return []
-        if op.name in (*VIEWS, *GUARDS):
-            self.held[op] = view(op, buffers, *args)
-            check = guard(op, buffers, *args) if op.name in GUARDS else None
+        operation = OPERATIONS[op.name]
+        if isinstance(operation, View):
+            self.held[op] = operation.show(op, buffers, *args)
+            check = operation.check(op, buffers, *args)
             return [check] if check else []
         write = self.held[op] = self._target(op, number)
-        if op.name not in LOOK_UPS:
-            return [partial(OPERATIONS[op.name](op, buffers), *args, out=write)]
+        if isinstance(operation, Compute):
+            return [partial(operation.make(op, buffers), *args, out=write)]
         # The cells of an argument are found once for all its functions.
-        table, place = table_of(op, self.recording.ops, buffers)
+        table, place = table_of(operation, op, self.recording.ops, buffers)
         key, calls = (op.args[0], id(table)), list[Call]()
         if key not in self.cells:
             self.cells[key] = table.finder(*args)
@@ -674,27 +687,27 @@ class BoundRecording:
     def _target(self, op: Op, number: int) -> Tensor:
         """Where an operation writes: its slot, an argument that nobody reads again, or a buffer."""
         buffers = self.buffers
+
+        def may_write(buffer: Tensor) -> bool:
+            readers = [self.held[arg].data_ptr() == buffer.data_ptr() for arg in op.args]
+            return not any(readers[overwrites(op) :])
+
         if (name := self.home.get(op)) is not None:
-            # The slot is free if nobody reads later on what stands there. The operation itself may
-            # read it only where it may write over what it reads.
+            # The slot is free if nobody reads later on what stands there.
             slot = buffers.inputs[name]
             holders = [self.recording.inputs[name]]
             holders += [other for other, held in self.held.items() if held is slot]
             is_read_later = any(
                 self.last_use.get(self.owner.get(holder, holder), -1) > number for holder in holders
             )
-            args = [self.held[arg] for arg in op.args]
-            read = {n for n, arg in enumerate(args) if arg.data_ptr() == slot.data_ptr()}
-            may_read = {0, 1} if op.name in IN_PLACE else {0} if op.name in ADDING else set()
             fits = slot.shape[len(buffers.batch) :] == op.shape
-            if fits and not is_read_later and read <= may_read:
+            if fits and not is_read_later and may_write(slot):
                 return slot
-        if op.name in (*IN_PLACE, *CORRECTING):
-            for arg in op.args[: 1 if op.name in CORRECTING else 2]:
-                is_own = self.owner[arg] is arg and arg.name not in ("input", "fill")
-                is_dead = is_own and arg.shape == op.shape and self.last_use[arg] == number
-                if is_dead and id(self.held[arg]) not in self.slots:
-                    return self.held[arg]
+        for arg in op.args[: overwrites(op)]:
+            is_own = self.owner[arg] is arg and arg.name not in ("input", "fill")
+            is_dead = is_own and arg.shape == op.shape and self.last_use[arg] == number
+            if is_dead and id(self.held[arg]) not in self.slots and may_write(self.held[arg]):
+                return self.held[arg]
         pool = buffers.free.get(op.shape)
         if pool and op in self.changes:
             return pool.pop()

@@ -18,13 +18,13 @@ from torch import Tensor
 from icgd.backends.chain import make_chain
 from icgd.backends.engine import BoundRecording, Buffers
 from icgd.backends.functional import FunctionDescent
-from icgd.backends.prompt import constants_of, split_parameters, turns, weight_scales
+from icgd.backends.prompt import ONCE, prompt_slots, split_parameters, weight_scales
 from icgd.backends.recorder import CARRIED, Tokens, recorded_prediction, recorded_steps
 from icgd.backends.run import AbstractBackend, AbstractExecutor, MakeExecutor, RunOptions
 from icgd.environment import require_memory
 from icgd.problems.data import Task
 from icgd.program.chain import ChainProgram
-from icgd.program.layout import IS_EXAMPLE, IS_QUERY, RATES, Role
+from icgd.program.layout import IS_QUERY, RATES, Role
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
 from icgd.shapes import Parameters, Predictions, Stream
@@ -152,13 +152,11 @@ class TracedStack(AbstractExecutor[Parameters]):
 
     def __init__(self, program: StackProgram, task: Task, trace: tuple[str, ...]) -> None:
         self._program, self._task, self._trace, self.start = program, task, trace, task.initial
-        self._roles = {name: program.layout.slot(name).role for name in trace}
-        self._seen = tuple(name for name in trace if self._roles[name] is not Role.CONSTANT)
+        slots = map(program.layout.slot, trace)
+        self._seen = tuple(slot.name for slot in slots if slot.role is not Role.CONSTANT)
         self.still_steps = program.steps_of_pass(task.n_examples)
-        self._constants = constants_of(program, task)
-        self._scales = weight_scales(program, task)
         self._tokens = Tokens(program.n_registers, task.n_examples, task.n_queries)
-        self._prompt = self._encoded()
+        self._prompt = prompt_slots(program, task)
         kept = [slot.name for slot in program.layout.slots if slot.role in CARRIED]
         self._buffers = Buffers(program, self._prompt, kept)
         recordings = recorded_steps(program, self._tokens, trace=self._seen)
@@ -168,34 +166,7 @@ class TracedStack(AbstractExecutor[Parameters]):
         self.traced: dict[str, list[Stream]] = {name: [] for name in trace}
         self.n_per_step = program.layers_per_step
         for name in trace:
-            self.traced[name].append(self._as_seen(name, self._prompt.get(name)))
-
-    def _encoded(self) -> dict[str, Tensor]:
-        """All slots of all tokens as the prompt has them, each weight once."""
-        program, task, tokens = self._program, self._task, self._tokens
-        examples = tokens.where(IS_EXAMPLE)
-
-        def column(name: str) -> Tensor:
-            width = program.layout.width_of(name)
-            return task.x.new_zeros(*task.batch, tokens.total, width)
-
-        slots = {name: part.expand(*task.batch, -1, -1) for name, part in self._constants.items()}
-        slots |= {"x": column("x"), "y": column("y")}
-        slots["x"][..., tokens.registers :, :] = torch.cat([task.x, task.queries], dim=-2)
-        slots["y"][..., examples, :] = task.y
-        if task.rates is not None:
-            slots[RATES] = column(RATES)
-            slots[RATES][..., examples, :] = task.rates
-        for slot in program.layout.having(Role.TURN):
-            slots[slot.name] = column(slot.name)
-            own = turns(program, slot.name, examples).to(task.x)
-            slots[slot.name][..., examples, 0] = own
-        slots |= split_parameters(program.layout, task.initial)
-        for slot in (*program.layout.having(Role.VELOCITY), *program.layout.having(Role.SHARED)):
-            slots[slot.name] = task.x.new_zeros(*task.batch, *slot.shape)
-        for slot in program.layout.having(Role.SCRATCH):
-            slots[slot.name] = column(slot.name)
-        return slots
+            self.traced[name].append(self._as_seen(name, self._prompt[name]))
 
     def step(self) -> Parameters:
         bound = self._steps[self._buffers.step % len(self._steps)]
@@ -229,15 +200,13 @@ class TracedStack(AbstractExecutor[Parameters]):
     def _trace_slots(self, bound: BoundRecording) -> None:
         for slots in bound.recording.trace:
             for name in self._trace:
-                value = bound.held[slots[name]] if name in slots else None
+                value = bound.held[slots[name]] if name in slots else self._prompt[name]
                 self.traced[name].append(self._as_seen(name, value))
 
-    def _as_seen(self, name: str, value: Tensor | None) -> Stream:
+    def _as_seen(self, name: str, value: Tensor) -> Stream:
         """A copy of a slot as every token sees it."""
-        if value is None:
-            return self._constants[name].expand(*self._task.batch, -1, -1).clone()
-        if self._roles[name] in (Role.PARAMETER, Role.SHARED, Role.VELOCITY):
-            return value.flatten(-2).unsqueeze(-2) * self._scales
+        if self._program.layout.slot(name).role in ONCE:
+            return value.flatten(-2).unsqueeze(-2) * weight_scales(self._prompt)
         return value.clone()
 
 

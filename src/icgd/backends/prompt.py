@@ -6,6 +6,7 @@ made for; a run that leaves it ends with an `OverflowedRunError`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf, log
 
 import torch
@@ -35,6 +36,9 @@ from icgd.program.linear_instructions import PredictMean
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.shapes import Inputs, Labels, Parameters, Predictions, Stream
+
+ONCE = (Role.PARAMETER, Role.VELOCITY, Role.SHARED)
+"""The roles of slots about the weights, which are equal in every token but for its scale."""
 
 
 def split_parameters(layout: Layout, parameters: Parameters) -> dict[str, Tensor]:
@@ -79,29 +83,37 @@ def encode(program: StackProgram, task: Task) -> Stream:
     A function starts from 0: at every example its whole label is left to learn.
     """
     require_entry(program, task)
-    layout, first = program.layout, program.n_registers
-    examples = slice(first, first + task.n_examples)
-    stream = task.x.new_zeros(*task.batch, first + task.n_tokens, layout.width)
-    stream[..., first:, layout.range_of("x")] = torch.cat([task.x, task.queries], dim=-2)
-    stream[..., examples, layout.range_of("y")] = task.y
-    if task.rates is not None:
-        stream[..., examples, layout.range_of(RATES)] = task.rates
-    for name, column in constants_of(program, task).items():
-        stream[..., layout.range_of(name)] = column
-    for slot in layout.having(Role.TURN):
-        column = turns(program, slot.name, examples).to(stream)
-        stream[..., examples, layout.range_of(slot.name)] = column.unsqueeze(-1)
-    scales = weight_scales(program, task)
-    for name, matrix in split_parameters(layout, task.initial).items():
-        stream[..., layout.range_of(name)] = matrix.flatten(-2).unsqueeze(-2) * scales
+    layout, slots = program.layout, prompt_slots(program, task)
+    stream = task.x.new_empty(*task.batch, program.n_registers + task.n_tokens, layout.width)
+    for slot in layout.slots:
+        value = slots[slot.name]
+        if slot.role in ONCE:
+            value = value.reshape(*task.batch, 1, slot.width)
+        if slot.role is Role.PARAMETER:
+            value = value * weight_scales(slots)
+        stream[..., layout.range_of(slot.name)] = value
     return stream
 
 
-def turns(program: StackProgram, name: str, examples: slice) -> Tensor:
-    """What the prompt says of an example's turn: its place, or whether it has to wait."""
-    place = torch.arange(examples.stop - examples.start, dtype=torch.float64)
-    waits = (place >= (program.batch_size or len(place))).double()
-    return waits if name == OUT_OF_BATCH else place
+def prompt_slots(program: StackProgram, task: Task) -> dict[str, Tensor]:
+    """All slots as the prompt has them: a row for each token, or one value if in `ONCE`."""
+    layout, first = program.layout, program.n_registers
+    examples = slice(first, first + task.n_examples)
+    slots: dict[str, Tensor] = {}
+    for slot in layout.slots:
+        shape = slot.shape if slot.role in ONCE else (first + task.n_tokens, slot.width)
+        slots[slot.name] = task.x.new_zeros(*task.batch, *shape)
+    slots["x"][..., first:, :] = torch.cat([task.x, task.queries], dim=-2)
+    slots["y"][..., examples, :] = task.y
+    if task.rates is not None:
+        slots[RATES][..., examples, :] = task.rates
+    place = torch.arange(task.n_examples).to(task.x)
+    for slot in layout.having(Role.TURN):
+        waits = (place >= (program.batch_size or task.n_examples)).to(place)
+        slots[slot.name][..., examples, 0] = waits if slot.name == OUT_OF_BATCH else place
+    for name, column in constants_of(program, task).items():
+        slots[name] = column.expand(*task.batch, -1, -1)
+    return slots | split_parameters(layout, task.initial)
 
 
 def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
@@ -129,11 +141,9 @@ def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
     return columns
 
 
-def weight_scales(program: StackProgram, task: Task) -> Tensor:
-    """The factor of every token's copy of the weights: 1, or a register's scale."""
-    if program.n_registers:
-        return constants_of(program, task)[SCALE]
-    return task.x.new_ones(task.n_tokens, 1)
+def weight_scales(slots: Mapping[str, Tensor]) -> Tensor:
+    """The factor of every token's copy of the weights: a register's scale, or 1."""
+    return slots[SCALE] if SCALE in slots else torch.ones_like(slots["x"][..., :1])
 
 
 def read_learnt(program: StackProgram, task: Task, stream: Stream) -> Parameters:

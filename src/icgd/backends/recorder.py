@@ -14,6 +14,7 @@ from functools import partial
 from math import prod
 from typing import Any, TypeVar
 
+from icgd.backends.prompt import ONCE
 from icgd.problems.functions import ROOT_PREFIX
 from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
 from icgd.program.chain_instructions import (
@@ -135,7 +136,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         n_tokens, slots = self.tokens.total, dict[str, Op]()
         for slot in self.layout.slots:
             shape: tuple[int, ...] = (n_tokens, slot.width)
-            if slot.role in (Role.PARAMETER, Role.VELOCITY, Role.SHARED):
+            if slot.role in ONCE:
                 shape = slot.shape
             if slot.role in (Role.SCRATCH, Role.SHARED):
                 slots[slot.name] = self.fill(0.0, shape)

@@ -5,15 +5,11 @@ from __future__ import annotations
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.run import AbstractBackend
-from icgd.errors import UnknownNameError
+from icgd.problems.settings import by_name, named
 
-BACKENDS: dict[str, AbstractBackend] = {
-    backend.name: backend for backend in (FusedBackend(), DenseBackend())
-}
+BACKENDS: dict[str, AbstractBackend] = by_name(FusedBackend(), DenseBackend())
 
 
 def backend_named(name: str) -> AbstractBackend:
     """The backend called `name`."""
-    if not isinstance(name, str) or name not in BACKENDS:
-        raise UnknownNameError.of("backend", name, known=list(BACKENDS))
-    return BACKENDS[name]
+    return named("backend", name, BACKENDS)

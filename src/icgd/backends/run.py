@@ -32,7 +32,7 @@ from icgd.errors import (
     UnknownNameError,
 )
 from icgd.facts import counted, in_short, number, shown
-from icgd.problems.data import Task
+from icgd.problems.data import Task, dtype_name
 from icgd.problems.from_torch import load_weights
 from icgd.problems.optimisers import AVERAGE
 from icgd.problems.oracles import overflowed
@@ -402,8 +402,12 @@ ROWS_AT_ONCE = 256
 """The number of steps whose views are made at once: one by one takes longer, all take memory."""
 
 
+MakeExecutor = Callable[[Any, Task, RunOptions], AbstractExecutor[Any]]
+"""A function that makes the executor of a program on a task."""
+
+
 def drive(
-    make: Callable[[], AbstractExecutor[Any]],
+    make: MakeExecutor,
     program: Stepwise,
     task: Task,
     options: RunOptions,
@@ -415,13 +419,13 @@ def drive(
     `InterruptedRunError` on Ctrl-C at any moment, also while the executor is made, and
     `OverflowedRunError` if the run leaves the range of its numbers.
     """
-    drive = _Drive(program, task, options, rows)
+    driver = _Driver(program, task, options, rows)
     try:
         with torch.no_grad():
-            run = drive.run(make)  # a return here might miss the end of the block
+            run = driver.run(make)  # a return here might miss the end of the block
         return run
     except KeyboardInterrupt:
-        raise drive.interruption() from None
+        raise driver.interruption() from None
 
 
 def new_rows(program: Stepwise, task: Task, options: RunOptions) -> History:
@@ -438,7 +442,7 @@ class Last(NamedTuple):
     reached: Any
 
 
-class _Drive:
+class _Driver:
     """A run, and how far it has come.
 
     `rows` are the weights that are kept: at first, after `every` so many steps, and at last. The
@@ -455,8 +459,8 @@ class _Drive:
         self.executor: AbstractExecutor[Any] | None = None
         self.last = Last(0, None)
 
-    def run(self, make: Callable[[], AbstractExecutor[Any]]) -> Run:
-        executor = make()
+    def run(self, make: MakeExecutor) -> Run:
+        executor = make(self.program, self.task, self.options)
         # What was recorded of the prompt tells how large the records of all steps, and their
         # stacks, will be.
         n_bytes = sum(part.nbytes for parts in executor.traced.values() for part in parts)
@@ -515,7 +519,7 @@ class _Drive:
         return self.rows[..., :n_rows, :]
 
     def overflow(self) -> OverflowedRunError:
-        return self.options.overflow(str(self.task.x.dtype).removeprefix("torch."))
+        return self.options.overflow(dtype_name(self.task.x.dtype))
 
     def interruption(self) -> InterruptedRunError:
         """The error that holds the run up to the last whole step."""
@@ -560,7 +564,7 @@ def _made_or(otherwise: Result, make: Callable[[], Result]) -> Result:
 
 
 def run_in_groups(
-    run: Callable[[Task, RunOptions, History], Run],
+    run_group: Callable[[Task, RunOptions, History], Run],
     task: Task,
     n_at_once: int,
     options: RunOptions,
@@ -572,14 +576,14 @@ def run_in_groups(
     """
     size = max(n_at_once, 1)
     if not task.batch or len(task.x) <= size:
-        return run(task, options, rows)
+        return run_group(task, options, rows)
     starts, runs = range(0, len(task.x), size), list[Run]()
     try:
         for number, start in enumerate(starts):
             progress = part_of(options.on_progress, number, len(starts))
             group = slice(start, start + size)
             options_of_group = replace(options, on_progress=progress)
-            runs.append(run(task.of_batch(group), options_of_group, rows[group]))
+            runs.append(run_group(task.of_batch(group), options_of_group, rows[group]))
         return joined(runs, rows)
     except InterruptedRunError as interruption:
         known, n_known = interruption.partial, size
@@ -612,10 +616,6 @@ def part_of(on_progress: OnProgress | None, part: int, n_parts: int) -> OnProgre
     return on_progress and (lambda done, total: on_progress(part * total + done, n_parts * total))
 
 
-MakeExecutor = Callable[[Any, Task, RunOptions], AbstractExecutor[Any]]
-"""A function that makes the executor of a program on a task."""
-
-
 class AbstractBackend(ABC):
     """A backend runs a program on a task. Subclasses are final, and join `BACKENDS`."""
 
@@ -643,9 +643,5 @@ class AbstractBackend(ABC):
             )
         # With `stop_below` all tasks stop together, so that they are one group.
         n_at_once = len(task.x) if options.stop_below else self.tasks_at_once(program, task)
-
-        def run(group: Task, options: RunOptions, rows: History) -> Run:
-            return drive(partial(make, program, group, options), program, group, options, rows)
-
         rows = new_rows(program, task, options)
-        return run_in_groups(run, task, n_at_once, options, rows)
+        return run_in_groups(partial(drive, make, program), task, n_at_once, options, rows)

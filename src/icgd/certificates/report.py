@@ -25,7 +25,7 @@ from icgd.certificates.network import StackBounds
 from icgd.environment import require_memory
 from icgd.errors import OverflowedRunError
 from icgd.facts import number, shown
-from icgd.problems.data import Task
+from icgd.problems.data import Task, dtype_name
 from icgd.problems.functions import StepFunction
 from icgd.problems.oracles import FunctionOracle, LinearOracle
 from icgd.problems.problem import Problem
@@ -224,6 +224,42 @@ class Certificate:
     dtype: str = "float64"
     domain_predictions: float = inf
 
+    @classmethod
+    def of(cls, bounds: AbstractBounds, backend: str, dtype: torch.dtype) -> Certificate:
+        """What these bounds prove, which are computed for this backend and precision.
+
+        Args:
+            bounds: the bounds.
+            backend: the backend whose rounding they include.
+            dtype: the precision whose rounding they include.
+
+        Returns:
+            The certificate.
+
+        Example:
+            >>> import icgd, torch
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> bounds = compiled.bounds_for(compiled.task([[0.5, 1.0]], [1.0]), "fused")
+            >>> icgd.Certificate.of(bounds, "fused", torch.float64).n_tokens
+            1
+        """
+        proved = bounds.domain()
+        return cls(
+            domain_step=proved.step,
+            domain_trajectory=proved.trajectory,
+            paper_step=bounds.paper_step(),
+            n_tokens=bounds.how.n_tokens,
+            widest=bounds.widest,
+            condition=bounds.condition,
+            stated=bounds.stated,
+            estimated=bounds.estimated,
+            backend=backend,
+            dtype=dtype_name(dtype),
+            domain_predictions=bounds.domain_predictions(proved),
+        )
+
     def facts(self) -> dict[str, str]:
         """What it shows of itself in a line or in a notebook.
 
@@ -337,8 +373,6 @@ class Report:
         trajectory_errors: the distance to real gradient descent.
         trajectory_bounds: bounds (b) of `trajectory_errors`.
         near_kinks: how often a unit came so close to a kink that its slope was in between.
-        backend: the backend that ran.
-        dtype: the precision that it ran in.
         paper_trajectory: the paper's line (c) for the whole run, if it has one. It takes for
             granted that no step expands distances, so that a run may exceed it, and no verdict
             depends on it.
@@ -365,8 +399,6 @@ class Report:
     trajectory_errors: Tensor
     trajectory_bounds: Tensor
     near_kinks: NearKinks
-    backend: str
-    dtype: str
     paper_trajectory: Tensor | None = None
     rigorous: Trajectory | None = None
     prediction_errors: Tensor | None = None
@@ -398,6 +430,16 @@ class Report:
             **({"furthest at the end": self.furthest} if self.furthest else {}),
             **({"error of predictions": predictions} if predictions else {}),
         }
+
+    @property
+    def backend(self) -> str:
+        """The backend that ran."""
+        return self.certificate.backend
+
+    @property
+    def dtype(self) -> str:
+        """The precision that it ran in."""
+        return self.certificate.dtype
 
     @property
     def furthest(self) -> str | None:

@@ -73,6 +73,8 @@ def report_data(report: Report) -> dict[str, Any]:
         "meaning": report.verdict.value,
         "largest": {name: largest(part) for name, part in known.items() if part is not None},
         "beyond_paper": report.beyond_paper,
+        "backend": report.backend,
+        "dtype": report.dtype,
         **plain(shown),
         "certificate": certificate_data(report.certificate),
         "says_nothing": list(report.empty),

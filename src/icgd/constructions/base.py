@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from icgd.errors import SettingError
-from icgd.problems.data import dtype_named
+from icgd.problems.data import dtype_name, dtype_named
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
@@ -279,9 +279,9 @@ class AbstractConstruction(ABC):
         return program
 
 
-def dtype_name(dtype: str) -> str:
+def valid_dtype(dtype: str) -> str:
     """Return the name of a dtype, or raise `UnknownNameError`."""
-    return str(dtype_named(dtype)).removeprefix("torch.")
+    return dtype_name(dtype_named(dtype))
 
 
 def checked_kink_width(width: float | None) -> float | None:

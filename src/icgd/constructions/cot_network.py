@@ -48,7 +48,7 @@ from math import ceil, floor, log2
 from typing import ClassVar
 
 from icgd.approximation import lattice
-from icgd.constructions.base import AbstractConstruction, checked_kink_width, dtype_name
+from icgd.constructions.base import AbstractConstruction, checked_kink_width, valid_dtype
 from icgd.constructions.network import (
     LARGEST_ARGUMENT,
     ROUNDING_ROOM,
@@ -149,7 +149,7 @@ class CotNetwork(AbstractConstruction):
     takes_rules: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        settle(self, kink_width=checked_kink_width(self.kink_width), dtype=dtype_name(self.dtype))
+        settle(self, kink_width=checked_kink_width(self.kink_width), dtype=valid_dtype(self.dtype))
 
     def objection(self, problem: Problem) -> str | None:
         update, output = problem.gradient_step, activations_of(problem.network)[-1]

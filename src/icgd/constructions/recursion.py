@@ -37,7 +37,7 @@ import torch
 from icgd.approximation import ridge
 from icgd.approximation.clipping import fit_clip
 from icgd.approximation.ridge import CLOSE_ENOUGH, FEWEST_UNITS, KINK_WIDTH, MOST_UNITS, SHARPNESS
-from icgd.constructions.base import AbstractConstruction, checked_kink_width, dtype_name
+from icgd.constructions.base import AbstractConstruction, checked_kink_width, valid_dtype
 from icgd.constructions.network import (
     ROUNDING_ROOM,
     Ranges,
@@ -130,7 +130,7 @@ class Recursion(AbstractConstruction):
         settle(self, units=count("units", self.units, least=FEWEST_UNITS))
         if self.unit_activation is not None:
             unit_activation_named(self.unit_activation)
-        settle(self, kink_width=checked_kink_width(self.kink_width), dtype=dtype_name(self.dtype))
+        settle(self, kink_width=checked_kink_width(self.kink_width), dtype=valid_dtype(self.dtype))
 
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)

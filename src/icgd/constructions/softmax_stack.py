@@ -30,7 +30,7 @@ from typing import ClassVar
 
 from icgd.approximation import lattice
 from icgd.approximation.relu_sum import fit_relu_sum
-from icgd.constructions.base import AbstractConstruction, checked_kink_width, dtype_name
+from icgd.constructions.base import AbstractConstruction, checked_kink_width, valid_dtype
 from icgd.constructions.network import (
     LARGEST_ARGUMENT,
     ROUNDING_ROOM,
@@ -145,7 +145,7 @@ class SoftmaxStack(AbstractConstruction):
             least, most = float(FEWEST_REGISTERS), float(lattice.MOST_POINTS)
             settle(self, registers=count("registers", self.registers))
             within("registers", self.registers, least, most)
-        settle(self, kink_width=checked_kink_width(self.kink_width), dtype=dtype_name(self.dtype))
+        settle(self, kink_width=checked_kink_width(self.kink_width), dtype=valid_dtype(self.dtype))
 
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)

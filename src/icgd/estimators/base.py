@@ -22,7 +22,7 @@ from torch import Tensor
 
 from icgd.backends.run import Run
 from icgd.certificates.report import Report
-from icgd.compiled import Compiled, run_checked
+from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.environment import warn
 from icgd.errors import DataError, DataTypeError, OverflowedRunError, SettingError, brief, cut
@@ -264,7 +264,7 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
             compiled = compile_problem(lesson.problem, lesson.construction, n_steps=self.max_iter)
             task = compiled.task(*self._moved(lesson.x, lesson.y), initial=lesson.initial)
             try:
-                run = run_checked(compiled, task, "fused", stop_below=lesson.tol, trace=self.traced)
+                run = compiled._run(task, "fused", stop_below=lesson.tol, trace=self.traced)
             except OverflowedRunError:
                 if not lesson.may_shorten:
                     raise

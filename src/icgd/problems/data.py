@@ -152,7 +152,7 @@ class Task:
             **({} if self.rates is None else {"rates": "one for each example"}),
             "queries": f"{self.n_queries:,}",
             "initial": counted(self.initial.shape[-1], "number"),
-            "dtype": str(self.x.dtype).removeprefix("torch."),
+            "dtype": dtype_name(self.x.dtype),
         }
 
     @property
@@ -412,7 +412,7 @@ def as_numbers(name: str, data: Any) -> Tensor:
                 f"{name} is a tensor that is sparse or holds no data; give a dense one, such as "
                 f"{name}.to_dense()."
             )
-        dtype = str(numbers.dtype).removeprefix("torch.")
+        dtype = dtype_name(numbers.dtype)
         if not (numbers.is_floating_point() or numbers.is_complex()):
             return numbers.double()
         if dtype in DTYPES:
@@ -490,7 +490,7 @@ def converted(
     if index := first_set(~torch.isfinite(result)):
         raise DataError(
             f"{name}{at(index, columns)} is {array[tuple(index)].item():.12g}, too large for "
-            f"{str(dtype).removeprefix('torch.')}. Rescale the data, or run in float64."
+            f"{dtype_name(dtype)}. Rescale the data, or run in float64."
         )
     return result
 
@@ -510,7 +510,12 @@ def require_within(
 
 def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
     """Look up a dtype by the name that it has in torch and numpy; float64 or float32."""
-    return named("dtype", getattr(dtype, "__name__", str(dtype)).removeprefix("torch."), DTYPES)
+    return named("dtype", dtype_name(dtype), DTYPES)
+
+
+def dtype_name(dtype: str | torch.dtype) -> str:
+    """Return the name of a dtype in torch and numpy, such as float64."""
+    return getattr(dtype, "__name__", str(dtype)).removeprefix("torch.")
 
 
 def device_of(device: str | torch.device) -> torch.device:

@@ -14,7 +14,7 @@ from torch import Tensor
 from icgd.environment import require_memory
 from icgd.errors import DataError, KernelError, SettingError, at, brief
 from icgd.facts import counted
-from icgd.problems.data import as_numbers, first_set
+from icgd.problems.data import as_numbers, dtype_name, first_set
 from icgd.problems.settings import (
     as_float,
     as_row,
@@ -81,8 +81,8 @@ class Kernel:
             )
         if values.dtype is not left.dtype:
             raise KernelError(
-                f"{returned} {str(values.dtype).removeprefix('torch.')} for points of "
-                f"{str(left.dtype).removeprefix('torch.')}. Keep the type of the points."
+                f"{returned} {dtype_name(values.dtype)} for points of "
+                f"{dtype_name(left.dtype)}. Keep the type of the points."
             )
         if index := first_set(~values.isfinite()):
             raise KernelError(

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 
-from icgd.errors import IcgdError, SettingError, UnknownNameError, brief, did_you_mean
+from icgd.errors import IcgdError, SettingError, UnknownNameError, brief
 
 
 @runtime_checkable
@@ -43,8 +43,7 @@ def by_name(*things: NamedThing) -> dict[str, NamedThing]:
 def named(kind: str, name: object, known: Mapping[str, Thing]) -> Thing:
     """Look up `name`; `kind` says in an error what was looked up, such as "link"."""
     if not isinstance(name, str) or name not in known:
-        hint = did_you_mean(name, list(known)) if isinstance(name, str) else ""
-        raise UnknownNameError(f"Unknown {kind} {brief(name)}; known are {', '.join(known)}.{hint}")
+        raise UnknownNameError.of(kind, name, known=list(known))
     return known[name]
 
 

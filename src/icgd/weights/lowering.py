@@ -24,6 +24,7 @@ from icgd.layers import (
     SoftmaxAttention,
     Transformer,
 )
+from icgd.problems.data import dtype_name
 from icgd.problems.functions import unit_activation_named
 from icgd.problems.kernel_machine import kernel_named
 from icgd.program.chain import ChainProgram
@@ -177,11 +178,16 @@ def _numbers(
         for axis, size in family.axes.items():
             head = head * size + places[axis]
         name, number = f"weight of {family.label_of(head)!r}", float(everywhere[tuple(place)])
-        raise OverflowedRunError(
-            f"The program's {name} is {number:g}, outside the range of "
-            f"{str(dtype).removeprefix('torch.')}. Run in float64, or change the problem."
-        )
+        raise out_of_range(name, number, dtype)
     return product
+
+
+def out_of_range(name: str, number: float, dtype: torch.dtype) -> OverflowedRunError:
+    """The error of a program with a number that a precision cannot hold."""
+    return OverflowedRunError(
+        f"The program's {name} is {number:g}, outside the range of {dtype_name(dtype)}. Run in "
+        "float64, or change the problem."
+    )
 
 
 def _grid_tokens(heads: Sequence[Heads], width: int, dtype: torch.dtype) -> dict[str, Tensor]:
