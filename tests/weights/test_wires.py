@@ -149,13 +149,13 @@ def test_the_programs_here_have_every_instruction():
     assert found == set(render.INSTRUCTIONS)
 
 
-def test_labels_say_which_unit_which_piece_and_which_sign():
+def test_labels_say_which_unit_which_term_and_which_sign():
     program = PROGRAMS["relu-stack"]()
     forward, gradient = program.block[0], program.first(ApplyUnits)
-    n_pieces = len(program.relu_sum("tanh").terms())
-    assert forward.label_of(program, 0) == f"unit 1 of {gradient.write}, piece 1 of tanh"
-    assert forward.label_of(program, n_pieces + 1) == (
-        f"unit 2 of {gradient.write}, piece 2 of tanh"
+    n_terms = len(program.relu_sum("tanh").terms())
+    assert forward.label_of(program, 0) == f"unit 1 of {gradient.write}, term 1 of tanh"
+    assert forward.label_of(program, n_terms + 1) == (
+        f"unit 2 of {gradient.write}, term 2 of tanh"
     )
     heads = Heads({"sign": 2, "row": 3}, (), (), (), (), "row {row}, {sign}")
     assert [heads.label_of(n) for n in range(6)] == [

@@ -689,8 +689,9 @@ class BoundRecording:
         buffers = self.buffers
 
         def may_write(buffer: Tensor) -> bool:
-            readers = [self.held[arg].data_ptr() == buffer.data_ptr() for arg in op.args]
-            return not any(readers[overwrites(op) :])
+            memory = buffer.untyped_storage().data_ptr()
+            others = (self.held[arg] for arg in op.args[overwrites(op) :])
+            return all(other.untyped_storage().data_ptr() != memory for other in others)
 
         if (name := self.home.get(op)) is not None:
             # The slot is free if nobody reads later on what stands there.
