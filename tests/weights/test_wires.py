@@ -154,9 +154,7 @@ def test_labels_say_which_unit_which_term_and_which_sign():
     forward, gradient = program.block[0], program.first(ApplyUnits)
     n_terms = len(program.relu_sum("tanh").terms())
     assert forward.label_of(program, 0) == f"unit 1 of {gradient.write}, term 1 of tanh"
-    assert forward.label_of(program, n_terms + 1) == (
-        f"unit 2 of {gradient.write}, term 2 of tanh"
-    )
+    assert forward.label_of(program, n_terms + 1) == (f"unit 2 of {gradient.write}, term 2 of tanh")
     heads = Heads({"sign": 2, "row": 3}, (), (), (), (), "row {row}, {sign}")
     assert [heads.label_of(n) for n in range(6)] == [
         "row 1, +", "row 2, +", "row 3, +", "row 1, -", "row 2, -", "row 3, -",
