@@ -32,7 +32,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f"icgd.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'icgd' has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
+    found = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    return found
 
 
 def __dir__() -> list[str]:

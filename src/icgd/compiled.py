@@ -13,7 +13,7 @@ from torch import nn
 
 from icgd import pictures
 from icgd.backends.dense import build_block, build_transformer
-from icgd.backends.registry import backend_named
+from icgd.backends.registry import BACKENDS
 from icgd.backends.run import OnProgress, Origin, Run, RunOptions, n_kept, with_origin
 from icgd.certificates.balls import (
     Proof,
@@ -31,7 +31,7 @@ from icgd.facts import shown
 from icgd.layers import Transformer
 from icgd.problems.data import Task, as_task, checked_task, dtype_name, dtype_named
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, is_row, positive
+from icgd.problems.settings import count, is_row, named, positive
 from icgd.program.chain import ChainProgram
 from icgd.program.check import beyond
 from icgd.program.program import AbstractProgram
@@ -278,7 +278,7 @@ class Compiled:
         else:
             slots = tuple(trace) if is_row(trace) else (trace,)
         options = RunOptions(slots, history, on_progress, stop_below, oracle.overflow)
-        runner = backend_named(backend)
+        runner = named("backend", backend, BACKENDS)
         if too_large := self._beyond[dtype]:
             raise out_of_range(*too_large, dtype)
         kept = n_kept(program.n_steps, options.every(program.n_steps))

@@ -9,7 +9,7 @@ import torch
 import icgd
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
-from icgd.backends.registry import BACKENDS, backend_named
+from icgd.backends.registry import BACKENDS
 from icgd.backends.run import (
     PLAIN,
     AbstractBackend,
@@ -22,6 +22,7 @@ from icgd.backends.run import (
 )
 from icgd.errors import InterruptedRunError, OverflowedRunError, ProgramError, UnknownNameError
 from icgd.problems.data import Task
+from icgd.problems.settings import named
 from icgd.program.program import AbstractProgram
 from tests import cases, linear_cases
 from tests.backends import chain_cases
@@ -438,12 +439,12 @@ def test_backends_are_found_by_name():
         "fused": FusedBackend,
         "dense": DenseBackend,
     }
-    assert backend_named("dense") is BACKENDS["dense"]
+    assert named("backend", "dense", BACKENDS) is BACKENDS["dense"]
 
 
 def test_an_unknown_backend_lists_the_known_ones_and_suggests_the_nearest():
     with pytest.raises(UnknownNameError) as caught:
-        backend_named("fuse")
+        named("backend", "fuse", BACKENDS)
     assert str(caught.value) == (
         "Unknown backend 'fuse'; known are fused, dense. Did you mean 'fused'?"
     )

@@ -14,7 +14,6 @@ from icgd.backends.prompt import (
     read_point,
     read_predictions,
     require_scores,
-    split_parameters,
 )
 from icgd.errors import OverflowedRunError
 from icgd.program.layout import MASKED, SHARE, Layout, Role, Slot
@@ -154,7 +153,7 @@ def test_predictions_are_a_copy_of_the_labels_at_the_queries(construction):
 
 def test_split_parameters_are_views_in_the_shape_of_their_slots():
     vector = torch.arange(20.0)
-    parts = split_parameters(LAYOUT, vector)
+    parts = LAYOUT.split(vector)
     assert list(parts) == ["weights_1", "weights_2"]
     assert torch.equal(parts["weights_1"], torch.arange(12.0).view(4, 3))
     parts["weights_2"].zero_()

@@ -12,7 +12,6 @@ import icgd
 from icgd.approximation.lattice import identity, line_lattice
 from icgd.approximation.relu_sum import fit_exponential, fit_reciprocal
 from icgd.approximation.ridge import fit_product, fit_ridge_sum, fit_slope_product
-from icgd.backends.prompt import split_parameters
 from icgd.backends.registry import BACKENDS
 from icgd.backends.run import RunOptions
 from icgd.certificates.enclosures import ROOM, Arithmetic, Enclosure, Interval, ridge_error
@@ -131,7 +130,7 @@ def _slots_before_the_wipe(program, task, backend):
 
 
 def _numbers(program, task):
-    values = {"x": task.x, "y": task.y, **split_parameters(program.layout, task.initial)}
+    values = {"x": task.x, "y": task.y, **program.layout.split(task.initial)}
     for slot in program.layout.having(Role.SCRATCH):
         values[slot.name] = torch.zeros(task.n_examples, slot.width).double()
     return {name: Bounded(point(value.double())) for name, value in values.items()}

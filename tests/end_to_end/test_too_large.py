@@ -75,7 +75,7 @@ def test_scores_of_too_many_tokens_are_refused(monkeypatch):
 def test_weights_that_are_too_many_are_refused_before_they_are_drawn():
     wide = icgd.MLP((10**6, 10**6, 1), "relu")
     problem = icgd.Problem(wide, "squared", NETWORK.update, NETWORK.domain)
-    with pytest.raises(SizeError, match="Training 1,000,001,000,000 weights for 1 task takes abou"):
+    with pytest.raises(SizeError, match="Training 1,000,001,000,000 weights takes about"):
         icgd.as_task(problem, torch.zeros(1, 10**6), [1.0])
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from icgd.backends.chain import make_chain
 from icgd.backends.engine import BoundRecording, Buffers
 from icgd.backends.functional import FunctionDescent
-from icgd.backends.prompt import ONCE, prompt_slots, split_parameters, weight_scales
+from icgd.backends.prompt import ONCE, prompt_slots, weight_scales
 from icgd.backends.recorder import CARRIED, Tokens, recorded_prediction, recorded_steps
 from icgd.backends.run import AbstractBackend, AbstractExecutor, MakeExecutor, RunOptions
 from icgd.environment import require_memory
@@ -59,7 +59,7 @@ class _Training:
         if task.rates is not None:
             data[RATES] = task.rates.expand_as(task.y)
         used = {name: column[..., :size, :] for name, column in data.items()}
-        slots = split_parameters(program.layout, start.weights)
+        slots = program.layout.split(start.weights)
         for slot in program.layout.having(Role.VELOCITY):
             nothing = task.x.new_zeros(*task.batch, *slot.shape)
             slots[slot.name] = start.velocities.get(slot.name, nothing)
@@ -130,7 +130,7 @@ class FusedStack(AbstractExecutor[int]):
             return task.y[..., :0, :].clone()
         weights = self._brought_to(reached).aside().weights
         recording = recorded_prediction(program, Tokens(queries=task.n_queries))
-        inputs = {"x": task.queries, **split_parameters(program.layout, weights)}
+        inputs = {"x": task.queries, **program.layout.split(weights)}
         bound = BoundRecording(Buffers(program, inputs, ()), recording)
         bound()
         return bound.held[recording.outputs["y"]]
@@ -188,7 +188,7 @@ class TracedStack(AbstractExecutor[Parameters]):
 
     def predictions(self, reached: Parameters) -> Predictions:
         last, others = self._reached
-        slots = self._prompt | split_parameters(self._program.layout, reached)
+        slots = self._prompt | self._program.layout.split(reached)
         slots |= others if last is reached else {}
         recording = recorded_prediction(self._program, self._tokens, trace=self._seen)
         bound = BoundRecording(Buffers(self._program, slots, ()), recording)

@@ -12,11 +12,12 @@ from math import inf, log
 import torch
 from torch import Tensor
 
-from icgd.errors import DataError, OverflowedRunError, at
+from icgd.backends.run import require_entry
+from icgd.errors import OverflowedRunError
 from icgd.problems.data import Task
 from icgd.problems.functions import ROOT_PREFIX
 from icgd.program.functions import ReluSum
-from icgd.program.instructions import IDENTITY, Combination, MapSlots
+from icgd.program.instructions import Combination, MapSlots
 from icgd.program.layout import (
     EXAMPLE_SHARE,
     IS_EXAMPLE,
@@ -39,42 +40,6 @@ from icgd.shapes import Inputs, Labels, Parameters, Predictions, Stream
 
 ONCE = (Role.PARAMETER, Role.VELOCITY, Role.SHARED)
 """The roles of slots about the weights, which are equal in every token but for its scale."""
-
-
-def split_parameters(layout: Layout, parameters: Parameters) -> dict[str, Tensor]:
-    """Views of the parameter vector as the layout's matrix slots, if it has any."""
-    slots = layout.having(Role.PARAMETER)
-    parts = parameters.split([slot.width for slot in slots], dim=-1) if slots else ()
-    pairs = zip(slots, parts, strict=True)
-    return {slot.name: part.unflatten(-1, slot.shape) for slot, part in pairs}
-
-
-def require_entry(program: object, task: Task) -> None:
-    """Raise `DataError` if a stack is made for another number of examples, or for other levels."""
-    if not isinstance(program, StackProgram):
-        return
-    if program.n_examples is not None and task.n_examples != program.n_examples:
-        raise DataError(
-            f"X has {task.n_examples} examples, but the transformer was made for prompts of "
-            f"{program.n_examples}. Give {program.n_examples}, or compile with "
-            f"n_examples={task.n_examples}."
-        )
-    table = program.step_table
-    if table is None:
-        return
-    knots = program.relu_sum(IDENTITY).knots
-    for name, data, size in zip(("X", "y"), (task.x, task.y), table.ranges, strict=False):
-        slack = 8 * torch.finfo(data.dtype).eps
-        for low, high in zip(knots[::2], knots[1::2], strict=True):
-            inside = (data * (1 / size) > low + slack) & (data * (1 / size) < high - slack)
-            if inside.any():
-                index = inside.nonzero()[0].tolist()
-                value = data[tuple(index)].item()
-                raise DataError(
-                    f"{name}{at(index)} is {value:.12g}, on the ramp between two levels: the table "
-                    f"has no entry for examples strictly between {size * low:.12g} and "
-                    f"{size * high:.12g}. Move it out, or compile with a smaller kink_width."
-                )
 
 
 def encode(program: StackProgram, task: Task) -> Stream:
@@ -113,7 +78,7 @@ def prompt_slots(program: StackProgram, task: Task) -> dict[str, Tensor]:
         slots[slot.name][..., examples, 0] = waits if slot.name == OUT_OF_BATCH else place
     for name, column in constants_of(program, task).items():
         slots[name] = column.expand(*task.batch, -1, -1)
-    return slots | split_parameters(layout, task.initial)
+    return slots | layout.split(task.initial)
 
 
 def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:

@@ -34,7 +34,6 @@ from icgd.program.meaning import (
     PerStep,
     StackDomain,
     scheduled,
-    written_by,
 )
 from icgd.program.network_instructions import LookUpStep, TakeTurns
 from icgd.program.program import Layer
@@ -587,7 +586,7 @@ def _recorded(
     inputs = {name: op for name, op in slots.items() if op.name == "input"}
     after, traced = dict(slots), []
     for layer in layers:
-        after |= written_by(layer, after, recorder)
+        after |= layer.written(after, recorder)
         traced.append({name: after[name] for name in trace or ()})
         recorder.waits = after.get(OUT_OF_BATCH) if recorder.waits is not None else None
     kept = [slot.name for slot in program.layout.slots if slot.role in CARRIED]

@@ -22,14 +22,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from icgd import pictures
-from icgd.backends.prompt import require_entry
 from icgd.environment import require_memory
 from icgd.errors import (
+    DataError,
     InterruptedRunError,
     OverflowedRunError,
     ProgramError,
     SettingError,
     UnknownNameError,
+    at,
 )
 from icgd.facts import counted, in_short, number, shown
 from icgd.problems.data import Task, dtype_name
@@ -37,7 +38,9 @@ from icgd.problems.from_torch import load_weights
 from icgd.problems.optimisers import AVERAGE
 from icgd.problems.oracles import overflowed
 from icgd.problems.problem import Problem
+from icgd.program.instructions import IDENTITY
 from icgd.program.program import AbstractProgram
+from icgd.program.stack import StackProgram
 from icgd.shapes import History, Parameters, Predictions
 
 OnProgress = Callable[[int, int], None]
@@ -614,6 +617,34 @@ def joined(runs: list[Run], rows: History) -> Run:
 def part_of(on_progress: OnProgress | None, part: int, n_parts: int) -> OnProgress | None:
     """The callback for one of several parts of the same length, counted from 0."""
     return on_progress and (lambda done, total: on_progress(part * total + done, n_parts * total))
+
+
+def require_entry(program: object, task: Task) -> None:
+    """Raise `DataError` if a stack is made for another number of examples, or for other levels."""
+    if not isinstance(program, StackProgram):
+        return
+    if program.n_examples is not None and task.n_examples != program.n_examples:
+        raise DataError(
+            f"X has {task.n_examples} examples, but the transformer was made for prompts of "
+            f"{program.n_examples}. Give {program.n_examples}, or compile with "
+            f"n_examples={task.n_examples}."
+        )
+    table = program.step_table
+    if table is None:
+        return
+    knots = program.relu_sum(IDENTITY).knots
+    for name, data, size in zip(("X", "y"), (task.x, task.y), table.ranges, strict=False):
+        slack = 8 * torch.finfo(data.dtype).eps
+        for low, high in zip(knots[::2], knots[1::2], strict=True):
+            inside = (data * (1 / size) > low + slack) & (data * (1 / size) < high - slack)
+            if inside.any():
+                index = inside.nonzero()[0].tolist()
+                value = data[tuple(index)].item()
+                raise DataError(
+                    f"{name}{at(index)} is {value:.12g}, on the ramp between two levels: the table "
+                    f"has no entry for examples strictly between {size * low:.12g} and "
+                    f"{size * high:.12g}. Move it out, or compile with a smaller kink_width."
+                )
 
 
 class AbstractBackend(ABC):

@@ -43,11 +43,12 @@ from torch.nn import functional
 
 from icgd.approximation.lattice import lattice_of
 from icgd.backends.look_up import DEGREE, table_error
-from icgd.backends.registry import backend_named
+from icgd.backends.registry import BACKENDS
 from icgd.backends.run import OnProgress
 from icgd.problems.data import Task
 from icgd.problems.functions import SOFTMAX_ROUNDING, ScalarFunction, function_named, rounding_of
 from icgd.problems.problem import Problem
+from icgd.problems.settings import named
 from icgd.program.functions import GridMean, LatticeFunction, ReluSum, RidgeSum
 from icgd.program.meaning import PerStep
 from icgd.program.program import AbstractProgram
@@ -304,7 +305,9 @@ class Arithmetic:
     @classmethod
     def of(cls, dtype: torch.dtype, n_tokens: int, backend: str) -> Arithmetic:
         """The arithmetic of a backend."""
-        return cls(torch.finfo(dtype).eps / 2, n_tokens, backend_named(backend).sums_terms)
+        return cls(
+            torch.finfo(dtype).eps / 2, n_tokens, named("backend", backend, BACKENDS).sums_terms
+        )
 
     @property
     def least(self) -> float:

@@ -30,7 +30,6 @@ import torch
 from torch import Tensor
 
 from icgd.approximation.ridge import PRODUCT
-from icgd.backends.prompt import split_parameters
 from icgd.backends.recorder import is_computed_as_such
 from icgd.certificates import enclosures
 from icgd.certificates.enclosures import ROOM, Arithmetic, Enclosure, Interval, function_at, touched
@@ -43,7 +42,7 @@ from icgd.problems.functions import (
 from icgd.program.functions import ReluSum, RidgeSum
 from icgd.program.instructions import IDENTITY, HeadError
 from icgd.program.layout import IS_QUERY, ONE, Layout, Role, Slot
-from icgd.program.meaning import NOWHERE, Means, PerStep, StackDomain, written_by
+from icgd.program.meaning import NOWHERE, Means, PerStep, StackDomain
 from icgd.program.network_instructions import AverageExamples, LookUpStep, TakeTurns
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
@@ -147,7 +146,7 @@ class Enclosures(StackDomain[Bounded]):
         leading, like = data["x"].low.shape[:-1], data["x"].low
         slots = {name: Bounded(Enclosure.common(column)) for name, column in data.items()}
         slots |= {name: Bounded.point(like.new_ones(1)) for name in (ONE, IS_QUERY)}
-        apart = split_parameters(self.layout, ROOM * drift) if self.have_copies else {}
+        apart = self.layout.split(ROOM * drift) if self.have_copies else {}
         for name, matrix in split(self.layout, weights).items():
             slots[name] = Bounded(matrix, apart.get(name))
         for slot in self.layout.having(Role.SHARED):
@@ -168,7 +167,7 @@ class Enclosures(StackDomain[Bounded]):
         """All slots after `layers`."""
         after = dict(slots)
         for layer in layers:
-            written = written_by(layer, after, self)
+            written = layer.written(after, self)
             after.update({name: value.stored() for name, value in written.items()})
             self._forget(after)
         return after

@@ -29,7 +29,6 @@ from icgd.errors import (
     at,
     brief,
 )
-from icgd.facts import counted
 from icgd.problems.data import Domain, Task, as_numbers, checked_array, first_set, require_within
 from icgd.problems.functions import Loss, loss_named
 from icgd.problems.kernel_machine import (
@@ -141,7 +140,8 @@ class AbstractOracle(ABC):
         """Return the weights that a run on these inputs starts from: those given, or its own."""
         n_weights = sum(rows * columns for rows, columns in self.weight_shapes)
         batch, shape = tuple(x.shape[:-2]), (*x.shape[:-2], n_weights)
-        what = f"Training {n_weights:,} weights for {counted(prod(batch), 'task')}"
+        of_tasks = f" for {prod(batch):,} tasks" if batch else ""
+        what = f"Training {n_weights:,} weights{of_tasks}"
         require_memory(what, COPIES * 8 * prod(shape), "Take a narrower network, or fewer tasks.")
         if given is None:
             return self.own_start(batch, seed)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
+from typing import Any
 
 from icgd.errors import LayoutError, brief, did_you_mean
 
@@ -141,6 +142,13 @@ class Layout:
     def range_of(self, name: str) -> slice:
         """The coordinates of slot `name`, for use as `stream[..., layout.range_of(name)]`."""
         return self._ranges[self.slot(name).name]
+
+    def split(self, parameters: Any) -> dict[str, Any]:
+        """Views of a tensor (..., parameter) as the matrices of the weights, if there are any."""
+        slots = self.having(Role.PARAMETER)
+        parts = parameters.split([slot.width for slot in slots], dim=-1) if slots else ()
+        pairs = zip(slots, parts, strict=True)
+        return {slot.name: part.unflatten(-1, slot.shape) for slot, part in pairs}
 
     def having(self, role: Role) -> tuple[Slot, ...]:
         """The slots of one role, in order."""

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from icgd.program.kernel_instructions import KernelTerm
     from icgd.program.layout import Layout
     from icgd.program.network_instructions import LookUpStep, TakeTurns
-    from icgd.program.program import Layer
 
 Value = TypeVar("Value")
 Means = Literal["attention", "mlp", "lattice", "grid"]
@@ -312,16 +311,6 @@ class BlockDomain(AnyDomain[Value]):
     @abstractmethod
     def softmax_columns(self, scores: Value, n_rows: int) -> Value:
         """The softmax of the first rows in every column, and 0 in all other rows."""
-
-
-def written_by(
-    layer: Layer, slots: Mapping[str, Value], domain: StackDomain[Value]
-) -> dict[str, Value]:
-    """The values of the slots that a layer writes: all its instructions read what was before."""
-    written: dict[str, Value] = {}
-    for instruction in layer.instructions:
-        written |= instruction.meaning(slots, domain)
-    return written
 
 
 def scheduled(variants: Sequence[Any]) -> Any:

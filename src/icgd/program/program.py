@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from icgd.errors import UnknownNameError
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum, RidgeSum
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.layout import Layout
+from icgd.program.meaning import StackDomain, Value
 from icgd.program.wires import Heads, Units
 
 AnyFunction = TypeVar("AnyFunction", bound=Function)
@@ -34,6 +36,13 @@ class Layer:
             wiring = instruction.wires(program)
             families += [wiring] if isinstance(wiring, Heads | Units) else wiring
         return tuple(families)
+
+    def written(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
+        """The values of the slots that it writes: all its instructions read what was before."""
+        written: dict[str, Value] = {}
+        for instruction in self.instructions:
+            written |= instruction.meaning(slots, domain)
+        return written
 
     def label_of(self, program: AbstractProgram, number: int) -> str:
         """What head or hidden unit `number` is for."""

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from icgd.backends.registry import backend_named
+from icgd.backends.registry import BACKENDS
 from icgd.certificates.report import Report, Verdict
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
@@ -36,7 +36,7 @@ from icgd.pipeline import compile, verify
 from icgd.problems.convergence import sized_problem
 from icgd.problems.data import Task, drawn_task
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count
+from icgd.problems.settings import count, named
 from icgd.reproductions.descent import descend
 from icgd.reproductions.timing import interleaved_seconds, one_thread
 
@@ -66,7 +66,7 @@ class Settings:
         for name in ("n_steps", "n_examples", "n_timings", "n_seeds"):
             count(name, getattr(self, name))
         if self.backend is not None:
-            backend_named(self.backend)
+            named("backend", self.backend, BACKENDS)
 
 
 @dataclass(frozen=True)
