@@ -102,7 +102,10 @@ def with_settings(
 
 
 def able_to_serve(problem: Problem, settings: Mapping[str, Any]) -> list[AbstractConstruction]:
-    """Return the constructions that serve `problem` with these settings; last resorts come last."""
+    """Return the constructions that serve `problem` with these settings.
+
+    A last resort is among them only if there is no other.
+    """
     able = [c for c in CONSTRUCTIONS.values() if c.why_not(problem) is None]
     if not able:
         of_this_kind = (c for c in CONSTRUCTIONS.values() if c.trains(problem))

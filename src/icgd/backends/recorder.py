@@ -614,7 +614,8 @@ def recorded_block(program: ChainProgram, near: Constants, far: Constants) -> Re
                 else:
                     slots[name] = recorder.fill(constant, row.shape)
         inputs = {name: op for name, op in slots.items() if op.name == "input"}
-        # Instructions of a layer write different rows or add to one: each sees the others' sums.
+        # Instructions of one layer may add to the same row, where their flags exclude each other:
+        # so each adds to what the one before it left.
         for instruction in (part for layer in program.layers for part in layer.instructions):
             slots |= instruction.meaning(slots, recorder)
         outputs = {name: slots[row_of(OUT, name)] for name in program.rows.names}
