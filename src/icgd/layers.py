@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from math import inf
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -21,34 +22,161 @@ from icgd.shapes import Activation, Stream
 SCORES_AT_ONCE = 2**24
 """Entries of the score tensor computed at once; more heads are taken in groups."""
 
+SCORES_IN_CACHE = 2**18
+"""The same for sparse weights, whose heads are quick to take in small groups."""
+
 Reading = Float[Tensor, "head d_model d_head"]
 Carrying = Float[Tensor, "head d_model d_value"]
 Writing = Float[Tensor, "head d_value d_model"]
 Scores = Float[Tensor, "*batch head token token"]
 
 
-def features(x: Stream, weights: Tensor) -> Float[Tensor, "*tasks head token feature"]:
+class Family(NamedTuple):
+    """Heads (or hidden units) of equal width, one after the other, in a layer of sparse weights."""
+
+    first: int
+    size: int
+    width: int
+    row: int
+    """The first row of its first head."""
+    is_plain: bool
+    """Whether each of its rows has exactly one entry."""
+
+
+class SparseWeights(nn.Module):
+    """What heads (or hidden units) read or write, as the entries that are not 0.
+
+    A row is a feature of a head: those of one head after those of the other. Entries stand in the
+    order of their rows. It stands in for a tensor (head, model, feature).
+    """
+
+    rows: Tensor
+    columns: Tensor
+    values: Tensor
+
+    def __init__(
+        self,
+        rows: Tensor,
+        columns: Tensor,
+        values: Tensor,
+        families: Sequence[tuple[int, int]],
+        d_model: int,
+    ) -> None:
+        super().__init__()
+        self.register_buffer("rows", rows.int())
+        self.register_buffer("columns", columns.int())
+        self.register_buffer("values", values)
+        self.d_model, self.families = d_model, list[Family]()
+        head, row, ends = 0, 0, [torch.zeros(1, dtype=torch.long)]
+        for size, width in families:
+            last = row + size * width
+            heads = torch.arange(row + width, last + 1, width, dtype=torch.int)
+            ends.append(torch.searchsorted(self.rows, heads))
+            begin, end = int(ends[-2][-1]), int(ends[-1][-1])
+            own = self.rows[begin:end]
+            is_plain = len(own) == size * width and bool(
+                (own == torch.arange(row, last, dtype=torch.int)).all()
+            )
+            self.families.append(Family(head, size, width, row, is_plain))
+            head, row = head + size, last
+        self.ends = torch.cat(ends).tolist()
+        """Where the entries of each head begin, and where those of the last one end."""
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of the tensor that it stands in for."""
+        return len(self), self.d_model, max(family.width for family in self.families)
+
+    def groups(self, x: Stream, per_head: int) -> Iterator[slice]:
+        """Heads of one family each, whose scores stay in the processor's cache."""
+        size = max(1, SCORES_IN_CACHE // (x[..., 0].numel() * per_head))
+        for first, n_heads, *_ in self.families:
+            for start in range(first, first + n_heads, size):
+                yield slice(start, min(start + size, first + n_heads))
+
+    def __getitem__(self, heads: slice) -> SparsePart:
+        start, stop, _ = heads.indices(len(self))
+        family = next(f for f in reversed(self.families) if f.first <= start)
+        entries = slice(self.ends[start], self.ends[stop])
+        row = family.row + (start - family.first) * family.width
+        return SparsePart(
+            self.rows[entries] - row,
+            self.columns[entries],
+            self.values[entries].unsqueeze(-1),
+            stop - start,
+            family,
+        )
+
+
+class SparsePart(NamedTuple):
+    """The entries of some heads of one family, whose rows are counted from their first one."""
+
+    rows: Tensor
+    columns: Tensor
+    values: Tensor
+    size: int
+    family: Family
+
+    def read(self, x: Stream) -> Float[Tensor, "*tasks head token feature"]:
+        """The features of the heads: entries times what they read, summed up row by row."""
+        found = x.mT.index_select(-2, self.columns).mul_(self.values)
+        if not self.family.is_plain:
+            shape = (*x.shape[:-2], self.size * self.family.width, x.shape[-2])
+            found = x.new_zeros(shape).index_add_(-2, self.rows, found)
+        return found.unflatten(-2, (self.size, self.family.width)).mT
+
+    def add(self, read: Float[Tensor, "*tasks head token feature"], total: Stream) -> None:
+        """Add to the stream what the heads write."""
+        rows = read.mT.flatten(-3, -2).index_select(-2, self.rows).mul_(self.values)
+        total.mT.index_add_(-2, self.columns, rows)
+
+
+Weights = Tensor | SparseWeights
+
+
+def features(x: Stream, weights: Tensor | SparsePart) -> Float[Tensor, "*tasks head token feature"]:
     """What every head reads of every token."""
+    if isinstance(weights, SparsePart):
+        return weights.read(x)
     return torch.einsum("...tm,hmd->...htd", x, weights)
 
 
-def written(read: Float[Tensor, "*tasks head token d_value"], output: Writing) -> Stream:
-    """What all heads together add to every token."""
-    return torch.einsum("...htd,hdm->...tm", read, output)
+def write(
+    read: Float[Tensor, "*tasks head token d_value"], output: Tensor | SparsePart, total: Stream
+) -> None:
+    """Add to every token of `total` what all heads together write."""
+    if isinstance(output, SparsePart):
+        output.add(read, total)
+    else:
+        total += torch.einsum("...htd,hdm->...tm", read, output)
+
+
+def _stored(weights: Weights) -> Any:
+    """Dense weights as a parameter; sparse ones are a module of their own."""
+    return nn.Parameter(weights) if isinstance(weights, Tensor) else weights
 
 
 class Headed(nn.Module):
     """A layer with heads: the weights of their queries, keys, values and outputs."""
 
-    def __init__(self, query: Reading, key: Reading, value: Carrying, output: Writing) -> None:
+    W_Q: Any  # each a parameter (head, model, feature) or (head, feature, model), or sparse
+    W_K: Any
+    W_V: Any
+    W_O: Any
+
+    def __init__(self, query: Weights, key: Weights, value: Weights, output: Weights) -> None:
         super().__init__()
-        self.W_Q = nn.Parameter(query)
-        self.W_K = nn.Parameter(key)
-        self.W_V = nn.Parameter(value)
-        self.W_O = nn.Parameter(output)
+        self.W_Q, self.W_K = _stored(query), _stored(key)
+        self.W_V, self.W_O = _stored(value), _stored(output)
 
     def groups(self, x: Stream, per_head: int) -> Iterator[slice]:
         """The heads in groups that fit in memory, if each computes `per_head` scores a token."""
+        if isinstance(self.W_Q, SparseWeights):
+            yield from self.W_Q.groups(x, per_head)
+            return
         size = max(1, SCORES_AT_ONCE // (x[..., 0].numel() * per_head))
         for start in range(0, len(self.W_Q), size):
             yield slice(start, start + size)
@@ -65,14 +193,14 @@ class AbstractAttention(Headed, ABC):
         total = torch.zeros_like(x)
         for heads in self.groups(x, per_head=max(x.shape[-2], self.W_Q.shape[-1])):
             pattern = self.pattern(features(x, self.W_Q[heads]) @ features(x, self.W_K[heads]).mT)
-            total += written(pattern @ features(x, self.W_V[heads]), self.W_O[heads])
+            write(pattern @ features(x, self.W_V[heads]), self.W_O[heads], total)
         return x + total
 
 
 class ActivationAttention(AbstractAttention):
     """x[i] + (1 / n_tokens) sum_{head, j} activation(<W_Q x[i], W_K x[j]>) W_O W_V x[j]."""
 
-    def __init__(self, *heads: Tensor, activation: Activation = torch.relu) -> None:
+    def __init__(self, *heads: Weights, activation: Activation = torch.relu) -> None:
         super().__init__(*heads)
         self.activation = activation
 
@@ -103,7 +231,7 @@ class GridAttention(Headed):
 
     def __init__(
         self,
-        *heads: Tensor,
+        *heads: Weights,
         sequence_map: Float[Tensor, "grid column"],
         positions: Float[Tensor, "grid d_model"],
     ) -> None:
@@ -112,10 +240,12 @@ class GridAttention(Headed):
         self.P = nn.Parameter(positions)
 
     def forward(self, x: Stream) -> Stream:
-        grid = self.A @ x + self.P
-        scores = features(x, self.W_Q) @ features(grid, self.W_K).mT
-        read = torch.softmax(scores, dim=-1) @ features(grid, self.W_V)
-        return x + written(read, self.W_O)
+        grid, total = self.A @ x + self.P, torch.zeros_like(x)
+        for heads in self.groups(x, per_head=len(self.A) * self.W_Q.shape[-1]):
+            scores = features(x, self.W_Q[heads]) @ features(grid, self.W_K[heads]).mT
+            read = torch.softmax(scores, dim=-1) @ features(grid, self.W_V[heads])
+            write(read, self.W_O[heads], total)
+        return x + total
 
 
 class SequenceAttention(Headed):
@@ -127,7 +257,7 @@ class SequenceAttention(Headed):
 
     def __init__(
         self,
-        *heads: Tensor,
+        *heads: Weights,
         key_map: Float[Tensor, "head grid column"],
         value_map: Float[Tensor, "head grid column"],
         positions: Float[Tensor, "head grid d_head"],
@@ -143,7 +273,7 @@ class SequenceAttention(Headed):
             key = self.A_K[heads] @ features(columns, self.W_K[heads]) + self.P[heads]
             value = self.A_V[heads] @ features(columns, self.W_V[heads])
             pattern = torch.softmax(features(x, self.W_Q[heads]) @ key.mT, dim=-1)
-            total += written(pattern @ value, self.W_O[heads])
+            write(pattern @ value, self.W_O[heads], total)
         return x + total
 
 
@@ -165,7 +295,7 @@ class KernelAttention(Headed):
     which are not: the mask of the papers. Only heads of `Itself.TOKENS` let a query read itself.
     """
 
-    def __init__(self, *heads: Tensor, patterns: Sequence[Pattern], example_feature: int) -> None:
+    def __init__(self, *heads: Weights, patterns: Sequence[Pattern], example_feature: int) -> None:
         super().__init__(*heads)
         self.patterns = tuple(patterns)
         self.example_feature = example_feature
@@ -174,15 +304,18 @@ class KernelAttention(Headed):
         is_example = self.is_example(x)
         examples = x[..., is_example, :]
         update = torch.zeros_like(x)
-        for head, pattern in enumerate(self.patterns):
+        for number, pattern in enumerate(self.patterns):
+            head = slice(number, number + 1)
             if pattern is Itself.TOKENS:
-                update += x @ self.W_V[head] @ self.W_O[head]
+                write(features(x, self.W_V[head]), self.W_O[head], update)
                 continue
-            value = examples @ self.W_V[head] @ self.W_O[head]
+            value = torch.zeros_like(examples)
+            write(features(examples, self.W_V[head]), self.W_O[head], value)
             if pattern is Itself.EXAMPLES:
                 update[..., is_example, :] += value
             else:
-                update += pattern(x @ self.W_Q[head], examples @ self.W_K[head]) @ value
+                query, key = features(x, self.W_Q[head]), features(examples, self.W_K[head])
+                update += pattern(query.squeeze(-3), key.squeeze(-3)) @ value
         return x + update
 
     def is_example(self, x: Stream) -> Bool[Tensor, " token"]:
@@ -195,8 +328,12 @@ class ProductLayer(Headed):
     """x[i] + sum_head <W_Q x[i], W_K x[i]> W_O W_V x[i]: attention of a token to itself."""
 
     def forward(self, x: Stream) -> Stream:
-        score = (features(x, self.W_Q) * features(x, self.W_K)).sum(-1, keepdim=True)
-        return x + written(score * features(x, self.W_V), self.W_O)
+        total = torch.zeros_like(x)
+        for heads in self.groups(x, per_head=self.W_Q.shape[-1]):
+            score = features(x, self.W_Q[heads]) * features(x, self.W_K[heads])
+            value = score.sum(-1, keepdim=True) * features(x, self.W_V[heads])
+            write(value, self.W_O[heads], total)
+        return x + total
 
 
 class MLPLayer(nn.Module):
@@ -204,19 +341,28 @@ class MLPLayer(nn.Module):
 
     def __init__(
         self,
-        weights_in: Float[Tensor, "d_model d_mlp"],
+        weights_in: Float[Tensor, "d_model d_mlp"] | SparseWeights,
         bias_in: Float[Tensor, " d_mlp"],
-        weights_out: Float[Tensor, "d_mlp d_model"],
+        weights_out: Float[Tensor, "d_mlp d_model"] | SparseWeights,
         activation: Activation = torch.relu,
     ) -> None:
         super().__init__()
-        self.W_in = nn.Parameter(weights_in)
+        self.W_in = _stored(weights_in)
         self.b_in = nn.Parameter(bias_in)
-        self.W_out = nn.Parameter(weights_out)
+        self.W_out: Any = (
+            nn.Parameter(weights_out) if isinstance(weights_out, Tensor) else weights_out
+        )
         self.activation = activation
 
     def forward(self, x: Stream) -> Stream:
-        return x + self.activation(x @ self.W_in + self.b_in) @ self.W_out
+        if isinstance(self.W_in, Tensor):
+            return x + self.activation(x @ self.W_in + self.b_in) @ self.W_out
+        total = torch.zeros_like(x)
+        for units in self.W_in.groups(x, per_head=1):  # which are heads of one feature
+            shift = self.b_in[units, None, None]
+            hidden = self.activation(features(x, self.W_in[units]) + shift)
+            write(hidden, self.W_out[units], total)
+        return x + total
 
 
 @shown

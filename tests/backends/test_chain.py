@@ -68,7 +68,7 @@ UPDATES = {
     "schedule, nesterov": MomentumStep((0.0, 0.1, 0.2, 0.3), 3.0, 3, nesterov=True),
 }
 PROBLEMS |= {name: replace(RELU, update=update) for name, update in UPDATES.items()}
-TOLERANCE = {"fused": 1e-14, "dense": 1e-11}
+TOLERANCE = {"fused": 1e-14, "literal": 1e-11, "dense": 1e-11}
 LOOKED_UP = 1e-11
 """What look-ups are off by."""
 

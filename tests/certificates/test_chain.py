@@ -36,7 +36,7 @@ PROBLEMS = {
         MLP((2, 3, 1), "relu", "tanh", biases=True), 2, loss="huber", box=1.0
     ),
 }
-SMALL = {"fused": 1e-12, "dense": 1e-8}
+SMALL = {"fused": 1e-12, "literal": 1e-8, "dense": 1e-8}
 LOOKED_UP = 1e-9
 
 

@@ -102,10 +102,12 @@ class DenseGenerator(AbstractGenerator[Stream]):
     """Runs the block of layers itself; a block is a column of numbers, in the order of its rows."""
 
     name: ClassVar[str] = "dense"
+    is_sparse: ClassVar[bool] = False
 
     def __init__(self, program: ChainProgram, like: Tensor) -> None:
         super().__init__(program, like)
-        self.layers = lower_chain(program, like.dtype).to(like.device)
+        layers = lower_chain(program, like.dtype, is_sparse=self.is_sparse)
+        self.layers = layers.to(like.device)
         self._places: dict[str, slice] = {}  # all rows of a block, one after the other
         for block in (NEAR, FAR, OUT):
             first = program.layout.range_of(row_of(block, program.rows.names[0])).start
@@ -197,8 +199,15 @@ def _block(rows: Rows) -> FusedBlock:
     return FusedBlock(rows, tuple(row if isinstance(row, float) else None for row in rows.values()))
 
 
+class LiteralGenerator(DenseGenerator):
+    """Runs the block of layers from sparse weights."""
+
+    name: ClassVar[str] = "literal"
+    is_sparse: ClassVar[bool] = True
+
+
 GENERATORS: dict[str, type[AbstractGenerator[Any]]] = {
-    generator.name: generator for generator in (FusedGenerator, DenseGenerator)
+    generator.name: generator for generator in (FusedGenerator, LiteralGenerator, DenseGenerator)
 }
 
 MEMORIES = ("short", "whole")

@@ -51,7 +51,8 @@ class DenseStack(AbstractExecutor[Stream]):
         self._program, self._task, self._transformer = program, task, transformer
         self._n_done, self._reach = 0, program.score_reach
         self.still_steps = program.steps_of_pass(task.n_examples)
-        self.start = self._stream = encode(program, task)
+        # A column of the stream in one piece of memory: sparse weights read some columns of it.
+        self.start = self._stream = encode(program, task).mT.contiguous().mT
         may_leave = program.n_steps > 0 and may_leave_roots(program, self.start)
         self._first = program.block_of(0) if may_leave else ()
         self.traced = {name: [self.start[..., place]] for name, place in self._places.items()}

@@ -1,11 +1,11 @@
-"""All backends by name."""
-
-from __future__ import annotations
+"""The backends by name."""
 
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
-from icgd.backends.run import AbstractBackend
-from icgd.problems.settings import by_name
+from icgd.backends.literal import LiteralBackend
+from icgd.backends.run import Backend
 
-BACKENDS: dict[str, AbstractBackend] = by_name(FusedBackend(), DenseBackend())
-"""The backends that runs and bounds look up by name."""
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend
+    for backend in (FusedBackend(), LiteralBackend(), DenseBackend())
+}

@@ -220,9 +220,13 @@ class Heads(Family):
 
     def width(self, layout: Layout) -> int:
         """How many features it needs: those of query and key, or of value and output."""
+        return max(self.widths(layout))
+
+    def widths(self, layout: Layout) -> tuple[int, int]:
+        """How many features query and key need, and how many value and output."""
         scores, values = (*self.query, *self.key), (*self.value, *self.output)
         last = any(wire.feature == -1 for wire in scores)
-        return max(self._end(scores, layout) + last, self._end(values, layout))
+        return self._end(scores, layout) + last, self._end(values, layout)
 
     def _end(self, wires: tuple[Wire, ...], layout: Layout) -> int:
         """The first feature that no wire has."""

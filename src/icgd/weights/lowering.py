@@ -7,6 +7,7 @@ weight tensor, so it is written through one strided view.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from icgd.layers import (
     ProductLayer,
     SequenceAttention,
     SoftmaxAttention,
+    SparseWeights,
     Transformer,
 )
 from icgd.problems.data import dtype_name
@@ -49,34 +51,45 @@ ITSELF = {ITSELF_AT_EXAMPLES: Itself.EXAMPLES, ITSELF_AT_TOKENS: Itself.TOKENS}
 """The layers' names of patterns without a kernel, by those of wires."""
 
 
-def lower_program(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:
-    """The program as a transformer with ordinary weights; a schedule's first end is the block's."""
-    block = [lower_layer(layer, program, dtype) for layer in program.block]
+def lower_program(
+    program: StackProgram, dtype: torch.dtype = torch.float64, *, is_sparse: bool = False
+) -> Transformer:
+    """The program as a transformer; a schedule's first end is the block's.
+
+    Its weights are ordinary matrices, or only the entries of these that are not 0.
+    """
+    lower = partial(lower_layer, program=program, dtype=dtype, is_sparse=is_sparse)
+    block = [lower(layer) for layer in program.block]
     first = [block[len(program.common) :]] if program.schedule else []
-    others = [[lower_layer(part, program, dtype) for part in end] for end in program.schedule[1:]]
     return Transformer(
         block=block,
         n_repeats=program.n_repeats,
-        final=[lower_layer(layer, program, dtype) for layer in program.prediction],
-        ends=[*first, *others],
+        final=[lower(layer) for layer in program.prediction],
+        ends=[*first, *([lower(part) for part in end] for end in program.schedule[1:])],
     )
 
 
-def lower_chain(program: ChainProgram, dtype: torch.dtype = torch.float64) -> nn.Sequential:
-    """The block of layers with ordinary weights, the same for every step of the chain."""
-    return nn.Sequential(*(lower_layer(layer, program, dtype) for layer in program.layers))
+def lower_chain(
+    program: ChainProgram, dtype: torch.dtype = torch.float64, *, is_sparse: bool = False
+) -> nn.Sequential:
+    """The block of layers, the same for every step of the chain."""
+    lower = partial(lower_layer, program=program, dtype=dtype, is_sparse=is_sparse)
+    return nn.Sequential(*map(lower, program.layers))
 
 
-def lower_layer(layer: Layer, program: AbstractProgram, dtype: torch.dtype) -> nn.Module:
+def lower_layer(
+    layer: Layer, program: AbstractProgram, dtype: torch.dtype, *, is_sparse: bool = False
+) -> nn.Module:
     """One layer of the program as one layer of the transformer."""
     families = layer.wires(program)
     activation = program.activation if isinstance(program, StackProgram) else "relu"
     activate = unit_activation_named(activation).value
     if layer.kind is LayerKind.MLP:
         units = [family for family in families if isinstance(family, Units)]
-        return MLPLayer(*_unit_weights(units, program.layout, dtype), activate)
+        lower_units = _sparse_units if is_sparse else _unit_weights
+        return MLPLayer(*lower_units(units, program.layout, dtype), activation=activate)
     heads = [family for family in families if isinstance(family, Heads)]
-    weights = _head_weights(heads, program.layout, dtype)
+    weights = (_sparse_heads if is_sparse else _head_weights)(heads, program.layout, dtype)
     if isinstance(program, ChainProgram):
         return GridAttention(*weights, **_chain_tokens(layer, program, dtype))
     match layer.kind:
@@ -137,6 +150,81 @@ def _unit_weights(
         own[...] = _numbers(family.shift, family.axes, family, dtype)
         first += family.size
     return reads, shift, writes
+
+
+def _sparse_heads(
+    families: Sequence[Heads], layout: Layout, dtype: torch.dtype
+) -> tuple[SparseWeights, ...]:
+    """W_Q, W_K, W_V and W_O of all heads.
+
+    Families differ in their widths, but for heads that read tokens of their own: the position codes
+    of these tokens have the width of all heads.
+    """
+    widths = [family.widths(layout) for family in families]
+    if any(family.grid for family in families):
+        widths = [(max(map(max, widths)),) * 2] * len(widths)
+    return tuple(
+        _sparse(
+            [
+                (family, family.projections[place], width[place // 2])
+                for family, width in zip(families, widths, strict=True)
+            ],
+            layout,
+            dtype,
+        )
+        for place in range(4)
+    )
+
+
+def _sparse_units(
+    families: Sequence[Units], layout: Layout, dtype: torch.dtype
+) -> tuple[SparseWeights, Tensor, SparseWeights]:
+    """W_in, b_in and W_out of all hidden units."""
+    shifts = [
+        torch.as_tensor(_numbers(family.shift, family.axes, family, dtype), dtype=torch.float64)
+        .expand(tuple(family.axes.values()))
+        .reshape(-1)
+        for family in families
+    ]
+    reads = _sparse([(family, family.reads, 1) for family in families], layout, dtype)
+    writes = _sparse([(family, family.writes, 1) for family in families], layout, dtype)
+    return reads, torch.cat(shifts).to(dtype), writes
+
+
+def _sparse(
+    projections: Sequence[tuple[Heads | Units, tuple[Wire, ...], int]],
+    layout: Layout,
+    dtype: torch.dtype,
+) -> SparseWeights:
+    """The entries of some wires of families of heads, which have so many features each."""
+    rows, columns, values, row = [], [], [], 0
+    for family, wires, width in projections:
+        for wire in wires:
+            extents, (_, coordinate, feature), steps = span(wire, family.axes, layout)
+            shape = tuple(extents.values())
+            own = torch.full(shape, row + feature % width, dtype=torch.int)
+            column = torch.full(shape, coordinate, dtype=torch.int)
+            for axis, (head, along, further) in enumerate(steps.values()):
+                places = torch.arange(shape[axis], dtype=torch.int)
+                places = places.reshape([-1 if k == axis else 1 for k in range(len(shape))])
+                own += places * (head * width + further)
+                column += places * along
+            numbers = _numbers(wire.factor, extents, family, dtype)
+            value = torch.as_tensor(numbers, dtype=torch.float64).expand(shape)
+            is_there = value != 0.0
+            rows.append(own[is_there])
+            columns.append(column[is_there])
+            values.append(value[is_there].to(dtype))
+        row += family.size * width
+    order = torch.argsort(torch.cat(rows), stable=True)
+    sizes = [(family.size, width) for family, _, width in projections]
+    return SparseWeights(
+        torch.cat(rows)[order],
+        torch.cat(columns)[order],
+        torch.cat(values)[order],
+        sizes,
+        layout.width,
+    )
 
 
 def _write(weights: Tensor, wire: Wire, family: Heads | Units, layout: Layout) -> None:
