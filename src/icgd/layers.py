@@ -90,9 +90,9 @@ class SparseWeights(nn.Module):
         """The shape of the tensor that it stands in for."""
         return len(self), self.d_model, max(family.width for family in self.families)
 
-    def groups(self, x: Stream, per_head: int) -> Iterator[slice]:
+    def groups(self, n_tokens: int, per_head: int) -> Iterator[slice]:
         """Heads of one family each, whose scores stay in the processor's cache."""
-        size = max(1, SCORES_IN_CACHE // (x[..., 0].numel() * per_head))
+        size = max(1, SCORES_IN_CACHE // (n_tokens * per_head))
         for first, n_heads, *_ in self.families:
             for start in range(first, first + n_heads, size):
                 yield slice(start, min(start + size, first + n_heads))
@@ -172,12 +172,12 @@ class Headed(nn.Module):
         self.W_Q, self.W_K = _stored(query), _stored(key)
         self.W_V, self.W_O = _stored(value), _stored(output)
 
-    def groups(self, x: Stream, per_head: int) -> Iterator[slice]:
+    def groups(self, n_tokens: int, per_head: int) -> Iterator[slice]:
         """The heads in groups that fit in memory, if each computes `per_head` scores a token."""
         if isinstance(self.W_Q, SparseWeights):
-            yield from self.W_Q.groups(x, per_head)
+            yield from self.W_Q.groups(n_tokens, per_head)
             return
-        size = max(1, SCORES_AT_ONCE // (x[..., 0].numel() * per_head))
+        size = max(1, SCORES_AT_ONCE // (n_tokens * per_head))
         for start in range(0, len(self.W_Q), size):
             yield slice(start, start + size)
 
@@ -191,7 +191,7 @@ class AbstractAttention(Headed, ABC):
 
     def forward(self, x: Stream) -> Stream:
         total = torch.zeros_like(x)
-        for heads in self.groups(x, per_head=max(x.shape[-2], self.W_Q.shape[-1])):
+        for heads in self.groups(x[..., 0].numel(), per_head=max(x.shape[-2], self.W_Q.shape[-1])):
             pattern = self.pattern(features(x, self.W_Q[heads]) @ features(x, self.W_K[heads]).mT)
             write(pattern @ features(x, self.W_V[heads]), self.W_O[heads], total)
         return x + total
@@ -241,7 +241,7 @@ class GridAttention(Headed):
 
     def forward(self, x: Stream) -> Stream:
         grid, total = self.A @ x + self.P, torch.zeros_like(x)
-        for heads in self.groups(x, per_head=len(self.A) * self.W_Q.shape[-1]):
+        for heads in self.groups(x[..., 0].numel(), per_head=len(self.A) * self.W_Q.shape[-1]):
             scores = features(x, self.W_Q[heads]) @ features(grid, self.W_K[heads]).mT
             read = torch.softmax(scores, dim=-1) @ features(grid, self.W_V[heads])
             write(read, self.W_O[heads], total)
@@ -269,7 +269,7 @@ class SequenceAttention(Headed):
 
     def forward(self, x: Stream) -> Stream:
         columns, total = x[..., : self.A_K.shape[-1], :], torch.zeros_like(x)
-        for heads in self.groups(x, per_head=self.A_K.shape[1]):
+        for heads in self.groups(x[..., 0].numel(), per_head=self.A_K.shape[1]):
             key = self.A_K[heads] @ features(columns, self.W_K[heads]) + self.P[heads]
             value = self.A_V[heads] @ features(columns, self.W_V[heads])
             pattern = torch.softmax(features(x, self.W_Q[heads]) @ key.mT, dim=-1)
@@ -329,7 +329,7 @@ class ProductLayer(Headed):
 
     def forward(self, x: Stream) -> Stream:
         total = torch.zeros_like(x)
-        for heads in self.groups(x, per_head=self.W_Q.shape[-1]):
+        for heads in self.groups(x[..., 0].numel(), per_head=self.W_Q.shape[-1]):
             score = features(x, self.W_Q[heads]) * features(x, self.W_K[heads])
             value = score.sum(-1, keepdim=True) * features(x, self.W_V[heads])
             write(value, self.W_O[heads], total)
@@ -358,7 +358,9 @@ class MLPLayer(nn.Module):
         if isinstance(self.W_in, Tensor):
             return x + self.activation(x @ self.W_in + self.b_in) @ self.W_out
         total = torch.zeros_like(x)
-        for units in self.W_in.groups(x, per_head=1):  # which are heads of one feature
+        for units in self.W_in.groups(
+            x[..., 0].numel(), per_head=1
+        ):  # which are heads of one feature
             shift = self.b_in[units, None, None]
             hidden = self.activation(features(x, self.W_in[units]) + shift)
             write(hidden, self.W_out[units], total)

@@ -223,10 +223,10 @@ class Heads(Family):
         return max(self.widths(layout))
 
     def widths(self, layout: Layout) -> tuple[int, int]:
-        """How many features query and key need, and how many value and output."""
+        """How many features query and key need, and how many value and output; one at least."""
         scores, values = (*self.query, *self.key), (*self.value, *self.output)
         last = any(wire.feature == -1 for wire in scores)
-        return self._end(scores, layout) + last, self._end(values, layout)
+        return max(1, self._end(scores, layout) + last), max(1, self._end(values, layout))
 
     def _end(self, wires: tuple[Wire, ...], layout: Layout) -> int:
         """The first feature that no wire has."""
