@@ -43,7 +43,13 @@ BUILTINS = {
     "UnsupportedProblemError": ValueError,
     "WorkerError": RuntimeError,
 }
-WARNINGS = {"BoxWarning", "DivergenceWarning", "EstimateWarning", "PrecisionWarning"}
+WARNINGS = {
+    "BoxWarning",
+    "DivergenceWarning",
+    "EstimateWarning",
+    "LongRunWarning",
+    "PrecisionWarning",
+}
 
 
 def test_every_class_has_a_documented_base():

@@ -13,7 +13,8 @@ from torch import nn
 
 from icgd import pictures
 from icgd.backends.dense import build_block, build_transformer
-from icgd.backends.registry import BACKENDS
+from icgd.backends.literal import LiteralBackend
+from icgd.backends.registry import AUTO, BACKENDS, chosen_backend
 from icgd.backends.run import OnProgress, Origin, Run, RunOptions, n_kept, with_origin
 from icgd.certificates.balls import (
     Proof,
@@ -26,7 +27,7 @@ from icgd.certificates.enclosures import AbstractBounds, Arithmetic
 from icgd.certificates.report import Certificate, bounds_of
 from icgd.constructions.cot_network import for_depth
 from icgd.environment import own_modes, require_memory, warn
-from icgd.errors import ConstructionError, InterruptedRunError
+from icgd.errors import ConstructionError, InterruptedRunError, SettingError
 from icgd.facts import shown
 from icgd.layers import Transformer
 from icgd.problems.data import Task, as_task, checked_task, dtype_name, dtype_named
@@ -161,6 +162,7 @@ class Compiled:
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
         rates: Any = None,
+        skip_zeros: bool = False,
     ) -> Run:
         """One forward pass: the data go into the prompt, weights and predictions come out.
 
@@ -170,7 +172,8 @@ class Compiled:
             queries: inputs whose labels are predicted.
             initial: the initial weights.
             seed: what initial weights are drawn from, if none are given; the default is 0.
-            backend: "fused", or "dense", which is literally the transformer.
+            backend: "fused", which is fast and computes no head, or the transformer itself:
+                "literal", every head from the weights that are not 0, or "dense", with matrices.
             dtype: "float64" or "float32".
             trace: the slots to record after every layer; True records all of them.
             history: whether the weights after every step are kept, or only the first and the last;
@@ -180,6 +183,7 @@ class Compiled:
                 with batches it stops after a whole pass of such steps over the examples.
             rates: a number for each example by which its gradient is multiplied, where the domain
                 has a largest rate.
+            skip_zeros: whether a literal run leaves out tokens that add exactly 0.
 
         Returns:
             What was learnt and predicted.
@@ -192,8 +196,8 @@ class Compiled:
             SettingError: if `stop_below` is not positive, or if a function is trained, or if
                 `history` is neither a truth value nor a positive whole number.
             OverflowedRunError: if the run leaves the range of numbers.
-            SizeError: if the dense weights do not fit into memory.
-            SizeError: if the weights of all steps that are kept do not fit into memory.
+            SizeError: if the transformer, or the weights of all steps that are kept, do not fit
+                into memory.
             InterruptedRunError: on Ctrl-C; its `partial` is the run up to the last whole step.
 
         Example:
@@ -208,7 +212,8 @@ class Compiled:
         start = {"initial": initial, "seed": seed}
         task = self.task(X, y, queries=queries, **start, dtype=dtype, rates=rates)
         options: dict[str, Any] = {"trace": trace, "history": history, "stop_below": stop_below}
-        return self._run(task, backend, on_progress=on_progress, **options)
+        options |= {"on_progress": on_progress, "skip_zeros": skip_zeros}
+        return self._run(task, backend, **options)
 
     def run_task(
         self,
@@ -219,16 +224,18 @@ class Compiled:
         history: bool | int = True,
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
+        skip_zeros: bool = False,
     ) -> Run:
         """One forward pass on a task, with the options of `run`.
 
         Args:
             task: the data.
-            backend: "fused" or "dense".
+            backend: "fused", "literal" or "dense".
             trace: the slots to record after every layer; True records all of them.
             history: whether the weights after every step are kept, or after how many steps.
             on_progress: is called with the number of steps done and the number in all.
             stop_below: with it the run stops after the first step that moves no weight by more.
+            skip_zeros: whether a literal run leaves out tokens that add exactly 0.
 
         Returns:
             What was learnt and predicted.
@@ -252,8 +259,8 @@ class Compiled:
             torch.Size([2, 2])
         """
         options: dict[str, Any] = {"trace": trace, "history": history, "stop_below": stop_below}
-        task = checked_task(self.problem, task)
-        return self._run(task, backend, on_progress=on_progress, **options)
+        options |= {"on_progress": on_progress, "skip_zeros": skip_zeros}
+        return self._run(checked_task(self.problem, task), backend, **options)
 
     @own_modes()
     def _run(
@@ -265,6 +272,7 @@ class Compiled:
         history: bool | int = True,
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
+        skip_zeros: bool = False,
     ) -> Run:
         """Run a task that `task` has made, which is not checked again."""
         program, oracle, dtype = self.program, self.problem.oracle, task.x.dtype
@@ -277,8 +285,12 @@ class Compiled:
             slots = program.traceable if trace else ()
         else:
             slots = tuple(trace) if is_row(trace) else (trace,)
-        options = RunOptions(slots, history, on_progress, stop_below, oracle.overflow)
+        options = RunOptions(slots, history, on_progress, stop_below, oracle.overflow, skip_zeros)
         runner = named("backend", backend, BACKENDS)
+        if skip_zeros and not isinstance(runner, LiteralBackend):
+            raise SettingError(
+                f"skip_zeros is for backend='literal', and this is {backend!r}: leave it out."
+            )
         if too_large := self._beyond[dtype]:
             raise out_of_range(*too_large, dtype)
         kept = n_kept(program.n_steps, options.every(program.n_steps))
@@ -289,7 +301,7 @@ class Compiled:
         )
         for doubt in oracle.doubts(task, program.n_steps):
             warn(doubt)
-        origin = Origin(self.problem, program, task)
+        origin = Origin(self.problem, program, task, backend)
         try:
             run = with_origin(runner.run(program, task, options), origin)
         except InterruptedRunError as interruption:
@@ -311,7 +323,7 @@ class Compiled:
         self,
         *,
         n_tokens: int = CERTIFIED_TOKENS,
-        backend: str = "dense",
+        backend: str = "literal",
         dtype: str | torch.dtype = "float64",
     ) -> Certificate:
         """What is proved for every task in the domain, before any run.
@@ -346,7 +358,7 @@ class Compiled:
 
         Args:
             task: the data.
-            backend: "fused" or "dense".
+            backend: "fused", "literal" or "dense".
 
         Returns:
             The bounds, which prove what holds of a run.
@@ -375,7 +387,7 @@ class Compiled:
         queries: Any = None,
         initial: Any = None,
         seed: int | None = None,
-        backend: str = "fused",
+        backend: str = AUTO,
         dtype: str | torch.dtype = "float64",
         files: tuple[str | os.PathLike[str] | None, str | os.PathLike[str] | None] = (None, None),
         on_progress: OnProgress | None = None,
@@ -391,7 +403,8 @@ class Compiled:
             queries: inputs whose predictions are in the run.
             initial: the initial weights.
             seed: what initial weights are drawn from, if none are given; the default is 0.
-            backend: "fused" or "dense".
+            backend: "literal", "fused" or "dense"; "auto" is literal for runs of up to some 20
+                seconds and else fused, which the certificate names.
             dtype: "float64" or "float32".
             files: those that the transformer and the data were read from; the certificate then
                 names their SHA-256.
@@ -417,6 +430,7 @@ class Compiled:
             After each of 2 steps every number of the run lies within its stated distance ...
         """
         task = self.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
+        backend = chosen_backend(backend, self.program, task).name
         transformer = {
             "construction": self.program.construction,
             "backend": backend,

@@ -201,5 +201,9 @@ class EstimateWarning(UserWarning):
     """A bound rests on constants of a kernel that are estimated."""
 
 
+class LongRunWarning(UserWarning):
+    """A run was asked for that takes minutes."""
+
+
 class PrecisionWarning(UserWarning):
     """Weights that were chosen for float64 are written in float32."""

@@ -9,6 +9,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 MOST_LISTED = 6
 """How many of several things a fact names."""
 
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+
 
 @runtime_checkable
 class HasFacts(Protocol):
@@ -58,3 +60,15 @@ def in_short(texts: Sequence[str]) -> str:
 def counted(n: int, noun: str) -> str:
     """A number of things, such as "1 layer" and "1,200 layers"."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A time in its two largest units, such as "3 h 05 min"."""
+    whole = round(seconds)
+    if whole < MINUTE:
+        return f"{whole} s"
+    if whole < HOUR:
+        return f"{whole // MINUTE} min {whole % MINUTE:02d} s"
+    if whole < DAY:
+        return f"{whole // HOUR} h {whole % HOUR // MINUTE:02d} min"
+    return f"{whole // DAY} days {whole % DAY // HOUR} h"

@@ -28,7 +28,8 @@ SCORES_IN_CACHE = 2**18
 Reading = Float[Tensor, "head d_model d_head"]
 Carrying = Float[Tensor, "head d_model d_value"]
 Writing = Float[Tensor, "head d_value d_model"]
-Scores = Float[Tensor, "*batch head token token"]
+Scores = Float[Tensor, "*batch head token key"]
+Features = Float[Tensor, "*tasks head token feature"]
 
 
 class Family(NamedTuple):
@@ -46,8 +47,9 @@ class Family(NamedTuple):
 class SparseWeights(nn.Module):
     """What heads (or hidden units) read or write, as the entries that are not 0.
 
-    A row is a feature of a head: those of one head after those of the other. Entries stand in the
-    order of their rows. It stands in for a tensor (head, model, feature).
+    It stands in for a tensor (head, model, feature). A row is a feature of a head, a column is a
+    coordinate of the stream. Rows are numbered head by head, entries are sorted by row. `families`
+    has the number of heads and the features of a head for each family.
     """
 
     rows: Tensor
@@ -72,14 +74,11 @@ class SparseWeights(nn.Module):
             last = row + size * width
             heads = torch.arange(row + width, last + 1, width, dtype=torch.int)
             ends.append(torch.searchsorted(self.rows, heads))
-            begin, end = int(ends[-2][-1]), int(ends[-1][-1])
-            own = self.rows[begin:end]
-            is_plain = len(own) == size * width and bool(
-                (own == torch.arange(row, last, dtype=torch.int)).all()
-            )
-            self.families.append(Family(head, size, width, row, is_plain))
+            own = self.rows[int(ends[-2][-1]) : int(ends[-1][-1])]
+            every_row = torch.arange(row, last, dtype=torch.int)
+            self.families.append(Family(head, size, width, row, is_plain=own.equal(every_row)))
             head, row = head + size, last
-        self.ends = torch.cat(ends).tolist()
+        self.ends: list[int] = torch.cat(ends).tolist()
         """Where the entries of each head begin, and where those of the last one end."""
 
     def __len__(self) -> int:
@@ -98,8 +97,9 @@ class SparseWeights(nn.Module):
                 yield slice(start, min(start + size, first + n_heads))
 
     def __getitem__(self, heads: slice) -> SparsePart:
+        """The entries of some heads of one family."""
         start, stop, _ = heads.indices(len(self))
-        family = next(f for f in reversed(self.families) if f.first <= start)
+        family = next(family for family in reversed(self.families) if family.first <= start)
         entries = slice(self.ends[start], self.ends[stop])
         row = family.row + (start - family.first) * family.width
         return SparsePart(
@@ -120,15 +120,16 @@ class SparsePart(NamedTuple):
     size: int
     family: Family
 
-    def read(self, x: Stream) -> Float[Tensor, "*tasks head token feature"]:
+    def read(self, x: Stream) -> Features:
         """The features of the heads: entries times what they read, summed up row by row."""
         found = x.mT.index_select(-2, self.columns).mul_(self.values)
         if not self.family.is_plain:
             shape = (*x.shape[:-2], self.size * self.family.width, x.shape[-2])
             found = x.new_zeros(shape).index_add_(-2, self.rows, found)
-        return found.unflatten(-2, (self.size, self.family.width)).mT
+        by_head: Tensor = found.unflatten(-2, (self.size, self.family.width))
+        return by_head.mT
 
-    def add(self, read: Float[Tensor, "*tasks head token feature"], total: Stream) -> None:
+    def add(self, read: Features, total: Stream) -> None:
         """Add to the stream what the heads write."""
         rows = read.mT.flatten(-3, -2).index_select(-2, self.rows).mul_(self.values)
         total.mT.index_add_(-2, self.columns, rows)
@@ -137,16 +138,14 @@ class SparsePart(NamedTuple):
 Weights = Tensor | SparseWeights
 
 
-def features(x: Stream, weights: Tensor | SparsePart) -> Float[Tensor, "*tasks head token feature"]:
+def features(x: Stream, weights: Tensor | SparsePart) -> Features:
     """What every head reads of every token."""
     if isinstance(weights, SparsePart):
         return weights.read(x)
     return torch.einsum("...tm,hmd->...htd", x, weights)
 
 
-def write(
-    read: Float[Tensor, "*tasks head token d_value"], output: Tensor | SparsePart, total: Stream
-) -> None:
+def write(read: Features, output: Tensor | SparsePart, total: Stream) -> None:
     """Add to every token of `total` what all heads together write."""
     if isinstance(output, SparsePart):
         output.add(read, total)
@@ -159,7 +158,7 @@ def _stored(weights: Weights) -> Any:
     return nn.Parameter(weights) if isinstance(weights, Tensor) else weights
 
 
-class Headed(nn.Module):
+class Headed(nn.Module, ABC):
     """A layer with heads: the weights of their queries, keys, values and outputs."""
 
     W_Q: Any  # each a parameter (head, model, feature) or (head, feature, model), or sparse
@@ -181,20 +180,45 @@ class Headed(nn.Module):
         for start in range(0, len(self.W_Q), size):
             yield slice(start, start + size)
 
+    @abstractmethod
+    def attention(self, x: Stream, heads: slice) -> Scores:
+        """By how much each token (row) multiplies what it reads of each other, in some heads."""
 
-class AbstractAttention(Headed, ABC):
-    """x[i] + sum_{head, j} pattern[i, j] W_O W_V x[j], with a pattern made from the scores."""
+
+class AbstractAttention(Headed):
+    """x[i] + (1 / divisor) sum_{head, j} pattern[i, j] W_O W_V x[j], patterns made from scores."""
+
+    skip_zeros: bool = False
+    """Whether tokens are left out which add exactly 0: see `live`."""
 
     @abstractmethod
     def pattern(self, scores: Scores) -> Scores:
         """How much every token (row) reads of every other, from <W_Q x[i], W_K x[j]>."""
 
+    @abstractmethod
+    def live(self, scores: Scores, value: Features) -> Bool[Tensor, " token"]:
+        """Which tokens j may add anything but 0 to any token, in any of these heads."""
+
+    def divisor(self, n_tokens: int) -> int:
+        """What the sum over all heads and tokens is divided by."""
+        return 1
+
+    def scores(self, x: Stream, heads: slice) -> Scores:
+        """<W_Q x[i], W_K x[j]> of some heads, for all pairs of tokens."""
+        return features(x, self.W_Q[heads]) @ features(x, self.W_K[heads]).mT
+
+    def attention(self, x: Stream, heads: slice) -> Scores:
+        return self.pattern(self.scores(x, heads)) / self.divisor(x.shape[-2])
+
     def forward(self, x: Stream) -> Stream:
         total = torch.zeros_like(x)
         for heads in self.groups(x[..., 0].numel(), per_head=max(x.shape[-2], self.W_Q.shape[-1])):
-            pattern = self.pattern(features(x, self.W_Q[heads]) @ features(x, self.W_K[heads]).mT)
-            write(pattern @ features(x, self.W_V[heads]), self.W_O[heads], total)
-        return x + total
+            scores, value = self.scores(x, heads), features(x, self.W_V[heads])
+            if self.skip_zeros:
+                live = self.live(scores, value)
+                scores, value = scores[..., live], value[..., live, :]
+            write(self.pattern(scores) @ value, self.W_O[heads], total)
+        return x + total.div_(self.divisor(x.shape[-2]))
 
 
 class ActivationAttention(AbstractAttention):
@@ -205,7 +229,15 @@ class ActivationAttention(AbstractAttention):
         self.activation = activation
 
     def pattern(self, scores: Scores) -> Scores:
-        return self.activation(scores) / scores.shape[-1]
+        # Scores are read once: a ReLU may overwrite them, which saves a pass over memory.
+        return torch.relu_(scores) if self.activation is torch.relu else self.activation(scores)
+
+    def live(self, scores: Scores, value: Features) -> Bool[Tensor, " token"]:
+        """A finite number times 0 is 0: a token whose values are all 0 adds nothing."""
+        return (value != 0.0).any(-1).flatten(0, -2).any(0)
+
+    def divisor(self, n_tokens: int) -> int:
+        return n_tokens
 
 
 class SoftmaxAttention(AbstractAttention):
@@ -220,6 +252,18 @@ class SoftmaxAttention(AbstractAttention):
         if self.mask is not None:
             scores = scores.masked_fill(~self.mask, -inf)
         return torch.softmax(scores, dim=-1)
+
+    def live(self, scores: Scores, value: Features) -> Bool[Tensor, " token"]:
+        """exp of less than `UNDERFLOW` is 0: a score so far below its row's largest adds nothing.
+
+        It adds nothing to the denominator either, so the other weights stay what they are.
+        """
+        near = scores > scores.amax(-1, keepdim=True) + UNDERFLOW[scores.dtype]
+        return near.flatten(0, -2).any(0)
+
+
+UNDERFLOW = {torch.float64: -746.0, torch.float32: -104.0}
+"""Below these numbers exp is less than half the smallest number of a precision, and rounds to 0."""
 
 
 class GridAttention(Headed):
@@ -239,11 +283,17 @@ class GridAttention(Headed):
         self.A = nn.Parameter(sequence_map)
         self.P = nn.Parameter(positions)
 
+    def attention(self, x: Stream, heads: slice) -> Scores:
+        return self._pattern(x, self.A @ x + self.P, heads)
+
+    def _pattern(self, x: Stream, grid: Stream, heads: slice) -> Scores:
+        scores = features(x, self.W_Q[heads]) @ features(grid, self.W_K[heads]).mT
+        return torch.softmax(scores, dim=-1)
+
     def forward(self, x: Stream) -> Stream:
         grid, total = self.A @ x + self.P, torch.zeros_like(x)
         for heads in self.groups(x[..., 0].numel(), per_head=len(self.A) * self.W_Q.shape[-1]):
-            scores = features(x, self.W_Q[heads]) @ features(grid, self.W_K[heads]).mT
-            read = torch.softmax(scores, dim=-1) @ features(grid, self.W_V[heads])
+            read = self._pattern(x, grid, heads) @ features(grid, self.W_V[heads])
             write(read, self.W_O[heads], total)
         return x + total
 
@@ -267,13 +317,16 @@ class SequenceAttention(Headed):
         self.A_V = nn.Parameter(value_map)
         self.P = nn.Parameter(positions)
 
+    def attention(self, x: Stream, heads: slice) -> Scores:
+        columns = x[..., : self.A_K.shape[-1], :]
+        key = self.A_K[heads] @ features(columns, self.W_K[heads]) + self.P[heads]
+        return torch.softmax(features(x, self.W_Q[heads]) @ key.mT, dim=-1)
+
     def forward(self, x: Stream) -> Stream:
         columns, total = x[..., : self.A_K.shape[-1], :], torch.zeros_like(x)
         for heads in self.groups(x[..., 0].numel(), per_head=self.A_K.shape[1]):
-            key = self.A_K[heads] @ features(columns, self.W_K[heads]) + self.P[heads]
             value = self.A_V[heads] @ features(columns, self.W_V[heads])
-            pattern = torch.softmax(features(x, self.W_Q[heads]) @ key.mT, dim=-1)
-            write(pattern @ value, self.W_O[heads], total)
+            write(self.attention(x, heads) @ value, self.W_O[heads], total)
         return x + total
 
 
@@ -299,6 +352,18 @@ class KernelAttention(Headed):
         super().__init__(*heads)
         self.patterns = tuple(patterns)
         self.example_feature = example_feature
+
+    def attention(self, x: Stream, heads: slice) -> Scores:
+        is_example, patterns = self.is_example(x).to(x), list[Tensor]()
+        for number in range(*heads.indices(len(self.patterns))):
+            pattern, head = self.patterns[number], slice(number, number + 1)
+            if isinstance(pattern, Itself):
+                reads = is_example if pattern is Itself.EXAMPLES else torch.ones_like(is_example)
+                patterns.append(torch.diag(reads).expand(*x.shape[:-2], -1, -1))
+            else:
+                query, key = features(x, self.W_Q[head]), features(x, self.W_K[head])
+                patterns.append(pattern(query.squeeze(-3), key.squeeze(-3)) * is_example)
+        return torch.stack(patterns, dim=-3)
 
     def forward(self, x: Stream) -> Stream:
         is_example = self.is_example(x)
@@ -327,11 +392,16 @@ class KernelAttention(Headed):
 class ProductLayer(Headed):
     """x[i] + sum_head <W_Q x[i], W_K x[i]> W_O W_V x[i]: attention of a token to itself."""
 
+    def attention(self, x: Stream, heads: slice) -> Scores:
+        return torch.diag_embed(self._scores(x, heads))
+
+    def _scores(self, x: Stream, heads: slice) -> Float[Tensor, "*tasks head token"]:
+        return (features(x, self.W_Q[heads]) * features(x, self.W_K[heads])).sum(-1)
+
     def forward(self, x: Stream) -> Stream:
         total = torch.zeros_like(x)
         for heads in self.groups(x[..., 0].numel(), per_head=self.W_Q.shape[-1]):
-            score = features(x, self.W_Q[heads]) * features(x, self.W_K[heads])
-            value = score.sum(-1, keepdim=True) * features(x, self.W_V[heads])
+            value = self._scores(x, heads).unsqueeze(-1) * features(x, self.W_V[heads])
             write(value, self.W_O[heads], total)
         return x + total
 
@@ -349,18 +419,15 @@ class MLPLayer(nn.Module):
         super().__init__()
         self.W_in = _stored(weights_in)
         self.b_in = nn.Parameter(bias_in)
-        self.W_out: Any = (
-            nn.Parameter(weights_out) if isinstance(weights_out, Tensor) else weights_out
-        )
+        self.W_out = _stored(weights_out)
         self.activation = activation
 
     def forward(self, x: Stream) -> Stream:
+        total: Stream = torch.zeros_like(x)
         if isinstance(self.W_in, Tensor):
-            return x + self.activation(x @ self.W_in + self.b_in) @ self.W_out
-        total = torch.zeros_like(x)
-        for units in self.W_in.groups(
-            x[..., 0].numel(), per_head=1
-        ):  # which are heads of one feature
+            total = self.activation(x @ self.W_in + self.b_in) @ self.W_out
+            return x + total
+        for units in self.W_in.groups(x[..., 0].numel(), per_head=1):  # heads of one feature
             shift = self.b_in[units, None, None]
             hidden = self.activation(features(x, self.W_in[units]) + shift)
             write(hidden, self.W_out[units], total)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from icgd.backends.registry import AUTO, chosen_backend
 from icgd.backends.run import OnProgress, part_of
 from icgd.certificates.balls import require_enclosable, rigorous_trajectory
 from icgd.certificates.guarantee import Guarantee, check_guarantee
@@ -55,7 +57,7 @@ def compile(
             "relu-stack", to which `settings` are given here.
         n_steps: the number of training steps.
         tolerance: with it the construction is as fine as it must be to prove that no step errs by
-            more in any weight. The proof is for the whole domain, both backends, float64 and
+            more in any weight. The proof is for the whole domain, all backends, float64 and
             prompts of up to 1024 tokens.
         tolerance_of: what `tolerance` is about: a "step", the "weights" after the whole run, or
             "predictions" at the task's queries. Bounds of whole runs grow with every step: give a
@@ -101,7 +103,7 @@ def verify(
     queries: Any = None,
     initial: Any = None,
     seed: int | None = None,
-    backend: str = "fused",
+    backend: str = AUTO,
     dtype: str | torch.dtype = "float64",
     rigorous: bool = False,
     on_progress: OnProgress | None = None,
@@ -121,7 +123,9 @@ def verify(
             and with what is proved.
         initial: the initial weights.
         seed: what initial weights are drawn from, if none are given; the default is 0.
-        backend: "fused", or "dense", which is literally the transformer.
+        backend: what runs: "literal", which is the transformer itself, "dense", the same with
+            matrices, or "fused", which computes no head. "auto" is literal for runs of up to some
+            20 seconds, counted from its heads, and else fused; the report says so.
         dtype: "float64" or "float32".
         rigorous: whether exact descent in real numbers is enclosed too, and the distance of the
             whole run from it is proved. It needs the extra `proofs`.
@@ -156,6 +160,7 @@ def verify(
     if rigorous:
         require_enclosable(problem, task, program.n_steps)
     running, bounding, enclosing = (part_of(on_progress, n, 2 + rigorous) for n in range(3))
+    backend, fused_because = chosen_backend(backend, program, task)
     run = compiled._run(task, backend, on_progress=running)
     history, real = run.parameters, real_training(problem, task, program.n_steps)
     bounds = compiled.bounds_for(task, backend)
@@ -181,6 +186,7 @@ def verify(
         coefficient_errors=coefficient_errors(problem, task, history, real),
         prediction_errors=prediction_errors(problem, task, run.predictions, real),
         prediction_bounds=bounds.predictions(task, history, real, at_end(of_run.trajectory)),
+        fused_because=fused_because,
     )
 
 
@@ -191,7 +197,7 @@ def guarantee(
     y: Any,
     *,
     initial: Any = None,
-    backend: str = "fused",
+    backend: str = AUTO,
     stop_below: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Guarantee:
@@ -202,7 +208,8 @@ def guarantee(
         X: the inputs, (n, d_x).
         y: a label for each row of X.
         initial: the initial coefficients; the default is 0.
-        backend: "fused" or "dense".
+        backend: "literal", "fused" or "dense"; "auto" is literal for runs of up to some 20 seconds,
+            counted from its heads, and else fused.
         stop_below: with it the run stops after the first step that moves no coefficient by more.
         on_progress: is called with the number of steps done and the number in all.
 
@@ -223,6 +230,7 @@ def guarantee(
         True
     """
     task = compiled.task(X, y, initial=initial)
+    backend, fused_because = chosen_backend(backend, compiled.program, task)
     bounds = compiled.bounds_for(task, backend)
     if not isinstance(bounds, LinearBounds):
         raise SettingError(
@@ -230,7 +238,8 @@ def guarantee(
             f"cot-glm), and this is {compiled.program.construction}. Use verify for its bounds."
         )
     run = compiled._run(task, backend, on_progress=on_progress, stop_below=stop_below)
-    return check_guarantee(bounds, task, run.parameters)
+    kept = check_guarantee(bounds, task, run.parameters)
+    return replace(kept, backend=backend, fused_because=fused_because)
 
 
 @own_modes()

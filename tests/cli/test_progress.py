@@ -4,7 +4,8 @@ from io import StringIO
 
 import pytest
 
-from icgd.cli.progress import duration, progress, training_progress
+from icgd.cli.progress import progress, training_progress
+from icgd.facts import duration
 
 
 class Terminal(StringIO):

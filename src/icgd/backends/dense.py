@@ -48,7 +48,7 @@ class DenseStack(AbstractExecutor[Stream]):
         self, program: StackProgram, task: Task, transformer: Transformer, trace: tuple[str, ...]
     ) -> None:
         self._places = {name: program.layout.range_of(name) for name in trace}
-        self._program, self._task, self._transformer = program, task, transformer
+        self._program, self._task, self.transformer = program, task, transformer
         self._n_done, self._reach = 0, program.score_reach
         self.still_steps = program.steps_of_pass(task.n_examples)
         # A column of the stream in one piece of memory: sparse weights read some columns of it.
@@ -68,7 +68,7 @@ class DenseStack(AbstractExecutor[Stream]):
                         point = read_point(part, self._program.layout, self._stream)
                         where = f"step {self._n_done + 1}, example"
                         require_scores(linear_scores(point, self._task.x), self._reach, where)
-        layers = self._transformer.layers_of(self._n_done, self.n_per_step)
+        layers = self.transformer.layers_of(self._n_done, self.n_per_step)
         checked = () if self._n_done else self._first
         self._stream = self._after(layers, self._stream, checked)
         self._n_done += 1
@@ -81,7 +81,7 @@ class DenseStack(AbstractExecutor[Stream]):
         if self._reach is not None:
             weights = read_parameters(self._program.layout, reached)
             require_scores(linear_scores(weights, self._task.queries), self._reach, "query")
-        after = self._after(self._transformer.final, reached)
+        after = self._after(self.transformer.final, reached)
         return read_predictions(self._program, after, self._task.n_examples)
 
     def _after(
@@ -103,6 +103,12 @@ INSTEAD = "Run with backend='fused', which needs neither weights nor scores."
 def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:
     """The transformer with ordinary weights, if they fit in memory."""
     _require_room(program, dtype)
+    warn_of_precision(program, dtype)
+    return lower_program(program, dtype)
+
+
+def warn_of_precision(program: StackProgram, dtype: torch.dtype) -> None:
+    """Warn if weights that were chosen for float64 are used in float32."""
     if dtype == torch.float32 and program.made_for == "float64":
         warn(
             PrecisionWarning(
@@ -112,7 +118,6 @@ def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64)
                 "backend='fused'."
             )
         )
-    return lower_program(program, dtype)
 
 
 def build_block(program: AbstractProgram, dtype: torch.dtype = torch.float64) -> nn.Module:

@@ -1,11 +1,50 @@
-"""The backends by name."""
+"""All backends by name, and the one whose run claims are about."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
 
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
-from icgd.backends.literal import LiteralBackend
-from icgd.backends.run import Backend
+from icgd.backends.literal import (
+    MOST_FLOPS,
+    LiteralBackend,
+    in_words,
+    literal_bytes,
+    literal_flops,
+)
+from icgd.backends.run import AbstractBackend
+from icgd.environment import SURELY_FREE, usable_memory
+from icgd.problems.data import Task
+from icgd.problems.settings import by_name, named
+from icgd.program.program import AbstractProgram
 
-BACKENDS: dict[str, Backend] = {
-    backend.name: backend
-    for backend in (FusedBackend(), LiteralBackend(), DenseBackend())
-}
+BACKENDS: dict[str, AbstractBackend] = by_name(FusedBackend(), LiteralBackend(), DenseBackend())
+"""The backends that runs and bounds look up by name."""
+
+AUTO = "auto"
+"""The literal transformer where its run is short, and else the fused backend."""
+
+
+class Chosen(NamedTuple):
+    """A backend, and why it is the fused one if nobody asked for that."""
+
+    name: str
+    fused_because: str | None = None
+
+
+def chosen_backend(backend: str, program: AbstractProgram, task: Task) -> Chosen:
+    """The backend of a claim about a run.
+
+    What "auto" means depends on counts alone, not on a clock, and on memory only where runs are
+    larger than any that are short enough on an ordinary machine.
+    """
+    if backend != AUTO:
+        named("backend", backend, {**BACKENDS, AUTO: None})
+        return Chosen(backend)
+    flops, n_bytes = literal_flops(program, task), literal_bytes(program, task)
+    if flops > MOST_FLOPS:
+        return Chosen("fused", f"a literal run takes {in_words(flops)}; backend='literal' waits")
+    if n_bytes > SURELY_FREE and n_bytes > usable_memory().n_bytes:
+        return Chosen("fused", f"a literal run takes {n_bytes / 2**30:,.1f} GiB")
+    return Chosen("literal")

@@ -55,8 +55,8 @@ class RunOptions:
     are kept again: True is after every step, and False keeps only the initial and the final ones.
     `on_progress` is called after every step. With `stop_below` the run stops after the first step
     that moves no weight by more; with batches, after a whole pass of such steps over the examples.
-    `overflow` takes the name of a dtype and makes the error of a run that leaves its range: it says
-    what to blame.
+    `skip_zeros` leaves out of a literal run what adds exactly 0. `overflow` takes the name of a
+    dtype and makes the error of a run that leaves its range: it says what to blame.
     """
 
     trace: tuple[str, ...] = ()
@@ -64,6 +64,7 @@ class RunOptions:
     on_progress: OnProgress | None = None
     stop_below: float | None = None
     overflow: Callable[[str], OverflowedRunError] = overflowed
+    skip_zeros: bool = False
 
     def every(self, n_steps: int) -> int:
         """After how many steps of a run the weights are kept again."""
@@ -87,11 +88,12 @@ PLAIN = RunOptions()
 
 @dataclass(frozen=True)
 class Origin:
-    """What a run came from."""
+    """What a run came from, and the backend that made it."""
 
     problem: Problem
     program: AbstractProgram
     task: Task
+    backend: str
 
 
 @shown
@@ -146,6 +148,7 @@ class Run:
         n_queries, width = self.predictions.shape[-2:]
         found = {"weights": f"{n_weights:,}, kept {kept:,} times"}
         found["predictions"] = f"{n_queries:,} of {counted(width, 'label')}"
+        found |= {"backend": self.origin.backend} if self.origin else {}
         found |= {"tasks": f"{len(self.parameters):,}"} if self.parameters.ndim > 2 else {}
         found |= {"traced": counted(len(self.trace), "slot")} if self.trace else {}
         learnt = [f"{name} {number(value)}" for name, value in self._named_coefficients().items()]
@@ -254,6 +257,44 @@ class Run:
         curve = [value for value in found if value is not None]
         objectives = torch.stack(curve, dim=-1) if curve else self.loss_curve
         return None if objectives.equal(self.loss_curve) else objectives
+
+    def attention(
+        self, layer: str, head: int | str | None = None, *, step: int = 1
+    ) -> dict[str, Tensor]:
+        """How much each token reads of each other, computed by the literal transformer.
+
+        Rows read, columns are read: first the registers, if there are any, then the examples and
+        the queries. Heads of linear models and chains read tokens of their own instead. The
+        transformer runs again up to this layer, whichever backend made the run.
+
+        Args:
+            layer: the title of a layer, such as "gradient step".
+            head: the beginning of the labels of some heads, such as "row 2 of weights_1", or the
+                number of one head, counted from 0; without it, all heads.
+            step: the training step, counted from 1; the one after the last has the layers that
+                predict. Of a chain it is the number of a block.
+
+        Returns:
+            The patterns by the labels of their heads, each of shape (token, token).
+
+        Raises:
+            UnknownNameError: if no layer has this title, or no head such a label.
+            SettingError: if there is no such step or head, or if the run does not know what it
+                came from.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> run = icgd.compile(problem, "relu-stack", n_steps=2).run([[0.5, 1.0]], [1.0])
+            >>> list(run.attention("gradient step", "row 2 of weights_1"))
+            ['row 2 of weights_1, where +delta_1 > 0', 'row 2 of weights_1, where -delta_1 > 0']
+        """
+        from icgd.backends.literal import attention  # noqa: PLC0415, it imports this module
+
+        origin = self._known_origin()
+        program: Any = origin.program
+        return attention(program, origin.task, layer, head, step)
 
     def plot(
         self, path: str | os.PathLike[str] | None = None, *, labels: Any = None

@@ -123,6 +123,8 @@ class Guarantee:
         excess_slack: an estimate of how much larger `excess` may be.
         excess_rounding: how far rounding may take it either way.
         excess_bound: what Theorem 3.3 promises of it.
+        backend: the backend that ran.
+        fused_because: why the fused backend ran, if nobody asked for it.
 
     Example:
         >>> import icgd
@@ -149,6 +151,8 @@ class Guarantee:
     excess_slack: float
     excess_rounding: float
     excess_bound: float
+    backend: str = ""
+    fused_because: str | None = None
 
     def facts(self) -> dict[str, str]:
         """What it shows of itself in a line or in a notebook.
@@ -168,6 +172,7 @@ class Guarantee:
         return {
             "verdict": self.verdict.value,
             "steps": f"{self.n_steps:,} of {number(self.step_size)}",
+            "backend": self.backend,
             "distance from the minimiser": f"{number(self.distance)}, at most {number(nearest)}",
             "excess": f"{number(self.excess)}, at most {number(self.excess_bound)}",
         }

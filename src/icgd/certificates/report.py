@@ -220,7 +220,7 @@ class Certificate:
     condition: str | None = None
     stated: tuple[str, ...] = ()
     estimated: tuple[str, ...] = ()
-    backend: str = "dense"
+    backend: str = "literal"
     dtype: str = "float64"
     domain_predictions: float = inf
 
@@ -272,7 +272,7 @@ class Certificate:
             >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
             >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
             >>> compiled.certificate().facts()["holds for"]
-            'dense runs in float64, 1,024 tokens or fewer'
+            'literal runs in float64, 1,024 tokens or fewer'
         """
         of_step, of_run = (
             f"at most {number(bound)}{', which says nothing' * self.says_nothing(bound)}"
@@ -380,6 +380,7 @@ class Report:
         prediction_errors: the distances of predictions at the queries from those of real gradient
             descent.
         prediction_bounds: bounds (b) of `prediction_errors`.
+        fused_because: why the fused backend ran, if nobody asked for it.
         coefficient_errors: the distances of a linear model's coefficients from those of real
             descent after the last step, by the names of the columns, if X was a data frame.
 
@@ -404,6 +405,7 @@ class Report:
     prediction_errors: Tensor | None = None
     prediction_bounds: Tensor | None = None
     coefficient_errors: Mapping[str, float] | None = None
+    fused_because: str | None = None
 
     def facts(self) -> dict[str, str]:
         """What it shows of itself in a line or in a notebook.
@@ -425,6 +427,7 @@ class Report:
         return {
             "verdict": self.verdict.value,
             "steps": f"{self.step_errors.shape[-1]:,}",
+            "backend": self.backend_in_words,
             "error of a step": self._largest("step_errors", "step_bounds"),
             "distance from real descent": self._largest("trajectory_errors", "trajectory_bounds"),
             **({"furthest at the end": self.furthest} if self.furthest else {}),
@@ -435,6 +438,11 @@ class Report:
     def backend(self) -> str:
         """The backend that ran."""
         return self.certificate.backend
+
+    @property
+    def backend_in_words(self) -> str:
+        """The backend that ran, and why it was not the transformer itself."""
+        return self.backend + (f", because {self.fused_because}" if self.fused_because else "")
 
     @property
     def dtype(self) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from icgd.backends.registry import AUTO
 from icgd.cli import show
 from icgd.cli.data_options import takes_table
 from icgd.cli.examples import Source, read_examples, require_within
-from icgd.cli.options import AsJson, BackendName, CompiledFile, DtypeName, Seed, output
+from icgd.cli.options import AsJson, ClaimBackend, CompiledFile, DtypeName, Seed, output
 from icgd.cli.progress import progress
 from icgd.cli.writing import require_writable
 from icgd.pipeline import load
@@ -20,7 +21,7 @@ def certify(
     source: Source,
     out: Annotated[Path, output("The certificate to write, a JSON file.")] = Path("run.cert.json"),
     seed: Seed = 0,
-    backend: BackendName = "fused",
+    backend: ClaimBackend = AUTO,
     dtype: DtypeName = "float64",
     as_json: AsJson = False,
 ) -> None:

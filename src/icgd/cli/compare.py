@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from icgd.backends.registry import BACKENDS
+from icgd.backends.registry import AUTO, BACKENDS
 from icgd.cli import show
 from icgd.cli.options import AsJson, output
 from icgd.cli.problem_options import Steps, takes_problem
@@ -26,9 +26,8 @@ def compare(
     examples: Annotated[int, typer.Option(help="The number of examples.")] = 6,
     seed: Annotated[int, typer.Option(help="The seed of the data and initial weights.")] = 0,
     backend: Annotated[
-        str | None,
-        typer.Option(help=f"{' or '.join(BACKENDS)}. Default: dense where it fits in memory."),
-    ] = None,
+        str, typer.Option(help=f"{', '.join(BACKENDS)} or {AUTO}: literal if that is quick.")
+    ] = AUTO,
     out: Annotated[Path | None, output("Folder for a picture and the numbers.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -58,7 +57,7 @@ def _print(result: Comparison) -> None:
     rows = [_error_cells(row) for row in result.rows]
     show.print_columns("Largest error of anything learnt, and its bounds", names, rows)
     times = [_time_cells(row) for row in result.rows]
-    title = "Processor time of a run; a dense run builds its weights first"
+    title = "Processor time of a run; the transformer's weights are built first"
     show.print_columns(title, ("", "backend", "time", "times real training"), times)
     for row in result.rows:
         if row.fused_because:
@@ -68,14 +67,9 @@ def _print(result: Comparison) -> None:
 
 
 def _print_sizes(result: Comparison) -> None:
-    """The sizes of the transformers that were built."""
-    built = [row for row in result.rows if row.parameters is not None]
-    if not built:
-        show.output.print("A fused run builds no weights: `icgd size` counts those of a dense one.")
-        return
-    names = ("", "layers", "heads", "d_model", "added tokens", "weights", "FLOPs")
-    rows = [_size_cells(row, result.settings.n_steps) for row in built]
-    show.print_columns("Size of the dense transformer", names, rows)
+    names = ("", "layers", "heads", "d_model", "added tokens", "weights", "not 0", "FLOPs")
+    rows = [_size_cells(row, result.settings.n_steps) for row in result.rows]
+    show.print_columns("Size of the transformer; FLOPs without products by 0", names, rows)
     direct = show.count_text(result.direct_flops)
     show.output.print(f"Direct training takes {direct} FLOPs.\n")
 

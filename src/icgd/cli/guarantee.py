@@ -7,11 +7,12 @@ from typing import Any
 
 import typer
 
+from icgd.backends.registry import AUTO
 from icgd.certificates.guarantee import Guarantee, Outcome
 from icgd.cli import show
 from icgd.cli.data_options import takes_table
 from icgd.cli.examples import Source, read_examples, require_within
-from icgd.cli.options import AsJson, BackendName, CompiledFile
+from icgd.cli.options import AsJson, ClaimBackend, CompiledFile
 from icgd.cli.progress import progress
 from icgd.pipeline import guarantee as check
 from icgd.pipeline import load
@@ -26,7 +27,7 @@ CELLS = {Outcome.KEPT: "kept", Outcome.BROKEN: "broken", Outcome.NOT_KNOWN: "not
 def guarantee(
     file: CompiledFile,
     source: Source,
-    backend: BackendName = "fused",
+    backend: ClaimBackend = AUTO,
     as_json: AsJson = False,
 ) -> None:
     """Compare the end of a linear model's descent with Theorems 3.1 to 3.3 of cot.
@@ -75,7 +76,9 @@ def _print(found: Guarantee, box: float | None) -> None:
         (what, f"{value:.3g}", by, _promise(most), is_kept)
         for what, value, by, most, is_kept in rows
     ]
-    show.print_columns(f"After {found.n_steps:,} steps of {found.step_size:.4g}", names, listed)
+    title = f"After {found.n_steps:,} steps of {found.step_size:.4g} ({found.backend} backend)"
+    show.print_columns(title, names, listed)
+    show.print_why_fused(found.fused_because)
     constants = [
         ("curvature", f"{found.smallest_curvature:.4g} to {found.largest_curvature:.4g}"),
         ("start from the minimiser", f"{found.start_distance:.4g}"),

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from icgd.backends.registry import BACKENDS
+from icgd.backends.registry import AUTO, BACKENDS
 from icgd.problems.data import DTYPES
 
 CompiledFile = Annotated[Path, typer.Argument(help="File that `icgd compile` wrote.")]
@@ -20,7 +20,14 @@ QueryFile = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="The seed that initial weights are drawn from.")]
 BackendName = Annotated[
-    str, typer.Option("--backend", help=f"How to run it: {' or '.join(BACKENDS)}.")
+    str, typer.Option("--backend", help=f"How to run it: {', '.join(BACKENDS)}.")
+]
+ClaimBackend = Annotated[
+    str,
+    typer.Option(
+        "--backend",
+        help=f"What to check: {', '.join(BACKENDS)} or {AUTO}, which is literal if that is quick.",
+    ),
 ]
 DtypeName = Annotated[str, typer.Option("--dtype", help=f"{' or '.join(DTYPES)}.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]

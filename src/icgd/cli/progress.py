@@ -17,8 +17,7 @@ from rich.progress import (
 )
 
 from icgd.backends.run import OnProgress
-
-MINUTE, HOUR, DAY = 60, 3600, 86_400
+from icgd.facts import duration
 
 
 @contextmanager
@@ -94,15 +93,3 @@ class TrainingBar:
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if part > 0 and whole > 0 else None
-
-
-def duration(seconds: float) -> str:
-    """A time in its two largest units, such as "3 h 05 min"."""
-    whole = round(seconds)
-    if whole < MINUTE:
-        return f"{whole} s"
-    if whole < HOUR:
-        return f"{whole // MINUTE} min {whole % MINUTE:02d} s"
-    if whole < DAY:
-        return f"{whole // HOUR} h {whole % HOUR // MINUTE:02d} min"
-    return f"{whole // DAY} days {whole % DAY // HOUR} h"

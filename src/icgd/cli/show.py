@@ -281,6 +281,7 @@ def print_report(report: Report) -> None:
     how = f"{report.backend} backend, {report.dtype}"
     bounds = "bounds, of which (b) is an estimate" if proved.estimated else "proved bounds"
     print_columns(f"Largest error of anything learnt, and its {bounds} ({how})", names, rows)
+    print_why_fused(report.fused_because)
     _print_own_kernels(proved)
     if proved.condition is not None:
         output.print(f"(a) holds only {proved.condition}.")
@@ -295,6 +296,12 @@ def print_report(report: Report) -> None:
     verdict = report.verdict
     name = "HOLDS" if verdict.holds else verdict.name
     print_verdict(f"{name}: {verdict.value}.", verdict.holds)
+
+
+def print_why_fused(reason: str | None) -> None:
+    """Say that the transformer itself did not run, and why."""
+    if reason:
+        output.print(f"The fused backend ran, because {reason}.")
 
 
 def _print_own_kernels(proved: Certificate) -> None:

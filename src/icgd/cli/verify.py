@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
+from icgd.backends.registry import AUTO
 from icgd.cli import show
 from icgd.cli.data_options import takes_table
 from icgd.cli.examples import Source, read_examples, read_queries, require_within
 from icgd.cli.options import (
     AsJson,
-    BackendName,
+    ClaimBackend,
     CompiledFile,
     DtypeName,
     PictureFile,
@@ -30,7 +31,7 @@ def verify(
     source: Source,
     queries: QueryFile = None,
     seed: Seed = 0,
-    backend: BackendName = "fused",
+    backend: ClaimBackend = AUTO,
     dtype: DtypeName = "float64",
     rigorous: Annotated[
         bool, typer.Option("--rigorous", help="Prove the distance of the whole run by balls.")

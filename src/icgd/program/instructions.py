@@ -368,7 +368,7 @@ class AccumulateOuterProduct(AddsOuterProduct):
             key=(Wire(self.left, ("row",)),),
             value=row_wires(self.right, self.bias, columns),
             output=(Wire(self.write, ("row", "entry"), "entry", (self.scale, SIGN)),),
-            label=f"row {{row}} of the gradient in {self.write}, where {{sign}}{self.left} > 0",
+            label=f"row {{row}} of {self.write}, where {{sign}}{self.left} > 0",
         )
 
 
@@ -793,7 +793,7 @@ class AddGradient(Instruction):
             ),
             value=row_wires(self.right, self.bias, columns),
             output=(Wire(self.write, ("row", "entry"), "entry", Over(("probe",), gains)),),
-            label=f"row {{row}} of the gradient in {self.write}, probe {{probe}}",
+            label=f"row {{row}} of {self.write}, probe {{probe}}",
         )
 
     def formula(self) -> str:

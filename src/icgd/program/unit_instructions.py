@@ -439,7 +439,7 @@ class ByGatedHeads(Instruction):
             key=(Wire(self.left, ("k",), factor=SIGN), Wire(IS_QUERY, factor=-self.gate)),
             value=value,
             output=(Wire(self.write, written, "entry", (self.scale / self.sharpness, SIGN)),),
-            label=f"row {{k}} of the gradient in {self.write}, where {{sign}}{self.left} > 0",
+            label=f"row {{k}} of {self.write}, where {{sign}}{self.left} > 0",
         )
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:

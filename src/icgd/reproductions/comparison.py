@@ -1,13 +1,13 @@
 """One problem through every construction that accepts it: size, error, bound and time.
 
-Everything in a row comes from one backend. By default that is the dense backend where its weights
-fit in memory, and else the fused one, which builds no transformer: its rows have no sizes.
+Errors, bounds and times in a row come from one backend. By default that is the literal
+transformer where its run is short, and else the fused one; sizes are counted, not built.
 
 Data are drawn over the domain from a seed; a linear model without a step size gets one from them.
 Errors are measured on `n_seeds` sets of data, with as many runs, and the picture shows their range.
-Times are processor seconds of one thread; a dense run includes building its weights. They are
-compared with real training done directly: torch.autograd for a network, kernel regression for a
-function, proximal steps for a linear model.
+Times are processor seconds of one thread; a literal or dense run includes building its weights.
+They are compared with real training done directly: torch.autograd for a network, kernel regression
+for a function, proximal steps for a linear model.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from statistics import median
 from time import process_time
 from typing import Any
 
-import torch
-
-from icgd.backends.registry import BACKENDS
+from icgd.backends.dense import build_block
+from icgd.backends.registry import AUTO, BACKENDS, Chosen, chosen_backend
 from icgd.certificates.report import Report, Verdict
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
-from icgd.environment import usable_memory
-from icgd.errors import SettingError, UnsupportedProblemError, listed
+from icgd.errors import SettingError, SizeError, UnsupportedProblemError, listed
 from icgd.facts import counted
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, ORANGE, Axes, Figure
@@ -43,8 +41,8 @@ from icgd.reproductions.timing import interleaved_seconds, one_thread
 SMALLEST_ERROR = 1e-17
 """Where an error of exactly 0 is drawn, which has no place on a logarithmic axis."""
 
-SIZES = ("max_heads", "d_model", "n_registers", "parameters", "flops")
-"""Numbers of a summary that only a dense transformer has."""
+SIZES = ("max_heads", "d_model", "n_registers", "parameters", "nonzeros", "sparse_flops")
+"""The sizes of a transformer in a row."""
 
 PATIENCE = 20.0
 """Seconds after which no further round is timed: the noise of long runs is small."""
@@ -52,29 +50,28 @@ PATIENCE = 20.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What is compared, on how much data, and by which backend; None is dense where it fits."""
+    """What is compared, on how much data, and by which backend."""
 
     problem: Problem
     n_steps: int = 5
     n_examples: int = 6
     seed: int = 0
     n_timings: int = 5
-    backend: str | None = None
+    backend: str = AUTO
     n_seeds: int = 1
 
     def __post_init__(self) -> None:
         for name in ("n_steps", "n_examples", "n_timings", "n_seeds"):
             count(name, getattr(self, name))
-        if self.backend is not None:
-            named("backend", self.backend, BACKENDS)
+        named("backend", self.backend, {**BACKENDS, AUTO: None})
 
 
 @dataclass(frozen=True)
 class Row:
     """One construction on the problem; errors and bounds are the largest over weights and steps.
 
-    A bound that says nothing is None. A fused row has no sizes but layers. `fused_because` says why
-    it is fused, if nobody asked. `step_errors` are the largest of each set of data, and
+    A bound that says nothing is None. `fused_because` says why it is fused, if nobody asked for it.
+    `step_errors` are the largest of each set of data, and
     `over_descent_range` is that of the rounds that were timed; `over_descent` is their median.
     """
 
@@ -83,11 +80,12 @@ class Row:
     fused_because: str | None
     layers_per_step: int
     n_layers: int
-    max_heads: int | None
-    d_model: int | None
-    n_registers: int | None
-    parameters: int | None
-    flops: int | None
+    max_heads: int
+    d_model: int
+    n_registers: int
+    parameters: int
+    nonzeros: int
+    sparse_flops: int
     step_error: float
     step_bound: float | None
     domain_bound: float | None
@@ -115,9 +113,9 @@ def compare(settings: Settings) -> Comparison:
     task, problem = _task(settings, settings.seed), settings.problem
     if problem.update.step_size is None:
         settings = replace(settings, problem=sized_problem(problem, task.x))
-    entries, refusals = _entries(settings)
+    entries, refusals = _entries(settings, task)
     jobs: dict[str, Callable[[], object]] = {
-        name: partial(entry.compiled.run_task, task, history=False, backend=entry.backend)
+        name: partial(entry.compiled.run_task, task, history=False, backend=entry.chosen.name)
         for name, entry in entries.items()
     }
     jobs[""] = lambda: descend(settings.problem, task, settings.n_steps)
@@ -153,14 +151,13 @@ def _task(settings: Settings, seed: int) -> Task:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A compiled run, the backend that runs it, and why that is fused if nobody asked for it."""
+    """A compiled run, and the backend that runs it."""
 
     compiled: Compiled
-    backend: str
-    fused_because: str | None = None
+    chosen: Chosen
 
 
-def _entries(settings: Settings) -> tuple[dict[str, _Entry], dict[str, str]]:
+def _entries(settings: Settings, task: Task) -> tuple[dict[str, _Entry], dict[str, str]]:
     """The problem as each construction compiles it, or the reason why it does not take part."""
     entries: dict[str, _Entry] = {}
     refusals: dict[str, str] = {}
@@ -169,8 +166,13 @@ def _entries(settings: Settings) -> tuple[dict[str, _Entry], dict[str, str]]:
         try:
             if reason := construction.why_not(problem):
                 raise SettingError(reason)
-            entries[name] = _backed(_compiled(problem, construction, settings), settings.backend)
-        except SettingError as refusal:  # such as a table that would be too large
+            compiled = _compiled(problem, construction, settings)
+            if settings.backend == "dense":
+                build_block(compiled.program)  # refused if its weights do not fit into memory
+            entries[name] = _Entry(
+                compiled, chosen_backend(settings.backend, compiled.program, task)
+            )
+        except (SettingError, SizeError) as refusal:  # such as a table that would be too large
             refusals[name] = str(refusal)
     if not entries:
         raise UnsupportedProblemError(
@@ -185,28 +187,6 @@ def _compiled(problem: Problem, construction: AbstractConstruction, settings: Se
     return compile(problem, construction.name, n_steps=settings.n_steps, **given)
 
 
-def _backed(compiled: Compiled, backend: str | None) -> _Entry:
-    """The run by a backend; by the dense one if none is named and its weights fit in memory."""
-    obstacle = None if backend == "fused" else _why_not_dense(compiled)
-    if obstacle is None:
-        return _Entry(compiled, backend or "dense")
-    if backend is not None:
-        raise SettingError(obstacle)
-    return _Entry(compiled, "fused", obstacle)
-
-
-def _why_not_dense(compiled: Compiled) -> str | None:
-    """Why the dense weights do not fit in memory, or None if they do."""
-    weights, room = compiled.summary().parameters, usable_memory()
-    needed = weights * torch.float64.itemsize
-    if needed <= room.n_bytes:
-        return None
-    return (
-        f"its dense transformer has {weights:,} weights, which take {needed / 2**30:,.1f} GiB; "
-        f"{room.n_bytes / 2**30:,.1f} GiB may be used, {room.limit}."
-    )
-
-
 def _in_one_batch(settings: Settings) -> Problem:
     """The same steps on all examples, for a construction that wants to know how many those are."""
     update: Any = settings.problem.update
@@ -219,12 +199,12 @@ def _row(entry: _Entry, tasks: Sequence[Task], times: Times) -> Row:
     summary = entry.compiled.summary(tasks[0].n_tokens)
     reports = [_report(entry, task) for task in tasks]
     errors = tuple(float(report.step_errors.max()) for report in reports)
-    proved, is_dense = reports[0].certificate, entry.backend == "dense"
-    sizes: dict[str, Any] = {name: getattr(summary, name) if is_dense else None for name in SIZES}
+    proved = reports[0].certificate
+    sizes: dict[str, int] = {name: getattr(summary, name) for name in SIZES}
     return Row(
         construction=summary.construction,
-        backend=entry.backend,
-        fused_because=entry.fused_because,
+        backend=entry.chosen.name,
+        fused_because=entry.chosen.fused_because,
         layers_per_step=summary.layers_per_step,
         n_layers=summary.n_layers,
         **sizes,
@@ -241,7 +221,7 @@ def _row(entry: _Entry, tasks: Sequence[Task], times: Times) -> Row:
 
 
 def _report(entry: _Entry, task: Task) -> Report:
-    return verify(entry.compiled, task.x, task.y, initial=task.initial, backend=entry.backend)
+    return verify(entry.compiled, task.x, task.y, initial=task.initial, backend=entry.chosen.name)
 
 
 def draw(comparison: Comparison) -> Figure:
@@ -253,8 +233,8 @@ def draw(comparison: Comparison) -> Figure:
         panel.set_xscale("log")
         panel.set_yticks(range(len(names)), names if panel is panels[0] else [""] * len(names))
         panel.set_ylim(-0.6, len(names) - 0.4)
-    _dots(panels[0], [row.parameters and row.parameters / 1e6 for row in rows])
-    plotting.describe(panels[0], "Weights of the transformer", "millions", "")
+    _dots(panels[0], [row.nonzeros / 1e3 for row in rows])
+    plotting.describe(panels[0], "Weights that are not 0", "thousands", "")
     _errors(panels[1], rows)
     measured = f"dots: {counted(comparison.settings.n_seeds, 'set')} of data"
     plotting.describe(panels[1], "Error of a step", f"{measured}\nbar: proved, bound (b)", "")

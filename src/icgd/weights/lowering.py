@@ -83,11 +83,13 @@ def lower_layer(
     """One layer of the program as one layer of the transformer."""
     families = layer.wires(program)
     activation = program.activation if isinstance(program, StackProgram) else "relu"
-    activate = unit_activation_named(activation).value
+    # torch's own function rather than icgd's, because layers overwrite their scores with it
+    activate = torch.relu if activation == "relu" else unit_activation_named(activation).value
     if layer.kind is LayerKind.MLP:
         units = [family for family in families if isinstance(family, Units)]
         lower_units = _sparse_units if is_sparse else _unit_weights
-        return MLPLayer(*lower_units(units, program.layout, dtype), activation=activate)
+        reads, shift, writes = lower_units(units, program.layout, dtype)
+        return MLPLayer(reads, shift, writes, activate)
     heads = [family for family in families if isinstance(family, Heads)]
     weights = (_sparse_heads if is_sparse else _head_weights)(heads, program.layout, dtype)
     if isinstance(program, ChainProgram):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,9 @@ from icgd.program.layout import Role
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.stack import StackProgram
 from icgd.program.wires import Heads, nonzeros, span
+
+EXP = 20
+"""How many multiplications and additions an exponential, or a hidden unit, counts as."""
 
 WEIGHTS = "weights_"
 """How slots of a network's weights are called; what an optimiser remembers is called otherwise."""
@@ -27,6 +31,8 @@ class LayerSize:
     units: int
     width: int
     nonzeros: int
+    features: int
+    """Of queries and of values together, over all heads, each as wide as it needs to be."""
     n_grid: int = 0
 
     @property
@@ -59,16 +65,31 @@ class LayerSize:
             return projections + 3 * self.units * n_tokens * self.width
         return projections
 
+    def sparse_flops(self, n_tokens: int) -> int:
+        """The same if no product with a weight that is 0 is computed.
+
+        Other than `flops` it counts what scores and hidden units cost besides sums of products.
+        """
+        projections = 2 * n_tokens * self.nonzeros
+        if self.kind is LayerKind.MLP:
+            return projections + EXP * n_tokens * self.units
+        if self.kind is LayerKind.PRODUCT:
+            return projections + 3 * n_tokens * self.features
+        n_keys = self.n_grid or n_tokens
+        each = 1 if self.kind is LayerKind.ATTENTION else EXP
+        return projections + n_tokens * n_keys * (2 * self.features + each * self.units)
+
 
 def layer_size(layer: Layer, program: AbstractProgram) -> LayerSize:
     """The size of a layer, whose heads share the width of the widest."""
     families, layout = layer.wires(program), program.layout
-    width, n_grid, n_nonzeros = 1, 0, 0
+    width, n_features, n_grid, n_nonzeros = 1, 0, 0, 0
     tables: list[tuple[float, ...]] = []  # the numbers of tokens that the layer makes of its own
     for family in families:
         if isinstance(family, Heads):
             wires = [wire for part in family.projections for wire in part]
-            width = max(width, family.width(layout))
+            widths = family.widths(layout)
+            width, n_features = max(width, *widths), n_features + family.size * sum(widths)
         else:
             wires = [*family.reads, *family.writes]
             n_nonzeros += nonzeros(family.shift, family.axes)
@@ -90,6 +111,7 @@ def layer_size(layer: Layer, program: AbstractProgram) -> LayerSize:
         units=sum(family.size for family in families),
         width=width,
         nonzeros=n_nonzeros + sum(len(table) - table.count(0.0) for table in tables),
+        features=n_features,
         n_grid=n_grid,
     )
 
@@ -100,7 +122,8 @@ class Summary:
     """The sizes of one compiled transformer; a repeated block's weights count once.
 
     `flops` counts one forward pass of the dense transformer on `n_tokens` tokens and its registers,
-    with all steps. `direct_flops` counts the same training done directly: for each example and step
+    with all steps, and `sparse_flops` one of the literal transformer, without products with weights
+    that are 0. `direct_flops` counts the same training done directly: for each example and step
     three products with every weight, two in the first layer. Where the paper takes more layers for
     a step, `paper_layers` says how many, each of attention and an MLP. If nobody named the
     construction, `chosen_because` says why it was chosen.
@@ -120,6 +143,7 @@ class Summary:
     n_registers: int
     n_tokens: int
     flops: int
+    sparse_flops: int
     direct_flops: int
     layers: tuple[LayerSize, ...]
     paper_layers: int | None = None
@@ -147,13 +171,18 @@ def summarise(program: AbstractProgram, n_tokens: int) -> Summary:
     if isinstance(program, StackProgram):
         # The ends of later steps have weights of their own.
         stored += [layer_size(layer, program) for end in program.schedule[1:] for layer in end]
-        flops = [layer.flops(program.n_registers + n_tokens) for layer in layers]
-        n_block = len(program.block)
+        length, n_block = program.n_registers + n_tokens, len(program.block)
+
+        def of_all_steps(flops: Callable[[LayerSize, int], int]) -> int:
+            counts = [flops(layer, length) for layer in layers]
+            return sum(counts[:n_block]) * program.n_repeats + sum(counts[n_block:])
+
         counts = {
             "layers_per_step": program.layers_per_step,
             "n_layers": program.n_layers,
             "n_registers": program.n_registers or max(layer.n_grid for layer in layers),
-            "flops": sum(flops[:n_block]) * program.n_repeats + sum(flops[n_block:]),
+            "flops": of_all_steps(LayerSize.flops),
+            "sparse_flops": of_all_steps(LayerSize.sparse_flops),
             "direct_flops": _direct_flops(program, n_tokens) * program.n_steps,
             "paper_layers": program.paper_layers,
         }
@@ -167,6 +196,7 @@ def summarise(program: AbstractProgram, n_tokens: int) -> Summary:
             "n_layers": len(layers) * n_blocks,
             "n_registers": sum(layer.n_grid for layer in layers),
             "flops": n_blocks * sum(layer.flops(1) for layer in layers),
+            "sparse_flops": n_blocks * sum(layer.sparse_flops(1) for layer in layers),
             "direct_flops": direct * program.n_steps,
         }
     return Summary(
