@@ -13,7 +13,7 @@ from torch import nn
 
 from icgd import pictures
 from icgd.backends.dense import build_block, build_transformer
-from icgd.backends.literal import LiteralBackend
+from icgd.backends.literal import LiteralBackend, attention
 from icgd.backends.registry import AUTO, BACKENDS, chosen_backend
 from icgd.backends.run import OnProgress, Origin, Run, RunOptions, n_kept, with_origin
 from icgd.certificates.balls import (
@@ -301,7 +301,7 @@ class Compiled:
         )
         for doubt in oracle.doubts(task, program.n_steps):
             warn(doubt)
-        origin = Origin(self.problem, program, task, backend)
+        origin = Origin(self.problem, program, task, backend, attention)
         try:
             run = with_origin(runner.run(program, task, options), origin)
         except InterruptedRunError as interruption:

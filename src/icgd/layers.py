@@ -286,7 +286,7 @@ class GridAttention(Headed):
     def attention(self, x: Stream, heads: slice) -> Scores:
         return self._pattern(x, self.A @ x + self.P, heads)
 
-    def _pattern(self, x: Stream, grid: Stream, heads: slice) -> Scores:
+    def _pattern(self, x: Stream, grid: Float[Tensor, "*tasks grid width"], heads: slice) -> Scores:
         scores = features(x, self.W_Q[heads]) @ features(grid, self.W_K[heads]).mT
         return torch.softmax(scores, dim=-1)
 

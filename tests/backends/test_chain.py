@@ -290,7 +290,7 @@ def test_the_code_of_a_rule_travels_down_the_layers(backend):
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"backend": "sparse"}, UnknownNameError, "Unknown backend 'sparse'; known are fused, den"),
+        ({"backend": "sparse"}, UnknownNameError, "Unknown backend 'sparse'; known are fused, lit"),
         ({"memory": "long"}, SettingError, "memory must be one of short, whole, got 'long'"),
         ({"options": RunOptions(("third",))}, LayoutError, "no slot 'third'"),
     ],

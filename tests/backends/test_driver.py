@@ -9,6 +9,7 @@ import torch
 import icgd
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
+from icgd.backends.literal import LiteralBackend
 from icgd.backends.registry import BACKENDS
 from icgd.backends.run import (
     PLAIN,
@@ -437,6 +438,7 @@ def test_a_backend_must_say_how_many_tasks_run_at_once():
 def test_backends_are_found_by_name():
     assert {name: type(backend) for name, backend in BACKENDS.items()} == {
         "fused": FusedBackend,
+        "literal": LiteralBackend,
         "dense": DenseBackend,
     }
     assert named("backend", "dense", BACKENDS) is BACKENDS["dense"]
@@ -446,5 +448,5 @@ def test_an_unknown_backend_lists_the_known_ones_and_suggests_the_nearest():
     with pytest.raises(UnknownNameError) as caught:
         named("backend", "fuse", BACKENDS)
     assert str(caught.value) == (
-        "Unknown backend 'fuse'; known are fused, dense. Did you mean 'fused'?"
+        "Unknown backend 'fuse'; known are fused, literal, dense. Did you mean 'fused'?"
     )

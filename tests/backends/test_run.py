@@ -134,11 +134,14 @@ def test_a_run_of_a_backend_on_its_own_says_what_it_lacks():
 
 def test_a_run_shows_itself_in_a_line():
     run = compiled_network(biases=False).run(X, Y, queries=X, trace=["weights"], seed=1)
-    assert repr(run) == "Run(weights: 9, kept 4 times; predictions: 2 of 1 label; traced: 1 slot)"
+    assert repr(run) == (
+        "Run(weights: 9, kept 4 times; predictions: 2 of 1 label; backend: fused; traced: 1 slot)"
+    )
     assert "<td" in run._repr_html_()
     stopped = replace(run, stopped_after=3, trace={})
     assert repr(stopped) == (
-        "Run(weights: 9, kept 4 times; predictions: 2 of 1 label; stopped after: 3 steps)"
+        "Run(weights: 9, kept 4 times; predictions: 2 of 1 label; backend: fused; "
+        "stopped after: 3 steps)"
     )
 
 

@@ -269,7 +269,7 @@ def test_it_shows_itself_in_a_line():
     nearest = found.contraction_bound
     assert repr(found) == (
         "Guarantee(verdict: Every promise is kept, as measured.; "
-        f"steps: 3 of {found.step_size:.4g}; "
+        f"steps: 3 of {found.step_size:.4g}; backend: literal; "
         f"distance from the minimiser: {found.distance:.4g}, at most {nearest:.4g}; "
         f"excess: {found.excess:.4g}, at most {found.excess_bound:.4g})"
     )

@@ -149,7 +149,7 @@ def test_the_trajectory_bound_holds_of_exact_descent_that_leaves_the_run():
     )
     ones, start = torch.ones(1, 1, dtype=torch.float64), torch.tensor([log(2)], dtype=torch.float64)
     compiled = compiled_of(problem, n_steps=18)
-    report = icgd.verify(compiled, ones, 2 * ones, initial=start, rigorous=True)
+    report = icgd.verify(compiled, ones, 2 * ones, initial=start, rigorous=True, backend="fused")
     assert report.trajectory_errors.max() == 0.0
     assert report.rigorous.least.max() > 1e8
     assert (report.rigorous.least <= report.trajectory_bounds).all()
@@ -325,7 +325,7 @@ def test_tokens_that_do_not_fit_into_memory_are_refused():
 @pytest.mark.parametrize("width", [1, 2, 3])
 def test_of_inputs_whose_squares_overflow_nothing_is_known(width):
     x = torch.tensor([[1e300] * width, [0.5] * width], dtype=torch.float64)
-    report = icgd.verify(linear(x=1e300, width=width), x, [1.0, 0.5])
+    report = icgd.verify(linear(x=1e300, width=width), x, [1.0, 0.5], backend="fused")
     assert report.verdict is icgd.Verdict.HOLDS_EMPTY
     assert float(report.trajectory_bounds[-1]) == inf
 

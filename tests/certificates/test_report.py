@@ -169,14 +169,14 @@ def test_they_show_themselves_in_a_line():
     found = report()
     assert repr(found.certificate) == (
         "Certificate(error of a step: at most 4; error of the run: at most 8; "
-        "holds for: dense runs in float64, 3 tokens or fewer)"
+        "holds for: literal runs in float64, 3 tokens or fewer)"
     )
     assert repr(replace(found.certificate, widest=8.0, condition="x > 0")) == (
         "Certificate(error of a step: at most 4; error of the run: at most 8, which says nothing; "
-        "holds for: dense runs in float64, 3 tokens or fewer; if: x > 0)"
+        "holds for: literal runs in float64, 3 tokens or fewer; if: x > 0)"
     )
     assert repr(found) == (
-        "Report(verdict: every measured error is within its proved bounds; steps: 2; "
+        "Report(verdict: every measured error is within its proved bounds; steps: 2; backend: literal; "
         "error of a step: 1, the bound of the run is 2; "
         "distance from real descent: 2, the bound of the run is 3)"
     )

@@ -1,6 +1,8 @@
 import json
 import re
 
+import pytest
+
 from icgd.environment import Memory
 
 PROBLEM = ("--widths", "1,1", "--output-activation", "tanh", "--box", "1", "--x-bound", "1")
@@ -11,28 +13,34 @@ def test_the_tables_have_a_row_for_each_construction(command):
     assert ran.code == 0
     for name in ("relu-stack", "softmax-stack", "universal"):
         assert ran.stdout.count(f"  {name}  ") == 3
-        assert len(re.findall(rf"  {name} +dense  ", ran.stdout)) == 2
-    assert "Size of the dense transformer" in ran.stdout
+        assert len(re.findall(rf"  {name} +literal  ", ran.stdout)) == 2
+    assert "Size of the transformer" in ran.stdout
     assert "fused" not in ran.stdout
     assert "functional does not take part: it trains the function of a kernel" in ran.stdout
 
 
-def test_fused_errors_stand_beside_no_sizes(command):
-    ran = command("compare", *PROBLEM, "--steps", "2", "--examples", "2", "--backend", "fused")
-    assert len(re.findall(r"  relu-stack +fused  ", ran.stdout)) == 2
-    assert "Size of the dense transformer" not in ran.stdout
-    assert "A fused run builds no weights: `icgd size` counts those of a dense one." in ran.stdout
+@pytest.mark.parametrize("backend", ["fused", "dense"])
+def test_rows_come_from_the_backend_that_was_asked_for(backend, command):
+    ran = command("compare", *PROBLEM, "--steps", "2", "--examples", "2", "--backend", backend)
+    assert len(re.findall(rf"  relu-stack +{backend}  ", ran.stdout)) == 2
 
 
-def test_rows_that_do_not_fit_in_memory_are_named(command, monkeypatch):
-    room = Memory(8 * 4000, "60% of what is left")
-    monkeypatch.setattr("icgd.reproductions.comparison.usable_memory", lambda: room)
+def test_rows_whose_literal_run_is_long_are_fused_and_say_so(command, monkeypatch):
+    monkeypatch.setattr("icgd.backends.registry.MOST_FLOPS", 3 * 10**7)
     ran = command("compare", *PROBLEM, "--steps", "2", "--examples", "2")
     words = " ".join(ran.stdout.split())
-    assert "relu-stack is run fused: its dense transformer has" in words
-    assert "softmax-stack is run fused" not in words
-    assert "softmax-stack dense" in words
+    assert re.search(r"relu-stack is run fused: a literal run takes [\d.e+]+ operations", words)
     assert "relu-stack fused" in words
+
+
+def test_dense_rows_that_do_not_fit_in_memory_are_named(command, monkeypatch):
+    room = Memory(8 * 4000, "60% of what is left")
+    monkeypatch.setattr("icgd.environment.usable_memory", lambda: room)
+    monkeypatch.setattr("icgd.environment.SURELY_FREE", 0)
+    ran = command("compare", *PROBLEM, "--steps", "2", "--examples", "2", "--backend", "dense")
+    words = " ".join(ran.stdout.split())
+    assert "relu-stack does not take part: The dense transformer of" in words
+    assert "softmax-stack dense" in words
 
 
 def test_an_unknown_backend_is_refused(command):
@@ -59,7 +67,7 @@ def test_wrong_sizes_are_refused(command):
 
 def test_linear_models_are_compared_with_a_step_size_of_their_data(command):
     ran = command("compare", "--link", "identity", "--widths", "2,1", "--steps", "2", "--json")
-    assert {row["backend"] for row in json.loads(ran.stdout)["rows"]} == {"dense"}
+    assert {row["backend"] for row in json.loads(ran.stdout)["rows"]} == {"literal"}
     assert all("within its" in row["verdict"] for row in json.loads(ran.stdout)["rows"])
     ran = command(
         *("compare", "--link", "identity", "--widths", "2,1", "--steps", "2", "--json"),

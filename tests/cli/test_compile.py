@@ -43,7 +43,7 @@ def test_tables_show_size_functions_and_certificate(command):
     assert f"{compiled.summary().parameters:,} (" in text
     assert "tanh    8 pieces" in text
     assert f"{compiled.certificate().domain_step:.2g}" in text
-    title = "Largest error of anything learnt, proved for all data in the domain (dense backend,"
+    title = "Largest error of anything learnt, proved for all data in the domain (literal backend,"
     assert f"{title} float64, up to 1,024 tokens)" in " ".join(text.split())
     assert text.endswith("Saved run.safetensors\n")
 
@@ -63,7 +63,7 @@ def test_json_holds_the_librarys_numbers(command):
         "condition": None,
         "stated": [],
         "estimated": [],
-        "backend": "dense",
+        "backend": "literal",
         "dtype": "float64",
         "domain_predictions": None,
         "says_nothing": ["domain_trajectory"],

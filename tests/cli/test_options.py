@@ -9,5 +9,5 @@ def test_run_and_verify_take_the_same_data_in_the_same_way():
     own = ("out", "stop_below", "rigorous", "weights_out")
     shared = [name for name in verify_options if name not in own]
     assert shared == [name for name in run_options if name not in own]
-    for name in shared:
+    for name in set(shared) - {"backend"}:  # run serves fast, verify checks the transformer
         assert run_options[name].default == verify_options[name].default

@@ -34,6 +34,7 @@ def test_json_has_every_digit_of_a_huge_transformer(command):
         "units": summary.layers[0].units,
         "width": 1001,
         "nonzeros": summary.layers[0].nonzeros,
+        "features": summary.layers[0].features,
         "n_grid": 0,
     }
 

@@ -117,7 +117,7 @@ def test_heads_over_registers_by_hand_and_as_they_are_built(instruction, n_heads
     ],
 )
 def test_parameters_and_flops_of_a_layer(kind, parameters, flops):
-    size = LayerSize("here", kind, d_model=10, units=3, width=2, nonzeros=0)
+    size = LayerSize("here", kind, d_model=10, units=3, width=2, nonzeros=0, features=0)
     assert size.parameters == parameters
     assert size.flops(n_tokens=5) == flops
 

@@ -88,12 +88,13 @@ PLAIN = RunOptions()
 
 @dataclass(frozen=True)
 class Origin:
-    """What a run came from, and the backend that made it."""
+    """What a run came from, the backend that made it, and what computes patterns of heads."""
 
     problem: Problem
     program: AbstractProgram
     task: Task
     backend: str
+    attend: Callable[..., dict[str, Tensor]]
 
 
 @shown
@@ -290,11 +291,8 @@ class Run:
             >>> list(run.attention("gradient step", "row 2 of weights_1"))
             ['row 2 of weights_1, where +delta_1 > 0', 'row 2 of weights_1, where -delta_1 > 0']
         """
-        from icgd.backends.literal import attention  # noqa: PLC0415, it imports this module
-
         origin = self._known_origin()
-        program: Any = origin.program
-        return attention(program, origin.task, layer, head, step)
+        return origin.attend(origin.program, origin.task, layer, head, step)
 
     def plot(
         self, path: str | os.PathLike[str] | None = None, *, labels: Any = None

@@ -67,15 +67,16 @@ def _print(result: Comparison) -> None:
 
 
 def _print_sizes(result: Comparison) -> None:
-    names = ("", "layers", "heads", "d_model", "added tokens", "weights", "not 0", "FLOPs")
+    names = ("", "layers", "heads", "d_model", "added tokens", "weights", "FLOPs")
     rows = [_size_cells(row, result.settings.n_steps) for row in result.rows]
-    show.print_columns("Size of the transformer; FLOPs without products by 0", names, rows)
+    title = "Size of the transformer; weights that are 0 and their products are not counted"
+    show.print_columns(title, names, rows)
     direct = show.count_text(result.direct_flops)
     show.output.print(f"Direct training takes {direct} FLOPs.\n")
 
 
 def _size_cells(row: Row, n_steps: int) -> tuple[str, ...]:
-    counts = (show.count_text(getattr(row, name)) for name in SIZES)
+    counts = (show.count_text(getattr(row, name)) for name in SIZES if name != "parameters")
     return row.construction, f"{row.layers_per_step} x {n_steps}", *counts
 
 
