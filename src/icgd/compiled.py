@@ -32,7 +32,7 @@ from icgd.facts import shown
 from icgd.layers import Transformer
 from icgd.problems.data import Task, as_task, checked_task, dtype_name, dtype_named
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, is_row, named, positive
+from icgd.problems.settings import count, is_row, positive
 from icgd.program.chain import ChainProgram
 from icgd.program.check import beyond
 from icgd.program.program import AbstractProgram
@@ -174,6 +174,7 @@ class Compiled:
             seed: what initial weights are drawn from, if none are given; the default is 0.
             backend: "fused", which is fast and computes no head, or the transformer itself:
                 "literal", every head from the weights that are not 0, or "dense", with matrices.
+                "auto" is literal if that takes no more than some 20 seconds, and else fused.
             dtype: "float64" or "float32".
             trace: the slots to record after every layer; True records all of them.
             history: whether the weights after every step are kept, or only the first and the last;
@@ -230,7 +231,7 @@ class Compiled:
 
         Args:
             task: the data.
-            backend: "fused", "literal" or "dense".
+            backend: "fused", "literal", "dense" or "auto".
             trace: the slots to record after every layer; True records all of them.
             history: whether the weights after every step are kept, or after how many steps.
             on_progress: is called with the number of steps done and the number in all.
@@ -286,7 +287,8 @@ class Compiled:
         else:
             slots = tuple(trace) if is_row(trace) else (trace,)
         options = RunOptions(slots, history, on_progress, stop_below, oracle.overflow, skip_zeros)
-        runner = named("backend", backend, BACKENDS)
+        backend = chosen_backend(backend, program, task).name
+        runner = BACKENDS[backend]
         if skip_zeros and not isinstance(runner, LiteralBackend):
             raise SettingError(
                 f"skip_zeros is for backend='literal', and this is {backend!r}: leave it out."

@@ -176,8 +176,8 @@ def test_they_show_themselves_in_a_line():
         "holds for: literal runs in float64, 3 tokens or fewer; if: x > 0)"
     )
     assert repr(found) == (
-        "Report(verdict: every measured error is within its proved bounds; steps: 2; backend: literal; "
-        "error of a step: 1, the bound of the run is 2; "
+        "Report(verdict: every measured error is within its proved bounds; steps: 2; "
+        "backend: literal; error of a step: 1, the bound of the run is 2; "
         "distance from real descent: 2, the bound of the run is 3)"
     )
     silent = replace(found, certificate=replace(found.certificate, widest=1.5))

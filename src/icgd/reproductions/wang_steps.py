@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from icgd.backends.registry import AUTO
 from icgd.compiled import Compiled
 from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
@@ -19,7 +20,7 @@ def tanh_problem(widths: tuple[int, ...]) -> Problem:
     return Problem(MLP(widths, "tanh"), "squared", GradientStep(STEP, box=BOX), Domain(1.0, 1.0))
 
 
-def worst_step(compiled: Compiled, seed: int, backend: str = "fused") -> float:
+def worst_step(compiled: Compiled, seed: int, backend: str = AUTO) -> float:
     """The largest |eps(w)|_2 of some random tasks in the domain."""
     target, source = compiled.problem.network, torch.Generator().manual_seed(seed)
     shapes = ((5, target.input_width), (5, 1), (target.n_parameters,))

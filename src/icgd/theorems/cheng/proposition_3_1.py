@@ -47,7 +47,7 @@ def sphere_task(machine: KernelMachine, update: FunctionalStep, points: Tensor) 
 
 
 def every_layer(heads: tuple[KernelHead, ...], seed: int, n_layers: int = N_LAYERS) -> Comparison:
-    """Compare the dense transformer of these heads with functional descent, layer by layer."""
+    """Compare the literal transformer of these heads with functional descent, layer by layer."""
     points = sphere_points(5 * N_EXAMPLES // 4, seed)
     machine = KernelMachine(WIDTH, heads)
     step = FunctionalStep(1.0 / float(torch.linalg.matrix_norm(machine.gram(points), ord=2)))
@@ -55,9 +55,9 @@ def every_layer(heads: tuple[KernelHead, ...], seed: int, n_layers: int = N_LAYE
     compiled = compile(Problem(machine, "squared", step, Domain(1.0, 1.0)), n_steps=n_layers)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergenceWarning)  # relu has negative eigenvalues
-        values = compiled.run_task(task, backend="dense").parameters
+        values = compiled.run_task(task, backend="literal").parameters
     names = " + ".join(head.kernel for head in heads)
-    case = f"{names}: {n_layers} layers of the dense transformer beside functional descent"
+    case = f"{names}: {n_layers} layers of the literal transformer beside functional descent"
     return agreement(case, values, compiled.problem.oracle.train(task, n_layers))
 
 

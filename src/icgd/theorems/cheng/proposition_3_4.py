@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from icgd.backends.registry import AUTO
 from icgd.pipeline import compile
 from icgd.problems.data import Domain
 from icgd.problems.kernel_machine import KernelMachine, kernel_named
@@ -49,7 +50,7 @@ def rate(seed: int) -> Comparison:
     step = FunctionalStep(1.9 / found.high)
     task = sphere_task(machine, step, points)
     problem = Problem(machine, "squared", step, Domain(1.0, 1.0))
-    run = compile(problem, n_steps=N_LAYERS).run_task(task)
+    run = compile(problem, n_steps=N_LAYERS).run_task(task, backend=AUTO)
     values = run.parameters[:, task.n_examples :]
     limit = problem.function_oracle.limit(task).flatten()
     slowest = max(abs(1 - 1.9 / found.condition), 0.9)
@@ -72,7 +73,9 @@ def bayes(
     steps = FunctionalStep(chebyshev_steps(found.low, found.high, n_layers))
     domain = Domain(float(batch.x.abs().max()), float(batch.y.abs().max()))
     compiled = compile(Problem(machine, "squared", steps, domain), n_steps=n_layers)
-    ours = compiled.run(x, y, queries=batch.x[:, -1:], history=False).predictions[:, 0, 0]
+    ours = compiled.run(x, y, queries=batch.x[:, -1:], history=False, backend=AUTO).predictions[
+        :, 0, 0
+    ]
     best = task.labels.bayes(batch.x, batch.y)
     off = ours.new_tensor(torch.nan) if best is None else (ours - best).abs().max()
     names = " + ".join(head.kernel for head in machine.heads)

@@ -1,9 +1,9 @@
 r"""Section 3: a block that is used again descends on generalised linear models, ridge and lasso.
 
-Each theorem is tried on two runs: of icgd's dense transformer, whose block has three layers and no
-error but rounding, and of one softmax layer as the paper has it, with a coarse grid. Minimisers are
-found by Newton's method or in closed form. The printed forms are tried on one example, where exact
-descent is a sequence of numbers.
+Each theorem is tried on two runs: of icgd's literal transformer, whose block has three layers and
+no error but rounding, and of one softmax layer as the paper has it, with a coarse grid. Minimisers
+are found by Newton's method or in closed form. The printed forms are tried on one example, where
+exact descent is a sequence of numbers.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Fit:
         return self.problem.proximal_step.step_size or 0.0
 
     def run(self) -> Tensor:
-        """The weights after every step of the dense transformer, from 0."""
+        """The weights after every step of the literal transformer, from 0."""
         compiled = compile(self.problem, self.construction, n_steps=N_STEPS)
-        return compiled.run(self.x, self.y[:, None], backend="dense").parameters
+        return compiled.run(self.x, self.y[:, None], backend="literal").parameters
 
     def softmax_run(self) -> Tensor:
         """The weights after every step of one softmax layer of 2n heads with a coarse grid."""
@@ -82,7 +82,7 @@ class Fit:
     def runs(self) -> Iterator[tuple[str, Tensor]]:
         """Two runs: of the library's block of three layers, and of one coarse softmax layer."""
         step = f"{self.name}, step {self.size * self.beta:g}/beta"
-        yield f"{step}, icgd's dense block", self.run()
+        yield f"{step}, icgd's literal block", self.run()
         yield f"{step}, one softmax layer, {N_TOKENS} tokens", self.softmax_run()
 
     def step_errors(self, history: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ def _linear(name: str, share: float, seed: int, l2: float = 0.0, l1: float = 0.0
 
 
 def _step_error(case: str, errors: Tensor) -> Comparison:
-    allowed = EXACT if "dense" in case else COARSE
+    allowed = EXACT if "literal" in case else COARSE
     return Comparison(f"{case}: error of a step", float(errors.abs().max()), allowed, "weight")
 
 
@@ -396,7 +396,7 @@ def _from_zero(seed: int) -> Finding:
     """Linear models leave 0; a network does not, and cot gives it initial weights."""
     fit = _linear("ridge", 1.0, seed, l2=0.1)
     last = float((fit.run()[-1] - fit.minimiser).norm())
-    case = f"ridge from w = 0, {N_STEPS} steps of 1/beta, dense: |w_L - w*| over |w*|"
+    case = f"ridge from w = 0, {N_STEPS} steps of 1/beta, literal: |w_L - w*| over |w*|"
     bound = exp(-N_STEPS * fit.alpha / fit.beta / 2)
     return Finding((Comparison(case, last / float(fit.minimiser.norm()), bound, "ratio"),))
 

@@ -199,6 +199,6 @@ def slope_on_kink() -> float:
     """The error of r'(z) in F_1 of a network of one weight, at z = c/2 inside the ramp."""
     one = torch.ones(1, 1, dtype=torch.float64)
     round_ = Round((one,), one[0] * KINK_WIDTH / 2, one[0])
-    block = Block(round_, "dense")
+    block = Block(round_, "literal")
     wanted = block.forward(1) | {"flat": torch.zeros(1, 1, dtype=torch.float64)}
     return block.error(block.before(1), block.data(round_.x), wanted, 1)

@@ -21,7 +21,7 @@ from icgd.theorems.cot.network import (
 )
 from icgd.theorems.statement import Comparison, Finding, Statement
 
-BACKENDS = ("dense", "fused")
+BACKENDS = ("literal", "fused")
 
 EPS = 1e-10
 """The eps that the block must stay below; it is accurate to rounding."""

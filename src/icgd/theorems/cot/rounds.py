@@ -124,13 +124,13 @@ def _rounds(seed: int) -> Finding:
     reached = _expansion(n_rounds, eps)
     piled = eps * sum(3.0**k for k in range(n_rounds)) * (1 + 1e-6)
     at_saddle, allowed = _saddle(150)
-    single, deep = chain_in_float32(), deep_chain(seed, "dense")
+    single, deep = chain_in_float32(), deep_chain(seed, "literal")
     line = n_rounds * round_error(1, SMALL, SMALL, eps, SMALL)
     saddle_line = 150 * round_error(2, SMALL, SMALL, 1e-7, 1e-7)
     one_weight = "N = 1, d = 1, eta = 2, x = y = 1, B_1 off by 1e-6, 5 rounds"
     two_weights = "N = 2, d = 1, eta = 0.01, x = y = 1, B_i off by 1e-7, 150 rounds"
     chain = "icgd's chain in float32, one weight, a round multiplies by -2.2, 20 rounds"
-    deeper = "icgd's dense chain, N = 3, d = 5, 10 rounds"
+    deeper = "icgd's literal chain, N = 3, d = 5, 10 rounds"
     return Finding(
         (
             Comparison(f"{one_weight}: Lipschitz constant 3", reached, piled, unit),

@@ -41,7 +41,7 @@ def lemma_5(seed: int) -> Finding:
     compiled = compile(problem, "relu-stack", n_steps=1, pieces=16)
     x, depth = random_inputs(6, 3, seed), target.depth
     task = compiled.task(x, x[:, :2], seed=seed)
-    trace = compiled.run_task(task, backend="dense", trace=True).trace
+    trace = compiled.run_task(task, backend="literal", trace=True).trace
     after = {name: slot[2 * depth + 2, : len(x)] for name, slot in trace.items()}
     matrices = list(target.matrices(task.initial))
     bends = [after[f"slope_{j}"] for j in range(1, depth + 1)]

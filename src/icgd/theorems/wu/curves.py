@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from icgd.backends.registry import AUTO
 from icgd.compiled import Compiled
 from icgd.pipeline import compile
 from icgd.problems.data import Domain, Task
@@ -37,7 +38,7 @@ class Followed:
 def follow(compiled: Compiled, x: Tensor, y: Tensor, initial: Tensor, lipschitz: float) -> Followed:
     """Run it, and measure every step and the distance to real descent from the same weights."""
     task, oracle = compiled.task(x, y, initial=initial), compiled.problem.oracle
-    path = compiled.run_task(task).parameters
+    path = compiled.run_task(task, backend=AUTO).parameters
     real = oracle.train(task, compiled.program.n_steps)
     step = oracle.exact_step(task)
     errors = [(path[i + 1] - step(path[i], i)).norm() for i in range(len(path) - 1)]
@@ -100,7 +101,7 @@ def convergence(seed: int, lengths: Sequence[int]) -> list[Convergence]:
     inf f is taken as 0, which makes the bound larger by what the best network leaves.
     """
     compiled, task = _curve_task(seed, max(lengths))
-    path = compiled.run_task(task).parameters
+    path = compiled.run_task(task, backend=AUTO).parameters
     step = compiled.problem.oracle.exact_step(task)
     real = torch.stack([step(w, i) for i, w in enumerate(path[:-1])])
     eps = float((path[1:] - real).norm(dim=-1).max()) / CURVE_STEP

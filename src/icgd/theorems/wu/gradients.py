@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from icgd.backends.registry import AUTO
 from icgd.pipeline import compile
 from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
@@ -99,7 +100,7 @@ def equation_3_5(seed: int) -> Finding:
 
     def left(initial: Tensor | None) -> float:
         task = compiled.task(x, y, initial=initial, seed=seed if initial is None else None)
-        path = compiled.run_task(task).parameters
+        path = compiled.run_task(task, backend=AUTO).parameters
         risk = [float(problem.oracle.risk(task, path[step])) for step in (0, -1)]
         return risk[1] / risk[0]
 

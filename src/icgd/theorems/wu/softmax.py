@@ -12,6 +12,7 @@ from math import log, log10, pi, sqrt
 import torch
 from torch import Tensor
 
+from icgd.backends.registry import AUTO
 from icgd.certificates.network import step_lipschitz, table_step
 from icgd.compiled import Compiled
 from icgd.constructions.universal import STEP_TABLE, ContextHead, context_head, level_values
@@ -51,7 +52,7 @@ def _worst_step(seed: int) -> float:
         x, y = level_values(LEVELS)[cell] + inside / LEVELS
         w = 2 * torch.rand(1, generator=source).double() - 1
         task = compiled.task(x, y, initial=w)
-        path = compiled.run_task(task).parameters
+        path = compiled.run_task(task, backend=AUTO).parameters
         step = compiled.problem.oracle.exact_step(task)
         found.append(float((path[1] - step(path[0], 0)).abs().max()))
     return max(found)

@@ -14,6 +14,7 @@ from math import sqrt, tanh
 import torch
 from torch import Tensor
 
+from icgd.backends.registry import AUTO
 from icgd.compiled import Compiled
 from icgd.pipeline import compile
 from icgd.problems.data import Domain
@@ -54,7 +55,7 @@ def _problem(target: MLP) -> Problem:
 def step_error(compiled: Compiled, x: Tensor, y: Tensor, initial: Tensor) -> float:
     """The largest |eps^(l)|_2 of a run: what its step differs by from the exact step."""
     task, oracle = compiled.task(x, y, initial=initial), compiled.problem.oracle
-    path = compiled.run_task(task).parameters
+    path = compiled.run_task(task, backend=AUTO).parameters
     step = oracle.exact_step(task)
     steps = range(path.shape[-2] - 1)
     errors = [(path[..., i + 1, :] - step(path[..., i, :], i)).norm(dim=-1) for i in steps]
