@@ -89,12 +89,12 @@ def _learning(name: str, losses: tuple[float, ...], rmse: float) -> tuple[str, .
 
 def _print_times(result: Result) -> None:
     seconds, n_steps = result.seconds, result.settings.n_steps
-    difference = show.error_text(result.dense_difference)
+    difference = show.error_text(result.fused_difference)
     rows = [
         ("compile", seconds.compile, ""),
         (f"gradient descent, {n_steps} steps", seconds.descent, "torch.autograd"),
-        (f"transformer, {n_steps} steps", seconds.transformer, "fused: no weights are built"),
-        ("transformer, 1 step", seconds.dense_step, f"every head; within {difference} of fused"),
+        (f"transformer, {n_steps} steps", seconds.literal, "literal: every head is computed"),
+        (f"its fast twin, {n_steps} steps", seconds.transformer, f"fused: within {difference}"),
     ]
     texts = [(name, f"{show.seconds_text(time):<9} {remark}") for name, time, remark in rows]
     show.print_rows("Times, on one thread", texts)

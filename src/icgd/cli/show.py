@@ -218,7 +218,10 @@ def print_summary(summary: Summary) -> None:
         ),
         ("weights", f"{count_text(summary.parameters)} ({memory} dense; steps share them)"),
         ("non-zero weights", f"{count_text(summary.nonzeros)} ({nonzero_share:.2g} of all)"),
-        (f"FLOPs, {summary.n_tokens} tokens", f"{count_text(summary.flops)} dense"),
+        (
+            f"FLOPs, {summary.n_tokens} tokens",
+            f"{count_text(summary.sparse_flops)} literal, {count_text(summary.flops)} dense",
+        ),
         ("direct training", f"{count_text(summary.direct_flops)} FLOPs"),
     ]
     if summary.chosen_because is not None:

@@ -47,7 +47,6 @@ class Settings:
     n_held_out: int = 8
     split_seed: int = 0
     weight_seed: int = 3  # a start far from the end; seeds 0 to 11 err by 2.2 to 3.1 mpg
-    n_dense_steps: int = 3  # running every head of every layer costs about 0.2 s a step
     n_timings: int = 5
 
     @property
@@ -67,9 +66,9 @@ class Settings:
 
 
 N_STAGES = 4
-"""The number of stages that progress counts: training, dense run, certificate, timing."""
+"""The number of stages that progress counts: training, fused run, certificate, timing."""
 
-QUICK = Settings(hidden_widths=(3, 3), n_steps=5, pieces=16, n_dense_steps=2, n_timings=1)
+QUICK = Settings(hidden_widths=(3, 3), n_steps=5, pieces=16, n_timings=1)
 """The settings that tests use."""
 
 
@@ -90,7 +89,7 @@ class Seconds:
     compile: float
     transformer: float
     descent: float
-    dense_step: float
+    literal: float
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Result:
     transformer_losses: tuple[float, ...]
     descent_losses: tuple[float, ...]
     predictions: tuple[Prediction, ...]
-    dense_difference: float
+    fused_difference: float
     seconds: Seconds
 
     @property
@@ -134,11 +133,14 @@ def numbers(settings: Settings | None = None, on_progress: OnProgress | None = N
     compile_seconds = perf_counter() - start
     problem = compiled.problem
     task = compiled.task(x, y, queries=queries, seed=settings.weight_seed)
-    run = compiled.run_task(task)
+    start = perf_counter()
+    run = compiled.run_task(task, backend="literal")
+    literal_seconds = perf_counter() - start
     real = problem.oracle.train(task, settings.n_steps)
     real_predictions = problem.oracle.predict(task, real[-1])
     stage_done(1, N_STAGES)
-    dense = _through_every_head(settings, task)
+    fused = compiled.run_task(task)
+    differences = [run.parameters - fused.parameters, run.predictions - fused.predictions]
     stage_done(2, N_STAGES)
     report = verify(compiled, x, y, initial=task.initial, rigorous=rigorous.is_available())
     stage_done(3, N_STAGES)
@@ -157,36 +159,13 @@ def numbers(settings: Settings | None = None, on_progress: OnProgress | None = N
         transformer_losses=_losses(problem, run.parameters, task),
         descent_losses=_losses(problem, real, task),
         predictions=_predictions(held_out, scaling, run.predictions, real_predictions),
-        dense_difference=dense.difference,
-        seconds=Seconds(compile_seconds, **seconds, dense_step=dense.step_seconds),
+        fused_difference=max(float(part.abs().max()) for part in differences),
+        seconds=Seconds(compile_seconds, **seconds, literal=literal_seconds),
     )
 
 
 def _silently(done: int, total: int) -> None:
     """Ignore progress."""
-
-
-@dataclass(frozen=True)
-class _Dense:
-    """The distance of a few dense steps to the fused backend, and the time of a dense step."""
-
-    difference: float
-    step_seconds: float
-
-
-def _through_every_head(settings: Settings, task: Task) -> _Dense:
-    """Build the transformer's weights, run them, and compare with the fused backend."""
-    compiled = settings.compiled(settings.n_dense_steps)
-    moments: list[float] = []
-    dense = compiled.run_task(
-        task, backend="dense", on_progress=lambda done, total: moments.append(perf_counter())
-    )
-    fused = compiled.run_task(task)
-    differences = [dense.parameters - fused.parameters, dense.predictions - fused.predictions]
-    return _Dense(
-        difference=max(float(part.abs().max()) for part in differences),
-        step_seconds=float(np.median(np.diff(moments))),
-    )
 
 
 def _losses(problem: Problem, history: History, task: Task) -> tuple[float, ...]:
