@@ -176,7 +176,8 @@ def test_bad_data_are_refused_and_nothing_is_written(run, tmp_path, replaced, by
         (["--seed", "-1"], "seed must be a whole number of at least 0, got -1."),
         (
             ["--backend", "fussed"],
-            "Unknown backend 'fussed'; known are fused, literal, dense, auto. Did you mean 'fused'?",
+            "Unknown backend 'fussed'; known are fused, literal, dense, auto. "
+            "Did you mean 'fused'?",
         ),
         (
             ["--dtype", "float16"],

@@ -5,7 +5,6 @@ import torch
 
 import icgd
 from icgd.constructions.registry import CONSTRUCTIONS
-from icgd.environment import Memory
 from icgd.errors import UnknownNameError, UnsupportedProblemError
 from icgd.pictures import plotting
 from icgd.reproductions.comparison import SIZES, Comparison, Settings, compare, draw
@@ -24,13 +23,13 @@ def quick(problem: icgd.Problem, **settings: object) -> Settings:
 
 
 @cache
-def compared(backend: str | None) -> Comparison:
+def compared(backend: str) -> Comparison:
     return compare(quick(NARROW, seed=1, backend=backend))
 
 
-@pytest.mark.parametrize("backend", ["dense", "fused"])
+@pytest.mark.parametrize("backend", ["literal", "fused"])
 def test_every_construction_that_accepts_the_problem_is_measured_within_its_bound(backend):
-    found = compared(None if backend == "dense" else backend)
+    found = compared("auto" if backend == "literal" else backend)
     rows = {row.construction: row for row in found.rows}
     assert list(rows) == ["relu-stack", "softmax-stack", "universal", "cot-network"]
     assert list(found.refusals) == [name for name in CONSTRUCTIONS if name not in rows]
@@ -45,38 +44,25 @@ def test_every_construction_that_accepts_the_problem_is_measured_within_its_boun
     assert rows["cot-network"].step_error <= 1e-11
 
 
-def test_sizes_and_errors_of_a_row_come_from_one_backend():
+def test_errors_and_bounds_of_a_row_come_from_one_backend():
     compiled = icgd.compile(NARROW, "softmax-stack", n_steps=2)
     x, y = torch.tensor([[0.5], [-0.25]]), torch.tensor([[0.25], [0.75]])
-    by_default, fused = compared(None), compared("fused")
-    dense = next(row for row in by_default.rows if row.construction == "softmax-stack")
-    assert (dense.backend, dense.fused_because) == ("dense", None)
-    size = compiled.summary(2)
-    assert [getattr(dense, name) for name in SIZES] == [getattr(size, name) for name in SIZES]
-    for row in fused.rows:
-        assert (row.backend, row.fused_because) == ("fused", None)
-        assert {getattr(row, name) for name in SIZES} == {None}
-    [bound] = {row.domain_bound for row in fused.rows if row.construction == "softmax-stack"}
-    for backend, proved in (("dense", dense.domain_bound), ("fused", bound)):
-        assert icgd.verify(compiled, x, y, backend=backend).certificate.domain_step == proved
-    assert dense.domain_bound > bound
+    size, bounds = compiled.summary(2), {}
+    for asked, backend in (("auto", "literal"), ("fused", "fused"), ("dense", "dense")):
+        row = next(row for row in compared(asked).rows if row.construction == "softmax-stack")
+        assert (row.backend, row.fused_because) == (backend, None)
+        assert [getattr(row, name) for name in SIZES] == [getattr(size, name) for name in SIZES]
+        bounds[backend] = row.domain_bound
+        proved = icgd.verify(compiled, x, y, backend=backend).certificate.domain_step
+        assert proved == row.domain_bound
+    assert bounds["literal"] == bounds["dense"] > bounds["fused"]
 
 
-def test_what_does_not_fit_in_memory_is_run_fused_and_says_so(monkeypatch):
-    room = Memory(8 * 4000, "60% of what is left")
-    monkeypatch.setattr("icgd.reproductions.comparison.usable_memory", lambda: room)
-    rows = {row.construction: row for row in compare(quick(NARROW)).rows}
-    assert rows["softmax-stack"].backend == "dense"
-    large = rows["relu-stack"]
-    assert (large.backend, large.parameters) == ("fused", None)
-    weights = icgd.compile(NARROW, "relu-stack", n_steps=2).summary().parameters
-    assert large.fused_because == (
-        f"its dense transformer has {weights:,} weights, which take 0.0 GiB; 0.0 GiB may be used, "
-        "60% of what is left."
-    )
-    found = compare(quick(NARROW, backend="dense"))
-    assert [row.construction for row in found.rows] == ["softmax-stack"]
-    assert found.refusals["relu-stack"] == large.fused_because
+def test_a_literal_run_that_is_too_long_is_fused_and_says_so(monkeypatch):
+    monkeypatch.setattr("icgd.backends.registry.MOST_FLOPS", 10**7)
+    for row in compare(quick(NARROW)).rows:
+        assert row.backend == "fused"
+        assert row.fused_because.startswith("a literal run takes ")
 
 
 def test_an_unknown_backend_is_refused():
@@ -127,22 +113,15 @@ def test_labels_of_classes_are_shares():
 
 
 def test_the_picture_names_every_construction():
-    figure = draw(compared(None))
+    figure = draw(compared("auto"))
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert names == [
-        "cot-network, dense",
-        "universal, dense",
-        "softmax-stack, dense",
-        "relu-stack, dense",
+        "cot-network, literal",
+        "universal, literal",
+        "softmax-stack, literal",
+        "relu-stack, literal",
     ]
     assert plotting.png(figure).startswith(b"\x89PNG")
-
-
-def test_the_picture_says_that_a_fused_run_builds_no_weights():
-    figure = draw(compared("fused"))
-    texts = [text.get_text() for text in figure.axes[0].texts]
-    assert texts == ["no weights are built"] * 4
-    assert figure.axes[0].get_yticklabels()[0].get_text() == "cot-network, fused"
 
 
 def test_errors_of_several_sets_of_data_and_times_of_all_rounds_are_kept():
