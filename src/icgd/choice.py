@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from icgd.backends.registry import AUTO, chosen_backend
 from icgd.certificates.report import at_end, near_kinks
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
@@ -256,9 +257,10 @@ class Tolerance:
             steps, grown = [proved.domain_step], [proved.domain_trajectory]
             bound = {STEP: steps[0], WEIGHTS: grown[0], PREDICTIONS: proved.domain_predictions}
             return Evidence(compiled, bound[self.of], steps, grown, proved.widest)
-        bounds = compiled.bounds_for(task, "fused")
+        backend = chosen_backend(AUTO, compiled.program, task).name  # as `verify` chooses it
+        bounds = compiled.bounds_for(task, backend)
         self._require_proof(bounds.estimated)
-        history = compiled.run_task(task).parameters
+        history = compiled.run_task(task, backend=backend).parameters
         if self.of == STEP:
             return Evidence(compiled, _largest(bounds.steps(task, history)), history=history)
         real = compiled.problem.oracle.train(task, compiled.program.n_steps)

@@ -62,7 +62,8 @@ def compile(
         tolerance_of: what `tolerance` is about: a "step", the "weights" after the whole run, or
             "predictions" at the task's queries. Bounds of whole runs grow with every step: give a
             `task`.
-        task: with it the proof of `tolerance` is for the fused run on this task, in its precision.
+        task: with it the proof of `tolerance` is for the run on this task, in its precision, by the
+            backend that `verify` takes.
         **settings: settings of the construction, such as `pieces=128`.
 
     Returns:

@@ -1,4 +1,6 @@
-r"""The fused backend runs the program without materialising weights, with the same numbers.
+r"""The fused backend computes what the program means, without heads: the transformer's fast twin.
+
+It is no transformer. How far it is from the literal one is measured in benchmarks/literal.py.
 
 Weights that are equal in every token are kept once; an instruction over all tokens is one or
 two matrix products; functions are looked up in tables. A step costs what the training step
