@@ -137,6 +137,8 @@ def test_a_notebook_shows_an_estimator_without_proving_anything(estimator, monke
     fit = fitted(estimator)
     monkeypatch.setattr("icgd.estimators.base.verify", None)
     assert "max_iter" in fit._repr_html_()
+    assert repr(fit).endswith(f", fitted in {fit.n_iter_:,} steps by the fused backend")
+    assert repr(clone(fit)) == repr(fit).partition(", fitted in")[0]
     assert "certificate_" not in dir(fit)
 
 

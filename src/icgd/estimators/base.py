@@ -26,6 +26,7 @@ from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.environment import warn
 from icgd.errors import DataError, DataTypeError, OverflowedRunError, SettingError, brief, cut
+from icgd.facts import counted
 from icgd.pipeline import compile as compile_problem
 from icgd.pipeline import verify
 from icgd.problems.convergence import convergence
@@ -33,6 +34,9 @@ from icgd.problems.data import Task, device_of
 from icgd.problems.problem import Problem
 
 Array = NDArray[np.float64]
+
+BACKEND = "fused"
+"""What estimators run on; `certificate_` checks the transformer itself where that is quick."""
 
 CONSTANT = 10 * float(np.finfo(np.float64).eps)
 """A column that varies by no more than this share of its size varies by rounding alone."""
@@ -253,6 +257,13 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
     def _not_done(self) -> str:
         return f"{self.convergence_} The most steps are max_iter={self.max_iter}; data are scaled."
 
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The settings, as of any estimator; once fitted, also what trained it."""
+        settings: str = super().__repr__(N_CHAR_MAX)
+        if not hasattr(self, "compiled_"):
+            return settings
+        return f"{settings}, fitted in {counted(self.n_iter_, 'step')} by the {BACKEND} backend"
+
     def __dir__(self) -> list[str]:
         """All names but `certificate_`: notebooks look at what names hold, and it is slow."""
         names = [name for name in object.__dir__(self) if name != "certificate_"]
@@ -264,7 +275,7 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
             compiled = compile_problem(lesson.problem, lesson.construction, n_steps=self.max_iter)
             task = compiled.task(*self._moved(lesson.x, lesson.y), initial=lesson.initial)
             try:
-                run = compiled._run(task, "fused", stop_below=lesson.tol, trace=self.traced)
+                run = compiled._run(task, BACKEND, stop_below=lesson.tol, trace=self.traced)
             except OverflowedRunError:
                 if not lesson.may_shorten:
                     raise
