@@ -23,6 +23,7 @@ from benchmarks import (
     decoder,
     functional,
     linear,
+    literal,
     loading,
     memory,
     optimisers,
@@ -57,6 +58,14 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     "shaped_speed": (
         "Fused inner loops of TTT-MLP layers against torch.autograd, n = 64, one thread",
         shaped_networks.speed_rows,
+    ),
+    "literal": (
+        "A step of the literal transformer, n = 64, 2 threads; at most 1 GiB",
+        literal.rows,
+    ),
+    "literal_distances": (
+        "How far dense and fused runs are from literal ones, 5 steps, 8 examples",
+        literal.distances,
     ),
     "softmax_speed": ("Fused softmax-stack against fused relu-stack", speed.softmax_rows),
     "recursion_speed": (

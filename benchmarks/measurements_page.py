@@ -44,6 +44,16 @@ SECTIONS = {
         "The inner loop of a TTT-MLP layer beside torch.autograd",
         "Fused relu-stack with 64 pieces, 64 tokens with rates, one thread.",
     ),
+    "literal": (
+        "The literal transformer",
+        "A step of every head on 64 examples, each in a process of its own, whose peak memory "
+        "includes torch. `dense s` is the same with matrices.",
+    ),
+    "literal_distances": (
+        "Backends beside each other",
+        "The largest distance of any weight or prediction of dense and fused runs from the literal "
+        "one after five steps, and the largest errors of steps of literal and fused runs.",
+    ),
     "softmax_speed": ("softmax-stack beside relu-stack", "Times of a fused step."),
     "recursion_speed": (
         "recursion beside relu-stack",
