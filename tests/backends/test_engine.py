@@ -199,7 +199,7 @@ def test_a_compiled_run_that_was_run_is_copied_and_pickled_without_what_is_kept(
     for again in (copy.deepcopy(compiled), pickle.loads(pickle.dumps(compiled))):  # noqa: S301
         assert again == compiled
         assert torch.equal(again.run([[0.5, 0.2]], [0.1]).parameters, run.parameters)
-    assert len(pickle.dumps(compiled)) < fresh + 100
+    assert len(pickle.dumps(compiled)) < fresh + 500  # a few cached properties, no recording
     address = id(compiled.program)
     assert address in recorder._CACHE
     del compiled, run, again

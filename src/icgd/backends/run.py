@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
+from math import inf
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, final, runtime_checkable
 
@@ -33,7 +34,7 @@ from icgd.errors import (
     at,
 )
 from icgd.facts import counted, in_short, number, shown
-from icgd.problems.data import Task, dtype_name
+from icgd.problems.data import Task, dtype_name, largest_size
 from icgd.problems.from_torch import load_weights
 from icgd.problems.optimisers import AVERAGE
 from icgd.problems.oracles import overflowed
@@ -330,10 +331,9 @@ class Run:
 
 def with_origin(run: Run, origin: Origin) -> Run:
     """The run, which now knows what it came from; of a batch it may hold the first tasks only."""
-    task = origin.task
-    if task.batch:
-        task = task.of_batch(slice(len(run.parameters)))
-    return replace(run, origin=replace(origin, task=task))
+    if origin.task.batch and len(run.parameters) < len(origin.task.x):
+        origin = replace(origin, task=origin.task.of_batch(slice(len(run.parameters))))
+    return replace(run, origin=origin)
 
 
 Reached = TypeVar("Reached")
@@ -371,6 +371,10 @@ class AbstractExecutor(ABC, Generic[Reached]):
     @abstractmethod
     def predictions(self, reached: Reached) -> Predictions:
         """The predictions at the queries."""
+
+    def end(self) -> None:
+        """Let go of what a later run can use; the run has ended, and was read."""
+        return None
 
     def at_hand(self, n_steps: int, reached: Reached) -> tuple[int, Reached]:
         """The last step, not after this one, that can be read without taking steps again."""
@@ -482,11 +486,13 @@ class _Driver:
             raise self.overflow() from None
         history = self.history(last)
         # A weight that is not finite never becomes so again: the last step tells of all.
-        if not all(end.isfinite() for end in history[..., -1, :].aminmax()):
+        if not largest_size(history[..., -1, :]) < inf:
             raise self.overflow()
         stopped_after = last.n_steps if is_stopped else None
         steps = kept_steps(last.n_steps, self.every)
-        return Run(history, predictions, executor.trace(), stopped_after, steps)
+        run = Run(history, predictions, executor.trace(), stopped_after, steps)
+        executor.end()
+        return run
 
     def take_steps(self, executor: AbstractExecutor[Any]) -> bool:
         """Take all steps, or stop after enough that move nothing; return whether it stopped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -204,13 +205,13 @@ class MLP:
         """The number of labels."""
         return self.widths[-1]
 
-    @property
+    @cached_property
     def matrix_shapes(self) -> tuple[tuple[int, int], ...]:
         """Shape (outputs, inputs) of every layer's matrix, the constant 1 counted as an input."""
         inputs = (width + self.biases for width in self.widths[:-1])
         return tuple(zip(self.widths[1:], inputs, strict=True))
 
-    @property
+    @cached_property
     def n_parameters(self) -> int:
         """The number of weights."""
         return sum(rows * columns for rows, columns in self.matrix_shapes)
@@ -299,5 +300,6 @@ class MLP:
             / columns**0.5
             for rows, columns in zip(self.widths[1:], self.widths[:-1], strict=True)
         ]
-        with_biases = [functional.pad(matrix, (0, int(self.biases))) for matrix in matrices]
-        return torch.cat([matrix.flatten(-2) for matrix in with_biases], dim=-1).clamp(-box, box)
+        if self.biases:
+            matrices = [functional.pad(matrix, (0, 1)) for matrix in matrices]
+        return torch.cat([matrix.flatten(-2) for matrix in matrices], dim=-1).clamp(-box, box)

@@ -111,6 +111,7 @@ class Layout:
     width: int = field(init=False, repr=False, compare=False)
     _by_name: dict[str, Slot] = field(init=False, repr=False, compare=False)
     _ranges: dict[str, slice] = field(init=False, repr=False, compare=False)
+    _by_role: dict[Role, tuple[Slot, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         by_name: dict[str, Slot] = {}
@@ -123,8 +124,10 @@ class Layout:
                 )
             by_name[slot.name] = slot
             ranges[slot.name] = slice(end, end := end + slot.width)
+        by_role = {role: tuple(s for s in self.slots if s.role is role) for role in Role}
         found = {"names": tuple(by_name), "width": end, "_by_name": by_name, "_ranges": ranges}
-        vars(self).update(found)  # a frozen dataclass lets nobody set them later
+        # A frozen dataclass lets nobody set them later.
+        vars(self).update(found, _by_role=by_role)
 
     def slot(self, name: str) -> Slot:
         """The slot called `name`."""
@@ -152,4 +155,4 @@ class Layout:
 
     def having(self, role: Role) -> tuple[Slot, ...]:
         """The slots of one role, in order."""
-        return tuple(slot for slot in self.slots if slot.role is role)
+        return self._by_role[role]
