@@ -142,7 +142,7 @@ class FusedStack(AbstractExecutor[int]):
         names = [name for recording in recordings for name in recording.checked]
         slots = program.layout.split(task.initial) if names else {}
         checked = tuple(bool(slots[name].any()) for name in names)
-        return task.x.shape, task.x.dtype, task.x.device, task.rates is None, checked
+        return task.x.shape, task.x.dtype, task.x.device, checked
 
     def _begun(self) -> _Training:
         """The training at its start, in the buffers of an earlier run if there are any."""
