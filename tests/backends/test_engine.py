@@ -249,8 +249,7 @@ def assert_same(ours: icgd.Run, theirs: icgd.Run) -> None:
 @pytest.mark.parametrize("tasks", [(), (3,)], ids=["one task", "tasks"])
 @pytest.mark.parametrize(
     ("name", "construction"),
-    [(name, "relu-stack") for name in STEPS]
-    + [("plain", "softmax-stack"), ("plain", "recursion")],
+    [(name, "relu-stack") for name in STEPS] + [("plain", "softmax-stack"), ("plain", "recursion")],
 )
 def test_a_run_in_buffers_of_an_earlier_one_changes_no_bit(name, construction, tasks):
     compiled = program_of(STEPS[name], construction)
