@@ -86,7 +86,9 @@ class _Training:
     def begin(self, task: Task, start: Aside) -> None:
         """Take up other data of the same shapes."""
         data, slots = _slots(self._layout, task, start)
-        used = {name: column[..., : self._size, :] for name, column in data.items()}
+        used = data
+        if self._size is not None:
+            used = {name: column[..., : self._size, :] for name, column in data.items()}
         self.buffers.load(used | slots, start.n_done)
         self._set_turns(data)
 
@@ -170,7 +172,7 @@ class FusedStack(AbstractExecutor[int]):
     def predictions(self, reached: int) -> Predictions:
         program, task = self._program, self._task
         if task.n_queries == 0:
-            return task.y[..., :0, :].clone()
+            return task.y.new_empty(*task.batch, 0, task.y.shape[-1])
         weights = task.initial
         if reached:
             weights = self._brought_to(reached).aside().weights

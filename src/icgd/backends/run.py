@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain
 from math import inf
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, final, runtime_checkable
@@ -462,7 +461,7 @@ class _Driver:
         self.program, self.task, self.options = program, task, options
         self.n_steps, self.every = program.n_steps, options.every(program.n_steps)
         self.rows = new_rows(program, task, options) if rows is None else rows
-        self.rows[..., 0, :] = task.initial
+        self.rows.select(-2, 0).copy_(task.initial)
         self.executor: AbstractExecutor[Any] | None = None
         self.last = Last(0, None)
 
@@ -497,8 +496,7 @@ class _Driver:
     def take_steps(self, executor: AbstractExecutor[Any]) -> bool:
         """Take all steps, or stop after enough that move nothing; return whether it stopped."""
         on_progress, limit = self.options.on_progress, self.options.stop_below
-        chunks = self.rows[..., 1:, :].split(ROWS_AT_ONCE, dim=-2)
-        rows = chain.from_iterable(chunk.unbind(-2) for chunk in chunks)
+        rows = self.rows_to_fill()
         before, now, n_still = self.task.initial, self.task.initial, 0
         if limit is not None:
             before, now = before.clone(), torch.empty_like(now)
@@ -519,6 +517,13 @@ class _Driver:
                 if n_still == executor.still_steps:
                     return True
         return False
+
+    def rows_to_fill(self) -> Iterator[Parameters]:
+        """The rows after the first, one by one."""
+        n_rows = self.rows.shape[-2]
+        for first in range(1, n_rows, ROWS_AT_ONCE):
+            size = min(ROWS_AT_ONCE, n_rows - first)
+            yield from self.rows.narrow(-2, first, size).unbind(-2)
 
     def history(self, last: Last) -> History:
         """The weights up to a whole step."""

@@ -229,6 +229,7 @@ class Task:
 
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
+NUMPY_DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 FLOAT32_ROUNDING = 2.0**-22
 """Relative change, with room to spare, of a number that is converted to float32."""
@@ -421,6 +422,8 @@ def as_numbers(name: str, data: Any) -> Tensor:
             return numbers.clone()
     else:
         array = _as_array(name, data)
+        if array.dtype in NUMPY_DTYPES:
+            return torch.from_numpy(array.copy())  # torch takes no negative strides
         dtype = array.dtype.name
         if array.dtype.kind in "Obiu":
             try:
@@ -430,7 +433,7 @@ def as_numbers(name: str, data: Any) -> Tensor:
                     f"{name} holds a number beyond the range of float64. Rescale the data."
                 ) from None
         if dtype in DTYPES:
-            return torch.from_numpy(array.copy())  # torch takes no negative strides
+            return torch.from_numpy(array.astype(dtype))  # torch takes no other order of bytes
     raise DataError(
         f"{name} has dtype {dtype}; float64, float32, integers or bool are expected. "
         "Convert it explicitly to one of them."

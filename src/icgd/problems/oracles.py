@@ -371,8 +371,9 @@ class NetworkOracle(AbstractOracle):
         A mean of squares is not negative; all else of the state must leave a weight some digits
         when a step along it is added.
         """
-        parts, n_weights, bounded = self._split(trained), self.target.n_parameters, trained
+        parts, n_weights, bounded = {}, self.target.n_parameters, trained
         if self.update.state:
+            parts = self._split(trained)
             inside = [part * (name not in self.update.state) for name, part in parts.items()]
             bounded = torch.cat(inside, dim=-1)
         require_within("initial", bounded, self.update.box, "box")

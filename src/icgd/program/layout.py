@@ -148,10 +148,11 @@ class Layout:
 
     def split(self, parameters: Any) -> dict[str, Any]:
         """Views of a tensor (..., parameter) as the matrices of the weights, if there are any."""
-        slots = self.having(Role.PARAMETER)
-        parts = parameters.split([slot.width for slot in slots], dim=-1) if slots else ()
-        pairs = zip(slots, parts, strict=True)
-        return {slot.name: part.unflatten(-1, slot.shape) for slot, part in pairs}
+        if not (slots := self.having(Role.PARAMETER)):
+            return {}
+        parts = parameters.split_with_sizes([slot.width for slot in slots], dim=-1)
+        tasks, pairs = parameters.shape[:-1], zip(slots, parts, strict=True)
+        return {slot.name: part.view(*tasks, *slot.shape) for slot, part in pairs}
 
     def having(self, role: Role) -> tuple[Slot, ...]:
         """The slots of one role, in order."""
