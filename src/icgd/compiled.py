@@ -34,7 +34,7 @@ from icgd.problems.data import Task, as_task, checked_task, dtype_name, dtype_na
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, is_row, positive
 from icgd.program.chain import ChainProgram
-from icgd.program.check import beyond
+from icgd.program.check import largest_number
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
 from icgd.weights import files
@@ -293,8 +293,8 @@ class Compiled:
             raise SettingError(
                 f"skip_zeros is for backend='literal', and this is {backend!r}: leave it out."
             )
-        if too_large := self._beyond[dtype]:
-            raise out_of_range(*too_large, dtype)
+        if not abs(self._largest_number[1]) <= torch.finfo(dtype).max:
+            raise out_of_range(*self._largest_number, dtype)
         kept = n_kept(program.n_steps, options.every(program.n_steps))
         require_memory(
             f"The history of {kept - 1:,} steps",
@@ -315,10 +315,9 @@ class Compiled:
         return run
 
     @cached_property
-    def _beyond(self) -> dict[torch.dtype, tuple[str, float] | None]:
-        """A constant of the program that is too large for a precision, if there is one."""
-        kinds = (torch.float32, torch.float64)
-        return {dtype: beyond(self.program, torch.finfo(dtype).max) for dtype in kinds}
+    def _largest_number(self) -> tuple[str, float]:
+        """The largest constant of the program, which may be too large for a precision."""
+        return largest_number(self.program)
 
     @own_modes()
     def certificate(

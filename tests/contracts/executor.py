@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from icgd.backends import recorder
 from icgd.backends import run as driver
 from icgd.backends.run import AbstractExecutor, Run, RunOptions, drive
 from icgd.errors import InterruptedRunError, OverflowedRunError
@@ -184,14 +185,24 @@ class ExecutorContract:
         monkeypatch.undo()
         return self.until(n_steps)
 
-    def test_ctrl_c_at_any_moment_leaves_the_last_whole_step(self):
-        with interrupted_at(0) as counted:
+    @pytest.mark.parametrize("is_first", [True, False], ids=["first run", "later run"])
+    def test_ctrl_c_at_any_moment_leaves_the_last_whole_step(self, is_first):
+        def prepare() -> None:
+            """Leave buffers to the next run, or none."""
             self.run(2)
+            if is_first:
+                for kept in recorder._CACHE.values():
+                    kept.pop("idle", None)
+
+        prepare()
+        with interrupted_at(0) as counted:
+            undisturbed = self.run(2)
         n_lines = counted[0]
         assert n_lines > 20
         whole = {n_done: self.until(n_done) for n_done in (0, 1, 2)}
         seen = set()
         for moment in sorted({1, 2, 3, n_lines, *range(1, n_lines, max(1, n_lines // 60))}):
+            prepare()
             with interrupted_at(moment), pytest.raises(InterruptedRunError) as caught:
                 self.run(2)
             partial_run = caught.value.partial
@@ -202,6 +213,7 @@ class ExecutorContract:
             else:
                 assert n_done == 0, moment
                 assert torch.equal(partial_run.parameters, whole[0].parameters)
+            assert equal(self.run(2), undisturbed), moment
         assert seen == {0, 1, 2}
 
     def test_a_second_ctrl_c_leaves_out_the_predictions_only(self, monkeypatch):

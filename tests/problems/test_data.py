@@ -371,6 +371,13 @@ def test_arrays_keep_their_precision_and_their_numbers(convert, dtype):
     assert np.array_equal(array.numpy(), X.astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_bytes_may_be_in_another_order(dtype):
+    array = checked_array("X", X.astype(dtype).astype(np.dtype(dtype).newbyteorder()))
+    assert array.dtype is getattr(torch, dtype)
+    assert np.array_equal(array.numpy(), X.astype(dtype))
+
+
 @pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "bool"])
 def test_whole_numbers_and_truth_values_become_float64(convert, dtype):

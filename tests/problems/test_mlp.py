@@ -142,3 +142,16 @@ def test_shortcuts_and_norms_are_kept_in_order_and_said_in_words():
 def test_shortcuts_and_norms_that_do_not_fit_are_refused(given, message):
     with pytest.raises(SettingError, match=re.escape(message)):
         MLP(**{"widths": (3, 4, 3)} | given)
+
+
+@pytest.mark.parametrize("width", [3, 200])  # remembered by their seed, and not
+def test_weights_that_were_drawn_belong_to_who_asked_for_them(width):
+    network = MLP((width, width, 1), biases=True)
+    drawn = network.initial_parameters(seed=1, box=2.0)
+    before = drawn.clone()
+    drawn.zero_()
+    with torch.inference_mode():
+        assert torch.equal(network.initial_parameters(seed=1, box=2.0), before)
+    assert torch.equal(network.initial_parameters(seed=1, box=0.5), before.clamp(-0.5, 0.5))
+    assert not torch.equal(network.initial_parameters(seed=2, box=2.0), before)
+    assert not torch.equal(MLP((width, width, 1)).initial_parameters(1, 2.0), before)

@@ -15,7 +15,7 @@ point (`nearest_point`), whose error falls only like 1 / points.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -103,13 +103,14 @@ def line_lattice(reach: float, half: int) -> Lattice:
 
 def identity(lattice: Lattice) -> LatticeFunction:
     """Return s itself, which makes a dot product of whatever s is a score of."""
-    return _certified("identity", lattice, lattice.points(), lambda s: s)
+    return next(_certified(lattice, [("identity", lattice.points(), lambda s: s)]))
 
 
 def square(lattice: Lattice) -> LatticeFunction:
     """Return s^2: the second moment of the weights is s^2 + (rho h)^2."""
     variance = (lattice.ratio * lattice.spacing) ** 2
-    return _certified("square", lattice, lattice.points() ** 2 - variance, torch.square)
+    values = lattice.points() ** 2 - variance
+    return next(_certified(lattice, [("square", values, torch.square)]))
 
 
 def _worst(fits: LookUps) -> float:
@@ -167,10 +168,8 @@ def _fit_all(functions: Functions, reach: float, half: int, end: float) -> LookU
     spacing = end / half if saturates else reach / inside
     until = (half + 6 * RATIO) * spacing if saturates else reach
     lattice = Lattice(until, spacing, RATIO, half)
-    fits = [
-        _certified(function.name, lattice, values, function)
-        for function, values in zip(functions, _least_squares(functions, lattice), strict=True)
-    ]
+    pairs = zip(functions, _least_squares(functions, lattice), strict=True)
+    fits = _certified(lattice, ((function.name, values, function) for function, values in pairs))
     if not saturates:
         return tuple(fits)
     return tuple(
@@ -210,9 +209,9 @@ def chebyshev_points(n_points: int) -> Tensor:
 
 
 def _certified(
-    name: str, lattice: Lattice, values: Tensor, function: Callable[[Tensor], Tensor]
-) -> LatticeFunction:
-    """Return the values on the lattice with a proved error.
+    lattice: Lattice, fits: Iterable[tuple[str, Tensor, Callable[[Tensor], Tensor]]]
+) -> Iterator[LatticeFunction]:
+    """Yield the values of each name on the lattice with their proved distance from the function.
 
     The gap between head and function is analytic in the strip |Im s| <= y around the line: the
     weights' denominator is a theta function without zeros there, and no function used here has a
@@ -226,23 +225,24 @@ def _certified(
     centres = reach * (2 * torch.arange(n_panels, dtype=torch.float64) + 1 - n_panels)
     s = (centres[:, None] + reach * chebyshev_points(_NODES)) / n_panels
     weights = lattice.weights(s)
-    mean = weights @ values
-    gap = float((mean - function(s)).abs().max())
-    size = float((weights @ values.abs()).max())
     # The largest change of the mean if each score is off by its own size, and 2 for the
     # exponential. A score's terms add up to at most (|g| reach / h + g^2 / 2) / rho^2.
     g = lattice.numbers().abs()
     sizes = (g * lattice.reach / lattice.spacing + g**2 / 2) / lattice.ratio**2 + 2
-    spread = (values - mean.unsqueeze(-1)).abs()
-    sensitivity = float((weights * spread * sizes).sum(-1).max())
-    in_strip = 4 * float(values.abs().max()) * exp(strip**2 / (2 * width**2))
     real = 3 * (1 + reach) ** 2  # |f(s)| <= 3 (1 + |s|)^2 for every function used here
     r = 2 + sqrt(5)
-    beyond = 4 * (in_strip + real) * r ** (1 - _NODES) / (r - 1)
-    rounding = _ROUNDOFF * (2 * sensitivity + lattice.n_points * size)
-    error = (1 + 2 / pi * log(_NODES)) * gap + beyond + rounding
-    read = (reach, lattice.spacing, lattice.ratio)
-    return LatticeFunction(name, *read, tuple(values.tolist()), error, size, sensitivity)
+    for name, values, function in fits:
+        mean = weights @ values
+        gap = float((mean - function(s)).abs().max())
+        size = float((weights @ values.abs()).max())
+        spread = (values - mean.unsqueeze(-1)).abs_()
+        sensitivity = float(spread.mul_(weights).mul_(sizes).sum(-1).max())
+        in_strip = 4 * float(values.abs().max()) * exp(strip**2 / (2 * width**2))
+        beyond = 4 * (in_strip + real) * r ** (1 - _NODES) / (r - 1)
+        rounding = _ROUNDOFF * (2 * sensitivity + lattice.n_points * size)
+        error = (1 + 2 / pi * log(_NODES)) * gap + beyond + rounding
+        read = (reach, lattice.spacing, lattice.ratio)
+        yield LatticeFunction(name, *read, tuple(values.tolist()), error, size, sensitivity)
 
 
 def _tail_error(function: SmoothFunction, lattice: Lattice, fit: LatticeFunction) -> float:

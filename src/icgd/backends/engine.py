@@ -9,10 +9,12 @@ slot is written to the slot's own buffer where possible, so that most steps copy
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from threading import get_ident
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +31,8 @@ from icgd.program.meaning import NOWHERE, PerStep
 
 Function = Callable[..., Tensor]
 Check = Callable[[], None]
+Call = Callable[[], object]
+Idle = TypeVar("Idle")
 
 UNITS_AT_ONCE = 2**20
 """The number of units times arguments that are evaluated at once."""
@@ -37,13 +41,18 @@ UNITS_AT_ONCE = 2**20
 class Running:
     """What operations know of a run: its program, its slots, and how many steps it has taken.
 
-    `batch` is the axis of tasks, if there is one.
+    `batch` is the axis of tasks, if there is one. The program is not kept alive: bound buffers wait
+    at the program for its next run, and go when it goes.
     """
 
     def __init__(self, program: Any, inputs: dict[str, Tensor], like: Tensor) -> None:
-        self.program, self.inputs, self.like = program, inputs, like
+        self._program, self.inputs, self.like = weakref.ref(program), inputs, like
         self.batch: tuple[int, ...] = tuple(like.shape[:-2])
         self.step = 0
+
+    @property
+    def program(self) -> Any:
+        return self._program()
 
 
 # Linear algebra.
@@ -569,7 +578,7 @@ class Buffers(Running):
 
     `inputs` holds what the recordings start from. Slots that are `changing` are copied once, and
     everything else is only read. `step` counts the steps taken. What does not change is computed
-    once, if all recordings share it: operations in `shared`, by default all. `free` holds, by
+    `once`, if all recordings share it: operations in `shared`, by default all. `free` holds, by
     shape, the buffers that nobody reads now.
     """
 
@@ -586,12 +595,19 @@ class Buffers(Running):
             self.inputs[name] = inputs[name].clone(memory_format=torch.contiguous_format)
         self.free: dict[tuple[int, ...], list[Tensor]] = {}
         self.shared, self.lasting = shared, dict[Op, Tensor]()
+        self.once: list[Call] = []
+
+    def load(self, inputs: Mapping[str, Tensor], step: int) -> None:
+        """Start again from other inputs of the same shapes, which are copied."""
+        self.step = step
+        for name, value in inputs.items():
+            self.inputs[name].copy_(value)
+        for call in self.once:
+            call()
 
 
 NEVER = 10**9
 """The number of the operation that is never reached."""
-
-Call = Callable[[], object]
 
 
 class BoundRecording:
@@ -647,6 +663,7 @@ class BoundRecording:
             else:
                 for call in self._calls(op, number):
                     call()
+                    buffers.once.append(call)
                 buffers.lasting[op] = self.held[op]
 
         for name, op in recording.outputs.items():
@@ -722,3 +739,32 @@ class BoundRecording:
             is_dead = self.last_use[arg] == number and arg.name not in ("input", "fill")
             if is_dead and buffer is not mine and id(buffer) not in self.slots:
                 self.buffers.free.setdefault(arg.shape, []).append(buffer)
+
+
+MOST_IDLE = 8
+"""How many sets of bound buffers wait at a program for the next run; the oldest make room."""
+
+LARGEST_IDLE = 2**20
+"""The most bytes of buffers that wait: steps on larger ones take longer than binding anew."""
+
+
+def take_idle(program: Any, key: object, kind: type[Idle]) -> Idle | None:
+    """Bound buffers that an earlier run of this thread has left, if there are any.
+
+    Nobody else uses them from now on: a run within a run, or one that was interrupted, makes its
+    own. Whoever is done with them hands them to `leave_idle`.
+    """
+    found: Idle | None = _idle_of(program).pop((get_ident(), kind, key), None)
+    return found
+
+
+def leave_idle(program: Any, key: object, buffers: object) -> None:
+    """Leave bound buffers, which nobody else uses, to the next run of this thread."""
+    idle = _idle_of(program)
+    idle[get_ident(), type(buffers), key] = buffers
+    for oldest in list(idle)[:-MOST_IDLE]:
+        idle.pop(oldest, None)
+
+
+def _idle_of(program: Any) -> dict[object, Any]:
+    return cached_with(program, "idle", dict)

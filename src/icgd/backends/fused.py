@@ -10,7 +10,7 @@ itself costs, O(n |w|), whatever the number of pieces.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from typing import Any, ClassVar, NamedTuple, final
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from icgd.backends.chain import make_chain
-from icgd.backends.engine import BoundRecording, Buffers
+from icgd.backends.engine import LARGEST_IDLE, BoundRecording, Buffers, leave_idle, take_idle
 from icgd.backends.functional import FunctionDescent
 from icgd.backends.prompt import ONCE, prompt_slots, weight_scales
 from icgd.backends.recorder import CARRIED, Tokens, recorded_prediction, recorded_steps
@@ -26,7 +26,7 @@ from icgd.backends.run import AbstractBackend, AbstractExecutor, MakeExecutor, R
 from icgd.environment import require_memory
 from icgd.problems.data import Task
 from icgd.program.chain import ChainProgram
-from icgd.program.layout import IS_QUERY, RATES, Role
+from icgd.program.layout import IS_QUERY, RATES, Layout, Role
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
 from icgd.shapes import Parameters, Predictions, Stream
@@ -47,24 +47,34 @@ class Aside(NamedTuple):
     velocities: dict[str, Tensor]
 
 
+def _slots(layout: Layout, task: Task, start: Aside) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The data of all examples, and the slots that steps change."""
+    data = {"x": task.x, "y": task.y}
+    if task.rates is not None:
+        data[RATES] = task.rates.expand_as(task.y)
+    changing = layout.split(start.weights)
+    for slot in layout.having(Role.VELOCITY):
+        nothing = task.x.new_zeros(*task.batch, *slot.shape)
+        changing[slot.name] = start.velocities.get(slot.name, nothing)
+    return data, changing
+
+
 class _Training:
     """The steps after those that were set aside.
 
     Weights are kept once, in buffers that are used again. While a step is taken, `is_whole` is
-    False: the weights are those of no step.
+    False: the weights are those of no step. If the buffers are small, they copy the data, so that a
+    later run on data of the same shapes can `begin` in them.
     """
 
     def __init__(self, program: StackProgram, task: Task, start: Aside) -> None:
-        self._program, self._task = program, task
-        size = program.batch_size
-        data = {"x": task.x, "y": task.y}
-        if task.rates is not None:
-            data[RATES] = task.rates.expand_as(task.y)
+        self._layout, self._size = program.layout, program.batch_size
+        size = self._size
+        data, slots = _slots(program.layout, task, start)
         used = {name: column[..., :size, :] for name, column in data.items()}
-        slots = program.layout.split(start.weights)
-        for slot in program.layout.having(Role.VELOCITY):
-            nothing = task.x.new_zeros(*task.batch, *slot.shape)
-            slots[slot.name] = start.velocities.get(slot.name, nothing)
+        self.is_small = _is_small(program, task, size or task.n_examples)
+        if self.is_small:
+            used = {n: d.clone(memory_format=torch.contiguous_format) for n, d in used.items()}
         changing = (*slots, *(used if size is not None else ()))
         self.buffers = Buffers(program, used | slots, changing)
         self.buffers.step = start.n_done
@@ -72,17 +82,30 @@ class _Training:
         self._steps = [BoundRecording(self.buffers, recording) for recording in recordings]
         parameters = program.layout.having(Role.PARAMETER)
         self.weights = [self.buffers.inputs[slot.name].flatten(-2) for slot in parameters]
+        self._set_turns(data)
         self.is_whole = True
+
+    def begin(self, task: Task, start: Aside) -> None:
+        """Take up other data of the same shapes."""
+        data, slots = _slots(self._layout, task, start)
+        used = data
+        if self._size is not None:
+            used = {name: column[..., : self._size, :] for name, column in data.items()}
+        self.buffers.load(used | slots, start.n_done)
+        self._set_turns(data)
+
+    def _set_turns(self, data: dict[str, Tensor]) -> None:
+        """Batches go round: one that goes over the end is a slice of this all the same."""
+        size, self._n_examples = self._size, data["x"].shape[-2]
         if size is not None:
-            # Batches go round: one that goes over the end is a slice of this all the same.
             self._data = {n: torch.cat([d, d[..., :size, :]], -2) for n, d in data.items()}
 
     def step(self) -> None:
         """Take the next step."""
         self.is_whole = False
         buffers = self.buffers
-        if self._program.batch_size is not None:
-            first = buffers.step * self._program.batch_size % self._task.n_examples
+        if self._size is not None:
+            first = buffers.step * self._size % self._n_examples
             for name, data in self._data.items():
                 slot = buffers.inputs[name]
                 slot.copy_(data[..., first : first + slot.shape[-2], :])
@@ -92,9 +115,8 @@ class _Training:
 
     def aside(self) -> Aside:
         """A copy of all that further steps need."""
-        weights = torch.empty_like(self._task.initial)
-        torch.cat(self.weights, dim=-1, out=weights)
-        velocities = self._program.layout.having(Role.VELOCITY)
+        weights = torch.cat(self.weights, dim=-1)
+        velocities = self._layout.having(Role.VELOCITY)
         held = {slot.name: self.buffers.inputs[slot.name].clone() for slot in velocities}
         return Aside(self.buffers.step, weights, held)
 
@@ -111,10 +133,33 @@ class FusedStack(AbstractExecutor[int]):
         self._program, self._task, self.start = program, task, 0
         self.still_steps = program.steps_of_pass(task.n_examples)
         self._aside = Aside(0, task.initial, {})
-        self._training = _Training(program, task, self._aside)
+        self._training: _Training | None = None
+
+    @cached_property
+    def _shapes(self) -> tuple[object, ...]:
+        """What runs that can use the same buffers have in common.
+
+        Roots are checked only in runs that start from something that they are taken of.
+        """
+        program, task = self._program, self._task
+        recordings = recorded_steps(program, Tokens(examples=program.batch_size or task.n_examples))
+        names = [name for recording in recordings for name in recording.checked]
+        slots = program.layout.split(task.initial) if names else {}
+        checked = tuple(bool(slots[name].any()) for name in names)
+        return task.x.shape, task.x.dtype, task.x.device, checked
+
+    def _begun(self) -> _Training:
+        """The training at its start, in the buffers of an earlier run if there are any."""
+        training = take_idle(self._program, self._shapes, _Training)
+        if training is None:
+            training = _Training(self._program, self._task, self._aside)
+        else:
+            training.begin(self._task, self._aside)
+        self._training = training
+        return training
 
     def step(self) -> int:
-        training = self._training
+        training = self._training or self._begun()
         if training.buffers.step >= self._aside.n_done + STEPS_BETWEEN:
             self._aside = training.aside()
         training.step()
@@ -129,18 +174,37 @@ class FusedStack(AbstractExecutor[int]):
     def predictions(self, reached: int) -> Predictions:
         program, task = self._program, self._task
         if task.n_queries == 0:
-            return task.y[..., :0, :].clone()
-        weights = self._brought_to(reached).aside().weights
-        recording = recorded_prediction(program, Tokens(queries=task.n_queries))
+            return task.y.new_empty(*task.batch, 0, task.y.shape[-1])
+        weights = task.initial
+        if reached:
+            weights = self._brought_to(reached).aside().weights
         inputs = {"x": task.queries, **program.layout.split(weights)}
-        bound = BoundRecording(Buffers(program, inputs, ()), recording)
+        is_small = _is_small(program, task, task.n_queries)
+        key = task.queries.shape, task.x.dtype, task.x.device
+        bound = take_idle(program, key, BoundRecording)
+        if bound is None:
+            recording = recorded_prediction(program, Tokens(queries=task.n_queries))
+            changing = tuple(inputs) if is_small else ()
+            bound = BoundRecording(Buffers(program, inputs, changing), recording)
+        else:
+            bound.buffers.load(inputs, 0)
         bound()
-        return bound.held[recording.outputs["y"]]
+        labels = bound.held[bound.recording.outputs["y"]]
+        if is_small:
+            labels = labels.clone()
+            leave_idle(program, key, bound)
+        return labels
+
+    def end(self) -> None:
+        # Whatever interrupts this, the buffers are not both here and at the program.
+        training, self._training = self._training, None
+        if training is not None and training.is_small:
+            leave_idle(self._program, self._shapes, training)
 
     def _brought_to(self, step: int) -> _Training:
         """The training after this step, all of whose operations were performed."""
         training = self._training
-        if not training.is_whole or training.buffers.step != step:
+        if training is None or not training.is_whole or training.buffers.step != step:
             training = _Training(self._program, self._task, self._aside)
             while training.buffers.step < step:
                 training.step()
@@ -212,14 +276,27 @@ class TracedStack(AbstractExecutor[Parameters]):
         return value.clone()
 
 
+def _stream_bytes(program: StackProgram, task: Task, n_tokens: int) -> int:
+    """The memory that the intermediate results of so many tokens take.
+
+    A slot has a second buffer, for the argument of the function whose values it holds.
+    """
+    width = sum(slot.width for slot in program.layout.having(Role.SCRATCH))
+    return 2 * prod(task.batch) * n_tokens * width * task.x.itemsize
+
+
+def _is_small(program: StackProgram, task: Task, n_tokens: int) -> bool:
+    """Whether buffers for so many tokens of a task may wait at the program for the next run."""
+    data = sum(part.nbytes for part in (task.x, task.y, task.queries, task.initial))
+    return data + _stream_bytes(program, task, n_tokens) <= LARGEST_IDLE
+
+
 def _stack(program: StackProgram, task: Task, options: RunOptions) -> AbstractExecutor[Any]:
     if program.trains_function:
         return FunctionDescent(program, task, options)
-    # A slot has a second buffer, for the argument of the function whose values it holds.
     n_trained = program.batch_size or task.n_examples
     n_tokens = task.n_tokens if options.trace else max(n_trained, task.n_queries)
-    width = sum(slot.width for slot in program.layout.having(Role.SCRATCH))
-    needed = 2 * prod(task.batch) * n_tokens * width * task.x.itemsize
+    needed = _stream_bytes(program, task, n_tokens)
     remedy = "Take fewer examples or queries, or a narrower network, or steps on batches."
     require_memory(f"A stream of {n_tokens:,} tokens", needed, remedy)
     if options.trace:

@@ -19,7 +19,7 @@ from math import ceil, exp, frexp, log2, pi
 import torch
 from torch import Tensor
 
-from icgd.approximation.lattice import chebyshev_points, head
+from icgd.approximation.lattice import chebyshev_points, lattice_of
 from icgd.program.functions import LatticeFunction, ReluSum
 from icgd.shapes import Values
 
@@ -239,7 +239,7 @@ class PolynomialTable(Table):
         last = n_cells * (1 - torch.finfo(like.dtype).eps)
         places = (n_cells / (2 * end), n_cells / 2, last)
         self.finder = partial(_EqualCells, self, *places, at_position=True)
-        self.columns = torch.cat([_polynomials(function) for function in functions]).to(like)
+        self.columns = _polynomials(tuple(functions)).to(like)
         self.rows = self.columns.T.contiguous()
 
 
@@ -273,14 +273,18 @@ def table_error(function: LatticeFunction) -> float:
     return inside + (2 * function.error if function.saturates else 0.0)
 
 
-@lru_cache(maxsize=64)  # up to a megabyte each
-def _polynomials(function: LatticeFunction) -> Tensor:
-    """The coefficients in the position within a cell, a row for each power."""
-    end, n_cells = _cells_of(function)
+@lru_cache(maxsize=64)  # up to a megabyte for each function
+def _polynomials(functions: tuple[LatticeFunction, ...]) -> Tensor:
+    """The coefficients in the position within a cell, a row for each power of each function."""
+    lattice, (end, n_cells) = lattice_of(functions[0]), _cells_of(functions[0])
     nodes = (1 + chebyshev_points(DEGREE + 1)) / 2
     starts = torch.arange(n_cells, dtype=torch.float64)[:, None]
     arguments = (starts + nodes) * (2 * end / n_cells) - end
-    values = torch.cat([head(function, part) for part in arguments.split(1024)])
+    at_points = [torch.tensor(function.values, dtype=torch.float64) for function in functions]
+    parts: list[list[Tensor]] = [[] for _ in functions]
+    for some in arguments.split(1024):
+        weights = lattice.weights(some)  # the same for all functions
+        for values, part in zip(at_points, parts, strict=True):
+            part.append(weights @ values)
     powers = nodes[:, None] ** torch.arange(DEGREE + 1, dtype=torch.float64)
-    coefficients: Tensor = torch.linalg.solve(powers, values.T)
-    return coefficients.contiguous()
+    return torch.cat([torch.linalg.solve(powers, torch.cat(part).T) for part in parts])

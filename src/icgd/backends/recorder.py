@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from typing import Any, TypeVar
 
@@ -104,6 +104,12 @@ class Recording:
     ops: tuple[Op, ...]
     outputs: dict[str, Op]
     trace: tuple[dict[str, Op], ...] = ()
+
+    @cached_property
+    def checked(self) -> tuple[str, ...]:
+        """The slots that roots are taken of: if they hold anything at first, it is checked."""
+        guards = (op for op in self.ops if op.name == "guard_root")
+        return tuple(name for op in guards for name in op.options[1:])
 
 
 @dataclass

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain
+from math import inf
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, final, runtime_checkable
 
@@ -33,7 +33,7 @@ from icgd.errors import (
     at,
 )
 from icgd.facts import counted, in_short, number, shown
-from icgd.problems.data import Task, dtype_name
+from icgd.problems.data import Task, dtype_name, largest_size
 from icgd.problems.from_torch import load_weights
 from icgd.problems.optimisers import AVERAGE
 from icgd.problems.oracles import overflowed
@@ -369,10 +369,9 @@ class Run:
 
 def with_origin(run: Run, origin: Origin) -> Run:
     """The run, which now knows what it came from; of a batch it may hold the first tasks only."""
-    task = origin.task
-    if task.batch:
-        task = task.of_batch(slice(len(run.parameters)))
-    return replace(run, origin=replace(origin, task=task))
+    if origin.task.batch and len(run.parameters) < len(origin.task.x):
+        origin = replace(origin, task=origin.task.of_batch(slice(len(run.parameters))))
+    return replace(run, origin=origin)
 
 
 Reached = TypeVar("Reached")
@@ -410,6 +409,10 @@ class AbstractExecutor(ABC, Generic[Reached]):
     @abstractmethod
     def predictions(self, reached: Reached) -> Predictions:
         """The predictions at the queries."""
+
+    def end(self) -> None:
+        """Let go of what a later run can use; the run has ended, and was read."""
+        return None
 
     def at_hand(self, n_steps: int, reached: Reached) -> tuple[int, Reached]:
         """The last step, not after this one, that can be read without taking steps again."""
@@ -497,7 +500,7 @@ class _Driver:
         self.program, self.task, self.options = program, task, options
         self.n_steps, self.every = program.n_steps, options.every(program.n_steps)
         self.rows = new_rows(program, task, options) if rows is None else rows
-        self.rows[..., 0, :] = task.initial
+        self.rows.select(-2, 0).copy_(task.initial)
         self.executor: AbstractExecutor[Any] | None = None
         self.last = Last(0, None)
 
@@ -521,17 +524,18 @@ class _Driver:
             raise self.overflow() from None
         history = self.history(last)
         # A weight that is not finite never becomes so again: the last step tells of all.
-        if not all(end.isfinite() for end in history[..., -1, :].aminmax()):
+        if not largest_size(history[..., -1, :]) < inf:
             raise self.overflow()
         stopped_after = last.n_steps if is_stopped else None
         steps = kept_steps(last.n_steps, self.every)
-        return Run(history, predictions, executor.trace(), stopped_after, steps)
+        run = Run(history, predictions, executor.trace(), stopped_after, steps)
+        executor.end()
+        return run
 
     def take_steps(self, executor: AbstractExecutor[Any]) -> bool:
         """Take all steps, or stop after enough that move nothing; return whether it stopped."""
         on_progress, limit = self.options.on_progress, self.options.stop_below
-        chunks = self.rows[..., 1:, :].split(ROWS_AT_ONCE, dim=-2)
-        rows = chain.from_iterable(chunk.unbind(-2) for chunk in chunks)
+        rows = self.rows_to_fill()
         before, now, n_still = self.task.initial, self.task.initial, 0
         if limit is not None:
             before, now = before.clone(), torch.empty_like(now)
@@ -552,6 +556,13 @@ class _Driver:
                 if n_still == executor.still_steps:
                     return True
         return False
+
+    def rows_to_fill(self) -> Iterator[Parameters]:
+        """The rows after the first, one by one."""
+        n_rows = self.rows.shape[-2]
+        for first in range(1, n_rows, ROWS_AT_ONCE):
+            size = min(ROWS_AT_ONCE, n_rows - first)
+            yield from self.rows.narrow(-2, first, size).unbind(-2)
 
     def history(self, last: Last) -> History:
         """The weights up to a whole step."""

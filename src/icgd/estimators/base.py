@@ -237,6 +237,8 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
     n_iter_: int
     n_features_in_: int
     _scaling: Scaling
+    _last: Compiled
+    """The transformer without its steps, which answers from trained weights."""
 
     @abstractmethod
     def _rows(self, X: Array) -> Array:
@@ -248,6 +250,8 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
         self.n_iter_ = self._run.parameters.shape[-2] - 1
         program: Any = replace(compiled.program, n_steps=self.n_iter_)  # type: ignore[type-var]
         self.compiled_ = replace(compiled, program=program)
+        last: Any = replace(program, n_steps=0)
+        self._last = replace(compiled, program=last)
         self._certificate: Report | None = None
         self._losses: Array | None = None
         self.convergence_ = convergence(
@@ -331,8 +335,7 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
     def _last_layers(self, rows: Tensor) -> Compiled:
         """The transformer without its steps, made for rows of this size."""
         if self._is_within(rows):
-            program: Any = replace(self.compiled_.program, n_steps=0)  # type: ignore[type-var]
-            return replace(self.compiled_, program=program)
+            return self._last
         return compile_problem(self._widened(rows), self._lesson.construction, n_steps=0)
 
     def _widened(self, rows: Tensor) -> Problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -228,6 +229,7 @@ class Task:
 
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
+NUMPY_DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 FLOAT32_ROUNDING = 2.0**-22
 """Relative change, with room to spare, of a number that is converted to float32."""
@@ -395,7 +397,8 @@ def checked_array(name: str, data: Any) -> Tensor:
         raise DataError(
             f"{name} is empty: its shape is {tuple(array.shape)}. Give at least one row."
         )
-    if index := first_set(~torch.isfinite(array)):
+    if not largest_size(array) < inf:
+        index = (~torch.isfinite(array)).nonzero()[0].tolist()
         raise DataError(
             f"{name}{at(index, column_names(data))} is {array[tuple(index)].item()}; every entry "
             "must be finite. Drop or fill such rows first."
@@ -419,6 +422,8 @@ def as_numbers(name: str, data: Any) -> Tensor:
             return numbers.clone()
     else:
         array = _as_array(name, data)
+        if array.dtype in NUMPY_DTYPES:
+            return torch.from_numpy(array.copy())  # torch takes no negative strides
         dtype = array.dtype.name
         if array.dtype.kind in "Obiu":
             try:
@@ -428,7 +433,7 @@ def as_numbers(name: str, data: Any) -> Tensor:
                     f"{name} holds a number beyond the range of float64. Rescale the data."
                 ) from None
         if dtype in DTYPES:
-            return torch.from_numpy(array.copy())  # torch takes no negative strides
+            return torch.from_numpy(array.astype(dtype))  # torch takes no other order of bytes
     raise DataError(
         f"{name} has dtype {dtype}; float64, float32, integers or bool are expected. "
         "Convert it explicitly to one of them."
@@ -478,6 +483,14 @@ def first_set(flags: Tensor) -> list[int] | None:
     return flags.nonzero()[0].tolist() if flags.any() else None
 
 
+def largest_size(array: Tensor) -> float:
+    """Return the largest size of an entry, which is NaN if one is, and 0 if there is none."""
+    if array.numel() == 0:
+        return 0.0
+    low, high = array.aminmax()  # in one pass over the entries
+    return max(-low.item(), high.item())
+
+
 def converted(
     name: str,
     array: Tensor,
@@ -485,9 +498,10 @@ def converted(
     dtype: torch.dtype,
     columns: Sequence[str] = (),
 ) -> Tensor:
-    """Convert `array` to `dtype`, if it fits: float32 has a smaller range."""
+    """Convert a finite `array` to `dtype`, if it fits: float32 has a smaller range."""
     result = array.to(device=device, dtype=dtype)
-    if index := first_set(~torch.isfinite(result)):
+    if result.dtype != array.dtype and not largest_size(result) < inf:
+        index = (~torch.isfinite(result)).nonzero()[0].tolist()
         raise DataError(
             f"{name}{at(index, columns)} is {array[tuple(index)].item():.12g}, too large for "
             f"{dtype_name(dtype)}. Rescale the data, or run in float64."
@@ -501,7 +515,8 @@ def require_within(
     """Raise `DomainError` if an entry is larger than `bound`, the value of `setting`."""
     # A bound itself may round up when it is converted to float32.
     slack = FLOAT32_ROUNDING * bound if array.dtype == torch.float32 else 0.0
-    if index := first_set(array.double().abs() > bound + slack):
+    if not largest_size(array) <= bound + slack:
+        index = (array.double().abs() > bound + slack).nonzero()[0].tolist()
         raise DomainError(
             f"{name}{at(index, columns)} is {array[tuple(index)].item():.12g}, outside "
             f"[-{bound:g}, {bound:g}]. Rescale the data or compile with a larger {setting}."

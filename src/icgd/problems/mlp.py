@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.environment import require_memory
+from icgd.environment import own_modes, require_memory
 from icgd.errors import DataError, SettingError, brief
 from icgd.problems.functions import Activation, activation_named
 from icgd.problems.settings import (
@@ -204,13 +205,13 @@ class MLP:
         """The number of labels."""
         return self.widths[-1]
 
-    @property
+    @cached_property
     def matrix_shapes(self) -> tuple[tuple[int, int], ...]:
         """Shape (outputs, inputs) of every layer's matrix, the constant 1 counted as an input."""
         inputs = (width + self.biases for width in self.widths[:-1])
         return tuple(zip(self.widths[1:], inputs, strict=True))
 
-    @property
+    @cached_property
     def n_parameters(self) -> int:
         """The number of weights."""
         return sum(rows * columns for rows, columns in self.matrix_shapes)
@@ -292,12 +293,25 @@ class MLP:
         """
         n_weights = self.n_parameters * prod(count("tasks", number) for number in tasks)
         require_memory(f"{n_weights:,} initial weights", 8 * n_weights, "Give smaller widths.")
-        box = positive("box", box)
-        generator = torch.Generator().manual_seed(count("seed", seed, least=0))
-        matrices = [
-            torch.randn(*tasks, rows, columns, generator=generator, dtype=torch.float64)
-            / columns**0.5
-            for rows, columns in zip(self.widths[1:], self.widths[:-1], strict=True)
-        ]
-        with_biases = [functional.pad(matrix, (0, int(self.biases))) for matrix in matrices]
-        return torch.cat([matrix.flatten(-2) for matrix in with_biases], dim=-1).clamp(-box, box)
+        box, seed = positive("box", box), count("seed", seed, least=0)
+        draw = _drawn_before if n_weights <= MOST_REMEMBERED else _drawn
+        return draw(self.widths, self.biases, seed, tuple(tasks)).clamp(-box, box)
+
+
+@own_modes()
+def _drawn(widths: tuple[int, ...], biases: bool, seed: int, tasks: tuple[int, ...]) -> Parameters:
+    """Draw normal weights of variance 1 / fan-in, and biases of 0."""
+    generator = torch.Generator().manual_seed(seed)
+    matrices = [
+        torch.randn(*tasks, rows, columns, generator=generator, dtype=torch.float64) / columns**0.5
+        for rows, columns in zip(widths[1:], widths[:-1], strict=True)
+    ]
+    if biases:
+        matrices = [functional.pad(matrix, (0, 1)) for matrix in matrices]
+    return torch.cat([matrix.flatten(-2) for matrix in matrices], dim=-1)
+
+
+MOST_REMEMBERED = 2**14
+"""Up to so many weights are remembered by their seed: runs on small tasks start from them often."""
+
+_drawn_before = lru_cache(maxsize=16)(_drawn)

@@ -371,9 +371,12 @@ class NetworkOracle(AbstractOracle):
         A mean of squares is not negative; all else of the state must leave a weight some digits
         when a step along it is added.
         """
-        parts, n_weights = self._split(trained), self.target.n_parameters
-        bounded = [part * (name not in self.update.state) for name, part in parts.items()]
-        require_within("initial", torch.cat(bounded, dim=-1), self.update.box, "box")
+        parts, n_weights, bounded = {}, self.target.n_parameters, trained
+        if self.update.state:
+            parts = self._split(trained)
+            inside = [part * (name not in self.update.state) for name, part in parts.items()]
+            bounded = torch.cat(inside, dim=-1)
+        require_within("initial", bounded, self.update.box, "box")
         sizes = self.update.step_size
         size = max(sizes) if isinstance(sizes, tuple) else sizes
         largest = self.update.box / torch.finfo(dtype).eps / size if size else inf
@@ -405,7 +408,9 @@ class NetworkOracle(AbstractOracle):
         n_weights = self.target.n_parameters
         if weights.ndim == 0 or weights.shape[-1] != n_weights:
             return weights
-        trained = functional.pad(weights, (0, n_weights * len(self.update.state)))
+        trained = weights
+        if self.update.state:
+            trained = functional.pad(weights, (0, n_weights * len(self.update.state)))
         return trained if self.update.average is None else torch.cat([trained, weights], dim=-1)
 
     def labelled(self, y: Tensor, expected: tuple[int, ...]) -> Tensor:

@@ -6,12 +6,11 @@ of their arguments, and return that of the result.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from itertools import chain
-from math import prod
+from math import isfinite, isnan, prod
 from typing import Any
 
 from icgd.errors import ProgramError
@@ -260,8 +259,8 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
         return scores
 
 
-def beyond(program: AbstractProgram, most: float) -> tuple[str, float] | None:
-    """Find the first number that is NaN or larger in size than `most`, with a name for it."""
+def largest_number(program: AbstractProgram) -> tuple[str, float]:
+    """Find the number of the largest size, or the first that is NaN, with a name for it."""
     schedule = chain.from_iterable(getattr(program, "schedule", ()))
     parts = [
         (f"{type(instruction).__name__} in layer {layer.title!r}", instruction)
@@ -269,20 +268,29 @@ def beyond(program: AbstractProgram, most: float) -> tuple[str, float] | None:
         for instruction in layer.instructions
     ]
     parts += [(f"function {function.name!r}", function) for function in program.functions]
+    place, largest = "", 0.0
     for name, part in parts:
         for field, number in _numbers(part):
-            if not abs(number) <= most:
-                return f"{field} of {name}", number
-    return None
+            if not abs(number) <= abs(largest):
+                place, largest = f"{field} of {name}", number
+                if isnan(number):
+                    return place, number
+    return place, largest
 
 
 def _numbers(part: object, field: str = "") -> Iterator[tuple[str, float]]:
-    """Yield all floats in a dataclass, each after the name of the field that it stands in."""
+    """Yield the floats in a dataclass, each after the name of the field that it stands in.
+
+    Of a row of floats, such as the knots of a function, only the largest is yielded, or a NaN.
+    """
     if isinstance(part, float):
         yield field, part
     elif isinstance(part, tuple):
+        if row := [entry for entry in part if isinstance(entry, float)]:
+            yield field, next(filter(isnan, row), max(row, key=abs))
         for entry in part:
-            yield from _numbers(entry, field)
+            if not isinstance(entry, float):
+                yield from _numbers(entry, field)
     elif is_dataclass(part):
         for name in _names(part.__class__):
             yield from _numbers(getattr(part, name), name)
@@ -302,8 +310,9 @@ def check_program(program: AbstractProgram) -> None:
     leaves no scratch slot filled, and a chain leaves no row of the next block empty. All numbers
     are finite.
     """
-    if found := beyond(program, sys.float_info.max):
-        raise ProgramError(f"{found[0]} is {found[1]}; every number of a program must be finite.")
+    name, number = largest_number(program)
+    if not isfinite(number):
+        raise ProgramError(f"{name} is {number}; every number of a program must be finite.")
     shapes = Shapes(program.layout, is_chain=isinstance(program, ChainProgram))
     if isinstance(program, StackProgram):
         given = {slot.name for slot in program.layout.slots if slot.role not in SCRATCH}

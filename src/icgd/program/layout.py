@@ -111,6 +111,7 @@ class Layout:
     width: int = field(init=False, repr=False, compare=False)
     _by_name: dict[str, Slot] = field(init=False, repr=False, compare=False)
     _ranges: dict[str, slice] = field(init=False, repr=False, compare=False)
+    _by_role: dict[Role, tuple[Slot, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         by_name: dict[str, Slot] = {}
@@ -123,8 +124,10 @@ class Layout:
                 )
             by_name[slot.name] = slot
             ranges[slot.name] = slice(end, end := end + slot.width)
+        by_role = {role: tuple(s for s in self.slots if s.role is role) for role in Role}
         found = {"names": tuple(by_name), "width": end, "_by_name": by_name, "_ranges": ranges}
-        vars(self).update(found)  # a frozen dataclass lets nobody set them later
+        # A frozen dataclass lets nobody set them later.
+        vars(self).update(found, _by_role=by_role)
 
     def slot(self, name: str) -> Slot:
         """The slot called `name`."""
@@ -145,11 +148,12 @@ class Layout:
 
     def split(self, parameters: Any) -> dict[str, Any]:
         """Views of a tensor (..., parameter) as the matrices of the weights, if there are any."""
-        slots = self.having(Role.PARAMETER)
-        parts = parameters.split([slot.width for slot in slots], dim=-1) if slots else ()
-        pairs = zip(slots, parts, strict=True)
-        return {slot.name: part.unflatten(-1, slot.shape) for slot, part in pairs}
+        if not (slots := self.having(Role.PARAMETER)):
+            return {}
+        parts = parameters.split_with_sizes([slot.width for slot in slots], dim=-1)
+        tasks, pairs = parameters.shape[:-1], zip(slots, parts, strict=True)
+        return {slot.name: part.view(*tasks, *slot.shape) for slot, part in pairs}
 
     def having(self, role: Role) -> tuple[Slot, ...]:
         """The slots of one role, in order."""
-        return tuple(slot for slot in self.slots if slot.role is role)
+        return self._by_role[role]

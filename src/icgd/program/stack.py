@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil, log
 from typing import Any, final
 
@@ -114,7 +115,7 @@ class StackProgram(AbstractProgram):
     def weight_shapes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(slot.shape for slot in self.layout.having(Role.PARAMETER))
 
-    @property
+    @cached_property
     def trains_function(self) -> bool:
         """Whether the stream holds no weights, but what is left to learn at every token."""
         return bool(self.layout.having(Role.RESIDUAL))
@@ -128,7 +129,7 @@ class StackProgram(AbstractProgram):
         steps_are_alike = not self.schedule and self.steps_per_block == 1
         return steps_are_alike and bool(self.weight_shapes)  # a function starts from 0
 
-    @property
+    @cached_property
     def batch_size(self) -> int | None:
         """How many examples a step takes, if not all."""
         turns = self.first(TakeTurns)
@@ -141,7 +142,7 @@ class StackProgram(AbstractProgram):
     def next_example(self, n_steps: int, n_examples: int) -> int | None:
         return None if self.batch_size is None else n_steps * self.batch_size % n_examples
 
-    @property
+    @cached_property
     def step_table(self) -> LookUpStep | None:
         """The look-up of whole steps, or None."""
         return self.first(LookUpStep)
