@@ -14,7 +14,15 @@ from torch import nn
 from icgd import pictures
 from icgd.backends.dense import build_block, build_transformer
 from icgd.backends.registry import BACKENDS
-from icgd.backends.run import OnProgress, Origin, Run, RunOptions, n_kept, with_origin
+from icgd.backends.run import (
+    ENGINES,
+    OnProgress,
+    Origin,
+    Run,
+    RunOptions,
+    n_kept,
+    with_origin,
+)
 from icgd.certificates.balls import (
     Proof,
     Sources,
@@ -26,7 +34,7 @@ from icgd.certificates.enclosures import AbstractBounds, Arithmetic
 from icgd.certificates.report import Certificate, bounds_of
 from icgd.constructions.cot_network import for_depth
 from icgd.environment import own_modes, require_memory, warn
-from icgd.errors import ConstructionError, InterruptedRunError
+from icgd.errors import ConstructionError, InterruptedRunError, UnknownNameError
 from icgd.facts import shown
 from icgd.layers import Transformer
 from icgd.problems.data import Task, as_task, checked_task, dtype_name, dtype_named
@@ -161,6 +169,7 @@ class Compiled:
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
         rates: Any = None,
+        engine: str = "auto",
     ) -> Run:
         """One forward pass: the data go into the prompt, weights and predictions come out.
 
@@ -180,6 +189,9 @@ class Compiled:
                 with batches it stops after a whole pass of such steps over the examples.
             rates: a number for each example by which its gradient is multiplied, where the domain
                 has a largest rate.
+            engine: what performs the steps of fused runs: "torch", "compiled" (loops that numba
+                compiles, with torch where an operation has none), or "auto", which compiles work
+                of seconds if numba is installed. Both are within the bounds, a rounding apart.
 
         Returns:
             What was learnt and predicted.
@@ -187,7 +199,8 @@ class Compiled:
         Raises:
             DataError: if the data do not fit the problem.
             DomainError: if they leave its domain.
-            UnknownNameError: if no backend or dtype has this name.
+            UnknownNameError: if no backend, dtype or engine has this name.
+            MissingExtraError: if the compiled engine is asked for and numba is not installed.
             LayoutError: if `trace` names no slot of the program.
             SettingError: if `stop_below` is not positive, or if a function is trained, or if
                 `history` is neither a truth value nor a positive whole number.
@@ -208,7 +221,7 @@ class Compiled:
         start = {"initial": initial, "seed": seed}
         task = self.task(X, y, queries=queries, **start, dtype=dtype, rates=rates)
         options: dict[str, Any] = {"trace": trace, "history": history, "stop_below": stop_below}
-        return self._run(task, backend, on_progress=on_progress, **options)
+        return self._run(task, backend, on_progress=on_progress, engine=engine, **options)
 
     def run_task(
         self,
@@ -219,6 +232,7 @@ class Compiled:
         history: bool | int = True,
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
+        engine: str = "auto",
     ) -> Run:
         """One forward pass on a task, with the options of `run`.
 
@@ -229,13 +243,15 @@ class Compiled:
             history: whether the weights after every step are kept, or after how many steps.
             on_progress: is called with the number of steps done and the number in all.
             stop_below: with it the run stops after the first step that moves no weight by more.
+            engine: what performs the steps of fused runs: "auto", "torch" or "compiled".
 
         Returns:
             What was learnt and predicted.
 
         Raises:
             DataError: if the task is not one of this problem.
-            UnknownNameError: if no backend has this name.
+            UnknownNameError: if no backend or engine has this name.
+            MissingExtraError: if the compiled engine is asked for and numba is not installed.
             LayoutError: if `trace` names no slot of the program.
             SettingError: if `stop_below` is not positive, or if a function is trained, or if
                 `history` is neither a truth value nor a positive whole number.
@@ -253,7 +269,7 @@ class Compiled:
         """
         options: dict[str, Any] = {"trace": trace, "history": history, "stop_below": stop_below}
         task = checked_task(self.problem, task)
-        return self._run(task, backend, on_progress=on_progress, **options)
+        return self._run(task, backend, on_progress=on_progress, engine=engine, **options)
 
     @own_modes()
     def _run(
@@ -265,6 +281,7 @@ class Compiled:
         history: bool | int = True,
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
+        engine: str = "auto",
     ) -> Run:
         """Run a task that `task` has made, which is not checked again."""
         program, oracle, dtype = self.program, self.problem.oracle, task.x.dtype
@@ -277,7 +294,9 @@ class Compiled:
             slots = program.traceable if trace else ()
         else:
             slots = tuple(trace) if is_row(trace) else (trace,)
-        options = RunOptions(slots, history, on_progress, stop_below, oracle.overflow)
+        if engine not in ENGINES:
+            raise UnknownNameError.of("engine", engine, known=ENGINES)
+        options = RunOptions(slots, history, on_progress, stop_below, oracle.overflow, engine)
         runner = named("backend", backend, BACKENDS)
         if too_large := self._beyond[dtype]:
             raise out_of_range(*too_large, dtype)
