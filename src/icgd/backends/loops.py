@@ -109,6 +109,46 @@ FUNCTIONS: dict[str, str] = {
 """The functions that are computed as such, at a variable; torch computes any other."""
 
 
+HELPERS = """\
+from math import cosh, erfc, exp, inf, log1p, pi, sqrt, tanh
+
+from icgd.backends.native import bits_of, inlined, product
+
+
+@inlined
+def clamp(value, low, high):  # what is not a number stays so
+    return low if value < low else (high if value > high else value)
+
+
+@inlined
+def sigmoid(z):
+    return 1.0 / (1.0 + exp(-z))
+
+
+@inlined
+def normal_density(z):
+    return exp(-z * z / 2) / sqrt(2 * pi)
+
+
+@inlined
+def normal_distribution(z):
+    return erfc(-z / sqrt(2.0)) / 2
+
+
+@inlined
+def cell_of(edges, number):  # how many edges are not above a number
+    low, high = 0, len(edges)
+    while low < high:
+        middle = (low + high) // 2
+        if number < edges[middle]:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+"""
+
+
 class Loops:
     """The loops of the steps of a program on tasks of one size.
 
@@ -167,11 +207,8 @@ class Loops:
         arrays = ", ".join(["state", "work", "numbers", "step", *widths, *tables])
         first = "step * batch_size % n_examples" if in_batches else "0"
         text = [
-            "from math import cosh, exp, inf, log1p, tanh",
             f"from numpy import {str(self.dtype).removeprefix('torch.')} as real",
-            "from icgd.backends.native import bits_of, cell_of, clamp, inlined, product",
-            "from icgd.backends.native import normal_density, normal_distribution, sigmoid",
-            "",
+            HELPERS,
             *(f"{name} = product{sizes}" for sizes, name in self.products.items()),
         ]
         for place, step in enumerate(steps):
@@ -488,10 +525,12 @@ class _Step:
             inside = f"{position} - real({cell}) if {argument} == {argument} else {argument}"
             return cell, self.let(inside)
         if finder.func is CellsByExponent:
-            shift, first, last = finder.args[1:]
+            shift, first, last = (
+                f"int({self.number(float(number))})" for number in finder.args[1:]
+            )
             at = self.let(f"real(0.0) if {argument} < real(0.0) else {argument}")
-            number = self.let(f"bits_of({at}) >> {shift}")
-            return self.let(f"min(max({number}, {first - 1}), {last}) - {first - 1}"), at
+            number = self.let(f"int(bits_of({at}) >> {shift})")
+            return self.let(f"min(max({number}, {first} - 1), {last}) - {first} + 1"), at
         if finder.func is CellsBySearch:
             return self.let(f"cell_of({self.loops.table(finder.args[1])}, {argument})"), argument
         raise NoLoopError(finder.func.__name__)

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Iterator
 from functools import cache
 from hashlib import sha256
-from math import erfc, exp, pi, sqrt
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
@@ -191,43 +190,6 @@ _OPTIONS: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy", "n
 
 inlined = numba.njit(**_OPTIONS)
 """A function that `run` calls."""
-
-
-@inlined  # type: ignore[untyped-decorator]
-def clamp(value: float, low: float, high: float) -> float:
-    """The nearest number from low to high; what is not a number stays so."""
-    return low if value < low else (high if value > high else value)
-
-
-@inlined  # type: ignore[untyped-decorator]
-def sigmoid(z: float) -> float:
-    """1 / (1 + exp(-z))."""
-    return 1.0 / (1.0 + exp(-z))
-
-
-@inlined  # type: ignore[untyped-decorator]
-def normal_density(z: float) -> float:
-    """The density of the normal distribution."""
-    return exp(-z * z / 2) / sqrt(2 * pi)
-
-
-@inlined  # type: ignore[untyped-decorator]
-def normal_distribution(z: float) -> float:
-    """The normal distribution."""
-    return erfc(-z / sqrt(2.0)) / 2
-
-
-@inlined  # type: ignore[untyped-decorator]
-def cell_of(edges: Any, number: float) -> int:
-    """How many edges are not above a number; none is above one that is not a number."""
-    low, high = 0, len(edges)
-    while low < high:
-        middle = (low + high) // 2
-        if number < edges[middle]:
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 def _folder() -> Path:
