@@ -164,6 +164,7 @@ def test_a_guard_that_torch_does_not_confirm_leaves_the_step_to_torch(monkeypatc
     """At a limit the rounding of one engine may be beyond it, and that of the other not."""
     adam = problem(icgd.AdamStep(0.1, 2.0))
     program = icgd.compile(adam, "relu-stack", n_steps=6).program
+    monkeypatch.setattr(fused, "MILLISECONDS", 10**9)  # all steps at once
     whole = FusedBackend().run(program, task_of(adam), COMPILED)
     text, n_calls = plain_loops.compiled, []
 
@@ -297,7 +298,24 @@ def test_a_preactivation_that_is_not_a_number_ends_as_an_overflow():
             FusedBackend().run(program, lost, COMPILED)
 
 
-def test_recursion_has_loops_where_its_functions_are_computed_as_such():
-    case = cases.ROOMY[cases.SMALL[1]]
-    program = build(RECURSION, case)
-    assert loops_of(program, case.task()) is None
+COARSE = cases.make_case(icgd.MLP((2, 3, 3, 2), "tanh"), "huber", box=2.0, seed=3)
+
+
+@pytest.mark.parametrize("activation", ["relu", "elu", "sigmoid", "cos"])
+def test_units_near_corners_and_kinks_are_summed_as_torch_does(activation):
+    """With few units the corners of the box are coarse, and so is all that is near a kink."""
+    program = replace(RECURSION, unit_activation=activation).build(COARSE.problem, n_steps=2)
+    assert_same(program, batch_of(COARSE, 2).task(), 1e-11)
+
+
+def test_units_on_a_kink():
+    kinked = icgd.MLP((2, 2, 2, 1), "relu")
+    problem = cases.make_case(kinked, "squared", box=2.0, domain=icgd.Domain(1.0, 1.0)).problem
+    program = RECURSION.build(problem, n_steps=1)
+    first, second, last = [1.0, -1.0 - 1e-5, 0.5, 0.5], [1.0, -1e-5, 1.0, 1.0], [1.0, -1.0]
+    weights = torch.tensor([*first, *second, *last], dtype=torch.float64)
+    x = torch.tensor([[1.0, 1.0], [0.5, -1.0]], dtype=torch.float64)
+    task = icgd.as_task(problem, x, torch.ones(2, 1), initial=weights)
+    assert_same(program, task, 1e-11)
+    real = problem.oracle.train(task, 1)
+    assert distance(FusedBackend().run(program, task, COMPILED).parameters, real) > 1e-3

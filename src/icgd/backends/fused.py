@@ -42,7 +42,7 @@ from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
 from icgd.shapes import History, Parameters, Predictions, Stream
 
-PAYS = 2.0
+PAYS = 1.0
 """So many seconds of torch are worth compiling loops for, which takes 1 to 4 s the first time. The
 choice depends on nothing but the work, so that equal calls give equal bits."""
 

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from icgd.backends.engine import OPERATIONS, LookUp, Running, View, table_of
+from icgd.backends.engine import OPERATIONS, LookUp, Running, Units, View, _units_of, table_of
 from icgd.backends.look_up import CellsByExponent, CellsBySearch, EqualCells
-from icgd.backends.recorder import Op, Recording
+from icgd.backends.recorder import AS_SUCH, Op, Recording
 from icgd.problems.functions import LEAK, loss_named
 from icgd.program.meaning import NOWHERE, PerStep
 
@@ -105,12 +105,14 @@ FUNCTIONS: dict[str, str] = {
     "silu'": "real(sigmoid({0}) + {0} * sigmoid({0}) * sigmoid(-{0}))",
     "gelu": "real({0} * normal_distribution({0}))",
     "gelu'": "real(normal_distribution({0}) + {0} * normal_density({0}))",
+    "elu": "{0} if {0} > 0.0 else real(expm1({0}))",
+    "cos": "real(cos({0}))",
 }
 """The functions that are computed as such, at a variable; torch computes any other."""
 
 
 HELPERS = """\
-from math import cosh, erfc, exp, inf, log1p, pi, sqrt, tanh
+from math import cos, cosh, erfc, exp, expm1, inf, log1p, pi, sqrt, tanh
 
 from icgd.backends.native import bits_of, inlined, product
 
@@ -475,7 +477,7 @@ class _Step:
     def _function(self, name: str, value: str) -> str:
         if name not in FUNCTIONS:
             raise NoLoopError(name)
-        return FUNCTIONS[name].format(value)
+        return f"({FUNCTIONS[name].format(value)})"
 
     def _entry_loss_slope(self, op: Op, prediction: str, label: str) -> str:
         parts = loss_named(op.options[0]).slope_parts
@@ -534,6 +536,69 @@ class _Step:
         if finder.func is CellsBySearch:
             return self.let(f"cell_of({self.loops.table(finder.args[1])}, {argument})"), argument
         raise NoLoopError(finder.func.__name__)
+
+    # Sums of units.
+
+    def _entry_units(self, op: Op, *values: str) -> str:
+        return self._sum_of(_units_of(self.loops.run, *op.options), *values)
+
+    def _entry_units_near_kinks(self, op: Op, exact: str, *values: str) -> str:
+        return self._unless_coarse(_units_of(self.loops.run, *op.options), exact, *values)
+
+    def _entry_clip_by_units(self, op: Op, value: str) -> str:
+        bound, units = self.number(op.options[0]), _units_of(self.loops.run, op.options[1], (1.0,))
+        return self._unless_coarse(units, f"clamp({value}, -{bound}, {bound})", value, base=value)
+
+    def _unless_coarse(self, units: Units, exact: str, *values: str, base: str = "") -> str:
+        """A variable with the exact value, but with base + a sum of units where they are coarse."""
+        result = self.let(exact)
+        self.text.say(f"if {self._is_coarse(units, values[-1])}:")
+        self.text.depth += 1
+        total = self._sum_of(units, *values)
+        self.text.say(f"{result} = {f'{base} + {total}' if base else total}")
+        self.text.end(1)
+        return result
+
+    def _is_coarse(self, units: Units, value: str) -> str:
+        if units.fit.error > AS_SUCH:
+            return "True"
+        ends = ((self.number(low), self.number(high)) for low, high in units.bands)
+        return " or ".join(f"{low} <= {value} <= {high}" for low, high in ends) or "False"
+
+    def _sum_of(self, units: Units, *values: str) -> str:
+        """A variable with a sum of units."""
+        arrays = (units.offsets, units.coefficients, *units.directions)
+        offsets, coefficients, *directions = map(self.loops.table, arrays)
+        total, reaches = self.let("real(0.0)"), map(self.number, units.reaches)
+        z = [self.let(f"{value} / {reach}") for value, reach in zip(values, reaches, strict=True)]
+        (m,) = self.text.loops([len(units.offsets)], "m")
+        terms = [f"{value} * {line}[{m}]" for value, line in zip(z, directions, strict=True)]
+        argument = self.let(" + ".join([f"{offsets}[{m}]", *terms]))
+        value = self._function(units.fit.activation, argument)
+        self.text.say(f"{total} += {coefficients}[{m}] * {value}")
+        self.text.end(1)
+        return total if units.gain == 1.0 else self.let(f"{self.number(units.gain)} * {total}")
+
+    def _loop_add_missed(self, op: Op) -> None:
+        """Correct what weights made of exact products, where units make them near a kink."""
+        exact, weights, factor, slope, argument = map(self.place, op.args)
+        units, out = _units_of(self.loops.run, *op.options), self._new_place(op)
+        index = self.text.loops(op.shape)
+        self.text.say(f"{out.at(*index)} = {exact.at(*index)}")
+        self.text.end(len(index))
+        i, j = self.text.loops(op.args[4].shape[:2])
+        near = self.let(argument.at(i, j, "0"))
+        self.text.say(f"if {self._is_coarse(units, near)}:")
+        self.text.depth += 1
+        (k,) = self.text.loops(op.shape[-1:], "k")
+        s = self.let(factor.at(i, j, k))
+        missed = self.let(f"{self._sum_of(units, s, near)} - {s} * {slope.at(i, j, '0')}")
+        (row,) = self.text.loops(op.shape[1:2], "l")
+        target = out.at(i, row, k) if op.name == "add_missed" else out.at(i, row, j, k)
+        self.text.say(f"{target} += {weights.at(row, j)} * {missed}")
+        self.text.end(5)
+
+    _loop_scale_missed = _loop_add_missed
 
     # Loops over matrices.
 
