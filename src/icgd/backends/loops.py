@@ -29,6 +29,10 @@ ALIGNED = 8
 """Results start at multiples of so many numbers, so that vectors lie in one line of the cache."""
 
 
+BY_ENTRY = ("add_outer", "add_rows")
+"""Products that add to their first argument, entry by entry."""
+
+
 class NoLoopError(Exception):
     """An operation that has no loop: torch performs it, and with it the whole run."""
 
@@ -316,11 +320,10 @@ class _Step:
             slot, before = self.loops.slots[name], inputs[name]
             if self.owner[op].name == "input" and op is not before:
                 raise NoLoopError(f"a slot that takes over {op.options[0]}")
-            # The old value may be read until the loop that writes the new one, entry by entry.
             number = group_of.get(op, -1)
-            is_free = all(
+            is_free = op.shape == before.shape and all(
                 group_of[reader] < number
-                or (group_of[reader] == number and before in reader.args and self._is_by_entry(op))
+                or (group_of[reader] == number and self._reads_by_entry(reader, before))
                 for reader in self.readers.get(before, ())
             )
             if number >= 0 and is_free and op not in self.home:
@@ -328,8 +331,12 @@ class _Step:
             else:
                 self.last_use[self.owner[op]] = inf
 
-    def _is_by_entry(self, op: Op) -> bool:
-        return hasattr(self, _entry(op)) or op.name in ("add_outer", "add_rows")
+    def _reads_by_entry(self, reader: Op, before: Op) -> bool:
+        """Whether it reads a slot just where it writes, so that it may write over the old value."""
+        read = [place for place, arg in enumerate(reader.args) if self.owner[arg] is before]
+        if any(reader.args[place] is not before for place in read):
+            return False
+        return hasattr(self, _entry(reader)) or (reader.name in BY_ENTRY and read == [0])
 
     # Places.
 
