@@ -51,8 +51,8 @@ fmt: $(INSTALLED) ## Format the code and mend what the linter can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(INSTALLED) ## Install transformers too, and run the benchmarks
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,gpt2]"
+bench: $(INSTALLED) ## Install transformers and jax too, and run the benchmarks
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,gpt2,jax]"
 	$(BIN)/python -m benchmarks
 
 figures: $(INSTALLED) ## Measure and draw the figures of the documentation

@@ -20,6 +20,7 @@ from benchmarks import (
     accuracy,
     chain_memory,
     chains,
+    compiled,
     decoder,
     functional,
     linear,
@@ -42,6 +43,15 @@ Rows = list[dict[str, object]]
 
 BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
     "speed": ("Fused against torch.autograd, float64, 64 pieces, 2 threads", speed.rows),
+    "compiled": (
+        "Compiled fused runs against jax.jit (one task) and torch.autograd (256), float64, "
+        "2 threads",
+        compiled.rows,
+    ),
+    "compiled_adam": (
+        "Compiled fused runs of Adam against torch.autograd and torch.optim, float64, 2 threads",
+        compiled.optimiser_rows,
+    ),
     "optimisers": (
         "Fused relu-stack against torch.autograd and torch.optim, 8-64-64-1, n = 64, 2 threads",
         optimisers.rows,

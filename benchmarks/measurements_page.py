@@ -23,6 +23,16 @@ SECTIONS = {
         "Times of a step. `ratio` is that of a run that keeps the final weights only; `limit` is "
         "the ratio that is asked for. Runs are interleaved, and ratios are medians.",
     ),
+    "compiled": (
+        "Compiled fused runs beside jax.jit and torch",
+        'Times of a step of relu-stack with `engine="compiled"`, and of plain descent: a scan '
+        "under `jax.jit`, torch.autograd, and torch with its gradient written down. `ratio` is "
+        "that to the baseline; compiling is not counted, and runs are interleaved.",
+    ),
+    "compiled_adam": (
+        "Compiled Adam beside torch.optim",
+        "Times of a step; the loop has torch.autograd and torch.optim.",
+    ),
     "optimisers": (
         "Optimisers beside torch.optim",
         "Fused relu-stack, 8-64-64-1, n = 64; the loop has torch.autograd and torch.optim.",

@@ -15,7 +15,15 @@ from icgd import pictures
 from icgd.backends.dense import build_block, build_transformer
 from icgd.backends.literal import LiteralBackend, attention
 from icgd.backends.registry import AUTO, BACKENDS, chosen_backend
-from icgd.backends.run import OnProgress, Origin, Run, RunOptions, n_kept, with_origin
+from icgd.backends.run import (
+    ENGINES,
+    OnProgress,
+    Origin,
+    Run,
+    RunOptions,
+    n_kept,
+    with_origin,
+)
 from icgd.certificates.balls import (
     Proof,
     Sources,
@@ -27,7 +35,12 @@ from icgd.certificates.enclosures import AbstractBounds, Arithmetic
 from icgd.certificates.report import Certificate, bounds_of
 from icgd.constructions.cot_network import for_depth
 from icgd.environment import own_modes, require_memory, warn
-from icgd.errors import ConstructionError, InterruptedRunError, SettingError
+from icgd.errors import (
+    ConstructionError,
+    InterruptedRunError,
+    SettingError,
+    UnknownNameError,
+)
 from icgd.facts import shown
 from icgd.layers import Transformer
 from icgd.problems.data import Task, as_task, checked_task, dtype_name, dtype_named
@@ -163,6 +176,7 @@ class Compiled:
         stop_below: float | None = None,
         rates: Any = None,
         skip_zeros: bool = False,
+        engine: str = "auto",
     ) -> Run:
         """One forward pass: the data go into the prompt, weights and predictions come out.
 
@@ -185,6 +199,9 @@ class Compiled:
             rates: a number for each example by which its gradient is multiplied, where the domain
                 has a largest rate.
             skip_zeros: whether a literal run leaves out tokens that add exactly 0.
+            engine: what performs the steps of fused runs: "torch", "compiled" (loops that numba
+                compiles, with torch where an operation has none), or "auto", which compiles work
+                of seconds if numba is installed. Both are within the bounds, a rounding apart.
 
         Returns:
             What was learnt and predicted.
@@ -192,7 +209,8 @@ class Compiled:
         Raises:
             DataError: if the data do not fit the problem.
             DomainError: if they leave its domain.
-            UnknownNameError: if no backend or dtype has this name.
+            UnknownNameError: if no backend, dtype or engine has this name.
+            MissingExtraError: if the compiled engine is asked for and numba is not installed.
             LayoutError: if `trace` names no slot of the program.
             SettingError: if `stop_below` is not positive, or if a function is trained, or if
                 `history` is neither a truth value nor a positive whole number.
@@ -213,7 +231,7 @@ class Compiled:
         start = {"initial": initial, "seed": seed}
         task = self.task(X, y, queries=queries, **start, dtype=dtype, rates=rates)
         options: dict[str, Any] = {"trace": trace, "history": history, "stop_below": stop_below}
-        options |= {"on_progress": on_progress, "skip_zeros": skip_zeros}
+        options |= {"on_progress": on_progress, "skip_zeros": skip_zeros, "engine": engine}
         return self._run(task, backend, **options)
 
     def run_task(
@@ -226,6 +244,7 @@ class Compiled:
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
         skip_zeros: bool = False,
+        engine: str = "auto",
     ) -> Run:
         """One forward pass on a task, with the options of `run`.
 
@@ -237,13 +256,15 @@ class Compiled:
             on_progress: is called with the number of steps done and the number in all.
             stop_below: with it the run stops after the first step that moves no weight by more.
             skip_zeros: whether a literal run leaves out tokens that add exactly 0.
+            engine: what performs the steps of fused runs: "auto", "torch" or "compiled".
 
         Returns:
             What was learnt and predicted.
 
         Raises:
             DataError: if the task is not one of this problem.
-            UnknownNameError: if no backend has this name.
+            UnknownNameError: if no backend or engine has this name.
+            MissingExtraError: if the compiled engine is asked for and numba is not installed.
             LayoutError: if `trace` names no slot of the program.
             SettingError: if `stop_below` is not positive, or if a function is trained, or if
                 `history` is neither a truth value nor a positive whole number.
@@ -260,7 +281,7 @@ class Compiled:
             torch.Size([2, 2])
         """
         options: dict[str, Any] = {"trace": trace, "history": history, "stop_below": stop_below}
-        options |= {"on_progress": on_progress, "skip_zeros": skip_zeros}
+        options |= {"on_progress": on_progress, "skip_zeros": skip_zeros, "engine": engine}
         return self._run(checked_task(self.problem, task), backend, **options)
 
     @own_modes()
@@ -274,6 +295,7 @@ class Compiled:
         on_progress: OnProgress | None = None,
         stop_below: float | None = None,
         skip_zeros: bool = False,
+        engine: str = "auto",
     ) -> Run:
         """Run a task that `task` has made, which is not checked again."""
         program, oracle, dtype = self.program, self.problem.oracle, task.x.dtype
@@ -286,7 +308,11 @@ class Compiled:
             slots = program.traceable if trace else ()
         else:
             slots = tuple(trace) if is_row(trace) else (trace,)
-        options = RunOptions(slots, history, on_progress, stop_below, oracle.overflow, skip_zeros)
+        if engine not in ENGINES:
+            raise UnknownNameError.of("engine", engine, known=ENGINES)
+        options = RunOptions(
+            slots, history, on_progress, stop_below, oracle.overflow, skip_zeros, engine
+        )
         backend = chosen_backend(backend, program, task).name
         runner = BACKENDS[backend]
         if skip_zeros and not isinstance(runner, LiteralBackend):

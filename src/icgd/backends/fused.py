@@ -9,27 +9,54 @@ itself costs, O(n |w|), whatever the number of pieces.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property, partial
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache, cached_property, partial
+from importlib import import_module
+from importlib.util import find_spec
 from math import prod
+from time import perf_counter
 from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from icgd.backends.chain import make_chain
-from icgd.backends.engine import LARGEST_IDLE, BoundRecording, Buffers, leave_idle, take_idle
+from icgd.backends.engine import (
+    LARGEST_IDLE,
+    NEVER,
+    OPERATIONS,
+    BoundRecording,
+    Buffers,
+    Running,
+    View,
+    leave_idle,
+    take_idle,
+)
 from icgd.backends.functional import FunctionDescent
+from icgd.backends.loops import ALIGNED, Loops, NoLoopError
 from icgd.backends.prompt import ONCE, prompt_slots, weight_scales
-from icgd.backends.recorder import CARRIED, Tokens, recorded_prediction, recorded_steps
+from icgd.backends.recorder import (
+    CARRIED,
+    Tokens,
+    cached_with,
+    recorded_prediction,
+    recorded_steps,
+)
 from icgd.backends.run import AbstractBackend, AbstractExecutor, MakeExecutor, RunOptions
 from icgd.environment import require_memory
+from icgd.errors import MissingExtraError
 from icgd.problems.data import Task
 from icgd.program.chain import ChainProgram
 from icgd.program.layout import IS_QUERY, RATES, Layout, Role
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
-from icgd.shapes import Parameters, Predictions, Stream
+from icgd.shapes import History, Parameters, Predictions, Stream
+
+PAYS = 1.0
+"""So many seconds of torch are worth compiling loops for, which takes 1 to 4 s the first time. The
+choice depends on nothing but the work, so that equal calls give equal bits."""
 
 STEPS_BETWEEN = 8
 """How many steps are taken until weights are set aside again: a copy takes a tenth of a step."""
@@ -178,22 +205,7 @@ class FusedStack(AbstractExecutor[int]):
         weights = task.initial
         if reached:
             weights = self._brought_to(reached).aside().weights
-        inputs = {"x": task.queries, **program.layout.split(weights)}
-        is_small = _is_small(program, task, task.n_queries)
-        key = task.queries.shape, task.x.dtype, task.x.device
-        bound = take_idle(program, key, BoundRecording)
-        if bound is None:
-            recording = recorded_prediction(program, Tokens(queries=task.n_queries))
-            changing = tuple(inputs) if is_small else ()
-            bound = BoundRecording(Buffers(program, inputs, changing), recording)
-        else:
-            bound.buffers.load(inputs, 0)
-        bound()
-        labels = bound.held[bound.recording.outputs["y"]]
-        if is_small:
-            labels = labels.clone()
-            leave_idle(program, key, bound)
-        return labels
+        return _predicted(program, task, weights)
 
     def end(self) -> None:
         # Whatever interrupts this, the buffers are not both here and at the program.
@@ -210,6 +222,173 @@ class FusedStack(AbstractExecutor[int]):
                 training.step()
             self._training = training
         return training
+
+
+def _predicted(program: StackProgram, task: Task, weights: Parameters) -> Predictions:
+    """The predictions that weights make, in the buffers of an earlier run if there are any."""
+    inputs = {"x": task.queries, **program.layout.split(weights)}
+    is_small = _is_small(program, task, task.n_queries)
+    key = task.queries.shape, task.x.dtype, task.x.device
+    bound = take_idle(program, key, BoundRecording)
+    if bound is None:
+        recording = recorded_prediction(program, Tokens(queries=task.n_queries))
+        changing = tuple(inputs) if is_small else ()
+        bound = BoundRecording(Buffers(program, inputs, changing), recording)
+    else:
+        bound.buffers.load(inputs, 0)
+    bound()
+    labels = bound.held[bound.recording.outputs["y"]]
+    if is_small:
+        labels = labels.clone()
+        leave_idle(program, key, bound)
+    return labels
+
+
+MILLISECONDS = 10
+"""About how long steps are taken without looking for Ctrl-C."""
+
+
+@final
+class CompiledStack(AbstractExecutor[int]):
+    """A stack whose steps are compiled loops, of which one call takes many.
+
+    Threads share the tasks, each of which is computed by one: the numbers do not depend on how many
+    there are. A step is known by its number, as in `FusedStack`, and found again from the steps
+    that were set aside before the last call. Where a guard does not hold, torch takes these steps
+    again, and raises the error.
+    """
+
+    def __init__(self, program: StackProgram, task: Task, loops: Loops) -> None:
+        self._program, self._task, self._loops, self.start = program, task, loops, 0
+        self.still_steps = program.steps_of_pass(task.n_examples)
+        self._n_tasks, self._n_weights = prod(task.batch), task.initial.shape[-1]
+        padded = -(-loops.n_state // ALIGNED) * ALIGNED
+        self._state = task.x.new_zeros(self._n_tasks, padded)
+        self._state[:, : self._n_weights] = task.initial.reshape(self._n_tasks, -1)
+        data = [task.x, task.y]
+        if task.rates is not None:
+            data.append(task.rates.expand_as(task.y))
+        if (size := program.batch_size) is not None:
+            # Batches go round: one that goes over the end is a slice of this all the same.
+            data = [torch.cat([part, part[..., :size, :]], dim=-2) for part in data]
+        self._data = [part.reshape(self._n_tasks, -1).contiguous().numpy() for part in data]
+        self._constants = [task.x.new_tensor(loops.numbers).numpy()]
+        self._constants += [table.numpy().reshape(-1) for table in loops.tables]
+        self._compiled = partial(import_module("icgd.backends.native").compiled, loops.source)
+        self._nowhere = task.x.new_empty(self._n_tasks, 1, self._n_weights)
+        self._aside, self._n_done, self._is_whole = (0, self._state.clone()), 0, True
+
+    def step(self) -> int:
+        self._aside = self._n_done, self._state.clone()
+        self._take(1, self._nowhere, NEVER)
+        return self._n_done
+
+    def steps(
+        self, n_steps: int, rows: History, every: int, *, each: bool, moves: bool
+    ) -> Iterator[tuple[int, int, float]]:
+        seconds = seconds_of_step(self._program, self._task)
+        at_once, kept = (
+            max(1, int(MILLISECONDS / 1000 / seconds)),
+            rows.view(self._n_tasks, *rows.shape[-2:]),
+        )
+        while (done := self._n_done) < n_steps:
+            n = min(at_once, n_steps - done)
+            self._aside = done, self._state.clone()
+            start = perf_counter()
+            moved = self._take(n, kept, every, moves=moves)
+            seconds = perf_counter() - start
+            at_once = max(1, min(4 * n, int(n * MILLISECONDS / 1000 / max(seconds, 1e-6))))
+            end = self._n_done
+            for step in range(done + 1 if each or moves else end, end + 1):
+                yield step, step, moved[step - done - 1] if moves else 0.0
+
+    def _take(self, n: int, rows: Tensor, every: int, *, moves: bool = False) -> list[float]:
+        """Take up to `n` steps, write rows, and return the moves of all steps if they are wanted.
+
+        They end with a step whose guards do not hold: torch takes it, and raises the error.
+        """
+        start, entry = self._aside
+        if start != self._n_done:
+            start, entry = self._n_done, self._state.clone()
+        self._is_whole = False
+        n_tasks, program, task = self._n_tasks, self._program, self._task
+        moved = task.x.new_zeros(n_tasks, n if moves else 0)
+        failed = torch.full((n_tasks,), NEVER)
+        which = (start, n, task.n_examples, program.batch_size or 0)
+        written = (rows.numpy(), every, moved.numpy(), failed.numpy())
+        shared = (self._state.numpy(), *self._data, *self._constants, *which, *written)
+        n_threads = min(torch.get_num_threads(), n_tasks)
+        size = -(-n_tasks // (4 * n_threads)) if n_threads > 1 else n_tasks
+        groups = iter(range(0, n_tasks, size))  # threads take the next tasks as they come
+
+        def work() -> None:
+            room = task.x.new_empty(self._loops.n_work + self._n_weights).numpy()
+            for first in groups:
+                tasks = (first, min(first + size, n_tasks))
+                self._compiled(tasks, room, *shared)(tasks, room, *shared)
+
+        if n_threads > 1:
+            with ThreadPoolExecutor(n_threads - 1) as pool:
+                others = [pool.submit(work) for _ in range(n_threads - 1)]
+                work()
+            for other in others:
+                other.result()
+        else:
+            work()
+        if (bad := int(failed.min())) < NEVER:
+            self._state.copy_(entry)
+            found = self._take(bad - start, rows, every, moves=moves) if bad > start else []
+            return [*found, self._step_by_torch(rows, every)]
+        self._n_done += n
+        self._is_whole = True
+        return moved.amax(0).tolist() if moves else []
+
+    def _step_by_torch(self, rows: Tensor, every: int) -> float:
+        """Take the next step as torch does, which raises the error of a guard; return its move."""
+        self._is_whole = False
+        before = self._state.clone()
+        slots = self._program.layout.having(Role.VELOCITY)
+        firsts = {slot.name: self._loops.slots[slot.name].first for slot in slots}
+        parts = {slot.name: before[:, firsts[slot.name] :][:, : slot.width] for slot in slots}
+        batch = self._task.batch
+        velocities = {s.name: parts[s.name].reshape(*batch, *s.shape) for s in slots}
+        weights = before[:, : self._n_weights].view_as(self._task.initial)
+        training = _Training(self._program, self._task, Aside(self._n_done, weights, velocities))
+        training.step()
+        reached = training.aside()
+        self._state[:, : self._n_weights] = reached.weights.view(self._n_tasks, -1)
+        for slot in slots:
+            target = self._state[:, firsts[slot.name] :][:, : slot.width]
+            target.copy_(reached.velocities[slot.name].reshape(self._n_tasks, -1))
+        self._n_done += 1
+        self._is_whole = True
+        if self._n_done % every == 0:
+            rows[:, self._n_done // every] = self._state[:, : self._n_weights]
+        return float((self._state - before)[:, : self._n_weights].abs().max())
+
+    def read(self, reached: int, write: Parameters) -> None:
+        write.copy_(self._brought_to(reached).view_as(write))
+
+    def at_hand(self, n_steps: int, reached: int) -> tuple[int, int]:
+        return self._aside[0], self._aside[0]
+
+    def predictions(self, reached: int) -> Predictions:
+        program, task = self._program, self._task
+        if task.n_queries == 0:
+            return task.y[..., :0, :].clone()
+        return _predicted(program, task, self._brought_to(reached).view_as(task.initial))
+
+    def _brought_to(self, step: int) -> Parameters:
+        """The weights after this step."""
+        n_done, state = self._aside
+        if step == n_done:
+            return state[:, : self._n_weights]
+        if not self._is_whole or self._n_done != step:
+            self._n_done = n_done
+            self._state.copy_(state)
+            while self._n_done < step:
+                self._take(step - self._n_done, self._nowhere, NEVER)
+        return self._state[:, : self._n_weights]
 
 
 @final
@@ -301,7 +480,53 @@ def _stack(program: StackProgram, task: Task, options: RunOptions) -> AbstractEx
     require_memory(f"A stream of {n_tokens:,} tokens", needed, remedy)
     if options.trace:
         return TracedStack(program, task, options.trace)
+    if options.engine == "compiled" and (loops := loops_of(program, task)) is not None:
+        return CompiledStack(program, task, loops)
     return FusedStack(program, task)
+
+
+def seconds_of_step(program: StackProgram, task: Task) -> float:
+    """About how long torch takes for a step of all tasks: its calls, then what they compute."""
+    tokens = Tokens(examples=program.batch_size or task.n_examples)
+
+    def count() -> tuple[float, float]:
+        recording = recorded_steps(program, tokens)[0]
+        calls = [op for op in recording.ops if not isinstance(OPERATIONS.get(op.name), View)]
+        products = [op for op in calls if op.name in ("times", "matmul", "add_outer")]
+        n_terms = sum(prod(op.shape) * op.args[-1].shape[-2] for op in products)
+        n_entries = sum(prod(op.shape) for op in calls)
+        return 2e-6 * len(calls), 1e-9 * n_entries + 1e-10 * n_terms
+
+    calls, numbers = cached_with(program, ("seconds", tokens), count)
+    return calls + prod(task.batch) * numbers
+
+
+def loops_of(program: StackProgram, task: Task) -> Loops | None:
+    """The loops of a program's steps on such tasks; None if one of its operations has none."""
+    n_used, dtype = program.batch_size or task.n_examples, task.x.dtype
+    if task.x.device.type != "cpu" or n_used > task.n_examples:
+        return None
+
+    def write() -> tuple[Loops | None]:
+        layout = program.layout
+        roles = (Role.PARAMETER, Role.VELOCITY)
+        state = [slot.name for role in roles for slot in layout.having(role)]
+        data = ["x", "y"] if task.rates is None else ["x", "y", RATES]
+        recordings = recorded_steps(program, Tokens(examples=n_used))
+        run = Running(program, {}, torch.empty(1, 1, dtype=dtype))
+        in_batches = program.batch_size is not None
+        try:
+            return (Loops(recordings, run, state, data, in_batches=in_batches),)
+        except NoLoopError:
+            return (None,)
+
+    key = ("loops", n_used, dtype, task.rates is None)
+    return cached_with(program, key, write)[0]
+
+
+@cache
+def _has_numba() -> bool:
+    return find_spec("numba") is not None
 
 
 @final
@@ -314,6 +539,22 @@ class FusedBackend(AbstractBackend):
         StackProgram: _stack,
         ChainProgram: partial(make_chain, backend=name),
     }
+
+    def chosen(self, program: AbstractProgram, task: Task, options: RunOptions) -> RunOptions:
+        """Take the compiled engine for work that is long enough, if numba is installed."""
+        if options.engine == "compiled" and not _has_numba():
+            raise MissingExtraError(
+                "engine='compiled' needs numba. Install it with: pip install 'icgd[fast]'"
+            )
+        if options.engine != "auto":
+            return options
+        is_long = (
+            _has_numba()
+            and isinstance(program, StackProgram)
+            and not (options.trace or program.trains_function)
+            and program.n_steps * seconds_of_step(program, task) >= PAYS
+        )
+        return replace(options, engine="compiled" if is_long else "torch")
 
     def tasks_at_once(self, program: AbstractProgram, task: Task) -> int:
         """How many tasks fit in the cache; those of a chain all run together."""

@@ -98,7 +98,7 @@ class _Cells(ABC):
         return evaluate
 
 
-class _EqualCells(_Cells):
+class EqualCells(_Cells):
     """Cells of equal width, of which a multiplication and a truncation find the right one."""
 
     def __init__(
@@ -125,7 +125,7 @@ class _EqualCells(_Cells):
             self.position.frac_()
 
 
-class _CellsByExponent(_Cells):
+class CellsByExponent(_Cells):
     """Knots of few bits: a number's exponent and its first bits tell its cell.
 
     As whole numbers, floats that are positive count on through all of them in order. Numbers below
@@ -146,7 +146,9 @@ class _CellsByExponent(_Cells):
         self.cell.clamp_(self.first - 1, self.last).sub_(self.first - 1)
 
 
-class _CellsBySearch(_Cells):
+class CellsBySearch(_Cells):
+    """Cells of any width, of which a search among the edges finds the right one."""
+
     def __init__(self, table: Table, edges: Tensor, argument: Tensor) -> None:
         super().__init__(table, argument)
         self.edges = edges
@@ -175,13 +177,13 @@ class PieceTable(Table):
         if n_cells <= MOST_CELLS:
             starts = knots[0] + width * torch.arange(-1, n_cells - 1, dtype=torch.float64)
             first, last = 1.0 - knots[0] / width, n_cells - 1.0
-            self.finder = partial(_EqualCells, self, 1.0 / width, first, last)
+            self.finder = partial(EqualCells, self, 1.0 / width, first, last)
         elif bits is not None:
             starts, numbers = _starts_by_exponent(knots, bits, like.dtype)
-            self.finder = partial(_CellsByExponent, self, *numbers)
+            self.finder = partial(CellsByExponent, self, *numbers)
         else:
             starts = torch.tensor([knots[0] - 1.0, *knots], dtype=torch.float64)
-            self.finder = partial(_CellsBySearch, self, like.new_tensor(knots))
+            self.finder = partial(CellsBySearch, self, like.new_tensor(knots))
         columns = []
         for function in functions:
             own = torch.tensor(function.knots, dtype=torch.float64)
@@ -238,7 +240,7 @@ class PolynomialTable(Table):
         end, n_cells = _cells_of(functions[0])
         last = n_cells * (1 - torch.finfo(like.dtype).eps)
         places = (n_cells / (2 * end), n_cells / 2, last)
-        self.finder = partial(_EqualCells, self, *places, at_position=True)
+        self.finder = partial(EqualCells, self, *places, at_position=True)
         self.columns = _polynomials(tuple(functions)).to(like)
         self.rows = self.columns.T.contiguous()
 

@@ -47,6 +47,10 @@ OnProgress = Callable[[int, int], None]
 """A function that is called with the number of training steps done and the number in all."""
 
 
+ENGINES = ("auto", "torch", "compiled")
+"""What performs the steps of fused runs: torch, loops that numba compiles, or what is faster."""
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """What a run is asked for.
@@ -55,8 +59,9 @@ class RunOptions:
     are kept again: True is after every step, and False keeps only the initial and the final ones.
     `on_progress` is called after every step. With `stop_below` the run stops after the first step
     that moves no weight by more; with batches, after a whole pass of such steps over the examples.
-    `skip_zeros` leaves out of a literal run what adds exactly 0. `overflow` takes the name of a
-    dtype and makes the error of a run that leaves its range: it says what to blame.
+    `skip_zeros` leaves out of a literal run what adds exactly 0, and `engine` says what performs
+    the steps of a fused one. `overflow` takes the name of a dtype and makes the error of a run that
+    leaves its range: it says what to blame.
     """
 
     trace: tuple[str, ...] = ()
@@ -65,6 +70,7 @@ class RunOptions:
     stop_below: float | None = None
     overflow: Callable[[str], OverflowedRunError] = overflowed
     skip_zeros: bool = False
+    engine: str = "auto"
 
     def every(self, n_steps: int) -> int:
         """After how many steps of a run the weights are kept again."""
@@ -402,6 +408,29 @@ class AbstractExecutor(ABC, Generic[Reached]):
     def step(self) -> Reached:
         """Take the next step and say what was reached."""
 
+    def steps(
+        self, n_steps: int, rows: History, every: int, *, each: bool, moves: bool
+    ) -> Iterator[tuple[int, Reached, float]]:
+        """Take all steps: yield the number of a step, what it reached, and its largest move.
+
+        After `every` so many steps the weights are written to the next of `rows`, of which the
+        first holds the initial ones. Moves are found only if they are asked for. An executor that
+        takes many steps at once yields only the last of them, unless `each` or moves are wanted.
+        """
+        kept = _rows_to_fill(rows)
+        before, moved = rows[..., 0, :], 0.0
+        if moves:
+            before, now = before.clone(), torch.empty_like(before)
+        for step in range(1, n_steps + 1):
+            reached = self.step()
+            if step % every == 0:
+                self.read(reached, next(kept))
+            if moves:
+                self.read(reached, now)
+                moved = float((now - before).abs().max())
+                before, now = now, before
+            yield step, reached, moved
+
     @abstractmethod
     def read(self, reached: Reached, write: Parameters) -> None:
         """Write to `write` what is learnt by then."""
@@ -445,6 +474,13 @@ Result = TypeVar("Result")
 
 ROWS_AT_ONCE = 256
 """The number of steps whose views are made at once: one by one takes longer, all take memory."""
+
+
+def _rows_to_fill(rows: History) -> Iterator[Parameters]:
+    """The rows after the first, one by one."""
+    n_rows = rows.shape[-2]
+    for first in range(1, n_rows, ROWS_AT_ONCE):
+        yield from rows.narrow(-2, first, min(ROWS_AT_ONCE, n_rows - first)).unbind(-2)
 
 
 MakeExecutor = Callable[[Any, Task, RunOptions], AbstractExecutor[Any]]
@@ -535,34 +571,29 @@ class _Driver:
     def take_steps(self, executor: AbstractExecutor[Any]) -> bool:
         """Take all steps, or stop after enough that move nothing; return whether it stopped."""
         on_progress, limit = self.options.on_progress, self.options.stop_below
-        rows = self.rows_to_fill()
-        before, now, n_still = self.task.initial, self.task.initial, 0
-        if limit is not None:
-            before, now = before.clone(), torch.empty_like(now)
-        for step in range(1, self.n_steps + 1):
+        taken = executor.steps(
+            self.n_steps,
+            self.rows,
+            self.every,
+            each=on_progress is not None,
+            moves=limit is not None,
+        )
+        n_still = 0
+        while True:
             try:
-                reached = executor.step()
+                found = next(taken, None)
             except IndexError:  # a preactivation that is not a number has no cell to look up
                 raise self.overflow() from None
-            if step % self.every == 0:
-                executor.read(reached, next(rows))
+            if found is None:
+                return False
+            step, reached, moved = found
             self.last = Last(step, reached)
             if on_progress:
                 on_progress(step, self.n_steps)
             if limit is not None:
-                executor.read(reached, now)
-                n_still = n_still + 1 if float((now - before).abs().max()) <= limit else 0
-                before, now = now, before
+                n_still = n_still + 1 if moved <= limit else 0
                 if n_still == executor.still_steps:
                     return True
-        return False
-
-    def rows_to_fill(self) -> Iterator[Parameters]:
-        """The rows after the first, one by one."""
-        n_rows = self.rows.shape[-2]
-        for first in range(1, n_rows, ROWS_AT_ONCE):
-            size = min(ROWS_AT_ONCE, n_rows - first)
-            yield from self.rows.narrow(-2, first, size).unbind(-2)
 
     def history(self, last: Last) -> History:
         """The weights up to a whole step."""
@@ -705,6 +736,10 @@ class AbstractBackend(ABC):
     """Whether functions are evaluated ReLU by ReLU, which rounds more; bounds ask for it."""
     executors: ClassVar[Mapping[type[AbstractProgram], MakeExecutor]]
 
+    def chosen(self, program: AbstractProgram, task: Task, options: RunOptions) -> RunOptions:
+        """The options, with choices made that are left to the backend."""
+        return options
+
     @abstractmethod
     def tasks_at_once(self, program: AbstractProgram, task: Task) -> int:
         """How many tasks of a batch run together."""
@@ -722,6 +757,7 @@ class AbstractBackend(ABC):
             raise ProgramError(
                 f"{type(program).__name__} has no executor in the {self.name} backend"
             )
+        options = self.chosen(program, task, options)
         # With `stop_below` all tasks stop together, so that they are one group.
         n_at_once = len(task.x) if options.stop_below else self.tasks_at_once(program, task)
         rows = new_rows(program, task, options)

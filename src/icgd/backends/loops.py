@@ -1,0 +1,732 @@
+"""Write the operations of recordings as loops over numbers, which numba compiles.
+
+A module has a function `run` that takes many steps of many tasks. All that a program with other
+numbers could share is in its text: sizes, strides, and which operation follows which. Factors,
+bounds and tables are arrays that `run` is given. `native.py` compiles it.
+
+Operations on single entries that have the same shape share one loop, in which only results that
+others read go to memory. Views are strides. A result is put where nobody reads any more, and the
+new value of a slot replaces the old one as soon as all have read that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf, prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from icgd.backends.engine import OPERATIONS, LookUp, Running, Units, View, _units_of, table_of
+from icgd.backends.look_up import CellsByExponent, CellsBySearch, EqualCells
+from icgd.backends.recorder import AS_SUCH, Op, Recording
+from icgd.problems.functions import LEAK, loss_named
+from icgd.program.meaning import NOWHERE, PerStep
+
+ALIGNED = 8
+"""Results start at multiples of so many numbers, so that vectors lie in one line of the cache."""
+
+
+BY_ENTRY = ("add_outer", "add_rows")
+"""Products that add to their first argument, entry by entry."""
+
+
+class NoLoopError(Exception):
+    """An operation that has no loop: torch performs it, and with it the whole run."""
+
+
+class Place(NamedTuple):
+    """Where the numbers of a result stand: an array, the first entry, and a stride for each axis.
+
+    One number that all entries have is a place without an array: its text.
+    """
+
+    array: str
+    first: int
+    strides: tuple[int, ...]
+    number: str = ""
+
+    def at(self, *index: str) -> str:
+        """The text of an entry."""
+        if self.number:
+            return self.number
+        terms = [f"{i} * {s}" for i, s in zip(index, self.strides, strict=True) if s]
+        return f"{self.array}[{' + '.join([str(self.first), *terms])}]"
+
+
+def dense(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of rows that follow one another; an axis of one entry has none."""
+    strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    return tuple(stride if n > 1 else 0 for stride, n in zip(strides, shape, strict=True))
+
+
+def is_dense(place: Place, shape: Sequence[int]) -> bool:
+    """Whether all entries of a place follow one another."""
+    return not place.number and place.strides == dense(shape)
+
+
+@dataclass
+class Text:
+    """Lines of Python."""
+
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+
+    def say(self, line: str) -> None:
+        self.lines.append("    " * self.depth + line)
+
+    def loops(self, shape: Iterable[int], names: str = "ijkl") -> list[str]:
+        """Open a loop for each axis and return the names of the indices; `end` closes them."""
+        found = list(names[: len(tuple(shape))])
+        for name, n in zip(found, shape, strict=True):
+            self.say(f"for {name} in range({n}):")
+            self.depth += 1
+        return found
+
+    def end(self, n: int) -> None:
+        self.depth -= n
+
+
+FUNCTIONS: dict[str, str] = {
+    "identity": "{0}",
+    "identity'": "real(1.0)",
+    "double": "real(2.0) * {0}",
+    "negate": "-{0}",
+    "clip": "clamp({0}, real(-1.0), real(1.0))",
+    "relu": "clamp({0}, real(0.0), real(inf))",
+    "relu'": "real({0} > 0.0)",
+    "leaky_relu": f"{{0}} * (real(1.0) if {{0}} > 0.0 else real({LEAK}))",
+    "leaky_relu'": f"real(1.0) if {{0}} > 0.0 else real({LEAK})",
+    "tanh": "real(tanh({0}))",
+    "tanh'": "real(cosh({0})) ** -2",
+    "sigmoid": "real(sigmoid({0}))",
+    "sigmoid'": "real(sigmoid({0}) * sigmoid(-{0}))",
+    "softplus": "real(max({0}, 0.0) + log1p(exp(-abs({0}))))",
+    "softplus'": "real(sigmoid({0}))",
+    "silu": "real({0} * sigmoid({0}))",
+    "silu'": "real(sigmoid({0}) + {0} * sigmoid({0}) * sigmoid(-{0}))",
+    "gelu": "real({0} * normal_distribution({0}))",
+    "gelu'": "real(normal_distribution({0}) + {0} * normal_density({0}))",
+    "elu": "{0} if {0} > 0.0 else real(expm1({0}))",
+    "cos": "real(cos({0}))",
+}
+"""The functions that are computed as such, at a variable; torch computes any other."""
+
+
+HELPERS = """\
+from math import cos, cosh, erfc, exp, expm1, inf, log1p, pi, sqrt, tanh
+
+from icgd.backends.native import bits_of, inlined, product
+
+
+@inlined
+def clamp(value, low, high):  # what is not a number stays so
+    return low if value < low else (high if value > high else value)
+
+
+@inlined
+def sigmoid(z):
+    return 1.0 / (1.0 + exp(-z))
+
+
+@inlined
+def normal_density(z):
+    return exp(-z * z / 2) / sqrt(2 * pi)
+
+
+@inlined
+def normal_distribution(z):
+    return erfc(-z / sqrt(2.0)) / 2
+
+
+@inlined
+def cell_of(edges, number):  # how many edges are not above a number
+    low, high = 0, len(edges)
+    while low < high:
+        middle = (low + high) // 2
+        if number < edges[middle]:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+"""
+
+
+class Loops:
+    """The loops of the steps of a program on tasks of one size.
+
+    `state` are the slots that steps change, weights first, and `data` those that have a row for
+    each example. `source` is the module; `numbers` and `tables` are what it reads.
+    """
+
+    def __init__(
+        self,
+        recordings: Sequence[Recording],
+        run: Running,
+        state: Sequence[str],
+        data: Sequence[str],
+        *,
+        in_batches: bool,
+    ) -> None:
+        self.run, self.dtype = run, run.like.dtype
+        self.numbers: list[float] = []
+        self.tables: list[Tensor] = []
+        self.products: dict[tuple[Any, ...], str] = {}
+        self.n_work = 0
+        shapes = {name: op.shape for r in recordings for name, op in r.inputs.items()}
+        self.slots: dict[str, Place] = {}
+        self.n_state = 0
+        for name in state:
+            self.slots[name] = Place("state", self.n_state, dense(shapes[name]))
+            self.n_state += prod(shapes[name])
+        self.slots |= {name: Place(name, 0, dense(shapes[name])) for name in data}
+        steps = [_Step(self, recording) for recording in recordings]
+        widths = {name: shapes[name][1] for name in data}
+        self.source = self._module(steps, widths, in_batches)
+
+    def number(self, value: float) -> str:
+        """The text of a number; one that changes from step to step has an entry for each."""
+        first = len(self.numbers)
+        if isinstance(value, PerStep):
+            self.numbers += value.numbers
+            return f"numbers[{first} + step % {len(value.numbers)}]"
+        self.numbers.append(value)
+        return f"numbers[{first}]"
+
+    def table(self, table: Tensor) -> str:
+        """The name of an array."""
+        for place, known in enumerate(self.tables):
+            if known is table:
+                return f"table{place}"
+        self.tables.append(table)
+        return f"table{len(self.tables) - 1}"
+
+    def product(self, *sizes: Any) -> str:
+        """The name of the function that multiplies matrices of these sizes and strides."""
+        return self.products.setdefault(sizes, f"multiply{len(self.products)}")
+
+    def _module(self, steps: Sequence[_Step], widths: dict[str, int], in_batches: bool) -> str:
+        tables = [f"table{place}" for place in range(len(self.tables))]
+        arrays = ", ".join(["state", "work", "numbers", "step", *widths, *tables])
+        first = "step * batch_size % n_examples" if in_batches else "0"
+        text = [
+            f"from numpy import {str(self.dtype).removeprefix('torch.')} as real",
+            HELPERS,
+            *(f"{name} = product{sizes}" for sizes, name in self.products.items()),
+        ]
+        for place, step in enumerate(steps):
+            text += ["", "", "@inlined", f"def step{place}({arrays}):", "    bad = 0"]
+            text += [*step.numbers, *step.text.lines, "    return bad"]
+        turns = " else ".join(
+            f"step{n}({arrays}) if step % {len(steps)} == {n}" for n in range(len(steps) - 1)
+        )
+        last = f"step{len(steps) - 1}({arrays})"
+        text += [
+            "",
+            "",
+            f"def run(tasks, work, states, {''.join(f'all_{name}, ' for name in widths)}numbers,"
+            f" {''.join(f'{name}, ' for name in tables)}start, n_steps, n_examples, batch_size,"
+            " rows, every, moves, failed):",
+            "    n_weights = rows.shape[2]",
+            "    before = work[len(work) - n_weights :]",
+            "    for task in range(tasks[0], tasks[1]):",
+            "        state = states[task]",
+            "        for step in range(start, start + n_steps):",
+            f"            first = {first}",
+            *(f"            {n} = all_{n}[task, first * {w} :]" for n, w in widths.items()),
+            "            if moves.shape[1]:",
+            "                before[:] = state[:n_weights]",
+            f"            bad = {f'{turns} else {last}' if turns else last}",
+            "            if bad:",
+            "                failed[task] = step",
+            "                break",
+            "            if (step + 1) % every == 0:",
+            "                rows[task, (step + 1) // every, :] = state[:n_weights]",
+            "            if moves.shape[1]:",
+            "                moved = real(0.0)",
+            "                for k in range(n_weights):",
+            "                    size = abs(state[k] - before[k])",
+            "                    moved = moved if size <= moved else size",
+            "                moves[task, step - start] = moved",
+            "",
+        ]
+        return "\n".join(text)
+
+
+class _Step:
+    """The text of one step."""
+
+    def __init__(self, loops: Loops, recording: Recording) -> None:
+        self.loops, self.recording, self.text = loops, recording, Text()
+        self.numbers: list[str] = []
+        self.places: dict[Op, Place] = {}
+        self.free: list[tuple[int, int]] = [(0, 2**60)]
+        self.n_names = 0
+        self.owner: dict[Op, Op] = {}
+        for op in recording.ops:
+            is_view = isinstance(OPERATIONS.get(op.name), View) and not hasattr(self, _entry(op))
+            self.owner[op] = self.owner[op.args[0]] if is_view else op
+        groups = self._groups()
+        self._find_homes(groups)
+        for number, group in enumerate(groups):
+            self._write(group, number)
+            for op in [op for op, last in self.last_use.items() if last == number]:
+                self._release(op)
+        for name, op in recording.outputs.items():
+            target = loops.slots[name]
+            if (source := self.place(op)) != target:
+                index = self.text.loops(op.shape)
+                self.text.say(f"{target.at(*index)} = {source.at(*index)}")
+                self.text.end(len(index))
+
+    def _groups(self) -> list[list[Op]]:
+        """What is performed together: entries of one shape, in one loop, or one operation alone.
+
+        Operations are performed as soon as a loop of their shape has all that they read.
+        """
+        known = {op for op in self.recording.ops if op.name in ("input", "fill")}
+        pending = [op for op in self.recording.ops if self.owner[op] is op and op not in known]
+        groups = []
+        while pending:
+            group = [pending.pop(0)]
+            if hasattr(self, _entry(group[0])):
+                for op in list(pending):
+                    is_read = all(arg in group or self.owner[arg] in known for arg in op.args)
+                    if hasattr(self, _entry(op)) and op.shape == group[0].shape and is_read:
+                        group.append(op)
+                        pending.remove(op)
+            elif not hasattr(self, f"_loop_{group[0].name}"):
+                raise NoLoopError(group[0].name)
+            known.update(group)
+            groups.append(group)
+        return groups
+
+    def _find_homes(self, groups: Sequence[Sequence[Op]]) -> None:
+        """After which group a result is no longer read, and which go to their slots at once."""
+        outputs, inputs = self.recording.outputs, self.recording.inputs
+        group_of = {op: number for number, group in enumerate(groups) for op in group}
+        self.last_use: dict[Op, float] = {}
+        self.readers: dict[Op, set[Op]] = {}
+        for number, group in enumerate(groups):
+            for op in group:
+                for arg in op.args:
+                    self.last_use[self.owner[arg]] = number
+                    self.readers.setdefault(self.owner[arg], set()).add(op)
+        self.home: dict[Op, Place] = {}
+        for name, op in outputs.items():
+            slot, before = self.loops.slots[name], inputs[name]
+            if self.owner[op].name == "input" and op is not before:
+                raise NoLoopError(f"a slot that takes over {op.options[0]}")
+            number = group_of.get(op, -1)
+            is_free = op.shape == before.shape and all(
+                group_of[reader] < number
+                or (group_of[reader] == number and self._reads_by_entry(reader, before))
+                for reader in self.readers.get(before, ())
+            )
+            if number >= 0 and is_free and op not in self.home:
+                self.home[op] = slot
+            else:
+                self.last_use[self.owner[op]] = inf
+
+    def _reads_by_entry(self, reader: Op, before: Op) -> bool:
+        """Whether it reads a slot just where it writes, so that it may write over the old value."""
+        read = [place for place, arg in enumerate(reader.args) if self.owner[arg] is before]
+        if any(reader.args[place] is not before for place in read):
+            return False
+        return hasattr(self, _entry(reader)) or (reader.name in BY_ENTRY and read == [0])
+
+    # Places.
+
+    def place(self, op: Op) -> Place:
+        """Where a result stands; a view is another way to count its entries."""
+        if op in self.places:
+            return self.places[op]
+        if op.name == "input":
+            if op.options[0] not in self.loops.slots:
+                raise NoLoopError(f"slot {op.options[0]}")
+            return self.loops.slots[op.options[0]]
+        if op.name == "fill":
+            return Place("", 0, (0,) * len(op.shape), f"real({op.options[0]!r})")
+        source, shape = self.place(op.args[0]), op.args[0].shape
+        array, first, strides, number = source
+        match op.name:
+            case "transpose":
+                strides = strides[::-1]
+            case "columns" | "guard_reach":
+                pass
+            case "rows":
+                first += op.options[0] * strides[0]
+            case "with_axes":
+                for axis in op.options:
+                    strides = (*strides[:axis], 0, *strides[axis:])
+            case "expand":
+                strides = tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
+            case "reshape" if number or strides == dense(shape):
+                strides = (0,) * len(op.shape) if number else dense(op.shape)
+            case _:
+                raise NoLoopError(op.name)
+        # An axis that is cut to one entry has no stride.
+        strides = tuple(s if n > 1 else 0 for s, n in zip(strides, op.shape, strict=True))
+        return Place(array, first, strides, number)
+
+    def _new_place(self, op: Op) -> Place:
+        self.places[op] = self.home.get(op) or self._room(op.shape)
+        return self.places[op]
+
+    def _room(self, shape: Sequence[int]) -> Place:
+        """The first room of this size that nobody reads now."""
+        size = -(-prod(shape) // ALIGNED) * ALIGNED
+        place = next(place for place, (_, n) in enumerate(self.free) if n >= size)
+        first, n = self.free[place]
+        self.free[place : place + 1] = [(first + size, n - size)] if n > size else []
+        self.loops.n_work = max(self.loops.n_work, first + size)
+        return Place("work", first, dense(shape))
+
+    def _release(self, op: Op) -> None:
+        place = self.places.get(op)
+        if place is not None and place.array == "work":
+            self._give_back(place, op.shape)
+
+    def _give_back(self, place: Place, shape: Sequence[int]) -> None:
+        size = -(-prod(shape) // ALIGNED) * ALIGNED
+        joined: list[tuple[int, int]] = []
+        for first, n in sorted([*self.free, (place.first, size)]):
+            if joined and sum(joined[-1]) == first:
+                joined[-1] = (joined[-1][0], joined[-1][1] + n)
+            else:
+                joined.append((first, n))
+        self.free = joined
+
+    # Loops over entries.
+
+    def number(self, value: float) -> str:
+        """A variable that holds a number."""
+        name = self._name()
+        self.numbers.append(f"    {name} = {self.loops.number(value)}")
+        return name
+
+    def _name(self) -> str:
+        self.n_names += 1
+        return f"v{self.n_names}"
+
+    def let(self, expression: str) -> str:
+        """A variable that holds the value of an expression."""
+        name = self._name()
+        self.text.say(f"{name} = {expression}")
+        return name
+
+    def _write(self, group: Sequence[Op], number: int) -> None:
+        if not hasattr(self, _entry(group[0])):
+            getattr(self, f"_loop_{group[0].name}")(group[0])
+            return
+        shape, text = group[0].shape, self.text
+        args = {arg: self.place(arg) for op in group for arg in op.args if arg not in group}
+        kept = [op for op in group if not self.readers.get(op, set()) <= set(group)]
+        kept += [op for op in group if op in self.recording.outputs.values() and op not in kept]
+        places = {op: self._new_place(op) for op in kept}
+        is_flat = all(
+            p.number or p.strides == dense(shape) for p in (*args.values(), *places.values())
+        )
+        index = text.loops([prod(shape)], "e") if is_flat else text.loops(shape)
+        variables, self.cells = dict[Op, str](), dict[tuple[str, int], tuple[str, str]]()
+
+        def at(place: Place) -> str:
+            if place.number or not is_flat:
+                return place.at(*([] if place.number else index[len(index) - len(place.strides) :]))
+            return f"{place.array}[{place.first} + e]"
+
+        for arg, place in args.items():
+            variables[arg] = place.number or self.let(at(place))
+        for op in group:
+            found = getattr(self, _entry(op))(op, *(variables[arg] for arg in op.args))
+            variables[op] = self.let(found)
+        for op, place in places.items():
+            text.say(f"{at(place)} = {variables[op]}")
+        text.end(len(index))
+
+    def _entry_combine(self, op: Op, *args: str) -> str:
+        *factors, constant = op.options
+        terms = self._terms(factors, args)
+        return " + ".join(terms if constant == 0.0 else [*terms, self.number(constant)])
+
+    def _terms(self, factors: Iterable[float], values: Iterable[str]) -> list[str]:
+        signs = {1.0: "", -1.0: "-"}
+        pairs = zip(factors, values, strict=True)
+        return [f"{signs[f] if f in signs else f'{self.number(f)} * '}{v}" for f, v in pairs]
+
+    def _entry_multiply(self, op: Op, left: str, right: str) -> str:
+        return f"{left} * {right}"
+
+    def _entry_kink(self, op: Op, value: str) -> str:
+        return f"clamp({value}, real(0.0), real(inf))"
+
+    def _entry_leaky(self, op: Op, value: str) -> str:
+        return f"{value} if {value} > real(0.0) else {self.number(op.options[0])} * {value}"
+
+    def _entry_clip(self, op: Op, value: str) -> str:
+        bound = self.number(op.options[0])
+        return f"clamp({value}, -{bound}, {bound})"
+
+    def _entry_ramp(self, op: Op, value: str) -> str:
+        (fit,) = op.options
+        (start, end), slope, foot = fit.knots, fit.slopes[1], fit(fit.knots[0])
+        shifted = f" - {self.number(slope * start)}" if start else ""
+        low, high = map(self.number, sorted((0.0, slope * (end - start))))
+        risen = f"clamp({self.number(slope)} * {value}{shifted}, {low}, {high})"
+        return f"{risen} + {self.number(foot)}" if foot else risen
+
+    def _entry_evaluate(self, op: Op, value: str) -> str:
+        return self._function(op.options[0], value)
+
+    def _function(self, name: str, value: str) -> str:
+        if name not in FUNCTIONS:
+            raise NoLoopError(name)
+        return f"({FUNCTIONS[name].format(value)})"
+
+    def _entry_loss_slope(self, op: Op, prediction: str, label: str) -> str:
+        parts = loss_named(op.options[0]).slope_parts
+        if parts is None:
+            raise NoLoopError(op.options[0])
+        terms = []
+        for part in parts:
+            argument = self._terms((part.prediction, part.label), (prediction, label))
+            terms.append(self._function(part.function.name, self.let(" + ".join(argument))))
+        return " + ".join(terms)
+
+    def _entry_guard_root(self, op: Op, value: str) -> str:
+        self.text.say(f"bad |= not {value} <= {self.number(op.options[0].high)}")
+        return value
+
+    def _entry_pieces(self, op: Op, argument: str) -> str:
+        """A polynomial in every cell; the cell is found once for all functions of an argument."""
+        operation = OPERATIONS[op.name]
+        if not isinstance(operation, LookUp):
+            raise NoLoopError(op.name)
+        table, place = table_of(operation, op, self.recording.ops, self.loops.run)
+        if (argument, id(table)) not in self.cells:
+            self.cells[argument, id(table)] = self._cell(table, argument)
+        cell, at = self.cells[argument, id(table)]
+        name, width = self.loops.table(table.rows), table.rows.shape[1]
+        first = place * table.n_powers
+        *lower, value = (f"{name}[{cell} * {width} + {first + n}]" for n in range(table.n_powers))
+        for coefficient in reversed(lower):
+            value = f"({value}) * {at} + {coefficient}"
+        return value
+
+    _entry_polynomials = _entry_pieces
+
+    def _cell(self, table: Any, argument: str) -> tuple[str, str]:
+        """Variables for the number of the cell, and for where its polynomial is evaluated.
+
+        What is not a number has cell 0 and stays what it is.
+        """
+        finder = table.finder
+        if finder.func is EqualCells:
+            per_unit, first, last = map(self.number, finder.args[1:])
+            position = self.let(f"{argument} * {per_unit} + {first}")
+            position = self.let(f"min({position}, {last}) if {position} > real(0.0) else real(0.0)")
+            cell = self.let(f"int({position})")
+            if not finder.keywords.get("at_position"):
+                return cell, argument
+            inside = f"{position} - real({cell}) if {argument} == {argument} else {argument}"
+            return cell, self.let(inside)
+        if finder.func is CellsByExponent:
+            shift, first, last = (
+                f"int({self.number(float(number))})" for number in finder.args[1:]
+            )
+            at = self.let(f"real(0.0) if {argument} < real(0.0) else {argument}")
+            number = self.let(f"int(bits_of({at}) >> {shift})")
+            return self.let(f"min(max({number}, {first} - 1), {last}) - {first} + 1"), at
+        if finder.func is CellsBySearch:
+            return self.let(f"cell_of({self.loops.table(finder.args[1])}, {argument})"), argument
+        raise NoLoopError(finder.func.__name__)
+
+    # Sums of units.
+
+    def _entry_units(self, op: Op, *values: str) -> str:
+        return self._sum_of(_units_of(self.loops.run, *op.options), *values)
+
+    def _entry_units_near_kinks(self, op: Op, exact: str, *values: str) -> str:
+        return self._unless_coarse(_units_of(self.loops.run, *op.options), exact, *values)
+
+    def _entry_clip_by_units(self, op: Op, value: str) -> str:
+        bound, units = self.number(op.options[0]), _units_of(self.loops.run, op.options[1], (1.0,))
+        return self._unless_coarse(units, f"clamp({value}, -{bound}, {bound})", value, base=value)
+
+    def _unless_coarse(self, units: Units, exact: str, *values: str, base: str = "") -> str:
+        """A variable with the exact value, but with base + a sum of units where they are coarse."""
+        result = self.let(exact)
+        self.text.say(f"if {self._is_coarse(units, values[-1])}:")
+        self.text.depth += 1
+        total = self._sum_of(units, *values)
+        self.text.say(f"{result} = {f'{base} + {total}' if base else total}")
+        self.text.end(1)
+        return result
+
+    def _is_coarse(self, units: Units, value: str) -> str:
+        if units.fit.error > AS_SUCH:
+            return "True"
+        ends = ((self.number(low), self.number(high)) for low, high in units.bands)
+        return " or ".join(f"{low} <= {value} <= {high}" for low, high in ends) or "False"
+
+    def _sum_of(self, units: Units, *values: str) -> str:
+        """A variable with a sum of units."""
+        arrays = (units.offsets, units.coefficients, *units.directions)
+        offsets, coefficients, *directions = map(self.loops.table, arrays)
+        total, reaches = self.let("real(0.0)"), map(self.number, units.reaches)
+        z = [self.let(f"{value} / {reach}") for value, reach in zip(values, reaches, strict=True)]
+        (m,) = self.text.loops([len(units.offsets)], "m")
+        terms = [f"{value} * {line}[{m}]" for value, line in zip(z, directions, strict=True)]
+        argument = self.let(" + ".join([f"{offsets}[{m}]", *terms]))
+        value = self._function(units.fit.activation, argument)
+        self.text.say(f"{total} += {coefficients}[{m}] * {value}")
+        self.text.end(1)
+        return total if units.gain == 1.0 else self.let(f"{self.number(units.gain)} * {total}")
+
+    def _loop_add_missed(self, op: Op) -> None:
+        """Correct what weights made of exact products, where units make them near a kink."""
+        exact, weights, factor, slope, argument = map(self.place, op.args)
+        units, out = _units_of(self.loops.run, *op.options), self._new_place(op)
+        index = self.text.loops(op.shape)
+        self.text.say(f"{out.at(*index)} = {exact.at(*index)}")
+        self.text.end(len(index))
+        i, j = self.text.loops(op.args[4].shape[:2])
+        near = self.let(argument.at(i, j, "0"))
+        self.text.say(f"if {self._is_coarse(units, near)}:")
+        self.text.depth += 1
+        (k,) = self.text.loops(op.shape[-1:], "k")
+        s = self.let(factor.at(i, j, k))
+        missed = self.let(f"{self._sum_of(units, s, near)} - {s} * {slope.at(i, j, '0')}")
+        (row,) = self.text.loops(op.shape[1:2], "l")
+        target = out.at(i, row, k) if op.name == "add_missed" else out.at(i, row, j, k)
+        self.text.say(f"{target} += {weights.at(row, j)} * {missed}")
+        self.text.end(5)
+
+    _loop_scale_missed = _loop_add_missed
+
+    # Loops over matrices.
+
+    def _multiply(
+        self,
+        op: Op,
+        left: Place,
+        right: Place,
+        sizes: Sequence[int],
+        base: Place | None = None,
+        share: float | None = None,
+        moves: tuple[int, int, int] | None = None,
+    ) -> None:
+        """out = (base +) (share *) left right; with `moves`, one product for every token."""
+        _, depth, n_columns = sizes
+        copied = right
+        if n_columns > 1 and right.strides[-1] != 1:
+            copied = self._room((depth, n_columns))
+            i, j = self.text.loops((depth, n_columns))
+            self.text.say(f"{copied.at(i, j)} = {right.at(i, j)}")
+            self.text.end(2)
+        out = self._new_place(op)
+        if any(p.number for p in (left, right)) or (
+            base is not None and not is_dense(base, op.shape)
+        ):
+            raise NoLoopError(f"{op.name} of constants")
+        name = self.loops.product(
+            *sizes,
+            left.strides[-2:],
+            copied.strides[-2],
+            n_columns,
+            base is not None,
+            share is not None,
+        )
+        added = base or out
+        scale = "real(1.0)" if share is None else self.number(share)
+        firsts = [out.first, left.first, copied.first]
+        texts = [str(first) for first in firsts]
+        if moves is not None:
+            self.text.loops([op.shape[0]], "t")
+            texts = [f"{first} + t * {move}" for first, move in zip(firsts, moves, strict=True)]
+        self.text.say(
+            f"{name}({out.array}, {texts[0]}, {left.array}, {texts[1]}, {copied.array}, {texts[2]},"
+            f" {added.array}, {added.first}, {scale})"
+        )
+        self.text.end(moves is not None)
+        if copied is not right:
+            self._give_back(copied, (depth, n_columns))
+
+    def _loop_times(self, op: Op) -> None:
+        left, right = map(self.place, op.args)
+        self._multiply(op, left, right, (*op.args[0].shape, op.shape[1]))
+
+    def _loop_add_outer(self, op: Op) -> None:
+        weights, left, right = op.args
+        is_zero = weights.name == "fill" and weights.options == (0.0,)
+        base = None if is_zero else self.place(weights)
+        sizes = (*left.shape, op.shape[1])
+        self._multiply(op, self.place(left), self.place(right), sizes, base, op.options[0])
+
+    def _loop_matmul(self, op: Op) -> None:
+        left, right = map(self.place, op.args)
+        if len(op.shape) != 3 or right.strides[-1] != 1:
+            raise NoLoopError(op.name)
+        n_rows, n_columns = op.shape[1:]
+        moves = (n_rows * n_columns, left.strides[0], right.strides[0])
+        self._multiply(op, left, right, (n_rows, op.args[0].shape[2], n_columns), moves=moves)
+
+    def _loop_add_rows(self, op: Op) -> None:
+        _, left, matrix = op.args
+        places = [self.place(arg) for arg in op.args]
+        if not all(is_dense(p, arg.shape) for p, arg in zip(places, op.args, strict=True)):
+            raise NoLoopError(op.name)
+        depth, n_columns = prod(left.shape), matrix.shape[-1]
+        along = places[1]._replace(strides=(0, 1))
+        down = places[2]._replace(strides=(n_columns, 1))
+        self._multiply(op, along, down, (1, depth, n_columns), places[0], op.options[0])
+
+    def _loop_constant_map(self, op: Op) -> None:
+        run, (value,) = self.loops.run, op.args
+        matrix = torch.tensor(op.options, dtype=torch.float64).to(run.like).mT.contiguous()
+        right = Place(self.loops.table(matrix), 0, dense(matrix.shape))
+        self._multiply(op, self.place(value), right, (*value.shape, op.shape[1]))
+
+    def _loop_beside(self, op: Op) -> None:
+        sources = [self.place(arg) for arg in op.args]
+        out, done = self._new_place(op), 0
+        for arg, source in zip(op.args, sources, strict=True):
+            index = self.text.loops(arg.shape)
+            target = out._replace(first=out.first + done)
+            self.text.say(f"{target.at(*index)} = {source.at(*index)}")
+            self.text.end(len(index))
+            done += arg.shape[-1]
+
+    def _loop_take(self, op: Op) -> None:
+        source = self.place(op.args[0])
+        out = self._new_place(op)
+        (i,) = self.text.loops(op.shape[:1])
+        for column, taken in enumerate(op.options):
+            value = "real(0.0)" if taken == NOWHERE else source.at(i, str(taken))
+            self.text.say(f"{out.at(i, str(column))} = {value}")
+        self.text.end(1)
+
+    def _loop_softmax(self, op: Op) -> None:
+        source = self.place(op.args[0])
+        out, text, (n_rows, n_columns) = self._new_place(op), self.text, op.shape
+        (i,) = text.loops([n_rows])
+        text.say(f"largest = {source.at(i, '0')}")
+        text.loops([n_columns], "j")
+        text.say(f"largest = max(largest, {source.at(i, 'j')})")
+        text.end(1)
+        text.say("total = real(0.0)")
+        text.loops([n_columns], "j")
+        text.say(f"share = exp({source.at(i, 'j')} - largest)")
+        text.say(f"{out.at(i, 'j')} = share")
+        text.say("total += share")
+        text.end(1)
+        text.loops([n_columns], "j")
+        text.say(f"{out.at(i, 'j')} /= total")
+        text.end(2)
+
+
+def _entry(op: Op) -> str:
+    return f"_entry_{op.name}"
