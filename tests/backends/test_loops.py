@@ -218,10 +218,11 @@ class TestCompiledStack(ExecutorContract):
         assert torch.equal(caught.value.partial.parameters, kept)
         assert torch.equal(caught.value.partial.predictions, expected.predictions)
 
-    def test_ctrl_c_at_any_moment_leaves_the_last_whole_step(self, monkeypatch):
+    @pytest.mark.parametrize("is_first", [True, False], ids=["first run", "later run"])
+    def test_ctrl_c_at_any_moment_leaves_the_last_whole_step(self, is_first, monkeypatch):
         monkeypatch.setattr(fused, "MILLISECONDS", 0)
         self.whole(2)  # loops are written once
-        super().test_ctrl_c_at_any_moment_leaves_the_last_whole_step()
+        super().test_ctrl_c_at_any_moment_leaves_the_last_whole_step(is_first)
 
     def test_one_step_at_a_time_reaches_the_same(self):
         task = self.task()
