@@ -17,11 +17,11 @@ import os
 import signal
 import socket
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from math import prod
@@ -91,81 +91,23 @@ class TaskResults:
     """What `run_tasks` wrote.
 
     Attributes:
-        output: the folder.
+        output: the folder; its part-*.parquet have a row for each task: file, task, predictions,
+            weights, and the reason if it failed.
         n_tasks: the number of tasks, those that failed included.
-        n_failed: how many of them could not be run.
-        n_unreadable: the number of files, or parts of files, whose tasks are not even known.
+        failures: the tasks that could not be run, and the files that could not be read, whose task
+            is null, with the reason.
 
     Example:
         >>> import icgd
+        >>> import polars as pl
         >>> from pathlib import Path
-        >>> icgd.TaskResults(Path("out"), n_tasks=100, n_failed=0, n_unreadable=0).n_tasks
+        >>> icgd.TaskResults(Path("out"), n_tasks=100, failures=pl.DataFrame()).n_tasks
         100
     """
 
     output: Path
     n_tasks: int
-    n_failed: int
-    n_unreadable: int
-
-    def frame(self) -> pl.LazyFrame:
-        """The results of all tasks, in the order of the files: a row for each.
-
-        Returns:
-            A frame that is read when it is collected, with the columns file, task, predictions,
-            weights and reason, which says why a task failed.
-
-        Raises:
-            FileError: if the folder holds no results.
-
-        Example:
-            >>> import icgd
-            >>> import numpy as np
-            >>> from pathlib import Path
-            >>> from safetensors.numpy import save_file
-            >>> from tempfile import TemporaryDirectory
-            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
-            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
-            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
-            >>> with TemporaryDirectory() as folder:
-            ...     data = {"x": np.ones((5, 3, 2)), "y": np.ones((5, 3))}
-            ...     save_file(data, Path(folder, "tasks.safetensors"))
-            ...     results = icgd.run_tasks(compiled, folder, Path(folder, "out"))
-            ...     results.frame().collect()["task"].to_list()
-            [0, 1, 2, 3, 4]
-        """
-        parts = sorted(self.output.glob(PARTS))
-        if not parts:
-            raise FileError(f"{self.output} holds no results.")
-        return pl.scan_parquet(parts, glob=False)
-
-    def failures(self) -> pl.DataFrame:
-        """The tasks that could not be run, and the files that could not be read.
-
-        Returns:
-            A frame with the columns file, task and reason; the task of an unreadable file is null.
-
-        Raises:
-            FileError: if the folder holds no results.
-
-        Example:
-            >>> import icgd
-            >>> import numpy as np
-            >>> from pathlib import Path
-            >>> from safetensors.numpy import save_file
-            >>> from tempfile import TemporaryDirectory
-            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
-            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
-            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
-            >>> with TemporaryDirectory() as folder:
-            ...     data = {"x": np.ones((2, 1, 2)), "y": np.array([[1.0], [9.0]])}
-            ...     save_file(data, Path(folder, "tasks.safetensors"))
-            ...     results = icgd.run_tasks(compiled, folder, Path(folder, "out"))
-            ...     print(*results.failures().row(0))
-            tasks.safetensors 1 y[0, 0] is 9, outside [-1, 1]. ...
-        """
-        failed = self.frame().filter(pl.col("reason").is_not_null())
-        return failed.select("file", "task", "reason").collect(engine="streaming")
+    failures: pl.DataFrame
 
 
 def run_tasks(
@@ -199,7 +141,7 @@ def run_tasks(
         on_progress: is called with the number of tasks done and the number in all.
 
     Returns:
-        How many tasks there were and how many failed, and where the results are.
+        How many tasks there were, which of them failed, and where the results are.
 
     Raises:
         DataError: if the folder has no tasks.
@@ -221,10 +163,11 @@ def run_tasks(
         >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
         >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
         >>> with TemporaryDirectory() as folder:
-        ...     data = {"x": np.ones((5, 3, 2)), "y": np.ones((5, 3))}
+        ...     data = {"x": np.ones((2, 1, 2)), "y": np.array([[1.0], [9.0]])}
         ...     save_file(data, Path(folder, "tasks.safetensors"))
-        ...     icgd.run_tasks(compiled, folder, Path(folder, "out")).n_tasks
-        5
+        ...     results = icgd.run_tasks(compiled, folder, Path(folder, "out"))
+        ...     print(*results.failures.row(0))
+        tasks.safetensors 1 y[0, 0] is 9, outside [-1, 1]. ...
     """
     named("backend", backend, BACKENDS)
     if ray_address is not None and n_workers is not None:
@@ -266,8 +209,9 @@ def run_tasks(
                             warn(kind(f"In {chunk.path.name}, and maybe elsewhere: {message}"))
                     if on_progress:
                         on_progress(done, total)
-            results = TaskResults(target, total, 0, 0)
-            failures = results.failures()
+            results = pl.scan_parquet(sorted(target.glob(PARTS)), glob=False)
+            failed = results.filter(pl.col("reason").is_not_null())
+            failures = failed.select("file", "task", "reason").collect(engine="streaming")
             with whole_file(target / FAILURES) as temporary:
                 temporary.write_bytes(failures.write_csv().encode())
         except KeyboardInterrupt:
@@ -277,8 +221,7 @@ def run_tasks(
             raise FileError(f"{error} {done:,} of {total:,} {kept}") from None
         except WorkerError as error:
             raise WorkerError(f"{error} {done:,} of {total:,} {kept}") from None
-    n_unreadable = failures["task"].null_count()
-    return replace(results, n_failed=len(failures) - n_unreadable, n_unreadable=n_unreadable)
+    return TaskResults(target, total, failures)
 
 
 # What a folder holds, and what was begun with it
@@ -473,7 +416,7 @@ def _parquet_cuts(problem: Problem, path: Path, chunk_size: int) -> Iterator[tup
         yield int(ends[first]), int(ends[stop]), stop - first
 
 
-def _columns(problem: Problem, schema: pl.Schema) -> dict[str, list[str]]:
+def _columns(problem: Problem, schema: Mapping[str, Any]) -> dict[str, list[str]]:
     """The columns of each part of a task; `y` alone holds the one label, or classes."""
     target = problem.target
     labels = [f"y_{place}" for place in range(1, target.output_width + 1)]

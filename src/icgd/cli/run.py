@@ -9,6 +9,7 @@ from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
 
+import polars as pl
 import typer
 from torch import Tensor
 
@@ -168,20 +169,19 @@ def _run_folder(
     except InterruptedRunError as interruption:
         typer.echo(f"icgd: {interruption}", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    failures = results.failures().head(show.LISTED_ROWS).rows()
+    failures = results.failures
+    n_unreadable = failures["task"].null_count()
+    counts = {"tasks": results.n_tasks, "failed": len(failures) - n_unreadable}
+    counts["unreadable files"] = n_unreadable
     if as_json:
-        show.print_json({**show.plain(results), "output": str(results.output)})
+        show.print_json({"output": str(out), **counts, "failures": failures.to_dicts()})
     else:
-        rows = [("tasks", f"{results.n_tasks:,}"), ("failed", f"{results.n_failed:,}")]
-        rows += [("unreadable files", f"{results.n_unreadable:,}")] if results.n_unreadable else []
-        show.print_rows("Many tasks", rows)
-        if failures:
-            listed = [
-                (file, "" if task is None else str(task), why) for file, task, why in failures
-            ]
-            show.print_columns(f"{out / FAILURES} begins", ("file", "task", "reason"), listed)
+        show.print_rows("Many tasks", [(name, f"{n:,}") for name, n in counts.items()])
+        if len(failures):
+            texts = failures.head(show.LISTED_ROWS).cast(pl.String).fill_null("").rows()
+            show.print_columns(str(out / FAILURES), failures.columns, texts)
         typer.echo(f"Saved {out}")
-    raise typer.Exit(FAILED if failures else 0)
+    raise typer.Exit(FAILED if len(failures) else 0)
 
 
 class Ending(Enum):

@@ -1,0 +1,148 @@
+"""Many tasks, streamed from a folder: how fast, in how much memory, and what kills change.
+
+`python -m benchmarks.many_tasks` runs 100,000 tasks of 8-16-16-1 with 1 and with 2 workers, then
+again with 50 kills of all processes at random moments, and compares every byte.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import polars as pl
+from safetensors.numpy import save_file
+
+import icgd
+
+N_EXAMPLES, N_QUERIES, WIDTH = 32, 4, 8
+TASKS_OF_FILE = 10_000
+PARTS = "part-*.parquet"
+
+
+def write_run(path: Path) -> None:
+    network, step = icgd.MLP((WIDTH, 16, 16, 1), "tanh"), icgd.GradientStep(0.05, box=4.0)
+    problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+    icgd.compile(problem, "relu-stack", n_steps=10).save(path)
+
+
+def write_tasks(folder: Path, n_tasks: int, tasks_of_file: int = TASKS_OF_FILE) -> None:
+    """Write files of tasks, Parquet and safetensors in turn."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number, first in enumerate(range(0, n_tasks, tasks_of_file)):
+        n = min(tasks_of_file, n_tasks - first)
+        rows = N_EXAMPLES + N_QUERIES
+        x, y = rng.uniform(-1, 1, (n, rows, WIDTH)), rng.uniform(-1, 1, (n, rows))
+        task = np.arange(first, first + n)
+        name = f"tasks-{number:04d}"
+        if number % 2:
+            examples = {"x": x[:, :N_EXAMPLES], "y": y[:, :N_EXAMPLES], "task": task}
+            whole = {"queries": x[:, N_EXAMPLES:], **examples}
+            contiguous = {part: np.ascontiguousarray(array) for part, array in whole.items()}
+            save_file(contiguous, folder / f"{name}.safetensors")
+        else:
+            columns = {f"x_{i + 1}": x[..., i].ravel() for i in range(WIDTH)}
+            is_query = np.tile(np.arange(rows) >= N_EXAMPLES, n)
+            frame = {"task": np.repeat(task, rows), "query": is_query, **columns, "y": y.ravel()}
+            pl.DataFrame(frame).write_parquet(folder / f"{name}.parquet")
+
+
+def start(folder: Path, output: str, n_workers: int, chunk_size: int) -> subprocess.Popen[bytes]:
+    """Start `icgd run --tasks` in a process group of its own."""
+    options = ["--tasks", "tasks", "-o", output, "--workers", str(n_workers)]
+    command = [sys.executable, "-m", "icgd", "run", "run.safetensors", *options, "--json"]
+    command += ["--chunk-size", str(chunk_size)]
+    return subprocess.Popen(
+        command, cwd=folder, start_new_session=True, stdout=subprocess.DEVNULL, stderr=None
+    )
+
+
+def run_with_kills(
+    folder: Path, output: str, n_workers: int, chunk_size: int, n_kills: int, seed: int = 0
+) -> list[int]:
+    """Kill all processes `n_kills` times at random moments; return the parts found after each.
+
+    A quarter of the kills come while Python starts, the others while a part is computed or written.
+    """
+    rng, found = random.Random(seed), []
+    place = folder / output
+    while len(found) < n_kills:
+        process = start(folder, output, n_workers, chunk_size)
+        if rng.random() < 0.25:
+            time.sleep(rng.uniform(0, 4))
+        else:
+            wanted = (found[-1] if found else 0) + rng.randrange(4)
+            while process.poll() is None and len(list(place.glob(PARTS))) < wanted:
+                time.sleep(0.005)
+            time.sleep(rng.uniform(0, 0.2))
+        if process.poll() is not None:
+            raise RuntimeError(f"it ended with {process.returncode} after {len(found)} kills")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        found.append(len(list(place.glob(PARTS))))
+    if start(folder, output, n_workers, chunk_size).wait():
+        raise RuntimeError("the last run failed")
+    return found
+
+
+def measured(folder: Path, output: str, n_workers: int, chunk_size: int) -> tuple[float, float]:
+    """The seconds of a run that nothing disturbs, and the peak memory of its main process in MB."""
+    before = time.perf_counter()
+    process = start(folder, output, n_workers, chunk_size)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise RuntimeError(f"the run ended with {status}")
+    return time.perf_counter() - before, usage.ru_maxrss / 1024
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """The files of results that are not equal byte for byte, or only in one of two folders."""
+    files = [{p.name: p for p in folder.iterdir() if p.name[0] != "."} for folder in (one, other)]
+    shared = files[0].keys() & files[1].keys()
+    unequal = [n for n in shared if files[0][n].read_bytes() != files[1][n].read_bytes()]
+    return sorted((files[0].keys() ^ files[1].keys()) | set(unequal))
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--tasks", type=int, default=100_000)
+    arguments.add_argument("--kills", type=int, default=50)
+    arguments.add_argument("--chunk-size", type=int, default=1024)
+    arguments.add_argument("--repeats", type=int, default=3)
+    given = arguments.parse_args()
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        write_run(folder / "run.safetensors")
+        write_tasks(folder / "tasks", given.tasks)
+        times: dict[int, list[float]] = {1: [], 2: []}
+        for repeat in range(given.repeats):
+            for n_workers, seconds in times.items():
+                output = f"undisturbed-{n_workers}-{repeat}"
+                taken, memory = measured(folder, output, n_workers, given.chunk_size)
+                seconds.append(taken)
+                print(
+                    f"{n_workers} workers: {taken:.1f} s, {given.tasks / taken:,.0f} tasks/s, ",
+                    end="",
+                )
+                print(f"main process {memory:.0f} MB")
+                print("differs:", differences(folder / "undisturbed-1-0", folder / output))
+        for n_workers, seconds in times.items():
+            best, median = min(seconds), float(np.median(seconds))
+            speeds = f"{given.tasks / best:,.0f} at best, {given.tasks / median:,.0f} in the median"
+            print(f"{n_workers} workers: {speeds} tasks/s, start-up included")
+        found = run_with_kills(folder, "killed", 2, given.chunk_size, given.kills)
+        results = pl.read_parquet(folder / "killed" / PARTS)
+        print(f"{given.kills} kills, parts found after each: {found}")
+        print("tasks:", len(results), "distinct:", results["task"].n_unique(), end=" ")
+        print("failed:", results["reason"].count())
+        print("differs:", differences(folder / "undisturbed-1-0", folder / "killed"))
+
+
+if __name__ == "__main__":
+    main()
