@@ -91,14 +91,21 @@ def run_with_kills(
     return found
 
 
-def measured(folder: Path, output: str, n_workers: int, chunk_size: int) -> tuple[float, float]:
-    """The seconds of a run that nothing disturbs, and the peak memory of its main process in MB."""
+def measured(folder: Path, output: str, n_workers: int, chunk_size: int) -> dict[str, float]:
+    """What a run takes that nothing disturbs.
+
+    `seconds` are those of the command; `between` are those between its first part and its last,
+    which leaves the start of Python out; `megabytes` is the peak of its main process.
+    """
     before = time.perf_counter()
     process = start(folder, output, n_workers, chunk_size)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise RuntimeError(f"the run ended with {status}")
-    return time.perf_counter() - before, usage.ru_maxrss / 1024
+    written = [path.stat().st_mtime for path in (folder / output).glob(PARTS)]
+    seconds = time.perf_counter() - before
+    between, megabytes = max(written) - min(written), usage.ru_maxrss / 1024
+    return {"seconds": seconds, "between": between, "megabytes": megabytes}
 
 
 def differences(one: Path, other: Path) -> list[str]:
@@ -120,28 +127,28 @@ def main() -> None:
         folder = Path(place)
         write_run(folder / "run.safetensors")
         write_tasks(folder / "tasks", given.tasks)
-        times: dict[int, list[float]] = {1: [], 2: []}
+        whole = folder / "undisturbed-1-0"
+        runs: dict[int, list[dict[str, float]]] = {1: [], 2: []}
         for repeat in range(given.repeats):
-            for n_workers, seconds in times.items():
+            for n_workers in runs:
                 output = f"undisturbed-{n_workers}-{repeat}"
-                taken, memory = measured(folder, output, n_workers, given.chunk_size)
-                seconds.append(taken)
+                runs[n_workers].append(measured(folder, output, n_workers, given.chunk_size))
                 print(
-                    f"{n_workers} workers: {taken:.1f} s, {given.tasks / taken:,.0f} tasks/s, ",
-                    end="",
+                    n_workers, runs[n_workers][-1], "differs:", differences(whole, folder / output)
                 )
-                print(f"main process {memory:.0f} MB")
-                print("differs:", differences(folder / "undisturbed-1-0", folder / output))
-        for n_workers, seconds in times.items():
-            best, median = min(seconds), float(np.median(seconds))
-            speeds = f"{given.tasks / best:,.0f} at best, {given.tasks / median:,.0f} in the median"
-            print(f"{n_workers} workers: {speeds} tasks/s, start-up included")
+        for n_workers, rows in runs.items():
+            print(f"{n_workers} workers, tasks a second:")
+            for name in ("seconds", "between"):
+                speeds = sorted(given.tasks / row[name] for row in rows)
+                print(f"  {name}: best {speeds[-1]:,.0f}, median {np.median(speeds):,.0f}")
+        if not given.kills:
+            return
         found = run_with_kills(folder, "killed", 2, given.chunk_size, given.kills)
         results = pl.read_parquet(folder / "killed" / PARTS)
         print(f"{given.kills} kills, parts found after each: {found}")
         print("tasks:", len(results), "distinct:", results["task"].n_unique(), end=" ")
         print("failed:", results["reason"].count())
-        print("differs:", differences(folder / "undisturbed-1-0", folder / "killed"))
+        print("differs:", differences(whole, folder / "killed"))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,11 @@ import errno
 import json
 import os
 import re
+import signal
 import socket
+import subprocess
 import sys
+import time
 import warnings
 from multiprocessing import active_children
 from pathlib import Path
@@ -21,6 +24,7 @@ from safetensors.torch import save_file as save_tensors
 import icgd
 from benchmarks.many_tasks import differences, run_with_kills, start, write_run, write_tasks
 from icgd import errors, many_tasks
+from icgd.problems.kernel_machine import KERNELS
 
 PROBLEM = icgd.Problem(
     icgd.MLP((2, 3, 1)), "squared", icgd.GradientStep(0.1, box=2.0), icgd.Domain(x=1.0, y=1.0)
@@ -568,3 +572,39 @@ def test_kills_at_random_moments_change_no_byte(tmp_path):
     assert found == sorted(found)
     assert differences(tmp_path / "whole", tmp_path / "killed") == []
     assert sorted(read(tmp_path / "killed")["task"].to_list()) == list(range(400))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_no_worker_outlives_its_parent(tmp_path, number, code):
+    write_run(tmp_path / "run.safetensors")
+    write_tasks(tmp_path / "tasks", 400, 100)
+    process = start(tmp_path, "out", 2, 1)
+    while len(names(tmp_path / "out")) < 3:
+        time.sleep(0.01)
+    os.kill(process.pid, number)  # it alone: its workers would not hear of it
+    assert process.wait() == code
+    while workers := living(process.pid):
+        time.sleep(0.01)
+    assert not workers
+    assert 3 <= len(names(tmp_path / "out")) < 400
+
+
+def living(session: int) -> list[str]:
+    """Processes of a session that are still at work."""
+    listed = subprocess.run(["ps", "-eo", "sess=,stat=,pid="], capture_output=True, text=True)
+    rows = [line.split() for line in listed.stdout.splitlines()]
+    return [pid for sess, stat, pid in rows if sess == str(session) and not stat.startswith("Z")]
+
+
+@pytest.mark.slow
+def test_a_kernel_of_ones_own_runs_in_ones_own_process(tmp_path, monkeypatch):
+    monkeypatch.setattr("icgd.problems.kernel_machine.KERNELS", dict(KERNELS))
+    icgd.register_kernel("wave", lambda u, w: torch.cos(u @ w.mT), lipschitz=abs)
+    target, domain = icgd.KernelMachine(2, "wave"), icgd.Domain(x=1.0, y=1.0)
+    problem = icgd.Problem(target, "squared", icgd.FunctionalStep(0.1), domain)
+    compiled = icgd.compile(problem, "functional", n_steps=2)
+    save_file(tensors(4), tmp_path / "a.safetensors")
+    assert icgd.run_tasks(compiled, tmp_path, tmp_path / "out").failures.rows() == []
+    with pytest.raises(errors.SettingError, match=r"cannot make the compiled run: Unknown kernel"):
+        icgd.run_tasks(compiled, tmp_path, tmp_path / "other", n_workers=2)

@@ -51,6 +51,7 @@ from icgd.errors import (
     OverflowedRunError,
     RunFolderError,
     SettingError,
+    UnknownNameError,
     WorkerError,
     cut,
 )
@@ -738,7 +739,14 @@ def _compiled(text: str) -> Compiled:
 
 def _job(text: str, settings: dict[str, Any], groups: list[Group]) -> Results:
     """What a worker does with a chunk; the compiled run comes as text, because it holds buffers."""
-    return _run_chunk(_compiled(text), settings, groups)
+    try:
+        compiled = _compiled(text)
+    except UnknownNameError as error:
+        raise SettingError(
+            f"A worker cannot make the compiled run: {error} What you registered is known to your "
+            "own process alone; run without workers."
+        ) from None
+    return _run_chunk(compiled, settings, groups)
 
 
 @contextmanager
