@@ -77,7 +77,7 @@ def run_with_kills(
         if rng.random() < 0.25:
             time.sleep(rng.uniform(0, 4))
         else:
-            wanted = (found[-1] if found else 0) + rng.randrange(4)
+            wanted = (found[-1] if found else 0) + rng.randrange(1, 4)
             while process.poll() is None and len(list(place.glob(PARTS))) < wanted:
                 time.sleep(0.005)
             time.sleep(rng.uniform(0, 0.2))
@@ -120,7 +120,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--tasks", type=int, default=100_000)
     arguments.add_argument("--kills", type=int, default=50)
-    arguments.add_argument("--chunk-size", type=int, default=1024)
+    arguments.add_argument("--chunk-size", type=int, default=512)
     arguments.add_argument("--repeats", type=int, default=3)
     given = arguments.parse_args()
     with TemporaryDirectory() as place:

@@ -190,7 +190,7 @@ def run_tasks(
         raise FileError(f"Cannot write {target}: {error.strerror or error}.") from None
     with _locked(target):
         _begin(target, paths, settings, hashlib.sha256(text.encode()).hexdigest())
-        chunks = list(_planned(compiled.problem, paths, chunk_size))
+        chunks = list(_planned(compiled.problem, paths, settings["chunk_size"]))
         written = {path.name for path in target.glob(PARTS)}
         left = [chunk for chunk in chunks if chunk.file not in written]
         total = sum(chunk.n_tasks for chunk in chunks)
@@ -305,6 +305,8 @@ def _begin(output: Path, paths: Sequence[Path], settings: dict[str, Any], digest
                 if before["sha256"] == _sha256(now[name]):
                     continue
             differing.append(f"{name} has changed")
+    except FileError:
+        raise
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise FileError(f"{manifest} is damaged ({error}). Name another folder.") from None
     if differing:
@@ -321,8 +323,11 @@ def _fingerprint(path: Path) -> dict[str, Any]:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise FileError(f"Cannot read {path}: {error.strerror or error}.") from None
 
 
 # Chunks

@@ -11,4 +11,6 @@ def test_run_and_verify_take_the_same_data_in_the_same_way():
     shared = [name for name in verify_options if name not in own]
     assert shared == [name for name in run_options if name not in own]
     for name in shared:
+        if name == "data":  # a folder of tasks may take its place
+            continue
         assert run_options[name].default == verify_options[name].default
