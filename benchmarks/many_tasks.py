@@ -7,6 +7,7 @@ again with 50 kills of all processes at random moments, and compares every byte.
 import argparse
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -99,12 +100,17 @@ def measured(folder: Path, output: str, n_workers: int, chunk_size: int) -> dict
     """
     before = time.perf_counter()
     process = start(folder, output, n_workers, chunk_size)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise RuntimeError(f"the run ended with {status}")
+    status, kibibytes = Path(f"/proc/{process.pid}/status"), 0
+    while process.poll() is None:
+        # VmHWM is the peak so far; wait4 would count the memory of this process too, from its fork.
+        if found := re.search(r"VmHWM:\s*(\d+)", status.read_text()):
+            kibibytes = int(found[1])
+        time.sleep(0.05)
+    if process.returncode:
+        raise RuntimeError(f"the run ended with {process.returncode}")
     written = [path.stat().st_mtime for path in (folder / output).glob(PARTS)]
     seconds = time.perf_counter() - before
-    between, megabytes = max(written) - min(written), usage.ru_maxrss / 1024
+    between, megabytes = max(written) - min(written), kibibytes / 1024
     return {"seconds": seconds, "between": between, "megabytes": megabytes}
 
 
