@@ -36,6 +36,8 @@ from icgd.constructions.recursion import Recursion as Recursion
 from icgd.constructions.relu_stack import ReluStack as ReluStack
 from icgd.constructions.softmax_stack import SoftmaxStack as SoftmaxStack
 from icgd.constructions.universal import Universal as Universal
+from icgd.many_tasks import TaskResults as TaskResults
+from icgd.many_tasks import run_tasks as run_tasks
 from icgd.pipeline import (
     compile as compile,
 )

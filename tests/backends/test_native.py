@@ -105,9 +105,9 @@ def test_random_runs_stay_within_their_bounds(monkeypatch, seed):
     monkeypatch.setattr(fused, "PAYS", 0.0)  # all work is worth compiling
     made, n_made = fused.CompiledStack, []
     monkeypatch.setattr(fused, "CompiledStack", lambda *args: n_made.append(1) or made(*args))
-        report = icgd.verify(
-            compiled, task.x, task.y, initial=task.initial, dtype=task.x.dtype, backend="fused"
-        )
+    report = icgd.verify(
+        compiled, task.x, task.y, initial=task.initial, dtype=task.x.dtype, backend="fused"
+    )
     assert n_made
     assert float(report.step_errors.max()) > 0
     assert bool((report.step_errors <= report.step_bounds).all())

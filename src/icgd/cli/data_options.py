@@ -12,6 +12,7 @@ import typer
 
 from icgd.cli.examples import CHOICES, Source
 from icgd.cli.options import in_panel, options_of
+from icgd.errors import SettingError
 from icgd.problems.tables import Reading
 
 _table = in_panel("The table")
@@ -72,15 +73,30 @@ def source_from(
 
 
 def takes_table(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a table in place of its parameter `source`."""
-    options = options_of(source_from)
+    """Give a command the options of a table in place of its parameter `source`.
+
+    If that has a default, the table may be left out.
+    """
     own = list(options_of(command))
     place = [option.name for option in own].index("source")
+    is_optional = own[place].default is not Parameter.empty
+    options = list(options_of(source_from))
+    if is_optional:
+        options[0] = options[0].replace(default=None)
 
     @wraps(command)
     def with_options(**given: Any) -> None:
-        source = source_from(**{option.name: given.pop(option.name) for option in options})
-        command(source=source, **given)
+        table = {option.name: given.pop(option.name) for option in options}
+        if is_optional and table["data"] is None:
+            for option in options[1:]:
+                if table[option.name] != option.default:
+                    name = option.name.replace("_", "-")
+                    raise SettingError(
+                        f"--{name} has no effect without DATA; give both or neither."
+                    )
+            command(**given)
+        else:
+            command(source=source_from(**table), **given)
 
     parameters = [*own[:place], *options, *own[place + 1 :]]
     keyword_only = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters]

@@ -29,13 +29,13 @@ def progress(title: str) -> Iterator[OnProgress]:
 
 
 @contextmanager
-def training_progress(title: str) -> Iterator[TrainingBar]:
+def training_progress(title: str, unit: str = "steps") -> Iterator[TrainingBar]:
     """Show a bar of training steps with the loss, the speed, and the time that is left."""
     rest = TextColumn("{task.fields[loss]}{task.fields[speed]}")
     with _bar(
         MofNCompleteColumn(), rest, TimeElapsedColumn(), TextColumn("{task.fields[left]}")
     ) as bar:
-        yield TrainingBar(bar, title)
+        yield TrainingBar(bar, title, unit)
 
 
 def _bar(*columns: ProgressColumn) -> Progress:
@@ -54,7 +54,8 @@ def _bar(*columns: ProgressColumn) -> Progress:
 class TrainingBar:
     """A bar that knows how fast the work goes on, not counting what was done before it started."""
 
-    def __init__(self, bar: Progress, title: str) -> None:
+    def __init__(self, bar: Progress, title: str, unit: str = "steps") -> None:
+        self.unit = unit
         self.bar, self.task = bar, bar.add_task(title, total=None, loss="", speed="", left="")
         self._first: tuple[float, int, float] | None = None
         self._moves = False
@@ -79,7 +80,7 @@ class TrainingBar:
             completed=done,
             total=total,
             loss="" if self._loss is None else f"loss {self._loss:.4g} ",
-            speed="" if speed is None else f"{speed:.3g} steps/s",
+            speed="" if speed is None else f"{speed:.3g} {self.unit}/s",
             left="" if left is None else f"{duration(left)} left",
         )
 

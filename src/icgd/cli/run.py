@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from enum import Enum
 from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
 
+import polars as pl
 import typer
 from torch import Tensor
 
@@ -32,28 +34,35 @@ from icgd.cli.options import (
     PictureFile,
     QueryFile,
     Seed,
+    in_panel,
     output,
 )
-from icgd.cli.progress import progress
+from icgd.cli.progress import progress, training_progress
 from icgd.cli.weights_out import WeightsOut, require_weights_file, write_weights
 from icgd.cli.writing import predictions_content, require_picture, require_writable, write_file
 from icgd.compiled import Compiled
 from icgd.errors import InterruptedRunError, SettingError
+from icgd.many_tasks import CHUNK_SIZE, FAILURES, run_tasks
 from icgd.pipeline import load
 from icgd.problems.convergence import Convergence, convergence
 from icgd.problems.data import Task
+
+_tasks = in_panel("Many tasks")
+FAILED = 1
+"""The exit code of many tasks, some of which could not be run."""
 
 
 @takes_table
 def run(
     file: CompiledFile,
-    source: Source,
+    source: Source | None = None,
     queries: QueryFile = None,
     seed: Seed = 0,
     backend: BackendName = "fused",
     dtype: DtypeName = "float64",
     out: Annotated[
-        Path | None, output("CSV to write the queries and their predictions to.", "P.csv")
+        Path | None,
+        output("CSV to write the queries and their predictions to; with --tasks, a folder."),
     ] = None,
     stop_below: Annotated[
         float | None,
@@ -62,13 +71,56 @@ def run(
     weights_out: WeightsOut = None,
     plot: PictureFile = None,
     as_json: AsJson = False,
+    tasks: Annotated[
+        Path | None,
+        _tasks("Folder of Parquet or safetensors files of tasks, in place of DATA.", "--tasks"),
+    ] = None,
+    workers: Annotated[
+        int | None, _tasks("Processes that work at the same time. Default: one for each core.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        _tasks("Address of a Ray cluster that works instead, such as auto.", metavar="ADDRESS"),
+    ] = None,
+    chunk_size: Annotated[
+        int | None,
+        _tasks(f"Most tasks that are read, run and written together. Default: {CHUNK_SIZE}."),
+    ] = None,
 ) -> None:
     """Train on a table in one forward pass, and predict.
 
     Ctrl-C ends the run after the last whole step, prints what is known, and exits with 130.
 
+    With --tasks it runs every task of a folder; the same command goes on after Ctrl-C or a kill. It
+    exits with 1 if a task could not be run.
+
     Example: icgd run run.safetensors train.csv --target price --queries new.csv -o prices.csv
     """
+    alone = {"--workers": workers, "--ray": ray, "--chunk-size": chunk_size}
+    for_table = {
+        "DATA": source,
+        "--queries": queries,
+        "--stop-below": stop_below,
+        "--weights-out": weights_out,
+        "--plot": plot,
+    }
+    for name, value in (alone if tasks is None else for_table).items():
+        if value is not None:
+            without = "without" if tasks is None else "beside"
+            raise SettingError(f"{name} has no effect {without} --tasks. Leave it out.")
+    if tasks is not None:
+        if out is None:
+            raise SettingError("--tasks needs --output, the folder to write the results to.")
+        settings = {"seed": seed, "backend": backend, "dtype": dtype, "ray_address": ray}
+        settings["chunk_size"] = CHUNK_SIZE if chunk_size is None else chunk_size
+        settings["n_workers"] = workers
+        if workers is None and ray is None:
+            has_affinity = hasattr(os, "sched_getaffinity")  # Linux; a container may have fewer
+            settings["n_workers"] = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
+        _run_folder(load(file), tasks, out, settings, as_json=as_json)
+        return
+    if source is None:
+        raise SettingError("Give DATA, a table of examples, or --tasks, a folder of tasks.")
     if out and not queries:
         raise SettingError("--output has no effect without --queries; give both or neither.")
     require_picture(plot)
@@ -105,6 +157,31 @@ def run(
         for path in filter(None, (out, weights_out, plot)):
             typer.echo(f"Saved {path}")
     raise typer.Exit(INTERRUPTED if outcome.ending is Ending.INTERRUPTED else 0)
+
+
+def _run_folder(
+    compiled: Compiled, tasks: Path, out: Path, settings: dict[str, Any], *, as_json: bool
+) -> None:
+    """Run many tasks under a bar. Ctrl-C says how to go on."""
+    try:
+        with training_progress("tasks", "tasks") as bar:
+            results = run_tasks(compiled, tasks, out, **settings, on_progress=bar.update)
+    except InterruptedRunError as interruption:
+        typer.echo(f"icgd: {interruption}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    failures = results.failures
+    n_unreadable = failures["task"].null_count()
+    counts = {"tasks": results.n_tasks, "failed": len(failures) - n_unreadable}
+    counts["unreadable files"] = n_unreadable
+    if as_json:
+        show.print_json({"output": str(out), **counts, "failures": failures.to_dicts()})
+    else:
+        show.print_rows("Many tasks", [(name, f"{n:,}") for name, n in counts.items()])
+        if len(failures):
+            texts = failures.head(show.LISTED_ROWS).cast(pl.String).fill_null("").rows()
+            show.print_columns(str(out / FAILURES), failures.columns, texts)
+        typer.echo(f"Saved {out}")
+    raise typer.Exit(FAILED if len(failures) else 0)
 
 
 class Ending(Enum):
