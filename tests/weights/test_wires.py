@@ -152,9 +152,10 @@ def test_the_programs_here_have_every_instruction():
 def test_labels_say_which_unit_which_term_and_which_sign():
     program = PROGRAMS["relu-stack"]()
     forward, gradient = program.block[0], program.first(ApplyUnits)
-    n_terms = len(program.relu_sum("tanh").terms())
-    assert forward.label_of(program, 0) == f"unit 1 of {gradient.write}, term 1 of tanh"
-    assert forward.label_of(program, n_terms + 1) == (f"unit 2 of {gradient.write}, term 2 of tanh")
+    n_terms = program.relu_sum("tanh").n_pieces + 1
+    written = f"{gradient.write}, slope_1"
+    assert forward.label_of(program, 0) == f"unit 1 of {written}, term 1 of tanh, tanh'"
+    assert forward.label_of(program, n_terms + 1) == f"unit 2 of {written}, term 2 of tanh, tanh'"
     heads = Heads({"sign": 2, "row": 3}, (), (), (), (), "row {row}, {sign}")
     assert [heads.label_of(n) for n in range(6)] == [
         "row 1, +", "row 2, +", "row 3, +", "row 1, -", "row 2, -", "row 3, -",

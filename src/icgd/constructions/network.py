@@ -314,7 +314,10 @@ def without_digits(problem: Problem) -> str | None:
 # The layers of an update.
 
 
-ROOT = "root"
+ROOT, PRODUCT = "root", "product"
+
+SLOT_OF = {SQUARE: PRODUCT, SCALED: PRODUCT}
+"""What the slots of a rule's quantities are called, where not as the quantity itself."""
 
 MOST_SUMS = 10**5
 """The most sums that the ends of all steps are made of; more take minutes and gigabytes."""
@@ -334,6 +337,8 @@ class UpdateLayers:
         product   square = gradient * gradient
         MLP       root = 1 / (sqrt(sum) + eps), a sum of ReLUs; state = sum of coefficient * slot
         product   scaled = factor * root
+
+    Square and scaled stand in the same slot `product`, which the MLP between them wipes.
 
     The average of the weights, if there is one, moves in the last layer too, and costs no layer.
 
@@ -355,7 +360,7 @@ class UpdateLayers:
         self.constants = (N_EXAMPLES,) if has_batches else ()
         self.closed_by = (OUT_OF_BATCH,) if has_batches else ()
         shared = [] if update.is_plain else [GRADIENT]
-        shared += [SQUARE, ROOT, SCALED] if update.has_root else []
+        shared += [PRODUCT, ROOT] if update.has_root else []
         kinds = [(kind, Role.PARAMETER) for kind in update.remembered]
         kinds += [(kind, Role.SHARED) for kind in shared]
         self.slots = (
@@ -386,19 +391,23 @@ class UpdateLayers:
         sums = rule.linear if rule.root is None else {WEIGHTS: rule.weights}
         if rule.root is not None:
             root, function = rule.root, reciprocal_root(rule.root.eps).name
+            products = tuple(f"{PRODUCT}_{j}" for j in layers)
             squares = (
-                MultiplySlots(f"{GRADIENT}_{j}", f"{GRADIENT}_{j}", f"{SQUARE}_{j}") for j in layers
+                MultiplySlots(f"{GRADIENT}_{j}", f"{GRADIENT}_{j}", write)
+                for j, write in zip(layers, products, strict=True)
             )
             roots = (
                 map_everywhere(_of_layer(root.argument, j), function, f"{ROOT}_{j}") for j in layers
             )
-            products = (
-                MultiplySlots(f"{root.factor}_{j}", f"{ROOT}_{j}", f"{SCALED}_{j}") for j in layers
+            scaled = (
+                MultiplySlots(f"{root.factor}_{j}", f"{ROOT}_{j}", write)
+                for j, write in zip(layers, products, strict=True)
             )
+            state = self._recombine(dict(rule.state), step)
             before += [
                 Layer("squares", tuple(squares)),
-                Layer("moments", (*roots, self._recombine(dict(rule.state), step))),
-                Layer("direction", tuple(products)),
+                Layer("moments", (*roots, state, WipeSlots(products))),
+                Layer("direction", tuple(scaled)),
             ]
         weights = tuple(f"{WEIGHTS}_{j}" for j in layers)
         is_plain, size = update.is_plain, update.batch_size
@@ -436,7 +445,8 @@ class UpdateLayers:
 
 def _of_layer(terms: Sum, layer: int) -> Combination:
     """Return a sum of quantities as a combination of a layer's slots."""
-    return Combination(tuple(f"{name}_{layer}" for name in terms), tuple(terms.values()))
+    slots = (f"{SLOT_OF.get(name, name)}_{layer}" for name in terms)
+    return Combination(tuple(slots), tuple(terms.values()))
 
 
 def require_few_ends(update: AbstractGradientStep, n_steps: int, n_sums: int) -> None:
