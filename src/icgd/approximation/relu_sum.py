@@ -131,8 +131,10 @@ def fit_with_common_knots(
         excess = max(fit.error / goal for fit, goal in zip(fits, goals, strict=True))
         if excess <= 1:
             return fits
-        # Errors fall with the square, unless they are rounding.
+        # Errors fall with the square, unless they are rounding. An even number of pieces leaves a
+        # knot at 0, where odd functions are 0 exactly.
         number = max(number + 1 + number // 100, floor(number * sqrt(excess)))
+        number += number % 2
     return alone
 
 

@@ -155,20 +155,29 @@ def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
     return {function.name: function for function in (*functions, IDENTITY_FUNCTION)}
 
 
-def looked_up(problem: Problem) -> tuple[SmoothFunction, ...]:
-    """Return the smooth functions of activations and loss, all of them bounded, each once.
+def looked_up_together(problem: Problem) -> list[tuple[SmoothFunction, ...]]:
+    """Return the smooth functions of every activation, then of the loss, all bounded, each once.
 
     An activation that grows like a line is z gate(z) + rest(z) instead.
     """
-    functions: dict[str, ScalarFunction] = {}
-    for activation in activations_of(problem.network):
-        value = activation.gate or activation.value
-        for function in (value, activation.rest, activation.derivative):
-            if function is not None:
-                functions[function.name] = function
-    for part in loss_parts(problem):
-        functions[part.function.name] = part.function
-    return tuple(f for f in functions.values() if isinstance(f, SmoothFunction))
+    groups: list[tuple[ScalarFunction | None, ...]] = [
+        (activation.gate or activation.value, activation.rest, activation.derivative)
+        for activation in activations_of(problem.network)
+    ]
+    groups += [(part.function,) for part in loss_parts(problem)]
+    found: dict[str, tuple[SmoothFunction, ...]] = {}
+    known: set[str] = set()
+    for group in groups:
+        smooth = [f for f in group if isinstance(f, SmoothFunction) and f.name not in known]
+        known.update(function.name for function in smooth)
+        if smooth:
+            found[smooth[0].name] = tuple(smooth)
+    return [*found.values()]
+
+
+def looked_up(problem: Problem) -> tuple[SmoothFunction, ...]:
+    """Return the functions of `looked_up_together` side by side."""
+    return tuple(function for group in looked_up_together(problem) for function in group)
 
 
 # The ranges of what a run computes, on the whole domain.
