@@ -78,6 +78,11 @@ SECTIONS = {
         "Loading a compiled run",
         "A file without weights is read, and its checksum compared.",
     ),
+    "sizes": (
+        "Sizes of transformers, before and after",
+        "Of one step, box 1, |x| and |y| up to 1, and of the layers that predict; a chain takes 8 "
+        "examples a round. What changed them: [sizes](sizes.md).",
+    ),
     "weights": (
         "relu-stack: error over the number of pieces",
         "Five dense steps of 3-4-4-2 tanh. The error of weights is that of the whole run.",

@@ -64,17 +64,17 @@ def test_float32_runs_in_float32():
 
 
 def test_a_trace_of_named_slots_has_only_those():
-    run = COMPILED.run(X, Y, trace=["delta_2", "weights_1"])
-    assert set(run.trace) == {"delta_2", "weights_1"}
-    assert run.trace["delta_2"].shape == (2 * 8 + 3 + 1, 4, 1)
+    run = COMPILED.run(X, Y, trace=["loss_slope", "weights_1"])
+    assert set(run.trace) == {"loss_slope", "weights_1"}
+    assert run.trace["loss_slope"].shape == (2 * 6 + 3 + 1, 4, 1)
     prediction = network.predict(PROBLEM.target, run.parameters[0], X)
-    after_backward = run.trace["delta_2"][5]
-    torch.testing.assert_close(after_backward, 2 * (prediction - Y), atol=1e-3, rtol=0)
+    after_forward = run.trace["loss_slope"][3]
+    torch.testing.assert_close(after_forward, 2 * (prediction - Y), atol=1e-3, rtol=0)
 
 
 def test_a_misspelt_slot_is_named_with_the_nearest():
-    with pytest.raises(LayoutError, match=r"no slot 'delta2'; it has .* Did you mean 'delta_2'"):
-        COMPILED.run(X, Y, trace=["delta2"])
+    with pytest.raises(LayoutError, match=r"no slot 'delta1'; it has .* Did you mean 'delta_1'"):
+        COMPILED.run(X, Y, trace=["delta1"])
 
 
 def test_unknown_backend_and_dtype_are_named():
@@ -90,7 +90,8 @@ def test_the_transformer_is_a_module_with_ordinary_weights():
     transformer = COMPILED.transformer()
     summary = COMPILED.summary()
     assert sum(p.numel() for p in transformer.parameters()) == summary.parameters
-    assert transformer.block[0].W_Q.shape == (3 * 64, summary.d_model, 3)
+    n_terms = COMPILED.program.relu_sum("tanh").n_pieces + 1
+    assert transformer.block[0].W_Q.shape == (3 * n_terms, summary.d_model, 3)
     assert all(p.dtype == torch.float32 for p in COMPILED.transformer("float32").parameters())
 
 
@@ -121,7 +122,7 @@ def test_a_certificate_holds_for_longer_prompts_with_more_rounding():
 
 
 def test_the_listing_reads_like_the_algorithm():
-    assert "slope_1 * (weights_2^T @ delta_2)" in COMPILED.listing()
+    assert "slope_1 * (weights_2^T @ loss_slope)" in COMPILED.listing()
 
 
 def test_compiled_runs_compare_by_value():
@@ -253,7 +254,7 @@ def test_it_shows_itself_in_a_line():
     assert repr(COMPILED) == (
         "Compiled(target: 2-3-1 tanh network; loss: squared; update: gradient steps of 0.1, box 2; "
         "domain: |x| <= 1, |y| <= 1; construction: relu-stack; steps: 2; "
-        "layers: 19: 8 layers for 1 step, 3 to predict; d_model: 29 in 15 slots)"
+        "layers: 15: 6 layers for 1 step, 3 to predict; d_model: 27 in 13 slots)"
     )
     assert COMPILED._repr_html_().startswith("<strong>Compiled</strong><table>")
 

@@ -78,13 +78,13 @@ def test_the_examples_of_a_tutorial_run(page, tmp_path, monkeypatch, capsys):
     if page.endswith("pytorch.md"):
         assert names["report"].verdict.holds
         assert 0 < names["distance"] < 1e-3
-        assert len(names["compiled"].program.block) == 13  # as the page says
+        assert len(names["compiled"].program.block) == 11  # as the page says
     if page.endswith("shortcuts_and_norms.md"):
         assert names["report"].verdict.holds
         program = names["compiled"].program
-        assert (len(program.block), len(program.prediction)) == (15, 7)  # as the page says
+        assert (len(program.block), len(program.prediction)) == (14, 7)  # as the page says
         assert program.layout.width == 703
     if page.endswith("theorem.md"):
         assert names["report"].verdict.holds
-        ratios = [a / b for a, b in zip(names["errors"], names["errors"][1:], strict=False)]
+        ratios = [a / b for a, b in zip(names["proved"], names["proved"][1:], strict=False)]
         assert all(3 < ratio < 6 for ratio in ratios)  # the page says about 4

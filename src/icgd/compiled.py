@@ -491,7 +491,7 @@ class Compiled:
             >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
             >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
             >>> compiled.summary().layers_per_step
-            6
+            4
         """
         if n_tokens is None:
             made_for = self.program.n_examples
@@ -519,7 +519,7 @@ class Compiled:
             >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
             >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
             >>> sum(weights.numel() for weights in compiled.transformer().parameters())
-            1526
+            1026
         """
         return build_transformer(self.stack, dtype_named(dtype))
 
@@ -620,7 +620,7 @@ class Compiled:
             >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
             >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
             >>> print(compiled.listing().splitlines()[0])
-            program relu-stack, 14 layers, d_model 13
+            program relu-stack, 10 layers, d_model 11
         """
         return self.program.listing()
 

@@ -81,7 +81,7 @@ def compile(
         >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
         >>> compiled = icgd.compile(problem, "relu-stack", n_steps=3)
         >>> compiled.summary().n_layers
-        20
+        14
     """
     n_steps = count("n_steps", n_steps, least=0, most=MOST_STEPS)
     goal = goal_of(tolerance, tolerance_of, task)

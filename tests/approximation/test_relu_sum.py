@@ -12,6 +12,7 @@ from icgd.approximation.relu_sum import (
     fit_reciprocal,
     fit_reciprocal_root,
     fit_relu_sum,
+    fit_with_common_knots,
     shifted,
 )
 from icgd.errors import SettingError
@@ -26,7 +27,7 @@ from icgd.problems.functions import (
     reciprocal_deviation,
     reciprocal_root,
 )
-from icgd.program.functions import ReluSum
+from icgd.program.functions import ReluSum, joint_terms
 from tests.approximation.yardsticks import asymptotic_optimum
 
 SMOOTH = [name for name, f in FUNCTIONS.items() if isinstance(f, SmoothFunction)]
@@ -51,6 +52,43 @@ def inside(fit: ReluSum, each: int = 400) -> torch.Tensor:
     ends = torch.tensor([fit.low, *fit.knots, fit.high], dtype=torch.float64)
     share = torch.linspace(0, 1, each, dtype=torch.float64)
     return torch.lerp(ends[:-1, None], ends[1:, None], share)
+
+
+@pytest.mark.parametrize("pieces", [1, 4, 15, 64])
+@pytest.mark.parametrize("reach", [0.01, 3.0, 40.0])
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "gelu", "silu", "softplus"])
+def test_functions_with_common_knots_err_no_more_than_alone(name, reach, pieces):
+    functions = tuple(function_named(part) for part in (name, f"{name}'"))
+    fits = fit_with_common_knots(functions, -reach, reach, pieces)
+    assert fits[0].knots == fits[1].knots
+    assert pieces <= fits[0].n_pieces < 2 * max(pieces, 2)
+    for function, fit in zip(functions, fits, strict=True):
+        assert fit.error <= fit_relu_sum(function, -reach, reach, pieces).error
+        room = 1e-12  # for the rounding of this sum
+        assert bool((gap(fit, inside(fit)).amax(1) <= torch.tensor(fit.errors) + room).all())
+    scale, shift, coefficients = joint_terms(fits)
+    assert len(scale.numbers) <= fits[0].n_pieces + 2
+    for fit, own in zip(fits, coefficients, strict=True):
+        triples = zip(scale.numbers, shift.numbers, own.numbers, strict=True)
+        assert {t for t in triples if t[2]} == {
+            (term.scale, term.shift, term.coefficient) for term in fit.terms()
+        }
+
+
+def test_an_odd_function_with_common_knots_is_0_at_0():
+    for pieces in (16, 64, 100):
+        tanh, _ = fit_with_common_knots(
+            (function_named("tanh"), function_named("tanh'")), -6.0, 6.0, pieces
+        )
+        assert tanh(0.0) == 0.0
+
+
+def test_where_common_knots_save_nothing_each_has_its_own():
+    """3 pieces for each of two functions are no more than 6 for both."""
+    functions = tuple(function_named(name) for name in ("tanh", "tanh'"))
+    fits = fit_with_common_knots(functions, -1.0, 1.0, 3)
+    assert fits == tuple(fit_relu_sum(function, -1.0, 1.0, 3) for function in functions)
+    assert fits[0].knots != fits[1].knots
 
 
 def test_the_functions_of_the_promise_are_all_here():

@@ -202,7 +202,7 @@ def random_run(draw: Random) -> tuple[icgd.Problem, icgd.Task]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    ("name", "settings"), [("relu-stack", {"pieces": 8}), ("softmax-stack", {"registers": 40})]
+    ("name", "settings"), [("relu-stack", {"pieces": 8}), ("softmax-stack", {"registers": 32})]
 )
 def test_random_networks_predict_as_closely_as_proved_of_the_run_and_of_the_domain(
     name, settings, backend

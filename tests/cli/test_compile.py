@@ -39,9 +39,9 @@ def test_every_option_reaches_the_problem(command):
 def test_tables_show_size_functions_and_certificate(command):
     text = command(*SMALL, "--pieces", "8").stdout
     compiled = compiled_run()
-    assert "19: 8 for each of 2 steps, 3 to predict" in text
+    assert "15: 6 for each of 2 steps, 3 to predict" in text
     assert f"{compiled.summary().parameters:,} (" in text
-    assert "tanh    8 pieces" in text
+    assert "tanh    10 pieces" in text
     assert f"{compiled.certificate().domain_step:.2g}" in text
     title = "Largest error of anything learnt, proved for all data in the domain (literal backend,"
     assert f"{title} float64, up to 1,024 tokens)" in " ".join(text.split())
@@ -74,7 +74,7 @@ def test_json_holds_the_librarys_numbers(command):
     assert data["summary"]["dense_bytes"] == 8 * summary.parameters
     assert {"name": "identity", "fineness": "1 piece", "error": 0.0} in data["functions"]
     tanh = next(function for function in data["functions"] if function["name"] == "tanh")
-    assert tanh["fineness"] == "8 pieces"
+    assert tanh["fineness"] == "10 pieces"
     assert tanh["error"] == compiled.program.relu_sum("tanh").error
     assert "listing" not in data
 

@@ -23,7 +23,7 @@ def huge_summary(n_tokens: int):
 def test_json_has_every_digit_of_a_huge_transformer(command):
     data, summary = json.loads(command(*HUGE, "--json").stdout), huge_summary(33)
     assert data["d_model"] == summary.d_model > 440_000_000
-    assert data["n_layers"] == 10 * 1000 + 4
+    assert data["n_layers"] == 8 * 1000 + 4
     assert data["parameters"] == summary.parameters > 10**20
     assert data["dense_bytes"] == 8 * summary.parameters
     assert data["flops"] == summary.flops
@@ -41,7 +41,7 @@ def test_json_has_every_digit_of_a_huge_transformer(command):
 
 def test_the_table_speaks_in_human_units(command, tmp_path):
     text = command(*HUGE).stdout
-    assert "10,004: 10 for each of 1,000 steps, 4 to predict" in text
+    assert "8,004: 8 for each of 1,000 steps, 4 to predict" in text
     assert "440 million" in text
     assert "EiB dense" in text
     assert listing(tmp_path) == []

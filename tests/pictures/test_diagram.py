@@ -49,16 +49,14 @@ def test_a_layer_says_what_it_is_in_words():
     first, *_, last = diagram(program).sections[0].rows
     [line] = first.lines
     assert (first.number, first.title, first.kind) == ("1", "forward 1", LayerKind.ATTENTION)
-    assert first.size == "24 heads of width 3"
-    assert line.sentence == "units_1 = tanh(weights_1 @ x)"
+    assert first.size == "33 heads of width 3"
+    assert line.sentence == "units_1, slope_1 = tanh, tanh' at weights_1 @ x"
     assert line.reads == {"weights_1", "x", "one"}
-    assert line.sets == {"units_1"}
+    assert line.sets == {"units_1", "slope_1"}
     clip, wipe = last.lines
     assert clip.sets == {"weights_1", "weights_2"}
-    assert wipe.sentence == "wipe 7 slots: they are 0 again"
-    assert wipe.wipes == {
-        "units_1", "units_2", "slope_1", "slope_2", "loss_slope", "delta_1", "delta_2"
-    }  # fmt: skip
+    assert wipe.sentence == "wipe 5 slots: they are 0 again"
+    assert wipe.wipes == {"units_1", "units_2", "slope_1", "loss_slope", "delta_1"}
 
 
 def test_flags_are_told_from_what_is_read():
@@ -81,9 +79,9 @@ def test_steps_that_are_alike_are_one_section():
     step, prediction = diagram(drawn.compiled("relu-stack").program).sections
     heading = "Step 1 of 4: the others run the same layers, with the same weights"
     assert (step.heading, step.n_times) == (heading, 4)
-    assert [row.number for row in step.rows] == [str(number) for number in range(1, 9)]
+    assert [row.number for row in step.rows] == [str(number) for number in range(1, 7)]
     assert (prediction.heading, prediction.n_times) == ("Prediction", 1)
-    assert [row.number for row in prediction.rows] == ["33", "34", "35"]
+    assert [row.number for row in prediction.rows] == ["25", "26", "27"]
 
 
 def test_steps_with_sizes_of_their_own_are_all_steps():
@@ -97,7 +95,7 @@ def test_the_ends_say_what_goes_in_and_what_comes_out():
         "x", "y", "weights_1", "weights_2", "one", "is_example", "is_query", "tokens_per_example"
     }  # fmt: skip
     assert found.end.reads == {"y", "weights_1", "weights_2"}
-    assert found.facts == "35 layers, residual stream of width 29"
+    assert found.facts == "27 layers, residual stream of width 27"
     softmax = diagram(drawn.compiled("softmax-stack").program)
     n_registers = drawn.compiled("softmax-stack").program.n_registers
     assert softmax.start.sentence.startswith(f"{n_registers} registers, then a token for each")
@@ -120,7 +118,7 @@ def test_the_block_of_a_chain_reads_two_blocks_and_writes_one():
 
 def test_five_hundred_layers_and_slots_are_folded():
     program = drawn.network("relu-stack", (3, *(2,) * 159, 1), pieces=4, n_steps=2).program
-    assert (program.n_layers, len(program.layout.slots)) == (809, 647)
+    assert (program.n_layers, len(program.layout.slots)) == (805, 645)
     found = diagram(program)
     assert len(found.columns) <= MOST_COLUMNS
     shown = [column.name for column in found.columns]
@@ -131,13 +129,14 @@ def test_five_hundred_layers_and_slots_are_folded():
     assert [row.number for row in step.rows[:4]] == ["1", "2", "3 – 159", "160"]
     fold = step.rows[2]
     assert fold.title == "157 layers like these: forward 3 … forward 159"
-    assert fold.size == "1,256 heads in all"
+    assert fold.size == "2,198 heads in all"
     assert fold.lines[0].sentence == (
-        "units_3 = tanh(weights_3 @ units_2)  …  units_159 = tanh(weights_159 @ units_158)"
+        "units_3, slope_3 = tanh, tanh' at weights_3 @ units_2  …  "
+        "units_159, slope_159 = tanh, tanh' at weights_159 @ units_158"
     )
     assert {"weights_3", "weights_159", "units_2"} <= fold.lines[0].reads
-    slopes = next(row for row in step.rows if row.title == "slopes")
-    assert slopes.lines[2].sentence == "… 157 more like these"
+    gradient = next(row for row in step.rows if row.title == "gradient step")
+    assert gradient.lines[2].sentence == "… 157 more like these"
 
 
 def test_layers_of_several_kinds_are_folded_too():

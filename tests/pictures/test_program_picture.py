@@ -47,7 +47,7 @@ def test_equal_programs_give_equal_files(tmp_path):
 def test_it_says_kinds_and_sizes_in_words():
     texts = texts_of(draw(drawn.compiled("relu-stack").program, "A title"))
     assert texts[0] == "A title"
-    assert {"relu attention", "MLP", "product", "24 heads of width 3", "forward 1"} <= set(texts)
+    assert {"relu attention", "MLP", "product", "33 heads of width 3", "forward 1"} <= set(texts)
     assert "every token multiplies features of its own" in texts
     assert "units_1 = tanh(weights_1 @ x)" in texts
     assert "weights_1 (3×2)" in texts
@@ -103,8 +103,10 @@ def test_a_slot_holds_something_from_where_it_is_written_to_where_it_is_wiped():
     lines = list(placed.lines)
     heights = {line.line.sentence: line.y for line in lines}
     spans = [span for span in placed.lifelines() if span[0] == at["slope_1"]]
-    wiped = heights["wipe 7 slots: they are 0 again"]
-    assert spans == [(at["slope_1"], heights["slope_1 = tanh'(weights_1 @ x)"], wiped)]
+    wiped = heights["wipe 5 slots: they are 0 again"]
+    assert spans == [
+        (at["slope_1"], heights["units_1, slope_1 = tanh, tanh' at weights_1 @ x"], wiped)
+    ]
     assert [s for s in placed.lifelines() if s[0] == at["weights_1"]] == [
         (at["weights_1"], placed.start.y, placed.end.y)
     ]

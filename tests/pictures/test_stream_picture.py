@@ -34,7 +34,7 @@ def test_the_tokens_of_one_slot():
 
 def test_lines_divide_the_steps():
     stack, chain = drawn.compiled("relu-stack").program, drawn.compiled("cot-network").program
-    assert list(stream_picture.step_starts(stack, 36)) == [1, 9, 17, 25, 33]
+    assert list(stream_picture.step_starts(stack, 28)) == [1, 7, 13, 19, 25]
     assert list(stream_picture.step_starts(chain, 18)) == [2, 6, 10, 14]
     run = drawn.compiled("cot-network").run(X, Y, trace=True)
     panel = run.plot_stream().figure.axes[0]

@@ -495,7 +495,7 @@ def normed() -> StackProgram:
 
 def test_a_program_with_norms_and_shortcuts_has_their_instructions():
     parts = [part for layer in normed().block for part in layer.instructions]
-    passed_on = PullBack("weights_3", "delta_3", "slope_2", "passed_2", ("loss_slope",))
+    passed_on = PullBack("weights_3", "loss_slope", "slope_2", "passed_2", ("loss_slope",))
     assert passed_on in parts
     assert replace(passed_on, slope="one", write="upstream_2") in parts
     assert Covary("linear_2", "linear_2", "variance_2") in parts

@@ -32,6 +32,7 @@ from icgd.program.instructions import (
     ClipSlots,
     Combination,
     Evaluated,
+    Evaluation,
     LayerKind,
     LookUp,
     MapSlots,
@@ -112,6 +113,13 @@ MIXED = Combination(("a", "b"), (1.0, -0.5))
 FACTS = {
     LayerKind.ATTENTION: [
         (ApplyUnits("V", "x", "tanh", "p"), "V x one", "p", "tanh", "p = tanh(V @ x)"),
+        (
+            ApplyUnits("V", "x", "tanh", "p", "one", (Evaluation("tanh'", "s"),)),
+            "V x one",
+            "p s",
+            "tanh tanh'",
+            "p, s = tanh, tanh' at V @ (x, one)",
+        ),
         (
             AccumulateOuterProduct("s", "x", -0.25, "V"),
             "s x tokens_per_example",

@@ -240,7 +240,7 @@ def compiled(construction, step_size, **settings):
     return icgd.compile(problem, construction, n_steps=2, **settings)
 
 
-@pytest.mark.parametrize(("construction", "place"), [("relu-stack", 8), ("softmax-stack", 8)])
+@pytest.mark.parametrize(("construction", "place"), [("relu-stack", 6), ("softmax-stack", 8)])
 def test_the_layer_of_the_step_is_the_last_but_one(construction, place):
     program = compiled(construction, 0.3).program
     assert step_layer(program) == place

@@ -40,7 +40,7 @@ def test_every_construction_that_accepts_the_problem_is_measured_within_its_boun
         assert row.seconds > 0
     assert rows["softmax-stack"].step_error <= 1e-11
     assert 1e-9 < rows["relu-stack"].step_error < 1e-2
-    assert (rows["relu-stack"].layers_per_step, rows["universal"].layers_per_step) == (6, 4)
+    assert (rows["relu-stack"].layers_per_step, rows["universal"].layers_per_step) == (5, 4)
     assert rows["cot-network"].step_error <= 1e-11
 
 

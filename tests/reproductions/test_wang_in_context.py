@@ -87,4 +87,4 @@ def test_rows_have_every_step_size_and_the_test_of_the_one_chosen(tmp_path):
         assert row["n_test"] == 2
     assert {row["error"] for row in rows if not row["is_chosen"]} == {None}
     [cells] = done.summary.rows
-    assert cells[:5] == ("2", "4 / 2", "0.51 / 0.48", "664 / 656", "0.5 / 0.5")
+    assert cells[:5] == ("2", "4 / 2", "0.50 / 0.48", "660 / 654", "0.5 / 0.5")

@@ -62,8 +62,8 @@ def test_only_best_starts_of_networks_that_suffice_are_compiled(one_construction
     assert (compiled["ended"], compiled["iterations"]) == ("converged", 30)
     assert (compiled["n_train"], compiled["most_iterations"]) == (400, 3)
     assert (compiled["largest_weight"], compiled["network_weights"]) == (2.5, 32)
-    assert (compiled["layers"], compiled["heads"]) == (8, 1062)
-    assert found[3, 4]["layers"] == 10
+    assert (compiled["layers"], compiled["heads"]) == (6, 612)
+    assert found[3, 4]["layers"] == 8
 
 
 def test_every_construction_for_networks_compiles_them_in_a_box_that_holds_them(monkeypatch):
@@ -94,8 +94,8 @@ def test_the_summary_compares_both_depths(one_construction):
     summary = RESOURCES.summary(rows_of("smoke"))
     assert summary.names == ("d", "error", "width", "relu-stack")
     assert summary.rows[:3] == (
-        ("2", "0.1", "8 / 4", "1,062 / 1,062"),
-        ("2", "0.05", "8 / 4", "1,062 / 1,062"),
+        ("2", "0.1", "8 / 4", "612 / 644"),
+        ("2", "0.05", "8 / 4", "612 / 644"),
         ("2", "0.03", ">8 / >8", "- / -"),
     )
 

@@ -68,4 +68,4 @@ def test_networks_of_six_layers_can_be_compiled_at_the_sizes_of_the_presets(
     input_width, hidden_width
 ):
     compiled = Constructed(6, hidden_width, STEP).compiled(input_width, 75, 1000)
-    assert compiled.summary().layers_per_step == 2 * 6 + 4
+    assert compiled.summary().layers_per_step == 2 * 6 + 2

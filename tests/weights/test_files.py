@@ -85,7 +85,7 @@ def test_the_weights_in_the_file_are_the_transformers(compiled, path):
 def test_layout_and_program_can_be_read_without_icgd(path):
     program = json.loads(metadata_of(path)["program"])
     assert program["slots"][0] == {"name": "x", "shape": [2], "role": "INPUT"}
-    assert len(program["block"]) == 8
+    assert len(program["block"]) == 6
 
 
 def test_large_weights_are_stored_only_on_request(compiled, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from icgd.program.functions import ACTIVATIONS_AT_ONE
 from icgd.program.instructions import ApplyUnits, Instruction, LayerKind, MapSlots
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import AbstractProgram, Layer
-from icgd.program.wires import SIGN, Heads, Over, Units, Wire, by_slot, nonzeros, span
+from icgd.program.wires import SIGN, Heads, Over, Units, Wire, by_slot, merged, nonzeros, span
 from icgd.weights.lowering import lower_layer
 from icgd.weights.sizes import layer_size
 from tests import cases, linear_cases
@@ -152,9 +152,10 @@ def test_the_programs_here_have_every_instruction():
 def test_labels_say_which_unit_which_term_and_which_sign():
     program = PROGRAMS["relu-stack"]()
     forward, gradient = program.block[0], program.first(ApplyUnits)
-    n_terms = len(program.relu_sum("tanh").terms())
-    assert forward.label_of(program, 0) == f"unit 1 of {gradient.write}, term 1 of tanh"
-    assert forward.label_of(program, n_terms + 1) == (f"unit 2 of {gradient.write}, term 2 of tanh")
+    n_terms = program.relu_sum("tanh").n_pieces + 1
+    written = f"{gradient.write}, slope_1"
+    assert forward.label_of(program, 0) == f"unit 1 of {written}, term 1 of tanh, tanh'"
+    assert forward.label_of(program, n_terms + 1) == f"unit 2 of {written}, term 2 of tanh, tanh'"
     heads = Heads({"sign": 2, "row": 3}, (), (), (), (), "row {row}, {sign}")
     assert [heads.label_of(n) for n in range(6)] == [
         "row 1, +", "row 2, +", "row 3, +", "row 1, -", "row 2, -", "row 3, -",
@@ -200,6 +201,51 @@ def test_places_are_numbers_and_axes_counted_through():
     }
     flat = Wire("weights", ("p",))
     assert span(flat, {"p": 8}, LAYOUT) == ({"p": 8}, (0, WEIGHTS, 0), {"p": (1, 1, 0)})
+
+
+def heads_of(value: str, write: str, factor: float = 1.0) -> Heads:
+    """A head that weighs the entries of a slot by the first entry of x."""
+    entries = ("entry",)
+    return Heads(
+        axes={},
+        query=(Wire("one"),),
+        key=(Wire("x", (0,), factor=factor),),
+        value=(Wire(value, entries, "entry"),),
+        output=(Wire(write, entries, "entry", 2.0),),
+        label=f"{value} into {write}",
+    )
+
+
+def test_heads_with_equal_scores_are_one_with_the_values_of_both():
+    first, second = heads_of("x", "weights"), heads_of("weights", "jacobian")
+    [both] = merged([first, second], LAYOUT)
+    assert both.label == "x into weights; weights into jacobian"
+    assert both.value == (*first.value, Wire("weights", ("entry",), "entry", start=8))
+    assert both.output[1] == Wire("jacobian", ("entry",), "entry", 2.0, start=8)
+    [shared] = merged([first, heads_of("x", "jacobian")], LAYOUT)
+    assert shared.value == first.value
+    assert shared.output == (*first.output, *heads_of("x", "jacobian").output)
+
+
+def test_heads_stay_apart_if_scores_differ_or_one_would_cost_more_or_write_twice():
+    first = heads_of("x", "weights")
+    for second in (heads_of("weights", "jacobian", factor=2.0), heads_of("jacobian", "weights")):
+        assert merged([first, second], LAYOUT) == (first, second)
+    wide = Heads({"k": 9}, (), (), (), (Wire("weights", ("entry",), "entry"),), "nine")
+    pair = (heads_of("x", "weights"), heads_of("weights", "jacobian"))
+    assert merged((*pair, wide), LAYOUT) == (*pair, wide)
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "n_heads"),
+    [("recursion gated", "gradient step", 4), ("cot-network smooth", "units", 3 * 6)],
+)
+def test_instructions_share_heads_in_programs(name, title, n_heads):
+    """Two heads for each output have all gradients; those of an activation have its slope too."""
+    program = PROGRAMS[name]()
+    layer = next(layer for layer in program.layers if layer.title == title)
+    separate = sum(Layer(title, (part,)).wires(program)[0].size for part in layer.instructions)
+    assert sum(family.size for family in layer.wires(program)) == n_heads < separate
 
 
 def test_nonzeros_are_products_of_extents_and_of_nonzero_factors():

@@ -11,6 +11,7 @@ rounds the knots to multiples of a power of two, and then proves the error from 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -107,24 +108,53 @@ def _fit(
             errors=(0.0, *(error for jump in jumps for error in (abs(jump), 0.0))),
         )
     if isinstance(function, SmoothFunction):
-        return _fit_smooth(function, low, high, pieces)
+        nodes = _balanced_nodes((function,), (1.0,), low, high, pieces)
+        return _between(function, *_rounded(nodes))
     known = [kind.__name__ for kind in (KinkedFunction, StepFunction, SmoothFunction)]
     raise UnknownNameError.of("kind of function", type(function).__name__, known=known)
 
 
-def _fit_smooth(function: SmoothFunction, low: float, high: float, pieces: int) -> ReluSum:
-    """Fit by shifted chords between balanced nodes, with an upper bound on the error of each.
+@lru_cache(maxsize=64)
+def fit_with_common_knots(
+    functions: tuple[SmoothFunction, ...], low: float, high: float, pieces: int
+) -> tuple[ReluSum, ...]:
+    """Approximate functions on [low, high] by sums of the same ReLUs, so that heads serve them all.
+
+    No error is larger than that of `pieces` pieces for the function alone. An activation and its
+    slope take about 1.1 to 1.2 times as many. If common knots save nothing, there are none.
+    """
+    alone = tuple(fit_relu_sum(function, low, high, pieces) for function in functions)
+    goals, number = [fit.error for fit in alone], pieces
+    while number < len(functions) * pieces:
+        nodes, unit = _rounded(_balanced_nodes(functions, goals, low, high, number))
+        fits = tuple(_between(function, nodes, unit) for function in functions)
+        excess = max(fit.error / goal for fit, goal in zip(fits, goals, strict=True))
+        if excess <= 1:
+            return fits
+        # Errors fall with the square, unless they are rounding. An even number of pieces leaves a
+        # knot at 0, where odd functions are 0 exactly.
+        number = max(number + 1 + number // 100, floor(number * sqrt(excess)))
+        number += number % 2
+    return alone
+
+
+def _rounded(nodes: Tensor) -> tuple[Tensor, float]:
+    """Round inner nodes to multiples of a power of two so small that pieces hardly change."""
+    if len(nodes) <= 2:
+        return nodes, 1.0
+    unit = 2.0 ** floor(log2(float(nodes.diff().min()) / KNOT_FINENESS))
+    snapped = torch.round(nodes / unit) * unit
+    return torch.cat([nodes[:1], snapped[1:-1], nodes[-1:]]), unit
+
+
+def _between(function: SmoothFunction, nodes: Tensor, unit: float) -> ReluSum:
+    """Fit by shifted chords between nodes, with an upper bound on the error of each.
 
     On a cell [u, v] the gap g = fit - f satisfies |g| <= max(|g(u)|, |g(v)|) + h^2 max|f''| / 8
     with h = v - u, because g has no curvature but that of f. Cells are halved until the second
     term is at most 1% of the largest error; each evaluation's own rounding is added.
     """
-    nodes, unit = _balanced_nodes(function, low, high, pieces), 1.0
-    if len(nodes) > 2:
-        # Round inner nodes to multiples of a power of two so small that pieces hardly change.
-        unit = 2.0 ** floor(log2(float(nodes.diff().min()) / KNOT_FINENESS))
-        snapped = torch.round(nodes / unit) * unit
-        nodes = torch.cat([nodes[:1], snapped[1:-1], nodes[-1:]])
+    low, high = float(nodes[0]), float(nodes[-1])
     values = _chord_values(function, nodes)
     slopes = values.diff() / nodes.diff()
     knots = nodes[1:-1]
@@ -161,23 +191,37 @@ def _fit_smooth(function: SmoothFunction, low: float, high: float, pieces: int) 
     return replace(fit, errors=tuple(proved.tolist()))
 
 
-def _balanced_nodes(function: SmoothFunction, low: float, high: float, pieces: int) -> Tensor:
-    """Return ends of the pieces such that all pieces have nearly the same error."""
+def _balanced_nodes(
+    functions: Sequence[SmoothFunction],
+    goals: Sequence[float],
+    low: float,
+    high: float,
+    pieces: int,
+) -> Tensor:
+    """Return ends of the pieces such that all pieces have nearly the same error.
+
+    That of several functions is the largest of their errors, each divided by its goal.
+    """
     reach = torch.linspace(
         max(low, -CURVED_REACH),
         min(high, CURVED_REACH),
         max(20_001, 16 * pieces),
         dtype=torch.float64,
     )
-    density = function.tower[2](reach).abs().sqrt()
+    pairs = [*zip(functions, goals, strict=True)]
+    curvatures = [function.tower[2](reach).abs() / goal for function, goal in pairs]
+    density = torch.stack(curvatures).amax(0).sqrt()
     mass = torch.cat([density.new_zeros(1), torch.cumulative_trapezoid(density, reach)])
     ends = torch.tensor([low, high], dtype=torch.float64)
     inner = _equal_masses(reach, mass, pieces)[1:-1].clamp(low, high)
     nodes: Tensor = torch.cat([ends, inner]).unique()
     best, least = nodes, float("inf")
     for _ in range(30):
-        values = _chord_values(function, nodes)
-        errors = (_samples(values) - function(_samples(nodes))).abs().amax(1)
+        samples, off = _samples(nodes), list[Tensor]()
+        for function, goal in pairs:
+            gap = _samples(_chord_values(function, nodes)) - function(samples)
+            off.append(gap.abs().amax(1) / goal)
+        errors = torch.stack(off).amax(0)
         if float(errors.max()) < least:
             best, least = nodes, float(errors.max())
         if least <= 1.01 * float(errors.mean()):

@@ -54,7 +54,7 @@ from icgd.constructions.network import (
     ROUNDING_ROOM,
     activations_of,
     backward_ranges,
-    looked_up,
+    looked_up_together,
     loss_parts,
     ranges_on_domain,
     require_few_ends,
@@ -333,13 +333,15 @@ def _reaches(problem: Problem) -> Reaches:
 def _tables(problem: Problem, reach: float, dtype: str) -> tuple[LatticeFunction, ...]:
     """Fit the look-ups, all with as many tokens as the worst needs, each with its own spacing.
 
+    Those of one activation have one spacing, so that the same heads return its value and its slope.
     What is looked up is bounded, so that few tokens serve any reach.
     """
-    functions, accuracy = looked_up(problem), lattice.ACCURACY[dtype]
+    groups, accuracy = looked_up_together(problem), lattice.ACCURACY[dtype]
     roomy = ROUNDING_ROOM * reach  # heads of the product are off by less than that
     halves = [GRID_HALF]
     while True:
-        fits = [lattice.fit_to_accuracy((f,), roomy, accuracy, max(halves))[0] for f in functions]
+        trials = [lattice.fit_to_accuracy(group, roomy, accuracy, max(halves)) for group in groups]
+        fits = [fit for trial in trials for fit in trial]
         halves = [fit.half for fit in fits]
         if len(set(halves)) <= 1:
             return tuple(fits)

@@ -155,20 +155,29 @@ def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
     return {function.name: function for function in (*functions, IDENTITY_FUNCTION)}
 
 
-def looked_up(problem: Problem) -> tuple[SmoothFunction, ...]:
-    """Return the smooth functions of activations and loss, all of them bounded, each once.
+def looked_up_together(problem: Problem) -> list[tuple[SmoothFunction, ...]]:
+    """Return the smooth functions of every activation, then of the loss, all bounded, each once.
 
     An activation that grows like a line is z gate(z) + rest(z) instead.
     """
-    functions: dict[str, ScalarFunction] = {}
-    for activation in activations_of(problem.network):
-        value = activation.gate or activation.value
-        for function in (value, activation.rest, activation.derivative):
-            if function is not None:
-                functions[function.name] = function
-    for part in loss_parts(problem):
-        functions[part.function.name] = part.function
-    return tuple(f for f in functions.values() if isinstance(f, SmoothFunction))
+    groups: list[tuple[ScalarFunction | None, ...]] = [
+        (activation.gate or activation.value, activation.rest, activation.derivative)
+        for activation in activations_of(problem.network)
+    ]
+    groups += [(part.function,) for part in loss_parts(problem)]
+    found: dict[str, tuple[SmoothFunction, ...]] = {}
+    known: set[str] = set()
+    for group in groups:
+        smooth = [f for f in group if isinstance(f, SmoothFunction) and f.name not in known]
+        known.update(function.name for function in smooth)
+        if smooth:
+            found[smooth[0].name] = tuple(smooth)
+    return [*found.values()]
+
+
+def looked_up(problem: Problem) -> tuple[SmoothFunction, ...]:
+    """Return the functions of `looked_up_together` side by side."""
+    return tuple(function for group in looked_up_together(problem) for function in group)
 
 
 # The ranges of what a run computes, on the whole domain.
@@ -314,7 +323,10 @@ def without_digits(problem: Problem) -> str | None:
 # The layers of an update.
 
 
-ROOT = "root"
+ROOT, PRODUCT = "root", "product"
+
+SLOT_OF = {SQUARE: PRODUCT, SCALED: PRODUCT}
+"""What the slots of a rule's quantities are called, where not as the quantity itself."""
 
 MOST_SUMS = 10**5
 """The most sums that the ends of all steps are made of; more take minutes and gigabytes."""
@@ -334,6 +346,8 @@ class UpdateLayers:
         product   square = gradient * gradient
         MLP       root = 1 / (sqrt(sum) + eps), a sum of ReLUs; state = sum of coefficient * slot
         product   scaled = factor * root
+
+    Square and scaled stand in the same slot `product`, which the MLP between them wipes.
 
     The average of the weights, if there is one, moves in the last layer too, and costs no layer.
 
@@ -355,7 +369,7 @@ class UpdateLayers:
         self.constants = (N_EXAMPLES,) if has_batches else ()
         self.closed_by = (OUT_OF_BATCH,) if has_batches else ()
         shared = [] if update.is_plain else [GRADIENT]
-        shared += [SQUARE, ROOT, SCALED] if update.has_root else []
+        shared += [PRODUCT, ROOT] if update.has_root else []
         kinds = [(kind, Role.PARAMETER) for kind in update.remembered]
         kinds += [(kind, Role.SHARED) for kind in shared]
         self.slots = (
@@ -386,19 +400,23 @@ class UpdateLayers:
         sums = rule.linear if rule.root is None else {WEIGHTS: rule.weights}
         if rule.root is not None:
             root, function = rule.root, reciprocal_root(rule.root.eps).name
+            products = tuple(f"{PRODUCT}_{j}" for j in layers)
             squares = (
-                MultiplySlots(f"{GRADIENT}_{j}", f"{GRADIENT}_{j}", f"{SQUARE}_{j}") for j in layers
+                MultiplySlots(f"{GRADIENT}_{j}", f"{GRADIENT}_{j}", write)
+                for j, write in zip(layers, products, strict=True)
             )
             roots = (
                 map_everywhere(_of_layer(root.argument, j), function, f"{ROOT}_{j}") for j in layers
             )
-            products = (
-                MultiplySlots(f"{root.factor}_{j}", f"{ROOT}_{j}", f"{SCALED}_{j}") for j in layers
+            scaled = (
+                MultiplySlots(f"{root.factor}_{j}", f"{ROOT}_{j}", write)
+                for j, write in zip(layers, products, strict=True)
             )
+            state = self._recombine(dict(rule.state), step)
             before += [
                 Layer("squares", tuple(squares)),
-                Layer("moments", (*roots, self._recombine(dict(rule.state), step))),
-                Layer("direction", tuple(products)),
+                Layer("moments", (*roots, state, WipeSlots(products))),
+                Layer("direction", tuple(scaled)),
             ]
         weights = tuple(f"{WEIGHTS}_{j}" for j in layers)
         is_plain, size = update.is_plain, update.batch_size
@@ -436,7 +454,8 @@ class UpdateLayers:
 
 def _of_layer(terms: Sum, layer: int) -> Combination:
     """Return a sum of quantities as a combination of a layer's slots."""
-    return Combination(tuple(f"{name}_{layer}" for name in terms), tuple(terms.values()))
+    slots = (f"{SLOT_OF.get(name, name)}_{layer}" for name in terms)
+    return Combination(tuple(slots), tuple(terms.values()))
 
 
 def require_few_ends(update: AbstractGradientStep, n_steps: int, n_sums: int) -> None:

@@ -1,19 +1,20 @@
 r"""relu-stack: ReLU attention, MLPs and product layers train an N-layer network.
 
 wu, Theorem 1 and Theorem 5, corrected. Every token holds its example, all weights and scratch
-space. A gradient step of a plain network is a block of 2N + 4 layers:
+space. A gradient step of a plain network is a block of 2N + 3 layers:
 
-    1 .. N        attention  p_j = r(V_j p_{j-1}), one head for each unit and ReLU of r
-    N + 1         attention  all slopes r'(V_j p_{j-1}) of smooth activations
-    N + 2         MLP        loss slope u(p_N, y) on examples, 0 on queries; slopes of kinked ones
-    N + 3 .. 2N+2 product    s_N = slope_N * u, then s_j = slope_j * (V_{j+1}^T s_{j+1})
-    2N + 3        attention  V_j -= (step_size / 2n) sum_t s_{t,j} p_{t,j-1}^T
-    2N + 4        MLP        clip the weights to the box, wipe all scratch
+    1 .. N        attention  p_j = r(V_j p_{j-1}), one head for each unit and ReLU of r; smooth
+                             activations have the same ReLUs in r'(V_j p_{j-1}), from these heads
+    N + 1         MLP        loss slope u(p_N, y) on examples, 0 on queries; slopes of kinked ones
+    N + 2 .. 2N+1 product    s_N = slope_N * u, then s_j = slope_j * (V_{j+1}^T s_{j+1})
+    2N + 2        attention  V_j -= (step_size / 2n) sum_t s_{t,j} p_{t,j-1}^T
+    2N + 3        MLP        clip the weights to the box, wipe all scratch
 
-The block is repeated once a step; N + 1 further layers predict the queries' labels. Only r, r'
-and u are approximated, by sums of ReLUs, and only where they are not piecewise linear. The
-weights of this transformer depend neither on the data nor on the length of the prompt. If all
-activations are relu, the output's too, layer N + 1 has nothing to do and is left out.
+The paper has a layer of its own for the slopes, 2N + 4 in all. If the output is linear, s_N is u
+itself, and its product layer is left out too. The block is repeated once a step; N + 1 further
+layers predict the queries' labels. Only r, r' and u are approximated, by sums of ReLUs, and only
+where they are not piecewise linear. The weights of this transformer depend neither on the data nor
+on the length of the prompt.
 
 A layer with a norm takes three layers more forward, a fourth for its activation unless that is the
 identity, and two more backward. Shortcuts to a layer are added in one layer. Rates of examples
@@ -32,6 +33,7 @@ from icgd.approximation.relu_sum import (
     fit_reciprocal,
     fit_reciprocal_root,
     fit_relu_sum,
+    fit_with_common_knots,
 )
 from icgd.constructions.base import AbstractConstruction, checked_kink_width
 from icgd.constructions.network import (
@@ -39,6 +41,7 @@ from icgd.constructions.network import (
     ROUNDING_ROOM,
     Ranges,
     UpdateLayers,
+    activations_of,
     backward_ranges,
     bias_slot,
     has_kink,
@@ -75,6 +78,7 @@ from icgd.program.instructions import (
     AccumulateOuterProduct,
     ApplyUnits,
     Combination,
+    Evaluation,
     MapSlots,
     MultiplySlots,
     PullBack,
@@ -112,10 +116,11 @@ MOST_PIECES = 2**17
 
 @dataclass(frozen=True)
 class ReluStack(AbstractConstruction):
-    """2N + 4 layers a step; exact for piecewise-linear activations and losses.
+    """2N + 2 layers a step; exact for piecewise-linear activations and losses.
 
     Args:
-        pieces: the number of pieces that every smooth function is made of.
+        pieces: every smooth function is made of so many pieces, or of somewhat more that serve an
+            activation and its slope alike, none less accurately.
         kink_width: the width of the ramp that stands in for a step, a power of two; by default the
             ramp is so narrow that hardly any argument lies on it.
 
@@ -127,7 +132,7 @@ class ReluStack(AbstractConstruction):
         >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
         >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
         >>> icgd.compile(problem, icgd.ReluStack(pieces=128), n_steps=2).summary().layers_per_step
-        6
+        4
     """
 
     pieces: int = 64
@@ -188,7 +193,7 @@ class ReluStack(AbstractConstruction):
         )
         gate = 2.0 ** (1 + ceil(log2(largest)))
 
-        block, of_shares = [*forward_pass(target), *_slopes(target)], tuple[ReluSum, ...]()
+        block, of_shares = forward_pass(target, with_slopes=True), tuple[ReluSum, ...]()
         # The slope of the loss: a sum of functions of one variable, or shares less labels.
         summands = tuple(
             Summand(loss_argument(part, prediction), part.function.name)
@@ -220,7 +225,7 @@ class ReluStack(AbstractConstruction):
         # The gradient, and what the optimiser makes of it.
         gradient = (
             AccumulateOuterProduct(
-                f"delta_{j}",
+                _delta_slot(target, j, loss_slope),
                 output_slot(target, j - 1),
                 update.gradient_scale,
                 f"{update.gradient}_{j}",
@@ -267,6 +272,18 @@ def _is_norm_alone(target: MLP, layer: int) -> bool:
     return has_norm and target.layer_activation(layer).value == IDENTITY_FUNCTION
 
 
+def _is_linear_output(target: MLP, layer: int) -> bool:
+    """Say whether a layer is the last one and linear: its delta is the slope of the loss itself."""
+    has_norm = layer in target.norms
+    is_linear = target.layer_activation(layer).value == IDENTITY_FUNCTION
+    return layer == target.depth and is_linear and not has_norm
+
+
+def _delta_slot(target: MLP, layer: int, loss_slope: str) -> str:
+    """Return the slot of s_j."""
+    return loss_slope if _is_linear_output(target, layer) else f"delta_{layer}"
+
+
 def _layout(problem: Problem, update: UpdateLayers, loss_slope: str) -> Layout:
     """Lay out what both passes write, with the slots of the loss between them."""
     target, width = problem.network, problem.network.output_width
@@ -279,10 +296,11 @@ def _layout(problem: Problem, update: UpdateLayers, loss_slope: str) -> Layout:
     loss |= {"loss_slope": width, loss_slope: width}
     backward = {f"passed_{j}": j for j in norms}
     backward |= {f"upstream_{j}": j for j in _upstream_layers(target)}
-    backward |= {f"delta_{j}": j for j in reversed(layers)}
+    own_delta = [j for j in layers if not _is_linear_output(target, j)]
+    backward |= {f"delta_{j}": j for j in reversed(own_delta)}
     sizes = {name: wide[j] for name, j in forward.items()}
     sizes |= {f"{kind}_{j}": 1 for kind in ("variance", "scale", "shared") for j in norms}
-    sizes |= {f"slope_{j}": wide[j] for j in layers} | loss
+    sizes |= {f"slope_{j}": wide[j] for j in own_delta} | loss
     sizes |= {name: wide[j] for name, j in backward.items()}
     scratch = [(name, (size,)) for name, size in sizes.items()]
     constants = (ONE, IS_EXAMPLE, IS_QUERY, TOKENS_PER_EXAMPLE, *update.constants)
@@ -290,8 +308,11 @@ def _layout(problem: Problem, update: UpdateLayers, loss_slope: str) -> Layout:
     return network_layout(target, scratch, constants, update.slots, rates)
 
 
-def forward_pass(target: MLP, weights: str = WEIGHTS) -> list[Layer]:
+def forward_pass(target: MLP, weights: str = WEIGHTS, *, with_slopes: bool = False) -> list[Layer]:
     """Write p_j for j = 1 .. N into the slots that `output_slot` names.
+
+    If wanted, the same heads write r'(V_j p_{j-1}) into slots `slope_j`. Where r has a kink it is
+    relu(V_j p_{j-1}) instead, unless r is relu, and `later_slopes` does the rest.
 
     The matrices V_j stand in slots `weights_1 .. weights_N`, or in those of another kind. A layer
     with a norm takes more layers; shortcuts are added in the last of these, an MLP:
@@ -307,8 +328,10 @@ def forward_pass(target: MLP, weights: str = WEIGHTS) -> list[Layer]:
         r, has_norm = target.layer_activation(j).value.name, j in target.norms
         normed, units, written = Combination.of(f"normed_{j}"), units_slot(j), list[MapSlots]()
         function, write = (_IDENTITY, f"linear_{j}") if has_norm else (r, units)
-        inputs = output_slot(target, j - 1)
-        apply = ApplyUnits(f"{weights}_{j}", inputs, function, write, bias_slot(target))
+        inputs, bias = output_slot(target, j - 1), bias_slot(target)
+        slope = _slope_by_heads(target, j) if with_slopes else None
+        beside = None if slope is None else (slope,)
+        apply = ApplyUnits(f"{weights}_{j}", inputs, function, write, bias, beside)
         layers.append(Layer(f"forward {j}", (apply,)))
         if has_norm:
             linear, variance, scale = (f"{name}_{j}" for name in ("linear", "variance", "scale"))
@@ -333,29 +356,21 @@ def forward_pass(target: MLP, weights: str = WEIGHTS) -> list[Layer]:
     return layers
 
 
-def _slopes(target: MLP) -> list[Layer]:
-    """Write r'(V_j p_{j-1}) of all layers at once into slots `slope_1 .. slope_N`.
-
-    Where r has a kink it is relu(V_j p_{j-1}) instead, unless r is relu, and `later_slopes` does
-    the rest. So no layer is needed if r is relu in all of them.
-    """
-    instructions = []
-    for j in (j for j in range(1, target.depth + 1) if j not in target.norms):
-        activation = target.layer_activation(j)
-        function, write = activation.derivative.name, f"slope_{j}"
-        if has_kink(activation):
-            function, write = RELU.name, positive_slot(target, j)
-        if write != units_slot(j):
-            inputs = output_slot(target, j - 1)
-            apply = ApplyUnits(f"{WEIGHTS}_{j}", inputs, function, write, bias_slot(target))
-            instructions.append(apply)
-    return [Layer("slopes", tuple(instructions))] if instructions else []
+def _slope_by_heads(target: MLP, layer: int) -> Evaluation | None:
+    """Return what the backward pass needs of V_j p_{j-1}, if heads have to evaluate anything."""
+    activation = target.layer_activation(layer)
+    if layer in target.norms or _is_linear_output(target, layer):
+        return None
+    if not has_kink(activation):
+        return Evaluation(activation.derivative.name, f"slope_{layer}")
+    is_there = activation.value == RELU
+    return None if is_there else Evaluation(RELU.name, positive_slot(target, layer))
 
 
 def backward_pass(target: MLP, loss_slope: str) -> list[Layer]:
     """Turn the slope of the loss into slots `delta_1 .. delta_N`, last layer first.
 
-    delta_N = slope_N * loss_slope
+    delta_N = slope_N * loss_slope, or, of a linear output, the slope of the loss itself
     delta_j = slope_j * (weights_{j+1}^T delta_{j+1} + what shortcuts pass on)
 
     A layer with a norm has that in slot `passed_j` first, and takes two layers more.
@@ -364,13 +379,15 @@ def backward_pass(target: MLP, loss_slope: str) -> list[Layer]:
     for j in range(target.depth, 0, -1):
         slope, delta, passed = f"slope_{j}", f"delta_{j}", f"passed_{j}"
         write = passed if j in target.norms else delta
+        if _is_linear_output(target, j):
+            continue
         if j == target.depth:
             product = MultiplySlots(slope, loss_slope, write=write)
             layers.append(Layer(f"backward {j}", (product,)))
         else:
             ends = target.ends(j)
             plus = [loss_slope if end == target.depth else f"upstream_{end}" for end in ends]
-            above = (f"weights_{j + 1}", f"delta_{j + 1}")
+            above = (f"weights_{j + 1}", _delta_slot(target, j + 1, loss_slope))
             pulled = [PullBack(*above, slope, write, tuple(plus) or None)]
             if j in _upstream_layers(target):
                 pulled.append(replace(pulled[0], slope=ONE, write=f"upstream_{j}"))
@@ -403,6 +420,14 @@ def _fitted_functions(
     a wider interval hardly changes the error.
     """
     target, needed = problem.network, needed_functions(problem)
+    # The same heads evaluate a smooth activation and its slope.
+    by_heads = [r for j, r in enumerate(activations_of(target), start=1) if j not in target.norms]
+    pairs = [
+        (r.value, r.derivative)
+        for r in dict.fromkeys(by_heads)
+        if isinstance(r.value, SmoothFunction) and isinstance(r.derivative, SmoothFunction)
+    ]
+    shared = {function.name for pair in pairs for function in pair}
     margin = 0.0
     while True:
         reach = ROUNDING_ROOM * largest_argument(problem, ranges_on_domain(problem, margin))
@@ -411,10 +436,15 @@ def _fitted_functions(
                 f"pieces={pieces} is too few for {target.activation}: the error of the fit grows "
                 "with the interval, so no interval covers the layers' outputs. Give at least 2."
             )
-        functions = tuple(
-            fit_relu_sum(function, -reach, reach, pieces, kink_width)
-            for function in needed.values()
-        )
+        fits = {
+            name: fit_relu_sum(function, -reach, reach, pieces, kink_width)
+            for name, function in needed.items()
+            if name not in shared
+        }
+        for pair in pairs:
+            shared_knots = fit_with_common_knots(pair, -reach, reach, pieces)
+            fits |= {fit.name: fit for fit in shared_knots}
+        functions = tuple(fits[name] for name in needed)
         outputs = (target.activation, target.output_activation)
         overshoot = max(f.error for f in functions if f.name in outputs)
         if overshoot <= margin:

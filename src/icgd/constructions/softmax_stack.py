@@ -406,12 +406,18 @@ class _Builder:
 def _fitted(
     problem: Problem, forward: Ranges, settings: SoftmaxStack, fewest: int
 ) -> tuple[LatticeFunction, ...]:
+    """Fit the smooth functions for the arguments that they get; lines have their own lattice."""
     functions = looked_up(problem)
     if not functions:
         return ()
-    prediction = forward.outputs[-1]
-    in_loss = (largest_loss_argument(problem, part, prediction) for part in loss_parts(problem))
-    reach = max([*forward.preactivations, *in_loss])
+    sizes = zip(activations_of(problem.network), forward.preactivations, strict=True)
+    arguments = [size for r, size in sizes if isinstance(r.value, SmoothFunction)]
+    arguments += [
+        largest_loss_argument(problem, part, forward.outputs[-1])
+        for part in loss_parts(problem)
+        if isinstance(part.function, SmoothFunction)
+    ]
+    reach = max(arguments)
     if settings.registers is not None:
         return lattice.fit_on_lattice(functions, reach, settings.registers // 2 - 1)
     accuracy = lattice.ACCURACY[settings.dtype]

@@ -180,6 +180,20 @@ class ReluSum(Function):
         return replace(self, errors=(0.0,) * self.n_pieces)
 
 
+def joint_terms(functions: Sequence[ReluSum]) -> tuple[Over, Over, tuple[Over, ...]]:
+    """The scales and shifts of the terms that any of the functions has, each once.
+
+    Then, for every function, its coefficients of these terms, 0 where it does not have one.
+    """
+    own = [{(t.scale, t.shift): t.coefficient for t in f.terms()} for f in functions]
+    terms = tuple(dict.fromkeys(term for coefficients in own for term in coefficients))
+    return (
+        Over(("term",), tuple(scale for scale, _ in terms)),
+        Over(("term",), tuple(shift for _, shift in terms)),
+        tuple(Over(("term",), tuple(part.get(term, 0.0) for term in terms)) for part in own),
+    )
+
+
 @final
 @dataclass(frozen=True)
 class LatticeFunction(Function):

@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
 
 from icgd.errors import ProgramError
-from icgd.program.functions import LatticeFunction
+from icgd.program.functions import LatticeFunction, joint_terms
 from icgd.program.layout import (
     IS_EXAMPLE,
     IS_MEMORY,
@@ -281,12 +281,21 @@ def extended(
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """One more function of an argument that is already there, and the slot for its value."""
+
+    function: Evaluated
+    write: Written
+
+
+@dataclass(frozen=True)
 class ApplyUnits(Instruction):
     """Set `write[k] = function(<weights[k, :], inputs>)`: one layer of units at every token.
 
     The weights are equal in all tokens, so that attention's mean over tokens is exact. The only
     error is that of `function`. The last column of the weights multiplies the slot `bias`, if there
-    is one.
+    is one. `others` are evaluated at the same argument: ReLUs that functions have in common are
+    computed once, by heads that write to the slots of all of them.
     """
 
     weights: Read
@@ -294,30 +303,47 @@ class ApplyUnits(Instruction):
     function: Evaluated
     write: Written
     bias: Read | None = None
+    others: tuple[Evaluation, ...] | None = None
     kind = LayerKind.ATTENTION
     constants = (ONE,)
+
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """All functions with the slots of their values."""
+        return (Evaluation(self.function, self.write), *(self.others or ()))
 
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         inputs = extended(self.inputs, self.bias, slots, domain)
         argument = domain.matmul(slots[self.weights], inputs)
-        return {self.write: domain.apply(self.function, argument, by="attention")}
+        return {
+            part.write: domain.apply(part.function, argument, by="attention")
+            for part in self.evaluations()
+        }
 
     def wires(self, program: AbstractProgram) -> Wiring:
         """Query [scale * inputs; shift], key [weights[unit, :]; 1], value coefficient."""
         n_units, fan_in = program.layout.slot(self.weights).shape
-        scale, shift, coefficient = program.relu_sum(self.function).term_factors
+        parts = self.evaluations()
+        scale, shift, coefficients = joint_terms(
+            tuple(program.relu_sum(part.function) for part in parts)
+        )
         inputs = row_wires(self.inputs, self.bias, fan_in, scale)
+        written = zip(parts, coefficients, strict=True)
+        slots, functions = (", ".join(names) for names in (self.writes(), self.functions()))
         return Heads(
             axes={"unit": n_units, "term": len(scale.numbers)},
             query=(*inputs, Wire(ONE, feature=fan_in, factor=shift)),
             key=(Wire(self.weights, ("unit", "entry"), "entry"), Wire(ONE, feature=fan_in)),
             value=(Wire(ONE),),
-            output=(Wire(self.write, ("unit",), factor=coefficient),),
-            label=f"unit {{unit}} of {self.write}, term {{term}} of {self.function}",
+            output=tuple(Wire(part.write, ("unit",), factor=factor) for part, factor in written),
+            label=f"unit {{unit}} of {slots}, term {{term}} of {functions}",
         )
 
     def formula(self) -> str:
-        return f"{self.write} = {self.function}({self.weights} @ {below(self.inputs, self.bias)})"
+        inputs, *others = below(self.inputs, self.bias), *(self.others or ())
+        if not others:
+            return f"{self.write} = {self.function}({self.weights} @ {inputs})"
+        slots, functions = (", ".join(names) for names in (self.writes(), self.functions()))
+        return f"{slots} = {functions} at {self.weights} @ {inputs}"
 
 
 class AddsOuterProduct(Instruction):

@@ -12,7 +12,7 @@ from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum,
 from icgd.program.instructions import Instruction, LayerKind
 from icgd.program.layout import Layout
 from icgd.program.meaning import StackDomain, Value
-from icgd.program.wires import Heads, Units
+from icgd.program.wires import Heads, Units, merged
 
 AnyFunction = TypeVar("AnyFunction", bound=Function)
 AnyInstruction = TypeVar("AnyInstruction", bound=Instruction)
@@ -30,12 +30,16 @@ class Layer:
         return self.instructions[0].kind
 
     def wires(self, program: AbstractProgram) -> tuple[Heads | Units, ...]:
-        """Its heads or hidden units, those of one instruction after those of the other."""
+        """Its heads or hidden units, those of one instruction after those of the other.
+
+        Heads of several instructions that have equal scores may be the same heads.
+        """
         families: list[Heads | Units] = []
         for instruction in self.instructions:
             wiring = instruction.wires(program)
             families += [wiring] if isinstance(wiring, Heads | Units) else wiring
-        return tuple(families)
+        heads = [family for family in families if isinstance(family, Heads)]
+        return merged(heads, program.layout) if len(heads) > 1 else tuple(families)
 
     def written(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         """The values of the slots that it writes: all its instructions read what was before."""

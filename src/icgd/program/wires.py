@@ -18,10 +18,10 @@ products of extents and of counts of factors that are not 0, quickly counted for
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from icgd.program.layout import Layout
 
@@ -94,6 +94,12 @@ class Wire:
     feature: str | int = 0
     factor: Factor = 1.0
     start: int = 0
+
+    def moved(self, by: int) -> Wire:
+        """The same wire, `by` features further on."""
+        if isinstance(self.feature, str):
+            return replace(self, start=self.start + by)
+        return replace(self, feature=self.feature + by)
 
 
 class Span(NamedTuple):
@@ -237,6 +243,42 @@ class Heads(Family):
             else:
                 ends.append(wire.feature + 1)
         return max(ends)
+
+    def beside(self, other: Heads, layout: Layout) -> Heads:
+        """One family for two with equal scores: its heads have the values of both."""
+        value, output = other.value, other.output
+        if value != self.value:
+            first = self._end((*self.value, *self.output), layout)
+            value = (*self.value, *(wire.moved(first) for wire in value))
+            output = tuple(wire.moved(first) for wire in output)
+        label = f"{self.label}; {other.label}"
+        return replace(self, value=value, output=(*self.output, *output), label=label)
+
+
+def merged(families: Iterable[Heads], layout: Layout) -> tuple[Heads, ...]:
+    """Let heads with equal queries and keys be one, where this makes the layer's weights no more.
+
+    All heads of a layer are as wide as the widest, so that a wider one may cost more than it saves.
+    """
+    by_scores: dict[Any, list[Heads]] = {}
+    for family in families:
+        scores = (*family.axes.items(), family.query, family.key, family.grid, family.pattern)
+        by_scores.setdefault(scores, []).append(family)
+    groups = [*by_scores.values()]
+    for place, group in enumerate(groups):
+        written = [slot for family in group for slot in {wire.slot for wire in family.output}]
+        if len(group) > 1 and len({*written}) == len(written):
+            one = reduce(lambda left, right: left.beside(right, layout), group)
+            fewer = [*groups[:place], [one], *groups[place + 1 :]]
+            if _weights(fewer, layout) <= _weights(groups, layout):
+                groups = fewer
+    return tuple(family for group in groups for family in group)
+
+
+def _weights(groups: Sequence[Sequence[Heads]], layout: Layout) -> int:
+    """The number of heads times their width, to which the weights of a layer are proportional."""
+    families = [family for group in groups for family in group]
+    return sum(family.size for family in families) * max(f.width(layout) for f in families)
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def corollary_1_1(seed: int) -> Finding:
     initial = torch.tensor([1e-3], dtype=torch.float64)
 
     def comparison(step: float, rate: float, words: str) -> Comparison:
-        followed = follow(one_weight(step, 33, 4), x, y, initial, lipschitz)
+        followed = follow(one_weight(step, 34, 4), x, y, initial, lipschitz)
         case = f"1-1 tanh, x = 1, y = 0, n = 1, eta = {step:g}, 4 steps"
         return Comparison(case, followed.share(rate), 1.0, f"of the bound with (1 + {words} L_f)^l")
 

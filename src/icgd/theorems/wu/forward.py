@@ -21,6 +21,8 @@ from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
+from icgd.program.instructions import ApplyUnits
+from icgd.program.program import Layer
 from icgd.theorems.statement import Comparison, Finding, Statement
 from icgd.theorems.wu.network import (
     TANH_BEND,
@@ -32,6 +34,7 @@ from icgd.theorems.wu.network import (
 )
 from icgd.theorems.wu.norms import coefficients, layer_norm
 from icgd.theorems.wu.sums import Curve, SumOfRelus, largest
+from icgd.weights.lowering import lower_layer
 
 PIECES = 64
 
@@ -106,8 +109,8 @@ def lemma_2(seed: int) -> Finding:
     aligned, random = _aligned(), _random(seed)
     printed = max(printed_bound(torch.tanh, 1.0, 1.0, depth=2), 1.0)
     narrow, wide = "4-16-4 tanh, rows along their inputs", "4-16-16-4 tanh, random"
-    norm, total = _norm_of_layer(2, "tanh")
-    words = f"layer N of {COMPILED}"
+    norm, total = _norm_of_layer("tanh")
+    words = f"layer N of the prediction by {COMPILED}"
     return Finding(
         right=(
             Comparison(narrow, share(aligned, _reach(aligned)), 1.0, OF_BOUND),
@@ -129,16 +132,25 @@ def _compiled() -> Compiled:
 
 
 def _n_slopes() -> float:
-    """The numbers of derivatives that its layer N + 1 writes."""
+    """The number of derivatives that it writes."""
     layout = _compiled().stack.layout
     return float(sum(layout.slot(name).width for name in ("slope_1", "slope_2")))
 
 
-def _norm_of_layer(number: int, function: str) -> tuple[float, float]:
-    """The norm (C.1) of a layer of a compiled 6-2-6 tanh relu-stack, and C of its function."""
-    compiled = _compiled()
-    layer = compiled.transformer().block[number - 1]
-    return layer_norm(layer), coefficients(compiled.stack.relu_sum(function))
+def _norm_of_layer(function: str) -> tuple[float, float]:
+    """The norm (C.1) of a layer of a compiled 6-2-6 tanh relu-stack, and C of its function.
+
+    For r it is the last that predicts. Slopes have no layer of their own there: theirs is that of
+    Lemma 3, with the program's sum of ReLUs.
+    """
+    program = _compiled().stack
+    layer = program.prediction[1]
+    if function == "tanh'":
+        first = ApplyUnits("weights_1", "x", function, "slope_1")
+        second = ApplyUnits("weights_2", "units_1", function, "slope_2")
+        layer = Layer("slopes", (first, second))
+    norm = layer_norm(lower_layer(layer, program, torch.float64))
+    return norm, coefficients(program.relu_sum(function))
 
 
 def _reach(case: Case) -> float:
@@ -152,8 +164,8 @@ def lemma_3(seed: int) -> Finding:
     printed = max(2 * printed_bound(torch.sigmoid, 2.0, 1.0, depth=2), 1.0)
     wide = true_reach(softplus, 2.0, 1.0, single.widths)
     small = "1-1-1 softplus, weights 2, x = 1"
-    norm, total = _norm_of_layer(3, "tanh'")
-    words, n_slopes = f"layer N + 1 of {COMPILED}", _n_slopes()
+    norm, total = _norm_of_layer("tanh'")
+    words, n_slopes = f"the layer of slopes for {COMPILED}", _n_slopes()
     return Finding(
         right=(
             Comparison(small, _slope_share(single, softplus, torch.sigmoid, wide), 1.0, OF_BOUND),

@@ -191,17 +191,17 @@ def _gradient_bound(power: float) -> float:
 
 def _norms(widths: tuple[int, ...]) -> tuple[float, str]:
     """The largest norm of the attention layers that evaluate r and r'."""
-    layers = compiled_stack(widths, 1.0).transformer().block[: len(widths)]
+    layers = compiled_stack(widths, 1.0).transformer().block[: len(widths) - 1]
     name = "-".join(map(str, widths))
     words = f"attention layers of a compiled {name} tanh relu-stack, scaled as in the proof"
     return max(attention_norm(layer) for layer in layers), words  # type: ignore[arg-type]
 
 
 def _norm_bound(widths: Sequence[int]) -> float:
-    """max(1 + max(K, d) C_1, 1 + (K (N-1) + d) C_2), Lemmas 2 and 3 as corrected."""
+    """1 + max(K, d) (C_1 + C_2), Lemmas 2 and 3 as corrected, where heads serve r and r'."""
     program = compiled_stack(tuple(widths), 1.0).stack
     value, slope = (coefficients(program.relu_sum(name)) for name in ("tanh", "tanh'"))
-    return 1 + max(max(widths[1:]) * value, sum(widths[1:]) * slope)
+    return 1 + max(widths[1:]) * (value + slope)
 
 
 def _printed_norm(widths: Sequence[int]) -> float:
@@ -249,7 +249,7 @@ THEOREM_1 = Statement(
     ),
     check=theorem_1,
     correction=(
-        "The norm does not fall with eta: layers 1 to N+1 have those of Lemmas 2 and 3, and a large"
+        "The norm does not fall with eta: layers 1 to N have those of Lemmas 2 and 3, and a large"
         " r needs large weights, however they are scaled. In the"
         " proof |p(j)|_2 <= P B_r, not sqrt(P) B_r, so C_l, C_r and C_r' need P^2 for P^(3/2)."
         " The error stands inside the projection, which is the form of Problem 1."
