@@ -112,7 +112,10 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], Rows]]] = {
         chains.weights,
     ),
     "chain_blocks": ("A fused block of cot-network as N grows, d = 8, one thread", chains.blocks),
-    "chain_speed": ("Fused cot-network against plain torch, one thread", chains.speed),
+    "chain_speed": (
+        "Fused cot-network against plain torch and relu-stack, one thread",
+        chains.speed,
+    ),
     "chain_memory": ("A fused chain of 20,000 blocks, by what is kept of it", chain_memory.rows),
     "linear_coefficients": (
         "Linear models until nothing moves, beside scikit-learn; dense steps beside exact ones",

@@ -1,5 +1,8 @@
 """cot-network: trained weights beside exact descent, what a block costs, and plain torch."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 import icgd
@@ -87,21 +90,43 @@ def blocks() -> list[dict[str, object]]:
 
 
 def speed() -> list[dict[str, object]]:
-    """The chain of (3, 5, 20) beside the same descent by torch.autograd."""
-    compiled = compiled_of(3, 5, 20)
-    task = task_for(compiled)
-    jobs = {
-        "chain": lambda: compiled.run_task(task, history=False),
-        "torch": lambda: descend(compiled.problem, task, 20),
-    }
+    """The chain of (3, 5, 20) beside the same descent by torch.autograd, a deep one by a stack."""
+    short = compiled_of(3, 5, 20)
+    task = task_for(short)
+    rows = [_speed(short, task, "torch", lambda: descend(short.problem, task, 20), 5.0)]
+    problem = icgd.Problem(
+        target=icgd.MLP((8,) * 65),
+        loss="squared",
+        update=icgd.GradientStep(step_size=0.05, box=0.12, batch_size=1),  # no layer outgrows it
+        domain=icgd.Domain(x=1.0, y=1.0),
+    )
+    deep, stack = (
+        icgd.compile(problem, construction, n_steps=64)
+        for construction in ("cot-network", "relu-stack")
+    )
+    generator = torch.Generator().manual_seed(0)
+    x, y = (2 * torch.rand(64, 8, generator=generator).double() - 1 for _ in range(2))
+    of_stack = stack.task(x, y, seed=0)
+    job = partial(stack.run_task, of_stack, history=False)
+    return [*rows, _speed(deep, deep.task(x, y, seed=0), "relu-stack", job, 3.0)]
+
+
+def _speed(
+    compiled: icgd.Compiled,
+    task: icgd.problems.data.Task,
+    beside: str,
+    job: Callable[[], object],
+    limit: float,
+) -> dict[str, object]:
+    jobs = {"chain": lambda: compiled.run_task(task, history=False), beside: job}
     with one_thread():
         seconds = interleaved_medians(jobs)
-    return [
-        {
-            "N, d, rounds": "(3, 5, 20)",
-            "chain ms": 1e3 * seconds["chain"],
-            "torch ms": 1e3 * seconds["torch"],
-            "ratio": seconds["chain"] / seconds["torch"],
-            "limit": 5.0,
-        }
-    ]
+    size = (len(compiled.program.shapes), compiled.program.width, compiled.program.n_steps)
+    return {
+        "N, d, rounds": str(size),
+        "beside": beside,
+        "chain ms": 1e3 * seconds["chain"],
+        "other ms": 1e3 * seconds[beside],
+        "ratio": seconds["chain"] / seconds[beside],
+        "limit": limit,
+    }

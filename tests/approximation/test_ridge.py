@@ -693,3 +693,29 @@ def test_float32_keeps_six_digits(activation):
 def test_a_reach_must_be_positive():
     with pytest.raises(SettingError, match="half_width must be a positive finite number"):
         fit_gate(0.0, "relu", 8)
+
+
+@pytest.mark.parametrize("activation", ["elu", "softplus", "relu"])
+def test_wide_intervals_take_lines_at_once(monkeypatch, activation):
+    """Units spread evenly over 12,000 meet nothing of a sigmoid, and are not tried."""
+    monkeypatch.setattr(ridge, "_least_squares", lambda *args: pytest.fail("tried"))
+    fit = fit_line(SIGMOID, 6080.0, activation, 200)
+    assert fit.error <= 1e-3
+
+
+@pytest.mark.parametrize("function", [SIGMOID, TANH, GELU, SILU], ids=lambda f: f.name)
+def test_a_quotient_on_a_wide_box_is_as_good_as_where_its_function_bends(function):
+    """Proved up to |t| = 64, it holds beyond."""
+    wide = by_quotient(function, (1.0, 3000.0), function.name, 200, roundoff=ROUNDOFF)
+    s, t = torch.cartesian_prod(
+        torch.linspace(-1, 1, 21, dtype=torch.float64),
+        torch.cat([torch.linspace(-3000, 3000, 601), torch.linspace(-70, 70, 701)]).double(),
+    ).T
+    found = units_of(wide)(torch.stack([s, t], dim=-1))
+    assert (found - s * function.derivative()(t)).abs().max() <= wide.error <= 1e-6
+
+
+def test_a_fit_that_is_worse_at_a_point_than_another_is_not_proved(monkeypatch):
+    monkeypatch.setattr(ridge, "proved_error", lambda *args: pytest.fail("proved"))
+    fit = ridge._least_squares.__wrapped__(TANH, 40.0, "elu", 24, 1e3, ROUNDOFF, 1e-9)
+    assert fit.error == inf

@@ -452,3 +452,29 @@ def test_work_that_nothing_kept_depends_on_is_left_out():
         looked_up = [op.options[0].name for op in recording.ops if op.name == "polynomials"]
         done[kind] = sorted(looked_up)
     assert done == {"linear": ["sigmoid"], "tanh": ["tanh", "tanh'"]}
+
+
+@over_problems
+@pytest.mark.parametrize("tasks", [(), (2,)], ids=["one task", "batch"])
+def test_rounds_as_a_whole_are_those_block_by_block(problem, tasks):
+    task, program = task_of(problem, tasks=tasks), program_of(problem, 4)
+    chains = [Chain(program, task, FusedGenerator(program, task.x), "short", ()) for _ in range(2)]
+    whole, by_block = list(chains[0].whole_rounds()), list(chains[1].rounds())
+    assert (by_block[-1] - task.initial).abs().max() > 1e-2
+    for ours, theirs in zip(whole, by_block, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14)
+
+
+def test_a_product_beyond_its_lattice_is_found_in_the_round_where_it_is():
+    """Both ways name the same block: the first one whose product is too large."""
+    problem = problem_of(MLP((1, 1, 1), "relu"), step_size=0.5, box=4.0)
+    task = as_task(problem, [[1.0], [1.0]], [[0.0], [0.0]], initial=[2.0, 2.0])
+    task = replace(task, x=torch.tensor([[1.0], [1e9]], dtype=torch.float64))
+    program, messages = program_of(problem, 2), []
+    for take in (Chain.whole_rounds, Chain.rounds):
+        chain = Chain(program, task, FusedGenerator(program, task.x), "short", ())
+        with pytest.raises(OverflowedRunError) as caught:
+            list(take(chain))
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert "of round 2" in messages[0]

@@ -338,3 +338,63 @@ def test_a_run_of_no_steps_binds_no_step():
     none = replace(compiled, program=replace(compiled.program, n_steps=0))
     none.run(**data_of(0))
     assert [type(left) for left in idle_of(none).values()] == [engine.BoundRecording]
+
+
+def by_jacobians(recorder, weights, left, matrix, share):
+    """The gradient from the Jacobians themselves, as traces show them."""
+    args = (weights, left, recorder.examples(matrix))
+    return recorder.op("add_rows", *args, options=(share,), shape=weights.shape)
+
+
+@pytest.mark.parametrize("n_tasks", [0, 2], ids=["one task", "batch"])
+@pytest.mark.parametrize("size", [1.0, 1e-3], ids=["few near kinks", "all near kinks"])
+@pytest.mark.parametrize("activation", ["tanh", "relu", "leaky_relu"])
+def test_gradients_from_the_left_are_those_of_the_jacobians(monkeypatch, activation, size, n_tasks):
+    """With weights of 1e-3 preactivations of relus are within 2^-13 of their kinks."""
+    network = MLP((3, 4, 2, 3, 2), activation, biases=True)
+    problem = make_case(network, "squared", box=1.0, domain=Domain(1.0, 1.0)).problem
+    program = RECURSION.build(problem, n_steps=1)
+    generator = torch.Generator().manual_seed(3)
+    parts = [(5, 3), (5, 2), (2, 3), (network.n_parameters,)]
+    batch = (n_tasks,) if n_tasks else ()
+    x, y, queries, initial = (
+        2 * torch.rand(*batch, *shape, generator=generator, dtype=torch.float64) - 1
+        for shape in parts
+    )
+    task = Task(x, y, queries, size * initial)
+    ours = FusedBackend().run(program, task).parameters
+    ops = [op.name for step in recorded_steps(program, Tokens(examples=5)) for op in step.ops]
+    assert not {"add_rows", "matmul"} & set(ops)
+    monkeypatch.setattr(recorder.Recorder, "_add_from_left", by_jacobians)
+    again = replace(program)  # has no recordings yet
+    truth = FusedBackend().run(again, task).parameters
+    ops = [op.name for step in recorded_steps(again, Tokens(examples=5)) for op in step.ops]
+    assert {"add_rows", "matmul"} <= set(ops)
+    moved = (truth[..., 1, :] - truth[..., 0, :]).abs().amax(-1)
+    assert (moved > 1e-6).all()
+    assert distance(ours, truth) <= 1e-14 + 1e-11 * float(moved.max())
+
+
+def test_many_weights_are_clipped_by_a_table_of_the_units(monkeypatch):
+    """Some start beyond the box, farther than the table reaches, and some at its corners."""
+    network = MLP((8, 32, 32, 32, 1), "tanh")
+    problem = make_case(network, "squared", box=3.0, domain=Domain(1.0, 1.0)).problem
+    program = RECURSION.build(problem, n_steps=10)
+    assert program.ridge_sum("clip").error > recorder.AS_SUCH
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(4, 8, generator=generator, dtype=torch.float64)
+    initial = torch.linspace(-5.0, 5.0, network.n_parameters, dtype=torch.float64)
+    task = as_task(problem, x, x[:, :1], initial=initial.clamp(-3.0, 3.0))
+    task = replace(task, initial=initial)
+    tables = []
+    make = engine.UnitTable.__init__
+    monkeypatch.setattr(
+        engine.UnitTable, "__init__", lambda *args: (tables.append(args), make(*args))[1]
+    )
+    ours = FusedBackend().run(program, task).parameters
+    assert len(tables) == 1
+    monkeypatch.setattr(engine, "_clip_by_table", lambda *args: None)
+    truth = FusedBackend().run(replace(program), task).parameters
+    # The units have coefficients of 1e6, and are rounded accordingly.
+    assert 0 < distance(ours[1], truth[1]) <= 1e-8
+    assert distance(truth[1], initial.clamp(-3.0, 3.0)) > 1e-7

@@ -1,16 +1,29 @@
 """Table look-up against the sum of ReLUs, and against a softmax head, point by point."""
 
+from math import fsum
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from icgd.approximation.clipping import fit_clip
 from icgd.approximation.lattice import fit_on_lattice, head
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.backends import look_up
-from icgd.backends.look_up import PieceTable, PolynomialTable, table_error
+from icgd.backends.look_up import (
+    PieceTable,
+    PolynomialTable,
+    UnitTable,
+    table_error,
+    unit_cells,
+)
 from icgd.backends.recorder import Recorder, Tokens
-from icgd.problems.functions import FUNCTIONS, SmoothFunction, function_named
+from icgd.problems.functions import (
+    FUNCTIONS,
+    SmoothFunction,
+    function_named,
+    unit_activation_named,
+)
 from icgd.program.functions import LatticeFunction, ReluSum
 
 SMOOTH = [name for name, f in FUNCTIONS.items() if isinstance(f, SmoothFunction)]
@@ -203,3 +216,29 @@ def test_a_table_takes_arguments_of_any_shape(shape):
         assert ours.shape == z.shape
         assert_close(ours, head(function, z), 1e-12)
         assert torch.equal(PolynomialTable([function], z)(z, 0), ours)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "sigmoid", "cos"])
+@pytest.mark.parametrize("reach", [5.0, 1e5])
+def test_a_table_of_units_is_as_good_as_their_sum(activation, reach):
+    """At random points, and around the corner of the clip, by sums that are nearly exact."""
+    fit = fit_clip(3.0, reach, activation, 200)
+    n_cells = unit_cells(fit, 3.75)
+    assert n_cells is not None
+    table = UnitTable(fit, 3.75, n_cells, torch.zeros(1, dtype=torch.float64))
+    generator = torch.Generator().manual_seed(0)
+    anywhere, near = torch.rand(2, 500, generator=generator, dtype=torch.float64)
+    arguments = torch.cat([7.5 * anywhere - 3.75, 3 + 0.1 * (near - 0.5)])
+    unit = unit_activation_named(fit.activation)
+    values = [
+        fsum(u.coefficient * float(unit(z * u.direction[0] + u.offset)) for u in fit.units)
+        for z in arguments
+    ]
+    size = sum(abs(u.coefficient) * (1 + abs(u.offset)) for u in fit.units)
+    off = (table(arguments, 0) - torch.tensor(values, dtype=torch.float64)).abs().max()
+    assert float(off) <= 8 * 2.0**-53 * size
+
+
+def test_few_units_and_units_with_kinks_have_no_table():
+    assert unit_cells(fit_clip(3.0, 5.0, "tanh", 40), 3.75) is None
+    assert unit_cells(fit_clip(3.0, 5.0, "relu", 200), 3.75) is None

@@ -819,3 +819,17 @@ def test_a_block_leaves_the_exact_step_within_its_error():
             assert bool((matrix <= found[name].value.exact.high).all())
             assert float(found[name].value.error.max()) < 1e-9
             assert (found[name].apart is not None) == streams.have_copies
+
+
+@pytest.mark.parametrize("n_rows", [1, 100])
+def test_jacobians_have_room_for_products_from_the_left(n_rows):
+    """There weights of many rows and one column are in sums of as many terms as they have rows."""
+    domain = Enclosures(program_with(), Arithmetic(2.0**-53, 1, sums_terms=False))
+    weights, matrix = (
+        Bounded.point(torch.ones(*shape, dtype=torch.float64)) for shape in ((n_rows, 1), (1, 1, 1))
+    )
+    for value in (domain.matmul_rows(weights, matrix), domain.scale_rows(weights, matrix)):
+        assert value.value.error.min() >= 2 * (n_rows + 8) * 2.0**-53
+        spread = value.value.exact.high - value.value.exact.low
+        assert spread.min() >= 2 * n_rows * 2.0**-53
+        assert spread.max() <= 8 * (n_rows + 8) * 2.0**-53

@@ -402,16 +402,23 @@ def fit_line(
         line = fit_line(function, 1.0, activation, units, largest, roundoff)
         wide = replace(line.along((1 / half_width,), half_width), half_widths=(half_width,))
         return replace(wide, error=wide.error + rounding(Profile(function, (half_width,)), wide))
-    few = min(units, ENOUGH_UNITS)
-    fits = [_least_squares(function, half_width, activation, few, largest, roundoff)]
-    if fits[0].error <= max(CLOSE_ENOUGH, roundoff * fits[0].size):
-        return fits[0]
-    if units > few:
-        many = min(units, MOST_ON_A_LINE)
-        fits.append(_least_squares(function, half_width, activation, many, largest, roundoff))
+
+    def price(fit: RidgeSum) -> float:
+        return fit.error + roundoff * LIKELY_ROUNDING * fit.size
+
+    bends, most = None, inf
     if UNIT_ACTIVATIONS[activation].bends:  # better where the interval is wide
-        fits.append(fit_bends(function, half_width, activation, units - 1))
-    return min(fits, key=lambda fit: fit.error + roundoff * LIKELY_ROUNDING * fit.size)
+        bends = fit_bends(function, half_width, activation, units - 1)
+        most = max(price(bends), CLOSE_ENOUGH)
+        if half_width > units:  # units spread evenly lie farther apart than features are wide
+            return bends
+    fits = []
+    for tried in sorted({min(units, ENOUGH_UNITS), min(units, MOST_ON_A_LINE)}):
+        fit = _least_squares(function, half_width, activation, tried, largest, roundoff, most)
+        if tried <= ENOUGH_UNITS and fit.error <= max(CLOSE_ENOUGH, roundoff * fit.size):
+            return fit
+        fits.append(fit)
+    return min([*fits, bends] if bends else fits, key=price)
 
 
 def _exact_units(
@@ -460,8 +467,12 @@ def _least_squares(
     units: int,
     largest: float,
     roundoff: float,
+    most: float,
 ) -> RidgeSum:
-    """Return the fit with the smallest coefficients of those about as close as the closest."""
+    """Return the fit with the smallest coefficients of those about as close as the closest.
+
+    Nothing is proved, and the error is infinite, if it exceeds `most` at a point.
+    """
     trials = [
         trial
         for slopes, offsets in _layouts(activation, half_width, units)
@@ -477,6 +488,8 @@ def _least_squares(
     columns = (best.slopes.tolist(), best.offsets.tolist(), best.coefficients.tolist())
     chosen = tuple(RidgeUnit((a,), b, beta) for a, b, beta in zip(*columns, strict=True))
     fit = RidgeSum(function.name, activation, (half_width,), chosen, inf)
+    if best.error > most:
+        return fit
     return replace(fit, error=proved_error(Profile(function, (half_width,)), fit))
 
 
@@ -544,8 +557,11 @@ FEWEST_ON_A_LINE = 4
 POINTS = 40
 """The points of the least squares along s; those along t are at most 0.3 apart."""
 
-MOST_POINTS = 4000
-"""The most points along t; on a wider box the quotient is worse, and its proof says so."""
+FLAT = 64.0
+"""Beyond it, and a shift less, smooth activations are within 1e-24 of the lines that they approach.
+
+So s r'(t) and its quotient, whose factors add up to 0, hardly depend on t there.
+"""
 
 MOST_EVALUATIONS = 1e8
 """The most evaluations of units in a proof, about a second; beyond it errors of parts add up."""
@@ -567,8 +583,8 @@ class Quotient:
 @lru_cache(maxsize=256)
 def quotient_of(function: SmoothFunction, half_width: float, pairs: int, shift: float) -> Quotient:
     """Fit the difference quotient of 2 `pairs` directions; its error is sampled."""
-    near = shift * chebyshev_points(2 * pairs)[:pairs]
-    n_points = min(POINTS + ceil(10 * half_width), MOST_POINTS)
+    near, half_width = shift * chebyshev_points(2 * pairs)[:pairs], min(half_width, FLAT)
+    n_points = POINTS + ceil(10 * half_width)
     s, t = torch.cartesian_prod(chebyshev_points(POINTS), half_width * chebyshev_points(n_points)).T
     basis = function(t.unsqueeze(-1) + s.unsqueeze(-1) * near)
     basis = basis - function(t.unsqueeze(-1) - s.unsqueeze(-1) * near)
@@ -634,6 +650,7 @@ def by_quotient(
 
 def _proved_quotient(function: SmoothFunction, half_width: float, quotient: Quotient) -> float:
     """Return the error of a quotient of the function itself, proved on |s| <= 1."""
+    half_width = min(half_width, FLAT)
     unit = fit_line(function, half_width, function.name, 1)
     parts = [
         unit.along((shift, 1.0), factor)
@@ -641,7 +658,9 @@ def _proved_quotient(function: SmoothFunction, half_width: float, quotient: Quot
     ]
     box = (1.0, half_width)
     target = Profile(function.derivative(), box)
-    return proved_error(target, joined(function.name, box, parts, target))
+    return proved_error(target, joined(function.name, box, parts, target)) + 1e-24 * (
+        1 + quotient.amplification
+    )
 
 
 # Functions of one and two variables by sums of any activation over few directions.
@@ -780,8 +799,10 @@ def accurate(
     fit = fit_with(units)
     if error_of(fit) <= positive("accuracy", accuracy):
         return fit
-    tried = sorted({min(2**doublings * units, MOST_UNITS) for doublings in range(1, 10)})
-    enough = next((more for more in tried if error_of(fit_with(more)) <= accuracy), None)
+    enough = None
+    if error_of(fit_with(MOST_UNITS)) <= accuracy:
+        tried = sorted({min(2**doublings * units, MOST_UNITS) for doublings in range(1, 10)})
+        enough = next(more for more in tried if error_of(fit_with(more)) <= accuracy)
     box = " x ".join(f"[{-width:g}, {width:g}]" for width in fit.half_widths)
     hint = f"About {enough} would do; or" if enough else f"Even {MOST_UNITS} would not do:"
     raise SettingError(

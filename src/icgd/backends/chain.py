@@ -7,7 +7,7 @@ block of layers, the fused one performs its recording. `Chain` is the executor a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from math import ceil, inf, isfinite
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, final
@@ -16,8 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.backends.engine import Plan, Running
-from icgd.backends.recorder import Constants, recorded_block
+from icgd.backends.engine import BoundRecording, Buffers, Check, Plan, Running
+from icgd.backends.recorder import (
+    Constants,
+    Op,
+    recorded_block,
+    recorded_round,
+    row_of_layer,
+)
 from icgd.backends.run import PLAIN, AbstractExecutor, Run, RunOptions, drive
 from icgd.errors import OverflowedRunError, SettingError, UnknownNameError, brief
 from icgd.problems.data import Task
@@ -206,6 +212,41 @@ class LiteralGenerator(DenseGenerator):
     is_sparse: ClassVar[bool] = True
 
 
+def _tensors(block: FusedBlock, of: str | int) -> dict[str, Tensor]:
+    """The rows of a block of data, or of a layer, that are no numbers, as a round names them."""
+    name_of = partial(row_of, of) if isinstance(of, str) else partial(row_of_layer, layer=of)
+    return {name_of(name): row for name, row in block.rows.items() if isinstance(row, Tensor)}
+
+
+class RoundBuffers(Buffers):
+    """Buffers for all blocks of a round, which remember how large products were."""
+
+    def __init__(
+        self,
+        program: ChainProgram,
+        inputs: Mapping[str, Tensor],
+        changing: Sequence[str],
+        like: Tensor,
+        n_products: int,
+    ) -> None:
+        self.products: list[tuple[Product, int]] = []
+        self.largest = like.new_zeros(n_products)
+        super().__init__(program, {"x": like, **inputs}, changing)
+
+    def watch(self, op: Op, value: Tensor) -> Check:
+        self.products.append(op.options)
+        largest = self.largest[len(self.products) - 1]
+        return partial(torch.linalg.vector_norm, value, inf, out=largest)
+
+    def require_reach(self, generator: AbstractGenerator[Any], n_rounds: int) -> None:
+        """Raise `OverflowedRunError` if a product of this round left its lattice."""
+        first = n_rounds * generator.program.mask.blocks_per_round
+        for (product, number), largest in zip(self.products, self.largest.tolist(), strict=True):
+            if not largest <= product.reach:
+                value = self.like.new_tensor(largest)
+                generator.require_reach(product, value, first + number, at_queries=False)
+
+
 GENERATORS: dict[str, type[AbstractGenerator[Any]]] = {
     generator.name: generator for generator in (FusedGenerator, LiteralGenerator, DenseGenerator)
 }
@@ -305,7 +346,9 @@ class Chain(AbstractExecutor[Parameters]):
         self.require_gates(task.initial, 0)
         for number, block in self.initial(task.initial).items():
             self.keep(number, block)
-        self._rounds = self.rounds()
+        # Nobody sees single blocks of a fused chain that is neither traced nor kept.
+        is_seen = trace or self.keeps_all or not isinstance(generator, FusedGenerator)
+        self._rounds = self.rounds() if is_seen else self.whole_rounds()
 
     def step(self) -> Parameters:
         return next(self._rounds)
@@ -352,16 +395,55 @@ class Chain(AbstractExecutor[Parameters]):
 
     def rounds(self) -> Iterator[Parameters]:
         """The weights after every round."""
-        program, task, mask = self.program, self.task, self.program.mask
+        program, mask = self.program, self.program.mask
         for number in range(program.n_steps):
-            rows = list(program.examples_of(number, task.n_examples))
-            x, y = self.inputs(task.x[..., rows, :]), self.labels(task.y[..., rows, :], number)
+            x, y = self.data(number)
             for step in mask.walk_round(number):
                 near, far = step.blocks(self.blocks, x, y)
                 self.keep(step.number, self.generator.step(near, far, step.number))
             learnt = self.learnt((number + 1) * mask.blocks_per_round)
             self.require_gates(learnt, number + 1)
             yield learnt
+
+    def whole_rounds(self) -> Iterator[Parameters]:
+        """The same by one recording of all blocks of a round, on buffers that are used again."""
+        program, layers = self.program, [self.blocks[-n] for n in range(self.program.mask.depth)]
+        x, y = self.data(0)
+        constants = tuple(block.constants for block in layers)
+        recording = recorded_round(program, constants, x.constants, y.constants)
+        data = _tensors(x, "x") | _tensors(y, "y")
+        inputs = dict(data)
+        for number, block in enumerate(layers, start=1):
+            inputs |= _tensors(block, number)
+        n_products = sum(op.name == "guard_reach" for op in recording.ops)
+        changing = (*data, *recording.outputs)
+        buffers = RoundBuffers(program, inputs, changing, self.task.x, n_products)
+        bound = BoundRecording(buffers, recording)
+        matrices = [
+            buffers.inputs[row_of_layer(name, layer)][..., :rows, :columns]
+            for name in program.learnt
+            for layer, (rows, columns) in enumerate(program.shapes, start=1)
+        ]
+        for number in range(program.n_steps):
+            if number:
+                x, y = self.data(number)
+                for name, row in (_tensors(x, "x") | _tensors(y, "y")).items():
+                    buffers.inputs[name].copy_(row)
+            try:
+                bound()
+            except IndexError:  # what is not a number has no cell to look up
+                buffers.require_reach(self.generator, number)
+                raise
+            buffers.require_reach(self.generator, number)
+            learnt = torch.cat([matrix.flatten(-2) for matrix in matrices], dim=-1)
+            self.require_gates(learnt, number + 1)
+            yield learnt
+
+    def data(self, number: int) -> tuple[Any, Any]:
+        """The blocks of the examples of a round."""
+        rows = list(self.program.examples_of(number, self.task.n_examples))
+        x, y = self.task.x[..., rows, :], self.task.y[..., rows, :]
+        return self.inputs(x), self.labels(y, number)
 
     def keep(self, number: int, block: Any) -> None:
         """Keep a block, and let go of the one that no later block reads."""

@@ -11,24 +11,40 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from operator import attrgetter
+from functools import partial, reduce
+from itertools import accumulate
+from math import inf, prod
+from operator import attrgetter, or_
 from threading import get_ident
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from icgd.backends.look_up import PieceTable, PolynomialTable
+from icgd.backends.look_up import (
+    UNIT_DEGREE,
+    PieceTable,
+    PolynomialTable,
+    UnitTable,
+    unit_cells,
+)
 from icgd.backends.prompt import require_root, require_scores
 from icgd.backends.recorder import AS_SUCH, Op, Recording, cached_with
-from icgd.problems.functions import function_named, loss_named, unit_activation_named
+from icgd.problems.functions import (
+    StepFunction,
+    function_named,
+    loss_named,
+    unit_activation_named,
+)
 from icgd.problems.kernel_machine import KernelHead, sum_of_heads
 from icgd.problems.linear_model import link_named
 from icgd.program.functions import LatticeFunction, RidgeSum
-from icgd.program.layout import IS_EXAMPLE
+from icgd.program.layout import IS_EXAMPLE, Role
 from icgd.program.meaning import NOWHERE, PerStep
 
+Array = NDArray[Any]
 Function = Callable[..., Tensor]
 Check = Callable[[], None]
 Call = Callable[[], object]
@@ -53,6 +69,10 @@ class Running:
     @property
     def program(self) -> Any:
         return self._program()
+
+    def watch(self, op: Op, value: Tensor) -> Check | None:
+        """What checks the reach of a product, if blocks are not checked one by one."""
+        return None
 
 
 # Linear algebra.
@@ -160,6 +180,19 @@ def _computed(function: Callable[..., Tensor]) -> Function:
     return compute
 
 
+def _evaluate(op: Op, run: Running) -> Function:
+    function = function_named(op.options[0])
+    compute = _computed(function)
+    if not isinstance(function, StepFunction) or function.levels != (0.0, 1.0):
+        return compute
+    (knot,) = function.knots
+
+    def is_beyond(argument: Tensor, out: Tensor | None = None) -> Tensor:
+        return compute(argument) if out is None else torch.gt(argument, knot, out=out)
+
+    return is_beyond
+
+
 class Units:
     """gain * sum_m coefficient_m activation(direction_m . (z / reaches) + offset_m)."""
 
@@ -196,14 +229,11 @@ class Units:
             total = total + self.activation(argument) @ self.coefficients[units]
         return total if self.gain == 1.0 else self.gain * total
 
-    def is_coarse(self, z: Tensor) -> Tensor:
+    def is_coarse(self, z: Any) -> Any:
         """Where the function itself is not computed: in bands of the last argument."""
         if self.fit.error > AS_SUCH:
             return torch.ones_like(z, dtype=torch.bool)
-        found = torch.zeros_like(z, dtype=torch.bool)
-        for low, high in self.bands:
-            found |= (z >= low) & (z <= high)
-        return found
+        return reduce(or_, ((z >= low) & (z <= high) for low, high in self.bands))
 
 
 def _units_of(
@@ -229,44 +259,92 @@ def _units_near_kinks(op: Op, run: Running) -> Function:
     return _computed(compute)
 
 
+def _near_kinks(op: Op, run: Running) -> Function:
+    """Whether arguments of each layer, at each token, are near a kink."""
+    (fit,) = op.options
+    units = _units_of(run, fit, (1.0, 1.0))
+    widths = [argument.shape[-1] for argument in op.args]
+
+    def find(*arguments: Tensor) -> Tensor:
+        near = units.is_coarse(torch.cat(arguments, dim=-1))
+        return torch.stack([part.any(-1) for part in near.split(widths, dim=-1)], dim=-1)
+
+    return _computed(find)
+
+
 def _missed(op: Op, run: Running) -> Function:
-    """Correct what weights made of exact products, where units make them near a kink.
+    """What units near kinks make of products s r'(t) beyond s times the slope, in all gradients.
 
-    The matrix of every token is multiplied by weights (`add_missed`), or scaled row by row into
-    entries (output, row, column) (`scale_missed`).
+    s is an entry of a Jacobian. Its rows say how the argument t of a unit depends on all weights up
+    to those that make it, and are made for the units near a kink alone, token by token. Of each
+    layer are known the inputs of the weights that make its arguments, what it received from the
+    left, its slopes, its arguments, and the weights that pass its values on. The numbers are few,
+    so that numpy, which takes less time for each call, has them.
     """
-    units, is_sum = _units_of(run, *op.options), op.name == "add_missed"
+    share, fit, *reaches = op.options
+    units = _units_of(run, fit, (1.0, 1.0))
+    pairs = zip(op.args[1::5], op.args[3::5], strict=True)
+    shapes = [(slope.shape[1], inputs.shape[1]) for inputs, slope in pairs]
+    ends = [0, *accumulate(map(prod, shapes))]
+    scales = []
+    for own, (_, n_inputs) in zip(reaches, shapes, strict=True):
+        sizes = (*map(prod, shapes[: len(own) - 1]), n_inputs)
+        scales.append(np.repeat(own, sizes).astype(run.like.new_empty(0).cpu().numpy().dtype))
 
-    def correct(
-        exact: Tensor,
-        weights: Tensor,
-        factor: Tensor,
-        slope: Tensor,
-        argument: Tensor,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        if out is not exact:
-            out = exact.clone() if out is None else out.copy_(exact)
-        near = units.is_coarse(argument).squeeze(-1)
-        if not near.any():
-            return out
-        where = near.nonzero(as_tuple=True)
-        *tasks, _, row = where
-        s = factor.expand(*near.shape, factor.shape[-1])[where]
-        missed = units(s, argument[where]) - s * slope[where]
-        update = weights.mT[(*tasks, row)].unsqueeze(-1) * missed.unsqueeze(-2)
-        if is_sum:
-            return out.index_put_(where[:-1], update, accumulate=True)
-        out.transpose(-3, -2)[where] += update
-        return out
+    def product(left: Array, right: Array) -> Array:
+        """The product of matrices by torch, which has as many threads as it was given."""
+        found: Array = (torch.from_numpy(left) @ torch.from_numpy(right)).numpy()
+        return found
 
-    return correct
+    def add(total: Array, layers: list[list[Array]], near: Array) -> None:
+        """Add what is missed at one token."""
+        found: dict[int, tuple[Array, Array]] = {}
+        for m, (inputs, received, slope, argument, _) in enumerate(layers):
+            if not near[m]:
+                continue
+            (unit,) = units.is_coarse(argument).nonzero()
+            rows = np.zeros((len(unit), ends[m] + len(inputs)), total.dtype)
+            rows[:, ends[m] :] = inputs  # weight (k, l) acts on unit k alone
+            left = layers[m - 1][-1][unit] if m else rows
+            for n in reversed(range(m)):
+                left = left[:, : shapes[n][0]]
+                if n in found:
+                    other, missed = found[n]
+                    rows[:, : ends[n + 1]] += product(left[:, other], missed)
+                left = left * layers[n][2]
+                outer = left[:, :, None] * layers[n][0]
+                rows[:, ends[n] : ends[n + 1]] += outer.reshape(len(unit), -1)
+                left = product(left, layers[n - 1][-1]) if n else left
+            s, t = (torch.from_numpy(part) for part in (rows / scales[m], argument[unit, None]))
+            off = scales[m] * units(s, t).numpy() - rows * slope[unit, None]
+            of_own = np.zeros((len(unit), *shapes[m]), total.dtype)
+            of_own[np.arange(len(unit)), unit] = off[:, ends[m] :]
+            missed = np.concatenate([off[:, : ends[m]], of_own.reshape(len(unit), -1)], axis=1)
+            found[m] = unit, missed
+            total[: ends[m + 1]] += share * product(received[unit], missed)
+
+    def compute(flags: Tensor, *known: Tensor) -> Tensor:
+        total = torch.zeros(*run.batch, *op.shape, dtype=flags.dtype)
+        places = flags.any(-1).nonzero().tolist()
+        arrays = [part.cpu().numpy() for part in (total, flags, *known)] if places else []
+        for place in map(tuple, places):
+            task, (changed, near, *parts) = place[:-1], arrays
+            layers = [
+                [*(part[place] for part in parts[n : n + 4]), parts[n + 4][task]]
+                for n in range(0, len(parts), 5)
+            ]
+            add(changed[task], layers, near[place])
+        return total.to(flags)
+
+    return _computed(compute)
 
 
 def _clip_by_units(op: Op, run: Running) -> Function:
     """Only the weights that lie where units are coarse need them: near the corners, or all."""
     bound, fit = op.options
     units = _units_of(run, fit, (1.0,))
+    if units.fit.error > AS_SUCH and (tabulated := _clip_by_table(op, run, units)) is not None:
+        return tabulated
 
     def clip(value: Tensor, out: Tensor | None = None) -> Tensor:
         near = units.is_coarse(value)
@@ -275,6 +353,35 @@ def _clip_by_units(op: Op, run: Running) -> Function:
         if soft is not None:
             clipped[near] = soft + units(soft)
         return clipped
+
+    return clip
+
+
+def _clip_by_table(op: Op, run: Running, units: Units) -> Function | None:
+    """Look units up for weights not far beyond the bound, if a run has so many that it pays."""
+    bound, fit = op.options
+    end = 1.25 * bound
+    n_cells = unit_cells(fit, end)
+    parameters = run.program.layout.having(Role.PARAMETER)
+    n_clipped = run.program.n_steps * sum(slot.width for slot in parameters)
+    if n_cells is None or n_clipped < n_cells * (UNIT_DEGREE + 1):
+        return None
+    key = ("unit table", id(fit), end, run.like.dtype, run.like.device)
+    table = cached_with(run.program, key, lambda: UnitTable(fit, end, n_cells, run.like))
+
+    change = run.like.new_empty(*run.batch, *op.shape)
+    bound_to: list[Any] = []  # the weights, their cells and what evaluates the table there
+
+    def clip(value: Tensor, out: Tensor | None = None) -> Tensor:
+        if not bound_to or bound_to[0] is not value:
+            cells = table.finder(value)
+            bound_to[:] = value, cells, cells.evaluator(0, change)
+        bound_to[1].find()
+        bound_to[2]()
+        if not float(torch.linalg.vector_norm(value, inf)) <= end:
+            is_beyond = ~(value.abs() <= end)
+            change[is_beyond] = units(value[is_beyond])
+        return torch.add(value, change, out=out)
 
     return clip
 
@@ -400,15 +507,15 @@ def _pass_back(op: Op, run: Running) -> Function:
     """relu(up - B flat) - relu(-up - B flat) is up, drawn towards 0 by B flat."""
     gate, leak, bound = op.options
 
-    def pass_back(upstream: Tensor, flat: Tensor) -> Tensor:
-        drawn = torch.sub(upstream.abs(), flat, alpha=gate)
+    def pass_back(upstream: Tensor, flat: Tensor, out: Tensor | None = None) -> Tensor:
+        drawn = torch.abs(upstream, out=out).sub_(flat, alpha=gate)
         steep = drawn.clamp_(min=0.0, max=bound).copysign_(upstream)
         if not leak:
             return steep
         clipped = upstream if bound is None else upstream.clamp(-bound, bound)
         return steep.mul_(1 - leak).add_(clipped, alpha=leak)
 
-    return _computed(pass_back)
+    return pass_back
 
 
 def _softmax_columns(op: Op, run: Running) -> Function:
@@ -485,12 +592,12 @@ OPERATIONS: dict[str, Compute | View | LookUp] = {
     "ramp": Compute(_ramp, overwrites=1),
     "softmax": Compute(lambda op, run: partial(torch.softmax, dim=-1)),
     "link": Compute(lambda op, run: _computed(link_named(op.options[0]).mean)),
-    "evaluate": Compute(lambda op, run: _computed(function_named(op.options[0]))),
+    "evaluate": Compute(_evaluate),
     "loss_slope": Compute(lambda op, run: _computed(loss_named(op.options[0]).slope)),
     "units": Compute(lambda op, run: _computed(_units_of(run, *op.options))),
     "units_near_kinks": Compute(_units_near_kinks),
-    "add_missed": Compute(_missed, overwrites=1),
-    "scale_missed": Compute(_missed, overwrites=1),
+    "near_kinks": Compute(_near_kinks),
+    "missed": Compute(_missed),
     "clip_by_units": Compute(_clip_by_units, overwrites=1),
     "add_outer": Compute(_add_outer, overwrites=1),
     "add_by_units": Compute(_add_by_units, overwrites=1),
@@ -520,7 +627,7 @@ OPERATIONS: dict[str, Compute | View | LookUp] = {
     "reshape": View(lambda op, run, source: source.view(*run.batch, *op.shape)),
     "guard_root": View(check=_check_root),
     "guard_score": View(check=_check_score),
-    "guard_reach": View(),  # checked by a chain's generator, which knows the block
+    "guard_reach": View(check=lambda op, run, value: run.watch(op, value)),
 }
 """How each operation is performed, except inputs and fills."""
 
@@ -622,6 +729,7 @@ class BoundRecording:
         self.commits: list[Call] = []
         self.held: dict[Op, Tensor] = {}
         self.cells: dict[tuple[Op, int], Any] = {}
+        self.written: dict[str, list[Op]] = {}  # what was written to slots
         self.slots = {id(slot) for slot in buffers.inputs.values()}
         ops = recording.ops
 
@@ -713,13 +821,13 @@ class BoundRecording:
         if (name := self.home.get(op)) is not None:
             # The slot is free if nobody reads later on what stands there.
             slot = buffers.inputs[name]
-            holders = [self.recording.inputs[name]]
-            holders += [other for other, held in self.held.items() if held is slot]
+            holders = [self.recording.inputs[name], *self.written.get(name, ())]
             is_read_later = any(
                 self.last_use.get(self.owner.get(holder, holder), -1) > number for holder in holders
             )
             fits = slot.shape[len(buffers.batch) :] == op.shape
             if fits and not is_read_later and may_write(slot):
+                self.written.setdefault(name, []).append(op)
                 return slot
         for arg in op.args[: overwrites(op)]:
             is_own = self.owner[arg] is arg and arg.name not in ("input", "fill")

@@ -125,6 +125,14 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
     n_used: int = 1
     traced: bool = False
     known: dict[Any, Op] = field(default_factory=dict)
+    factors: dict[Op, tuple[Op, Op]] = field(default_factory=dict)
+    """The weights and the products with slopes that a Jacobian is made of."""
+    products: dict[Op, list[Op]] = field(default_factory=dict)
+    """All products with slopes that weights are multiplied by, the first layer's at the end."""
+    missed: dict[Op, Op] = field(default_factory=dict)
+    """What units near kinks add to the gradient of a layer whose values these weights pass on."""
+    number: int = 0
+    """The number of the block of a round that is recorded."""
     waits: Op | None = None
     """The flag of examples that are not in the batch, in a traced run."""
 
@@ -310,14 +318,66 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
     def accumulate_rows(
         self, weights: Op, left: Op, matrix: Op, scale: float, by: Instruction
     ) -> Op:
-        left, matrix = self.examples(left), self.examples(matrix)
-        share, args = scale / self.n_used, (weights, left, matrix)
+        share, left = scale / self.n_used, self.examples(left)
         if isinstance(by, AddJacobian):
             fit = self.program.ridge_sum(by.function)
             if not is_computed_as_such(fit):
-                options = (share, fit, by.reaches)
+                args, options = (weights, left, self.examples(matrix)), (share, fit, by.reaches)
                 return self.op("add_rows_by_units", *args, options=options, shape=weights.shape)
-        return self.op("add_rows", *args, options=(share,), shape=weights.shape)
+        return self._add_from_left(weights, left, matrix, share)
+
+    def _add_from_left(self, weights: Op, left: Op, matrix: Op, share: float) -> Op:
+        """`weights + share * sum_t left_t^T matrix_t`, without the Jacobians themselves.
+
+        A Jacobian is W_n D_{n-1} W_{n-1} ... D_j x^T, with slopes D. It is multiplied from the
+        left: then every product is that of a vector, and those of one layer serve all Jacobians.
+        Near a kink units make the product with a slope, which is not linear in the Jacobian: what
+        they miss, at few tokens, is added.
+        """
+        layers: list[tuple[Op, Op, Op, Op]] = []  # from the last one down
+        gradient, factor = left, matrix
+        while (made_of := self.factors.get(_unshaped(factor))) is not None:
+            passing, product = made_of
+            exact = product.args[0] if product.name == "units_near_kinks" else product
+            if exact.name != "multiply":
+                break
+            factor, slope = exact.args
+            slope = _unshaped(slope)
+            argument, slope = self.examples(slope.args[0]), self.examples(slope)
+            received = self.times(gradient, self.columns(passing, slope.shape[1]))
+            gradient = self.multiply(received, slope)
+            layers.append((received, slope, argument, passing))
+        if made_of is not None or not layers:
+            args = (weights, left, self.examples(matrix))
+            return self.op("add_rows", *args, options=(share,), shape=weights.shape)
+        inputs = self.examples(_unshaped(factor))
+        args = (weights, self.transpose(gradient, gradient.shape[1]), inputs)
+        total = self.op("add_outer", *args, options=(share,), shape=weights.shape)
+        if product.name != "units_near_kinks":
+            return total
+        if passing not in self.missed:
+            self._record_missed(layers[::-1], share)
+        return self.add(total, self.missed[passing])
+
+    def _record_missed(self, layers: Sequence[tuple[Op, Op, Op, Op]], share: float) -> None:
+        """Record what units near kinks add to the gradients of all these layers."""
+        fit = self.products[layers[0][-1]][0].options[0]
+        arguments = [argument for _, _, argument, _ in layers]
+        shape = (arguments[0].shape[0], len(layers))
+        args = [self.op("near_kinks", *arguments, options=(fit,), shape=shape)]
+        shapes, reaches = dict[Op, tuple[int, int]](), []
+        for layer in layers:
+            *pushed, first = self.products[layer[-1]][-len(shapes) - 1 :]
+            inputs = self.examples(_unshaped(first.args[1]))
+            args += [inputs, *layer]
+            shapes[layer[-1]] = (layer[1].shape[1], inputs.shape[1])
+            reaches.append(tuple(product.options[1][0] for product in (*pushed, first)))
+        options, end = (share, fit, *reaches), sum(map(prod, shapes.values()))
+        missed, start = self.op("missed", *args, options=options, shape=(end,)), 0
+        for passing, shape in shapes.items():
+            part = self.rows(missed, slice(start, start + prod(shape)))
+            self.missed[passing] = self.op("reshape", part, shape=shape)
+            start += prod(shape)
 
     def average_examples(self, score: Op, value: Op) -> Op:
         score, value = self.examples(score), self.examples(value)
@@ -398,31 +458,24 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         return self.op("reshape", matrix, shape=(n_tokens, n_rows * n_columns))
 
     def matmul_rows(self, weights: Op, matrix: Op) -> Op:
-        if matrix.name == "units_near_kinks":
-            exact = self.matmul_rows(weights, matrix.args[0])
-            return self._with_missed("add_missed", exact, weights, matrix)
-        own = self._with_axes(self.columns(weights, matrix.shape[1]), 0)
+        own, right = self._with_axes(self.columns(weights, matrix.shape[1]), 0), matrix
         if matrix.name == "multiply" and matrix.args[1].shape[2] == 1:
             # W (s * slope) is (W * slope) s, which has fewer entries to multiply.
-            matrix, slope = matrix.args
+            right, slope = matrix.args
             row = self.op("reshape", slope, shape=(slope.shape[0], 1, slope.shape[1]))
             own = self.multiply(own, row)
         shape = (matrix.shape[0], weights.shape[0], matrix.shape[2])
-        return self.op("matmul", own, matrix, shape=shape)
+        product = self.op("matmul", own, right, shape=shape)
+        self.factors[product] = (weights, matrix)
+        self.products.setdefault(weights, []).insert(-1, matrix)
+        return product
 
     def scale_rows(self, weights: Op, matrix: Op) -> Op:
-        exact = matrix.args[0] if matrix.name == "units_near_kinks" else matrix
         own = self._with_axes(self.columns(weights, matrix.shape[1]), 0, 3)
-        entries = self.multiply(own, self._with_axes(exact, 1))
-        if exact is not matrix:
-            entries = self._with_missed("scale_missed", entries, weights, matrix)
+        entries = self.multiply(own, self._with_axes(matrix, 1))
+        self.factors[entries] = (weights, matrix)
+        self.products.setdefault(weights, []).append(matrix)
         return self.op("reshape", entries, shape=(matrix.shape[0], prod(entries.shape[1:])))
-
-    def _with_missed(self, name: str, exact: Op, weights: Op, near: Op) -> Op:
-        """What weights make of exact products, corrected at the few that units make."""
-        product, factor, argument = near.args
-        args = (exact, weights, factor, product.args[1], argument)  # of factor * slope
-        return self.op(name, *args, options=near.options, shape=exact.shape)
 
     def _with_axes(self, value: Op, *places: int) -> Op:
         """The same numbers with axes of length 1 at these places, a view."""
@@ -519,7 +572,8 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
     ) -> Op:
         if value.name == "fill":
             return value
-        return self.op("guard_reach", value, options=(product,), shape=value.shape)
+        options = (product, self.number)
+        return self.op("guard_reach", value, options=options, shape=value.shape)
 
     def look_up_product(self, heads: LookUpProduct, product: Op, left: Op, right: Op) -> Op:
         if product.name == "fill":
@@ -532,6 +586,13 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         if scores.name == "fill":
             return self.zero(scores)
         return self.op("softmax_columns", scores, options=(n_rows,), shape=scores.shape)
+
+
+def _unshaped(op: Op) -> Op:
+    """The operation whose numbers these are, arranged in another way."""
+    while op.name == "reshape":
+        op = op.args[0]
+    return op
 
 
 MOST_CACHED = 64
@@ -605,29 +666,89 @@ Constants = tuple[float | None, ...]
 """The rows of a block that are a number, in order; None for those that are a matrix."""
 
 
+Rows = dict[str, Op]
+"""A block by its rows."""
+
+
 def recorded_block(program: ChainProgram, near: Constants, far: Constants) -> Recording:
     """The block that follows from two blocks, of which these rows are known to be numbers."""
 
     def record() -> Recording:
-        recorder = Recorder(program)
-        slots = {slot.name: recorder.fill(0.0, slot.shape) for slot in program.layout.slots}
-        slots[ONE] = recorder.fill(1.0, program.layout.slot(ONE).shape)
-        for prefix, constants in ((NEAR, near), (FAR, far)):
-            for row, constant in zip(program.rows.slots, constants, strict=True):
-                name = row_of(prefix, row.name)
-                if constant is None:
-                    slots[name] = recorder.op("input", options=(name,), shape=row.shape)
-                else:
-                    slots[name] = recorder.fill(constant, row.shape)
-        inputs = {name: op for name, op in slots.items() if op.name == "input"}
-        # Instructions of one layer may add to the same row, where their flags exclude each other:
-        # so each adds to what the one before it left.
-        for instruction in (part for layer in program.layers for part in layer.instructions):
-            slots |= instruction.meaning(slots, recorder)
-        outputs = {name: slots[row_of(OUT, name)] for name in program.rows.names}
+        recorder, inputs = Recorder(program), dict[str, Op]()
+        blocks = [
+            _given_rows(recorder, constants, partial(row_of, prefix), inputs)
+            for prefix, constants in ((NEAR, near), (FAR, far))
+        ]
+        outputs = _next_block(recorder, *blocks)
         return Recording(inputs, tuple(in_order(outputs.values())), outputs)
 
     return cached_with(program, ("block", near, far), record)
+
+
+def _given_rows(
+    recorder: Recorder, constants: Constants, named: Callable[[str], str], inputs: dict[str, Op]
+) -> Rows:
+    """The rows of a block that is given; those that are no numbers are inputs of these names."""
+    rows = Rows()
+    for row, constant in zip(recorder.program.rows.slots, constants, strict=True):
+        if constant is None:
+            name = named(row.name)
+            rows[row.name] = recorder.op("input", options=(name,), shape=row.shape)
+            inputs[name] = rows[row.name]
+        else:
+            rows[row.name] = recorder.fill(constant, row.shape)
+    return rows
+
+
+def _next_block(recorder: Recorder, near: Rows, far: Rows) -> Rows:
+    program = recorder.program
+    slots = {slot.name: recorder.fill(0.0, slot.shape) for slot in program.layout.slots}
+    slots[ONE] = recorder.fill(1.0, program.layout.slot(ONE).shape)
+    for prefix, rows in ((NEAR, near), (FAR, far)):
+        slots |= {row_of(prefix, name): value for name, value in rows.items()}
+    # Instructions of one layer may add to the same row, where their flags exclude each other:
+    # so each adds to what the one before it left.
+    for instruction in (part for layer in program.layers for part in layer.instructions):
+        slots |= instruction.meaning(slots, recorder)
+    return {name: slots[row_of(OUT, name)] for name in program.rows.names}
+
+
+def recorded_round(
+    program: ChainProgram, layers: tuple[Constants, ...], x: Constants, y: Constants
+) -> Recording:
+    """All blocks of a round, which begins with blocks of these `layers` and with data x and y.
+
+    Row r of the block that has the weights of layer n is the input and the output
+    `row_of_layer(r, n)`. A round changes other rows of these blocks too, but the next one reads
+    only what is learnt.
+    """
+
+    def record() -> Recording:
+        recorder, inputs, depth = Recorder(program), dict[str, Op](), program.mask.depth
+        blocks = {
+            1 - n: _given_rows(recorder, constants, partial(row_of_layer, layer=n), inputs)
+            for n, constants in enumerate(layers, start=1)
+        }
+        data = [
+            _given_rows(recorder, constants, partial(row_of, prefix), inputs)
+            for prefix, constants in (("x", x), ("y", y))
+        ]
+        for step in program.mask.walk_round(0):
+            recorder.number = step.number
+            blocks[step.number] = _next_block(recorder, *step.blocks(blocks, *data))
+        outputs = {
+            row_of_layer(name, n): blocks[2 * depth + 1 - n][name]
+            for name in program.learnt
+            for n in range(1, depth + 1)
+        }
+        return Recording(inputs, tuple(in_order(outputs.values())), outputs)
+
+    return cached_with(program, ("round", layers, x, y), record)
+
+
+def row_of_layer(row: str, layer: int) -> str:
+    """The name of a row of the block that has the weights of a layer, before and after a round."""
+    return f"{row} {layer}"
 
 
 def in_order(wanted: Iterable[Op]) -> list[Op]:

@@ -570,15 +570,20 @@ def lattice_error(
 # Linear algebra.
 
 
-def matrix_product(weights: Enclosure, inputs: Enclosure, how: Arithmetic) -> Enclosure:
-    """Multiply `weights @ inputs` at every token."""
-    rounding = how.sum_of(weights.error.shape[-1], inputs.size @ weights.size.mT)
+def matrix_product(
+    weights: Enclosure, inputs: Enclosure, how: Arithmetic, n_terms: int = 0
+) -> Enclosure:
+    """Multiply `weights @ inputs` at every token, with the rounding of at least `n_terms` terms."""
+    n_columns, sizes = weights.error.shape[-1], inputs.size @ weights.size.mT
+    rounding = how.sum_of(max(n_columns, n_terms), sizes)
     error = rounding
     if not inputs.is_common:
         error = error + inputs.error @ weights.exact.size.mT
     if not weights.is_common:
         error = error + inputs.actual.size @ weights.error.mT
     exact = inputs.exact @ weights.exact.mT
+    if n_terms > n_columns:
+        exact = exact.widened(how.oracle.sum_of(n_terms, sizes))
     if inputs.is_common and weights.is_common:
         return Enclosure.around(exact, error)
     actual = (inputs.actual @ weights.actual.mT).widened(rounding)
@@ -599,12 +604,15 @@ def add(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
     return Enclosure.around(left.exact + right.exact, error, actual)
 
 
-def multiply(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
-    """Multiply entry by entry."""
-    rounding = how.sum_of(2, left.size * right.size)
+def multiply(left: Enclosure, right: Enclosure, how: Arithmetic, n_terms: int = 2) -> Enclosure:
+    """Multiply entry by entry, with the rounding of `n_terms` terms."""
+    sizes, exact = left.size * right.size, left.exact * right.exact
+    rounding = how.sum_of(n_terms, sizes)
     error = left.error * right.exact.size + left.actual.size * right.error + rounding
     actual = (left.actual * right.actual).widened(rounding)
-    return Enclosure.around(left.exact * right.exact, error, actual)
+    if n_terms > 2:
+        exact = exact.widened(how.oracle.sum_of(n_terms, sizes))
+    return Enclosure.around(exact, error, actual)
 
 
 def largest(factor: float) -> float:

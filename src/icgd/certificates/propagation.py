@@ -106,14 +106,15 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _once(method: Method) -> Method:
-    """Remember results by the identity of the operands.
+    """Remember results by the identity of the operands; names and numbers are compared as such.
 
     Operands are kept with the result, so that no other object gets their place in memory.
     """
 
     @wraps(method)
     def remembered(self: Enclosures, *operands: Any) -> Any:
-        key = (method.__name__, *map(id, operands))
+        identities = (part if isinstance(part, str | int) else id(part) for part in operands)
+        key = (method.__name__, *identities)
         if key not in self.found:
             self.found[key] = (*operands, method(self, *operands))
         return self.found[key][-1]
@@ -302,6 +303,7 @@ class Enclosures(StackDomain[Bounded]):
         n_classes = scores.value.error.shape[-1]
         return Bounded(enclosures.shares_of(scores.value, n_classes + self.how.n_tokens, self.how))
 
+    @_once
     def evaluate(self, function: str, argument: Bounded) -> Bounded:
         return Bounded(function_at(function_named(function), argument.value))
 
@@ -374,6 +376,7 @@ class Enclosures(StackDomain[Bounded]):
         n_copies = self.how.n_tokens if self.how.sums_terms else 1
         return self.how.sum_of(n_terms + n_copies + len(sizes), total + constant)
 
+    @_once
     def units_at_one(self, function: str) -> float:
         """How far units are off that stand for a line, at 1."""
         fit, one = self.program.ridge_sum(function), torch.ones((), dtype=torch.float64)
@@ -535,6 +538,11 @@ class Enclosures(StackDomain[Bounded]):
         return Bounded(Enclosure(exact, actual, found.error))
 
     # Jacobians: a matrix at every token.
+    #
+    # Backpropagation, by the oracle and by fused runs, multiplies them from the left, where weights
+    # with m rows are in sums of m terms. What it computes is what the Jacobians give, exactly, if
+    # at every token each weight is off by gamma(m) of its size: so these Jacobians are enclosed,
+    # with the rounding of the larger number of terms.
 
     def unflatten(self, value: Bounded, n_rows: int) -> Bounded:
         return value.mapped(lambda part: part.unflatten(-1, (n_rows, -1)))
@@ -545,13 +553,16 @@ class Enclosures(StackDomain[Bounded]):
     def matmul_rows(self, weights: Bounded, matrix: Bounded) -> Bounded:
         n_rows = matrix.value.error.shape[-2]
         columns = weights.value.mapped(lambda part: part[..., :n_rows].unsqueeze(-3))
-        return Bounded(enclosures.matrix_product(columns, matrix.value.mT, self.how).mT)
+        n_terms = weights.value.error.shape[-2]
+        product = enclosures.matrix_product(columns, matrix.value.mT, self.how, n_terms)
+        return Bounded(product.mT)
 
     def scale_rows(self, weights: Bounded, matrix: Bounded) -> Bounded:
         n_rows = matrix.value.error.shape[-2]
         columns = weights.value.mapped(lambda part: part[..., None, :, :n_rows, None])
         rows = matrix.value.mapped(lambda part: part.unsqueeze(-3))
-        product = enclosures.multiply(columns, rows, self.how)
+        n_terms = weights.value.error.shape[-2] + 1
+        product = enclosures.multiply(columns, rows, self.how, n_terms)
         return Bounded(product.mapped(lambda part: part.flatten(-3)))
 
     def accumulate_rows(

@@ -205,9 +205,11 @@ def times_slope(
     n_sums: int = 1,
 ) -> Value:
     """`factor[k, p] * r'(argument[k])`, in which units make the product."""
+    width = jacobian.argument.width(domain.layout)
     argument = jacobian.argument.value(slots, domain)
-    t = domain.unflatten(argument, jacobian.argument.width(domain.layout))
-    exact = domain.multiply(factor, domain.evaluate(f"{jacobian.activation}'", t))
+    slope = domain.evaluate(f"{jacobian.activation}'", argument)
+    t = domain.unflatten(argument, width)
+    exact = domain.multiply(factor, domain.unflatten(slope, width))
     arguments = [(factor, jacobian.reach), (t, 1.0)]
     return domain.by_units(jacobian.function, exact, arguments, n_sums)
 
