@@ -586,27 +586,6 @@ class _Step:
         self.text.end(1)
         return total if units.gain == 1.0 else self.let(f"{self.number(units.gain)} * {total}")
 
-    def _loop_add_missed(self, op: Op) -> None:
-        """Correct what weights made of exact products, where units make them near a kink."""
-        exact, weights, factor, slope, argument = map(self.place, op.args)
-        units, out = _units_of(self.loops.run, *op.options), self._new_place(op)
-        index = self.text.loops(op.shape)
-        self.text.say(f"{out.at(*index)} = {exact.at(*index)}")
-        self.text.end(len(index))
-        i, j = self.text.loops(op.args[4].shape[:2])
-        near = self.let(argument.at(i, j, "0"))
-        self.text.say(f"if {self._is_coarse(units, near)}:")
-        self.text.depth += 1
-        (k,) = self.text.loops(op.shape[-1:], "k")
-        s = self.let(factor.at(i, j, k))
-        missed = self.let(f"{self._sum_of(units, s, near)} - {s} * {slope.at(i, j, '0')}")
-        (row,) = self.text.loops(op.shape[1:2], "l")
-        target = out.at(i, row, k) if op.name == "add_missed" else out.at(i, row, j, k)
-        self.text.say(f"{target} += {weights.at(row, j)} * {missed}")
-        self.text.end(5)
-
-    _loop_scale_missed = _loop_add_missed
-
     # Loops over matrices.
 
     def _multiply(
