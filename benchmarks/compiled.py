@@ -29,7 +29,7 @@ except ImportError:
     jax = None
 
 SIZES = (((8, 16, 16, 1), 32), ((8, 64, 64, 1), 64))
-N_STEPS = {1: 500, 256: 10}
+N_STEPS = {1: 500, 256: 25}
 LIMITS = {1: 1.0, 256: 0.5}
 """Times jax.jit for one task, and times torch.autograd for many."""
 
@@ -66,13 +66,14 @@ def _row(widths: tuple[int, ...], n: int, activation: str, n_tasks: int) -> dict
     off = {name: float((found - few["autograd"]).abs().max()) for name, found in few.items()}
     if max(off["jax.jit"], off["by hand"]) > 1e-12:
         raise AssertionError(f"the baselines disagree: {off}")
-    seconds = interleaved_medians(jobs, rounds=9)
+    seconds = interleaved_medians(jobs, rounds=7)
     baseline = "jax.jit" if n_tasks == 1 else "autograd"
     return {
         "widths": "-".join(map(str, widths)),
         "n": n,
         "activation": activation,
         "tasks": n_tasks,
+        "steps": n_steps,
         **{f"{name} us/step": 1e6 * time / n_steps for name, time in seconds.items()},
         "baseline": baseline,
         "ratio": seconds["compiled"] / seconds[baseline],
@@ -113,6 +114,7 @@ def _optimiser_row(
         "n": n,
         "activation": activation,
         "tasks": n_tasks,
+        "steps": n_steps,
         **{f"{name} us/step": 1e6 * time / n_steps for name, time in seconds.items()},
         "ratio": seconds["compiled"] / seconds["torch.optim"],
         "limit": 1.0,

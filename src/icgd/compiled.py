@@ -35,12 +35,7 @@ from icgd.certificates.enclosures import AbstractBounds, Arithmetic
 from icgd.certificates.report import Certificate, bounds_of
 from icgd.constructions.cot_network import for_depth
 from icgd.environment import own_modes, require_memory, warn
-from icgd.errors import (
-    ConstructionError,
-    InterruptedRunError,
-    SettingError,
-    UnknownNameError,
-)
+from icgd.errors import ConstructionError, InterruptedRunError, SettingError, UnknownNameError
 from icgd.facts import shown
 from icgd.layers import Transformer
 from icgd.problems.data import Task, as_task, checked_task, dtype_name, dtype_named
@@ -53,9 +48,10 @@ from icgd.program.stack import StackProgram
 from icgd.weights import files
 from icgd.weights.lowering import out_of_range
 from icgd.weights.sizes import Summary, summarise
+from icgd.weights.sparse import ENTRY_BYTES, sparse_weights
 
 STORED_WEIGHTS = 2**28
-"""The most bytes of dense weights that `save` stores by default."""
+"""The most bytes of weights that `save` stores by default."""
 
 TYPICAL_TOKENS = 33
 """The default prompt length of a summary: 32 examples and a query."""
@@ -624,19 +620,23 @@ class Compiled:
         """
         return self.program.listing()
 
-    def save(self, path: str | os.PathLike[str], *, weights: bool | None = None) -> None:
+    @own_modes()
+    def save(self, path: str | os.PathLike[str], *, weights: bool | str | None = None) -> None:
         """Write a safetensors file that `icgd.load` reads.
 
-        It holds the problem and the program, from which everything is rebuilt.
+        It holds the problem and the program, from which everything is rebuilt. It may hold the
+        weights too, for other tools: docs/exports/files.md has a loader for plain torch.
 
         Args:
             path: the file.
-            weights: whether it holds the dense weights for other tools too; the default is True up
-                to 256 MiB of them.
+            weights: "dense" (or True), "sparse", which are the indices and values of those that are
+                not 0, or "none" (or False). The default is the first of these that takes no more
+                than 256 MiB.
 
         Raises:
             FileError: if it cannot be written.
             SizeError: if the weights do not fit into memory.
+            UnknownNameError: if there are no weights of this name.
 
         Example:
             >>> import icgd
@@ -646,9 +646,20 @@ class Compiled:
             >>> from pathlib import Path
             >>> from tempfile import TemporaryDirectory
             >>> with TemporaryDirectory() as folder:
-            ...     compiled.save(Path(folder) / "run.safetensors", weights=False)
+            ...     compiled.save(Path(folder) / "run.safetensors", weights="sparse")
         """
         if weights is None:
-            weights = 8 * self.summary().parameters <= STORED_WEIGHTS
-        tensors = dict(self.block().named_parameters()) if weights else {}
-        files.save(path, self.problem, self.program, tensors)
+            summary = self.summary()
+            sizes = {"dense": 8 * summary.parameters, "sparse": ENTRY_BYTES * summary.nonzeros}
+            small = (name for name, size in sizes.items() if size <= STORED_WEIGHTS)
+            weights = next(small, "none")
+        match weights:
+            case True | "dense":
+                files.save(path, self.problem, self.program, dict(self.block().named_parameters()))
+            case "sparse":
+                files.save(path, self.problem, self.program, *sparse_weights(self.program))
+            case False | "none":
+                files.save(path, self.problem, self.program, {})
+            case _:
+                known = ("dense", "sparse", "none")
+                raise UnknownNameError.of("kind of weights", weights, known=known)

@@ -89,6 +89,16 @@ class SparseWeights(nn.Module):
         """The shape of the tensor that it stands in for."""
         return len(self), self.d_model, max(family.width for family in self.families)
 
+    def places(self) -> dict[str, Tensor]:
+        """The head, the coordinate of the stream and the feature of every entry."""
+        heads, features = torch.empty_like(self.rows), torch.empty_like(self.rows)
+        for family in self.families:
+            own = slice(self.ends[family.first], self.ends[family.first + family.size])
+            rows = self.rows[own] - family.row
+            torch.div(rows, family.width, rounding_mode="floor", out=heads[own]).add_(family.first)
+            torch.remainder(rows, family.width, out=features[own])
+        return {"head": heads, "model": self.columns, "feature": features}
+
     def groups(self, n_tokens: int, per_head: int) -> Iterator[slice]:
         """Heads of one family each, whose scores stay in the processor's cache."""
         size = max(1, SCORES_IN_CACHE // (n_tokens * per_head))

@@ -117,9 +117,9 @@ def test_the_table_of_softmax_stack_shows_registers_and_no_bound_of_a_paper(comm
     assert "13: 5 for each of 2 steps, 3 to predict" in text
 
 
-@pytest.mark.parametrize(("option", "stored"), [("--weights", True), ("--no-weights", False)])
-def test_weights_are_stored_on_request(command, option, stored):
-    command(*SMALL, "--pieces", "8", option)
+@pytest.mark.parametrize(("weights", "stored"), [("dense", True), ("none", False)])
+def test_weights_are_stored_on_request(command, weights, stored):
+    command(*SMALL, "--pieces", "8", "--weights", weights)
     with safe_open("run.safetensors", framework="pt") as file:
         names = set(file.keys())
     transformer = {name for name, _ in compiled_run().transformer().named_parameters()}
@@ -198,10 +198,19 @@ def test_an_unreachable_tolerance_is_refused(command, tmp_path):
 
 def test_dense_weights_that_do_not_fit_are_refused(command, tmp_path, monkeypatch):
     machines.of_memory(monkeypatch, 10_000, "half")
-    message = command(*SMALL, "--weights").refusal()
+    message = command(*SMALL, "--weights", "dense").refusal()
     assert message.startswith("The dense transformer of ")
     assert "0.0 GiB may be used, half. Run with backend='fused', which needs neither wei" in message
     assert listing(tmp_path) == []
+
+
+def test_sparse_weights_are_stored_and_others_are_refused_by_name(command, tmp_path):
+    message = command(*SMALL, "--weights", "spare").refusal()
+    assert message.startswith("Unknown kind of weights 'spare'; known are dense, sparse, none.")
+    assert listing(tmp_path) == []
+    command(*SMALL, "--weights", "sparse")
+    with safe_open("run.safetensors", framework="pt") as file:
+        assert "block.0.W_Q.indices" in file.keys()  # noqa: SIM118
 
 
 def test_a_missing_folder_is_refused(command, tmp_path):

@@ -33,7 +33,7 @@ from icgd.training.descents import as_compiled
 from icgd.training.models import KernelTransformer
 from tests import cases
 from tests.cases import KERNEL_CASES, build, over
-from tests.exports.hand_made import HandMade, hand_made, run, some_stream, streams
+from tests.exports.hand_made import run, streams
 from tests.linear_cases import FISTA, PROBLEMS, compiled_of, task_of
 
 needs_packages = pytest.mark.skipif(
@@ -114,17 +114,6 @@ def test_float32_agrees_as_far_as_it_goes(tmp_path):
 
 
 @needs_packages
-def test_masks_hide_tokens(tmp_path):
-    compiled = hand_made("AMA", 2, "A")
-    free = run(compiled, some_stream(5))
-    compiled.weights.block[0].mask = torch.ones(5, 5, dtype=torch.bool).tril()
-    export_onnx(compiled, tmp_path / "run.onnx")
-    final = run_onnx(tmp_path / "run.onnx", some_stream(2, 5))
-    close(final, run(compiled, some_stream(2, 5)), 1e-12)
-    assert not torch.allclose(run(compiled, some_stream(5)), free, atol=1e-3)
-
-
-@needs_packages
 @cases.every_construction
 def test_the_file_is_valid_and_holds_every_weight_once(construction, tmp_path):
     compiled = compiled_case(construction, n_steps=3)
@@ -132,26 +121,60 @@ def test_the_file_is_valid_and_holds_every_weight_once(construction, tmp_path):
     exports.onnx.checker.check_model(tmp_path / "run.onnx", full_check=True)
     stored = exports.onnx.load(tmp_path / "run.onnx").graph.initializer
     arrays = {part.name: exports.onnx.numpy_helper.to_array(part) for part in stored}
-    weights = dict(compiled.transformer().named_parameters())
-    assert weights.keys() <= arrays.keys()
-    for name, weight in weights.items():
-        assert torch.equal(torch.tensor(arrays[name]), weight)
-    others = sum(array.size for name, array in arrays.items() if name not in weights)
-    assert others < 10 * len(weights)
+    assert len(arrays) == len(stored)
+    for name, weight in compiled.transformer().named_parameters():
+        if name.endswith("b_in"):
+            assert torch.equal(torch.tensor(arrays[name]).flatten(), weight)
+            continue
+        parts = [own for own in arrays if own.startswith(name) and own.endswith(".values")]
+        found = np.concatenate([arrays[own][arrays[own] != 0] for own in parts])
+        assert np.array_equal(np.sort(found), weight[weight != 0].detach().sort().values)
+    used = sum(array.size for array in arrays.values())
+    assert used < 5 * compiled.summary().nonzeros
 
 
 @needs_packages
 def test_the_stream_after_every_layer_has_a_name(tmp_path):
-    compiled = hand_made("AM", 2, "A")
+    compiled, task = compiled_case(), cases.FEW[0].task()
     export_onnx(compiled, tmp_path / "run.onnx")
-    model = exports.onnx.load(tmp_path / "run.onnx")
-    places = ["step 1/1 layer 0", "step 1/2 layer 1", "step 2/1 layer 0", "step 2/2 layer 1"]
-    names = [f"{place}/stream" for place in [*places, "prediction/1 layer 0"]]
+    model, stream = exports.onnx.load(tmp_path / "run.onnx"), encode(compiled.program, task)
+    names = [node.output[0] for node in model.graph.node if node.output[0].endswith("/stream")]
+    first, last = compiled.stack.block[0].title, compiled.stack.prediction[-1].title
+    assert names[0] == f"step 1/1 {first}/stream"
+    assert names[len(compiled.stack.block)] == f"step 2/1 {first}/stream"
+    assert names[-1] == f"prediction/{len(compiled.stack.prediction)} {last}/stream"
     model.graph.output.extend(exports.onnx.ValueInfoProto(name=name) for name in names)
     session = exports.onnxruntime.InferenceSession(model.SerializeToString())
-    found = session.run(names, {"stream": some_stream(1, 5).numpy()})
-    for actual, expected in zip(found, streams(compiled, some_stream(1, 5)), strict=True):
-        close(torch.tensor(actual), expected, 1e-12)
+    found = session.run(names, {"stream": stream[None].numpy()})
+    for actual, expected in zip(found, streams(compiled, stream), strict=True):
+        close(torch.tensor(actual[0]), expected, 1e-12)
+
+
+@needs_packages
+def test_heads_in_groups_give_the_same_stream(monkeypatch, tmp_path):
+    case = cases.make_case(cases.MLP((2, 3, 1), "tanh"), "squared")
+    compiled = compiled_case(case=case)
+    stream = encode(compiled.program, case.task())
+    monkeypatch.setattr(exports, "HEADS_AT_ONCE", 7)
+    export_onnx(compiled, tmp_path / "run.onnx")
+    names = [part.name for part in exports.onnx.load(tmp_path / "run.onnx").graph.initializer]
+    assert "block.0.W_Q[7:14].columns" in names
+    close(run_onnx(tmp_path / "run.onnx", stream), run(compiled, stream), 1e-12)
+
+
+@needs_packages
+def test_a_network_beyond_dense_weights_agrees_with_the_literal_run(tmp_path):
+    """The dense weights would take 52 GB."""
+    case = cases.make_case(cases.MLP((8, 64, 64, 1), "tanh"), "squared")
+    compiled = icgd.compile(case.problem, icgd.ReluStack(pieces=16), n_steps=1)
+    assert 8 * compiled.summary().parameters > 50e9
+    task = case.task()
+    export_onnx(compiled, tmp_path / "run.onnx")
+    assert (tmp_path / "run.onnx").stat().st_size < 50e6
+    final = run_onnx(tmp_path / "run.onnx", encode(compiled.program, task))
+    literal = compiled.run_task(task, backend="literal")
+    close(read_parameters(compiled.program.layout, final), literal.parameters[-1], 1e-12)
+    close(read_predictions(compiled.program, final, task.n_examples), literal.predictions, 1e-12)
 
 
 @needs_packages
@@ -188,30 +211,41 @@ def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
 
 @needs_packages
 def test_a_model_beyond_the_format_is_refused_before_it_is_built(monkeypatch, tmp_path):
-    monkeypatch.setattr(Compiled, "transformer", lambda *_: pytest.fail("weights were built"))
-    case = cases.make_case(cases.MLP((64, 512, 512, 1), "tanh"), "squared")
+    monkeypatch.setattr(exports, "lower_program", lambda *_, **__: pytest.fail("was built"))
+    case = cases.make_case(cases.MLP((64, 4096, 4096, 1), "tanh"), "squared")
     with pytest.raises(ExportError, match=r"The ONNX file would take [\d.]+ GiB; .* 2 GiB\."):
         export_onnx(compiled_case(case=case), tmp_path / "run.onnx")
     assert list(tmp_path.iterdir()) == []
 
 
 @needs_packages
-def test_a_layer_without_a_rule_is_named(tmp_path):
-    given = hand_made("A", 1, "")
-    odd = HandMade(given.problem, given.program, weights=Transformer([nn.ReLU()], 1, []))
+def test_a_file_that_became_too_large_is_refused(monkeypatch, tmp_path):
+    compiled = compiled_case()
+    least = compiled.summary().nonzeros * 12 + exports.ROOM
+    monkeypatch.setattr(exports, "LARGEST_FILE", least)
+    with pytest.raises(ExportError, match="The ONNX file would take"):
+        export_onnx(compiled, tmp_path / "run.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_packages
+def test_a_layer_without_a_rule_is_named(monkeypatch, tmp_path):
+    compiled = compiled_case(n_steps=1)
+    odd = Transformer([nn.ReLU()], len(compiled.stack.block), list(compiled.transformer().final))
+    monkeypatch.setattr(exports, "lower_program", lambda *_, **__: odd)
     with pytest.raises(ProgramError, match=r"ReLU has no rule in exports/onnx\.py"):
-        export_onnx(odd, tmp_path / "run.onnx")
+        export_onnx(compiled, tmp_path / "run.onnx")
 
 
 @needs_packages
 def test_files_that_cannot_be_run_are_refused(tmp_path):
-    stream = some_stream(5)
+    stream = torch.zeros(5, 3).double()
     with pytest.raises(FileError, match=r"There is no file .*run\.onnx\."):
         run_onnx(tmp_path / "run.onnx", stream)
     (tmp_path / "run.onnx").write_text("not a model")
     with pytest.raises(FileError, match=r"run\.onnx cannot be run as an ONNX file of icgd: "):
         run_onnx(tmp_path / "run.onnx", stream)
-    export_onnx(hand_made("A", 1, ""), tmp_path / "run.onnx")
+    export_onnx(compiled_case(), tmp_path / "run.onnx")
     foreign = exports.onnx.load(tmp_path / "run.onnx")
     del foreign.metadata_props[:]
     exports.onnx.save(foreign, tmp_path / "run.onnx")
@@ -221,11 +255,12 @@ def test_files_that_cannot_be_run_are_refused(tmp_path):
 
 @needs_packages
 def test_streams_that_do_not_fit_are_refused(tmp_path):
-    export_onnx(hand_made("A", 1, ""), tmp_path / "run.onnx")
+    width = compiled_case().stack.layout.width
+    export_onnx(compiled_case(), tmp_path / "run.onnx")
     with pytest.raises(SettingError, match=r"stream must be of type torch\.float64"):
-        run_onnx(tmp_path / "run.onnx", some_stream(5).float())
-    with pytest.raises(DataError, match=r"stream has shape \(5, 9\); expected \(tokens, 10\)"):
-        run_onnx(tmp_path / "run.onnx", some_stream(5)[:, :-1])
+        run_onnx(tmp_path / "run.onnx", torch.zeros(5, width).float())
+    with pytest.raises(DataError, match=rf"\(5, {width - 1}\); expected \(tokens, {width}\)"):
+        run_onnx(tmp_path / "run.onnx", torch.zeros(5, width - 1).double())
 
 
 @needs_packages
@@ -246,7 +281,7 @@ def test_missing_packages_are_named_with_their_extra(monkeypatch, tmp_path):
         export_onnx(compiled_case(), tmp_path / "run.onnx")
     assert str(caught.value) == message
     with pytest.raises(MissingExtraError) as caught:
-        run_onnx(tmp_path / "run.onnx", some_stream(5))
+        run_onnx(tmp_path / "run.onnx", torch.zeros(5, 3).double())
     assert str(caught.value) == message
 
 

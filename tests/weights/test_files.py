@@ -1,6 +1,7 @@
 import json
 import os
 import pickletools
+import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,14 +11,15 @@ from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import icgd
-from icgd.errors import FileError
+from icgd.errors import FileError, SizeError, UnknownNameError
 from icgd.problems import kernel_machine as kernels
 from icgd.problems.kernel_machine import KERNELS, register_kernel
 from icgd.weights import files
 from icgd.weights.files import is_same_file, require_replaceable, whole_file
+from tests import machines
 from tests.campaigns.compiled_files import ORDERS, data_for
 from tests.campaigns.compiled_files import compiled as compiled_order
 
@@ -54,7 +56,7 @@ def rewrite(path, **changes) -> None:
     save_file(tensors, path, {key: value for key, value in metadata.items() if value is not None})
 
 
-@pytest.mark.parametrize("weights", [True, False, None])
+@pytest.mark.parametrize("weights", [True, False, None, "dense", "sparse", "none"])
 def test_what_was_saved_is_what_is_loaded(compiled, tmp_path, weights):
     path = tmp_path / "run.safetensors"
     compiled.save(path, weights=weights)
@@ -88,11 +90,97 @@ def test_layout_and_program_can_be_read_without_icgd(path):
     assert len(program["block"]) == 6
 
 
-def test_large_weights_are_stored_only_on_request(compiled, tmp_path, monkeypatch):
-    monkeypatch.setattr("icgd.compiled.STORED_WEIGHTS", 1000)
-    compiled.save(tmp_path / "small")
-    compiled.save(tmp_path / "large", weights=True)
-    assert (tmp_path / "small").stat().st_size < (tmp_path / "large").stat().st_size / 2
+@pytest.fixture
+def sparse(compiled, tmp_path):
+    path = tmp_path / "sparse.safetensors"
+    compiled.save(path, weights="sparse")
+    return path
+
+
+def dense_of(path) -> dict[str, torch.Tensor]:
+    """The dense weights that the sparse ones of a file stand for."""
+    layers, found = json.loads(metadata_of(path)["layers"])["layers"], load_file(path)
+    for name, layer in layers.items():
+        for part, shape in layer["shapes"].items():
+            indices, values = (found.pop(f"{name}.{part}.{kind}") for kind in ("indices", "values"))
+            assert indices.dtype == torch.int32
+            assert (values != 0.0).all()
+            found[f"{name}.{part}"] = torch.sparse_coo_tensor(
+                indices, values, shape, check_invariants=True
+            ).to_dense()
+    return found
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_sparse_weights_are_the_entries_of_the_dense_ones(name, tmp_path):
+    run, path = compiled_order(name), tmp_path / "run.safetensors"
+    run.save(path, weights="sparse")
+    assert icgd.load(path) == run
+    found, dense = dense_of(path), dict(run.block().named_parameters())
+    assert found.keys() == dense.keys()
+    for name, weights in found.items():
+        own = dense[name][tuple(slice(size) for size in weights.shape)]
+        assert torch.equal(weights, own)  # features that are 0 in all heads are left out
+        assert dense[name].count_nonzero() == weights.count_nonzero()
+
+
+def test_a_schedule_has_layers_of_its_own_in_every_step(tmp_path):
+    path, step = tmp_path / "run.safetensors", icgd.GradientStep((0.1, 0.2, 0.3), box=2.0)
+    problem = icgd.Problem(PROBLEM.target, "huber", step, PROBLEM.domain)
+    compiled = icgd.compile(problem, "relu-stack", n_steps=3, pieces=8)
+    compiled.save(path, weights="sparse")
+    assert dense_of(path).keys() == dict(compiled.transformer().named_parameters()).keys()
+    about = json.loads(metadata_of(path)["layers"])
+    steps = [[*about["common"], *end] for end in about["ends"]]
+    names = [name for part in (*steps, about["final"]) for name in part]
+    titles = [about["layers"][name]["title"] for name in names]
+    assert titles == [layer.title for layer in compiled.program.unrolled()]
+    assert len(steps) == about["n_repeats"] == 3
+
+
+@pytest.mark.parametrize("largest", [10**9, 100_000, 1000])
+def test_by_default_a_file_has_the_first_weights_that_are_small(
+    compiled, tmp_path, monkeypatch, largest
+):
+    monkeypatch.setattr("icgd.compiled.STORED_WEIGHTS", largest)
+    summary, path = compiled.summary(), tmp_path / "run"
+    assert 8 * summary.parameters > 100_000 > 20 * summary.nonzeros > 1000
+    compiled.save(path)
+    expected = {10**9: "dense", 100_000: "sparse", 1000: "none"}[largest]
+    compiled.save(tmp_path / "expected", weights=expected)
+    assert path.read_bytes() == (tmp_path / "expected").read_bytes()
+
+
+@pytest.mark.parametrize("weights", ["dence", ""])
+def test_unknown_weights_are_named(compiled, tmp_path, weights):
+    near = " Did you mean 'dense'?" if weights == "dence" else ""
+    message = f"Unknown kind of weights {weights!r}; known are dense, sparse, none.{near}"
+    with pytest.raises(UnknownNameError, match=rf"^{re.escape(message)}$"):
+        compiled.save(tmp_path / "run", weights=weights)
+    assert not list(tmp_path.iterdir())
+
+
+def test_sparse_weights_beyond_memory_are_refused(compiled, tmp_path, monkeypatch):
+    machines.of_memory(monkeypatch, 1000, "half")
+    message = r"A file of [\d,]+ weights that are not 0 takes about .*, half\. Save with weights='n"
+    with pytest.raises(SizeError, match=message):
+        compiled.save(tmp_path / "run", weights="sparse")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("damage", ["index", "layers", "no layers", "end"])
+def test_a_damaged_sparse_file_is_noticed(sparse, damage):
+    content = bytearray(sparse.read_bytes())
+    if damage == "index":
+        content[-1] ^= 1
+        sparse.write_bytes(content)
+    elif damage == "end":
+        sparse.write_bytes(content[:-4])
+    else:
+        text = metadata_of(sparse)["layers"].replace('"mlp"', '"map"')
+        rewrite(sparse, layers=None if damage == "no layers" else text)
+    with pytest.raises(FileError, match="is damaged"):
+        icgd.load(sparse)
 
 
 def test_a_file_is_no_pickle(path):
@@ -180,7 +268,7 @@ def test_another_format_is_named(path, version):
     rewrite(path, icgd=version)
     with pytest.raises(
         FileError,
-        match=f"has file format {version}; this version of icgd reads formats 5 and {files.FORMAT}",
+        match=f"has file format {version}; this version of icgd reads formats 5, 6, {files.FORMAT}",
     ):
         icgd.load(path)
 
@@ -203,7 +291,7 @@ def test_a_file_of_format_5_still_gives_the_same_numbers(name):
 
 
 def test_a_linear_model_of_format_5_had_one_number_of_examples():
-    message = r"file format 5, in which cot-glm was made for one number .* writes format 6"
+    message = r"file format 5, in which cot-glm was made for one number .* writes format 7"
     with pytest.raises(FileError, match=message):
         icgd.load(FORMAT_5 / "linear_model.safetensors")
 

@@ -20,8 +20,11 @@ def compile(
     compiled: Compiled,
     out: Annotated[Path, output("File to write.", "FILE.safetensors")],
     weights: Annotated[
-        bool | None,
-        typer.Option(help="Store the dense weights too. Default: if they take up to 256 MiB."),
+        str | None,
+        typer.Option(
+            help="Store dense, sparse or no weights: dense, sparse or none. Default: the first of "
+            "these that takes up to 256 MiB.",
+        ),
     ] = None,
     listing: Annotated[bool, typer.Option("--listing", help="Print the program.")] = False,
     as_json: AsJson = False,

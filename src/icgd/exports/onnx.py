@@ -2,11 +2,11 @@
 
 The graph maps `stream` [tasks, tokens, width] to `final_stream` of the same shape, for any number
 of tasks and tokens. The repeated block is spelt out once for each step, but its weights are stored
-once, with the names and shapes that they have in `compiled.transformer()`. The metadata hold the
-layout of the stream, the problem and the program as JSON.
+once, and of these only the entries that are not 0: heads gather the coordinates that they read.
+The metadata hold the layout of the stream, the problem and the program as JSON.
 
-The graph uses only operations that onnxruntime has in float64. All heads of a layer run at once,
-so that memory grows with heads x tokens^2.
+The graph uses only operations that onnxruntime has in float64. Heads run in groups, each of which
+takes memory of heads x tokens^2.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial, reduce, singledispatch
-from math import inf, sqrt
+from functools import partial, singledispatch
+from math import inf, prod, sqrt
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from icgd.backends.dense import warn_of_precision
 from icgd.compiled import Compiled
 from icgd.errors import ExportError, FileError, MissingExtraError, ProgramError, brief
 from icgd.exports.streams import as_batch
@@ -35,6 +36,7 @@ from icgd.layers import (
     ProductLayer,
     SequenceAttention,
     SoftmaxAttention,
+    SparseWeights,
 )
 from icgd.problems.data import DTYPES, dtype_named
 from icgd.problems.kernel_machine import SHAPES
@@ -44,11 +46,13 @@ from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.shapes import Stream
 from icgd.weights.files import FORMAT, whole_file
+from icgd.weights.lowering import lower_program
 
 try:
     import onnx
+    import onnxruntime
 except ImportError:  # the extra `onnx` is not installed
-    onnx = None
+    onnx = onnxruntime = None
 
 
 @dataclass
@@ -65,7 +69,8 @@ class Graph:
     constants: dict[str, Any] = field(default_factory=dict)
 
     def constant(self, name: str, value: Tensor) -> str:
-        self.constants[name] = onnx.numpy_helper.from_array(value.numpy(), name)
+        if name not in self.constants:
+            self.constants[name] = onnx.numpy_helper.from_array(value.contiguous().numpy(), name)
         return name
 
     def axes(self, *axes: int) -> str:
@@ -123,13 +128,16 @@ def require_known_kernels(program: StackProgram) -> None:
                 )
 
 
-def append_kernels(layer: KernelAttention, graph: Graph, name: str, stream: str) -> str:
+def append_kernels(layer: KernelAttention, graph: Graph, name: str, x: str) -> str:
     """Append every head of the layer called `name`, and return what they add to the stream."""
     place = graph.axes(layer.example_feature)
-    is_example = graph.add("Greater", graph.add("Gather", stream, place, axis=2), graph.number(0.5))
-    heads = enumerate(_terms(graph))
-    updates = [_head(graph, name, stream, is_example, head, term) for head, term in heads]
-    return reduce(partial(graph.add, "Add"), updates)
+    is_example = graph.add("Greater", graph.add("Gather", x, place, axis=0), graph.number(0.5))
+    mask = graph.add("Transpose", is_example, perm=[1, 0, 2])
+    read = [
+        _head(layer, graph, name, x, (is_example, mask), slice(head, head + 1), term)
+        for head, term in enumerate(_terms(graph))
+    ]
+    return _written(graph, f"{name}.W_O", x, read, layer.W_O)
 
 
 def _terms(graph: Graph) -> list[KernelTerm | Itself]:
@@ -144,22 +152,27 @@ def _terms(graph: Graph) -> list[KernelTerm | Itself]:
 
 
 def _head(
-    graph: Graph, name: str, stream: str, is_example: str, head: int, term: KernelTerm | Itself
+    layer: KernelAttention,
+    graph: Graph,
+    name: str,
+    x: str,
+    masks: tuple[str, str],
+    head: slice,
+    term: KernelTerm | Itself,
 ) -> str:
-    query, key, value, output = (
-        graph.add("Gather", f"{name}.{weight}", graph.index(head), axis=0)
-        for weight in ("W_Q", "W_K", "W_V", "W_O")
-    )
-    written = graph.add("MatMul", graph.add("MatMul", stream, value), output)
+    """What a head reads, [1, feature, task, token]; masks are [1, task, token] and transposed."""
+    value = _read(graph, f"{name}.W_V", x, layer.W_V, head)
     if term is Itself.TOKENS:
-        return written
+        return value
     if not isinstance(term, KernelTerm):
-        return graph.add("Where", is_example, written, graph.number(0.0))
-    mask = graph.add("Transpose", is_example, perm=[0, 2, 1])
-    ends = graph.add("MatMul", stream, query), graph.add("MatMul", stream, key)
+        return graph.add("Where", masks[0], value, graph.number(0.0))
+    query, key = (
+        graph.add("Einsum", _read(graph, f"{name}.{part}", x, weights, head), equation="hdbi->bid")
+        for part, weights in (("W_Q", layer.W_Q), ("W_K", layer.W_K))
+    )
     shape = SHAPES.get(term.kernel, 0.0) if term.shape is None else term.shape
-    pattern = PATTERNS[term.kernel](graph, *ends, mask, shape)
-    return graph.add("MatMul", pattern, written)
+    pattern = PATTERNS[term.kernel](graph, query, key, masks[1], shape)
+    return graph.add("Einsum", pattern, value, equation="bij,hebj->hebi")
 
 
 def _products(graph: Graph, query: str, key: str) -> str:
@@ -230,12 +243,6 @@ PATTERNS: dict[str, Pattern] = {
 """Every kernel of icgd."""
 
 
-try:
-    import onnx
-    import onnxruntime
-except ImportError:  # the extra `onnx` is not installed
-    onnx = onnxruntime = None
-
 OPSET, IR_VERSION = 17, 8
 """Versions of 2022: they have everything that is needed, and old runtimes read them."""
 
@@ -245,11 +252,17 @@ LARGEST_FILE = 2**31
 ROOM = 2**26
 """The bytes that are reserved for nodes and metadata."""
 
+INDEX = torch.int32
+"""The type of places in the stream."""
+
+HEADS_AT_ONCE = 128
+"""The heads of a group, which takes memory of heads x tokens^2."""
+
 
 def export_onnx(
     compiled: Compiled, path: str | os.PathLike[str], *, dtype: str | torch.dtype = "float64"
 ) -> None:
-    """Write the dense transformer as an ONNX file, which appears whole or not at all.
+    """Write the transformer as an ONNX file, which appears whole or not at all.
 
     Args:
         compiled: the compiled run.
@@ -280,14 +293,9 @@ def export_onnx(
             f"ONNX cannot hold {compiled.stack.activation} units. Compile with unit_activation=... "
             f"one of {', '.join(ACTIVATIONS)}, or use compiled.transformer(), a torch module."
         )
-    needed = compiled.summary().parameters * dtype_named(dtype).itemsize + ROOM
-    if needed > LARGEST_FILE:
-        raise ExportError(
-            f"The ONNX file would take {needed / 2**30:.1f} GiB; such a file can hold "
-            f"{LARGEST_FILE / 2**30:.0f} GiB. Export with dtype='float32', or compile a smaller "
-            "transformer: fewer pieces, or a smaller network."
-        )
-    content = _model(compiled, dtype_named(dtype)).SerializeToString(deterministic=True)
+    number = dtype_named(dtype)
+    _require_size(compiled.summary().nonzeros * (INDEX.itemsize + number.itemsize))
+    content = _model(compiled, number).SerializeToString(deterministic=True)
     with whole_file(Path(path)) as temporary:
         temporary.write_bytes(content)
 
@@ -354,18 +362,31 @@ def _session(path: Path) -> Any:
     return session
 
 
+def _require_size(n_bytes: int) -> None:
+    if n_bytes + ROOM > LARGEST_FILE:
+        raise ExportError(
+            f"The ONNX file would take {(n_bytes + ROOM) / 2**30:.1f} GiB; such a file can hold "
+            f"{LARGEST_FILE / 2**30:.0f} GiB. Export with dtype='float32', or compile a smaller "
+            "transformer: fewer pieces, or a smaller network."
+        )
+
+
 def _model(compiled: Compiled, dtype: torch.dtype) -> Any:
-    transformer, program = compiled.transformer(dtype), compiled.stack
+    program = compiled.stack
+    warn_of_precision(program, dtype)
+    transformer = lower_program(program, dtype, is_sparse=True)
     graph = Graph(ACTIVATIONS[program.activation], dtype)
-    for name, weight in transformer.named_parameters():
-        graph.constant(name, weight.detach())
+    graph.add("Shape", "stream", output="tasks and tokens", start=0, end=2)
     stream = "stream"
     modules = {module: name for name, module in transformer.named_modules()}
     spelt_out = zip(_places(program), program.unrolled(), transformer.unrolled(), strict=True)
     for graph.place, graph.layer, layer in spelt_out:
-        update = append(layer, graph, modules[layer], stream)
-        stream = graph.add("Add", stream, update, output=f"{graph.place}/stream")
+        # A coordinate of all tokens is in one piece of memory: layers read and write some of them.
+        columns = graph.add("Transpose", stream, perm=[2, 0, 1])
+        columns = append(layer, graph, modules[layer], columns)
+        stream = graph.add("Transpose", columns, perm=[1, 2, 0], output=f"{graph.place}/stream")
     graph.add("Identity", stream, output="final_stream")
+    _require_size(sum(len(constant.raw_data) for constant in graph.constants.values()))
     return _with_metadata(graph.proto(program.layout.width), compiled)
 
 
@@ -432,90 +453,176 @@ ACTIVATIONS: dict[str, Callable[[Graph, str], str]] = {
 
 
 @singledispatch
-def append(layer: nn.Module, graph: Graph, name: str, stream: str) -> str:
-    """Append the layer called `name`, and return what it adds to the stream."""
+def append(layer: nn.Module, graph: Graph, name: str, x: str) -> str:
+    """Append the layer called `name`, and return the stream after it, [model, tasks, tokens]."""
     raise ProgramError(f"{type(layer).__name__} has no rule in exports/onnx.py")
 
 
 @append.register
-def _append_mlp_layer(layer: MLPLayer, graph: Graph, name: str, stream: str) -> str:
-    read = graph.add("MatMul", stream, f"{name}.W_in")
-    hidden = graph.activation(graph, graph.add("Add", read, f"{name}.b_in"))
-    return graph.add("MatMul", hidden, f"{name}.W_out")
+def _append_mlp_layer(layer: MLPLayer, graph: Graph, name: str, x: str) -> str:
+    w_in, w_out = layer.W_in, layer.W_out
+    entries = w_in.rows, w_in.columns, w_in.values
+    read = _sums(graph, f"{name}.W_in", x, entries, (len(w_in), 1))
+    shift = graph.constant(f"{name}.b_in", layer.b_in.detach()[:, None, None, None])
+    hidden = graph.activation(graph, graph.add("Add", read, shift))
+    return _written(graph, f"{name}.W_out", x, [hidden], w_out)
 
 
 @append.register
 def _append_activation_attention(
-    layer: ActivationAttention, graph: Graph, name: str, stream: str
+    layer: ActivationAttention, graph: Graph, name: str, x: str
 ) -> str:
-    query, key, value = _projections(graph, name, stream)
-    tokens = graph.add("Shape", stream, start=1, end=2)
-    n_tokens = graph.add("Cast", tokens, to=tensor_type(layer.W_Q.dtype))
-    pattern = graph.add("Div", graph.activation(graph, _scores(graph, query, key)), n_tokens)
-    return _output(layer, graph, name, graph.add("MatMul", pattern, value))
+    def attend(query: str, key: str, value: str) -> str:
+        pattern = graph.activation(graph, graph.add("Einsum", query, key, equation=SCORES))
+        return graph.add("Einsum", pattern, value, equation=READ)
+
+    tokens = graph.add("Cast", graph.add("Shape", x, start=2, end=3), to=tensor_type(graph.dtype))
+    return _attended(layer, graph, name, x, attend, divisor=tokens)
 
 
 @append.register
-def _append_softmax_attention(layer: SoftmaxAttention, graph: Graph, name: str, stream: str) -> str:
-    query, key, value = _projections(graph, name, stream)
-    scores = _scores(graph, query, key)
-    if layer.mask is not None:
-        mask = graph.constant(f"{name}.mask", layer.mask)
-        never = graph.constant("never", torch.tensor(-inf, dtype=layer.W_Q.dtype))
-        scores = graph.add("Where", mask, scores, never)
-    pattern = graph.add("Softmax", scores, axis=-1)
-    return _output(layer, graph, name, graph.add("MatMul", pattern, value))
+def _append_softmax_attention(layer: SoftmaxAttention, graph: Graph, name: str, x: str) -> str:
+    def attend(query: str, key: str, value: str) -> str:
+        scores = graph.add("Einsum", query, key, equation=SCORES)
+        pattern = graph.add("Softmax", scores, axis=-1)
+        return graph.add("Einsum", pattern, value, equation=READ)
+
+    return _attended(layer, graph, name, x, attend)
 
 
 @append.register
-def _append_sequence_attention(
-    layer: SequenceAttention, graph: Graph, name: str, stream: str
-) -> str:
+def _append_product_layer(layer: ProductLayer, graph: Graph, name: str, x: str) -> str:
+    def attend(query: str, key: str, value: str) -> str:
+        products = graph.add("Mul", query, key)
+        score = graph.add("ReduceSum", products, graph.axes(1), keepdims=1)
+        return graph.add("Mul", score, value)
+
+    return _attended(layer, graph, name, x, attend)
+
+
+@append.register
+def _append_sequence_attention(layer: SequenceAttention, graph: Graph, name: str, x: str) -> str:
     """Keys and values are mapped along the sequence, from its first columns."""
-    query, *projected = _projections(graph, name, stream)
-    ends = [graph.constant(f"{name}.{at}", torch.tensor([at])) for at in (0, layer.A_K.shape[-1])]
-    columns = [graph.add("Slice", part, *ends, graph.axes(2)) for part in projected]
-    keys, values = (
-        graph.add("MatMul", f"{name}.{weights}", part)
-        for weights, part in zip(("A_K", "A_V"), columns, strict=True)
-    )
-    scores = _scores(graph, query, graph.add("Add", keys, f"{name}.P"))
-    pattern = graph.add("Softmax", scores, axis=-1)
-    return _output(layer, graph, name, graph.add("MatMul", pattern, values))
+    ends = [graph.axes(at) for at in (0, layer.A_K.shape[-1])]
+    columns, read = graph.add("Slice", x, *ends, graph.axes(2)), list[str]()
+    for heads in _groups(layer.W_Q):
+        own = f"[{heads.start}:{heads.stop}]"
+        key_map, value_map, codes = (
+            graph.constant(f"{name}.{part}{own}", weights.detach()[heads])
+            for part, weights in (
+                ("A_K", layer.A_K),
+                ("A_V", layer.A_V),
+                ("P", layer.P.mT.unsqueeze(2)),
+            )
+        )
+        query = _read(graph, f"{name}.W_Q", x, layer.W_Q, heads)
+        key, value = (
+            graph.add(
+                "Einsum", tokens, _read(graph, part, columns, weights, heads), equation=MAPPED
+            )
+            for tokens, part, weights in (
+                (key_map, f"{name}.W_K", layer.W_K),
+                (value_map, f"{name}.W_V", layer.W_V),
+            )
+        )
+        scores = graph.add("Einsum", query, graph.add("Add", key, codes), equation=SCORES)
+        pattern = graph.add("Softmax", scores, axis=-1)
+        read.append(graph.add("Einsum", pattern, value, equation=READ))
+    return _written(graph, f"{name}.W_O", x, read, layer.W_O)
 
 
 @append.register
-def _append_kernel_attention(layer: KernelAttention, graph: Graph, name: str, stream: str) -> str:
-    return append_kernels(layer, graph, name, stream)
+def _append_kernel_attention(layer: KernelAttention, graph: Graph, name: str, x: str) -> str:
+    return append_kernels(layer, graph, name, x)
 
 
-@append.register
-def _append_product_layer(layer: ProductLayer, graph: Graph, name: str, stream: str) -> str:
-    query, key, value = _projections(graph, name, stream)
-    products = graph.add("Mul", query, key)
-    score = graph.add("ReduceSum", products, graph.axes(3), keepdims=1)
-    return _output(layer, graph, name, graph.add("Mul", score, value))
+SCORES, READ, MAPPED = "hdbi,hdbj->bhij", "bhij,hebj->hebi", "hgc,hebc->hebg"
+"""Scores of queries and keys, what a pattern reads of values, and tokens that are made of others.
+
+A product with transposed keys would not do: older versions of onnxruntime fuse the two into an
+operation that they lack in float64.
+"""
 
 
-def _projections(graph: Graph, name: str, stream: str) -> list[str]:
-    """The queries, keys and values, each [tasks, head, token, feature]."""
-    tokens = graph.add("Unsqueeze", stream, graph.axes(1))
-    return [graph.add("MatMul", tokens, f"{name}.{weight}") for weight in ("W_Q", "W_K", "W_V")]
+def _attended(
+    layer: Headed,
+    graph: Graph,
+    name: str,
+    x: str,
+    attend: Callable[[str, str, str], str],
+    divisor: str | None = None,
+) -> str:
+    """The stream after a layer whose heads make something of queries, keys and values."""
+    parts = {"W_Q": layer.W_Q, "W_K": layer.W_K, "W_V": layer.W_V}
+    read = [
+        attend(*(_read(graph, f"{name}.{part}", x, w, heads) for part, w in parts.items()))
+        for heads in _groups(layer.W_Q)
+    ]
+    return _written(graph, f"{name}.W_O", x, read, layer.W_O, divisor)
 
 
-def _scores(graph: Graph, query: str, key: str) -> str:
-    """The scores <query, key>: [tasks, head, token, token].
+def _groups(weights: SparseWeights) -> Iterator[slice]:
+    """Heads of one family each."""
+    for first, size, *_ in weights.families:
+        for start in range(first, first + size, HEADS_AT_ONCE):
+            yield slice(start, min(start + HEADS_AT_ONCE, first + size))
 
-    A product with transposed keys would not do: older versions of onnxruntime fuse the two into an
-    operation that they lack in float64.
+
+def _read(graph: Graph, name: str, x: str, weights: SparseWeights, heads: slice) -> str:
+    """What some heads of one family read: [head, feature, task, token]."""
+    part = weights[heads]
+    entries = part.rows, part.columns, part.values.squeeze(-1)
+    shape = part.size, part.family.width
+    return _sums(graph, f"{name}[{heads.start}:{heads.stop}]", x, entries, shape)
+
+
+def _written(
+    graph: Graph,
+    name: str,
+    x: str,
+    read: list[str],
+    weights: SparseWeights,
+    divisor: str | None = None,
+) -> str:
+    """The stream with what all heads write, from what each group of them read."""
+    shape = graph.add("Concat", graph.axes(-1), "tasks and tokens", axis=0)
+    rows = [graph.add("Reshape", group, shape) for group in read]
+    features = rows[0] if len(rows) == 1 else graph.add("Concat", *rows, axis=0)
+    coordinates, place = weights.columns.unique(return_inverse=True)
+    entries = place, weights.rows, weights.values
+    update = _sums(graph, name, features, entries, (len(coordinates),))
+    if divisor is not None:
+        update = graph.add("Div", update, divisor)
+    places = graph.constant(f"{name}.coordinates", coordinates.long()[:, None])
+    before = graph.add("GatherND", x, places)
+    return graph.add("ScatterND", x, places, graph.add("Add", before, update))
+
+
+def _sums(
+    graph: Graph,
+    name: str,
+    source: str,
+    entries: tuple[Tensor, Tensor, Tensor],
+    shape: tuple[int, ...],
+) -> str:
+    """For every row the sum of its entries: values times what stands in columns of the source.
+
+    Rows are numbered along `shape`. All have as many entries as the longest one, where the others
+    have zeros: entries are gathered and summed up, because a scattered sum has no fixed order.
     """
-    return graph.add("Einsum", query, key, equation="bhid,bhjd->bhij")
-
-
-def _output(layer: Headed, graph: Graph, name: str, heads: str) -> str:
-    """The sum of W_O times what every head read, as one product with all heads side by side."""
-    n_heads, d_value, d_model = layer.W_O.shape
-    by_token = graph.add("Transpose", heads, perm=[0, 2, 1, 3])
-    joined = graph.add("Reshape", by_token, graph.axes(0, 0, n_heads * d_value))
-    weights = graph.add("Reshape", f"{name}.W_O", graph.axes(n_heads * d_value, d_model))
-    return graph.add("MatMul", joined, weights)
+    if f"{name}.columns" not in graph.constants:
+        rows, order = entries[0].long().sort(stable=True)
+        place = torch.arange(len(rows)) - torch.searchsorted(rows, rows)
+        depth = int(place.max()) + 1 if len(rows) else 1
+        columns = torch.zeros(depth, prod(shape), dtype=INDEX)
+        values = torch.zeros(depth, prod(shape), dtype=graph.dtype)
+        columns[place, rows], values[place, rows] = entries[1][order], entries[2][order]
+        columns = columns.where(values != 0.0, columns[0])  # zeros times a number that is read
+        own = shape if depth == 1 else (depth, *shape)
+        graph.constant(f"{name}.columns", columns.view(own))
+        graph.constant(f"{name}.values", values.view(*own, 1, 1))
+    gathered = graph.add("Gather", source, f"{name}.columns", axis=0)
+    products = graph.add("Mul", gathered, f"{name}.values")
+    if len(graph.constants[f"{name}.columns"].dims) == len(shape):
+        return products
+    return graph.add("ReduceSum", products, graph.axes(0), keepdims=0)

@@ -15,9 +15,10 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors
 from torch import Tensor
 
@@ -26,14 +27,20 @@ from icgd.problems.problem import Problem
 from icgd.program.check import from_data
 from icgd.program.program import AbstractProgram
 
-FORMAT = 6
-"""The version of the file format. It rises when older readers could misread a file."""
+FORMAT = 7
+"""The version of the file format. It rises when older readers could misread a file.
 
-READABLE = ("5", "6")
+Format 7 has sparse weights, which those of format 6 take for damaged.
+"""
+
+READABLE = ("5", "6", "7")
 """The formats that can be read; those of format 5 only if not in `ONE_LENGTH`."""
 
 ONE_LENGTH = ("cot-ridge", "cot-lasso", "cot-glm")
 """Constructions whose programs of format 5 were made for one number of examples."""
+
+TEXTS = ("problem", "program", "layers")
+"""The texts in the metadata that the checksum covers."""
 
 
 def save(
@@ -41,14 +48,18 @@ def save(
     problem: Problem,
     program: AbstractProgram,
     weights: Mapping[str, Tensor],
+    layers: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a compiled run.
 
-    `weights` holds the dense transformer's weights by name, or nothing. The program alone rebuilds
-    them bit for bit; they are stored for other tools to read.
+    `weights` holds the transformer's weights by name, or nothing; if they are sparse, `layers` says
+    what they belong to. The program alone rebuilds them bit for bit; they are stored for other
+    tools to read.
     """
     tensors = dict(weights) or {"d_model": torch.tensor([program.layout.width])}
     texts = {"problem": json.dumps(problem.to_data()), "program": json.dumps(program.to_data())}
+    if layers is not None:
+        texts["layers"] = json.dumps(layers)
     metadata = {"icgd": str(FORMAT), **texts, "digest": checksum(texts, tensors)}
     write_tensors(Path(path), tensors, metadata)
 
@@ -74,9 +85,9 @@ def load(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
     if metadata["icgd"] not in READABLE:
         raise FileError(
             f"{source} has file format {metadata['icgd']}; this version of icgd reads formats "
-            f"{' and '.join(READABLE)}. Compile it again, or load it with the icgd that wrote it."
+            f"{', '.join(READABLE)}. Compile it again, or load it with the icgd that wrote it."
         )
-    texts = {name: metadata.get(name, "") for name in ("problem", "program")}
+    texts = {name: metadata[name] for name in TEXTS if name in metadata}
     if metadata.get("digest") != checksum(texts, tensors):
         raise FileError(f"{source} is damaged: its checksum does not match. Compile it again.")
     try:
@@ -105,29 +116,43 @@ def load(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write a safetensors file."""
     plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    file = safetensors.save(plain, dict(metadata))
-    # Sort the metadata, which safetensors writes in any order, so that equal runs have equal files.
-    length = int.from_bytes(file[:8], "little")
-    header = json.loads(file[8 : 8 + length])
-    header["__metadata__"] = dict(sorted(header.pop("__metadata__").items()))
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    # safetensors has the whole file in memory, twice, so it only names the types and the order.
+    empty = {name: torch.empty(0, dtype=tensor.dtype) for name, tensor in plain.items()}
+    header = json.loads(safetensors.save(empty, dict(metadata))[8:])
+    # It writes metadata in any order; sorted, equal runs have equal files.
+    sorted_header = {"__metadata__": dict(sorted(header.pop("__metadata__").items()))}
+    end = 0
+    for name, entry in header.items():
+        start, end = end, end + plain[name].nbytes
+        offsets = {"shape": list(plain[name].shape), "data_offsets": [start, end]}
+        sorted_header[name] = {**entry, **offsets}
+    text = json.dumps(sorted_header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
-    with whole_file(path) as temporary:
-        temporary.write_bytes(len(text).to_bytes(8, "little") + text + file[8 + length :])
+    with whole_file(path) as temporary, temporary.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in header:
+            file.write(_bytes(plain[name]))
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.flatten().view(torch.uint8).numpy().data
 
 
 def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Read the metadata and all tensors of a safetensors file; `ValueError` if it is none.
 
-    The file is opened once. `safe_open` opens it twice by its name, which another process may have
-    given to a new file in between.
+    Tensors are read from the disk when they are used. `safe_open` opens a file twice by its name,
+    which another process may have given to a new file in between, so it gets that of a descriptor.
     """
-    content = path.read_bytes()
-    try:
-        tensors = safetensors.load(content)
-    except (SafetensorError, KeyError) as error:  # a type of numbers that is unknown is a KeyError
-        raise ValueError(str(error)) from None
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    with path.open("rb") as file:
+        same = f"/dev/fd/{file.fileno()}"
+        try:
+            with safe_open(same if Path(same).exists() else path, framework="pt") as opened:
+                names = list(opened.keys())
+                tensors = {name: opened.get_tensor(name) for name in names}
+        except (SafetensorError, KeyError) as error:  # an unknown type of numbers is a KeyError
+            raise ValueError(str(error)) from None
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     metadata = header.pop("__metadata__", None) or {}
     return metadata, {name: tensors[name] for name in header}  # in the order of the file
 
@@ -139,7 +164,7 @@ def checksum(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
         total.update(f"{name}\0{text}\0".encode())
     for name, tensor in sorted(tensors.items()):
         total.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        total.update(_bytes(tensor.detach().cpu().contiguous()))
     return total.hexdigest()
 
 

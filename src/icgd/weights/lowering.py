@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -199,7 +200,8 @@ def _sparse(
     dtype: torch.dtype,
 ) -> SparseWeights:
     """The entries of some wires of families of heads, which have so many features each."""
-    rows, columns, values, row = [], [], [], 0
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    row = 0
     for family, wires, width in projections:
         for wire in wires:
             extents, (_, coordinate, feature), steps = span(wire, family.axes, layout)
@@ -214,19 +216,17 @@ def _sparse(
             numbers = _numbers(wire.factor, extents, family, dtype)
             value = torch.as_tensor(numbers, dtype=torch.float64).expand(shape)
             is_there = value != 0.0
-            rows.append(own[is_there])
-            columns.append(column[is_there])
-            values.append(value[is_there].to(dtype))
+            if is_there.all():  # most wires: nothing is left out
+                parts.append((own.flatten(), column.flatten(), value.flatten()))
+            else:
+                parts.append((own[is_there], column[is_there], value[is_there]))
         row += family.size * width
-    order = torch.argsort(torch.cat(rows), stable=True)
+    # The rows of a wire ascend, and numpy's sort merges such runs.
+    rows, columns, values = map(torch.cat, zip(*parts, strict=True))
+    order = torch.from_numpy(np.argsort(rows.numpy(), kind="stable"))
     sizes = [(family.size, width) for family, _, width in projections]
-    return SparseWeights(
-        torch.cat(rows)[order],
-        torch.cat(columns)[order],
-        torch.cat(values)[order],
-        sizes,
-        layout.width,
-    )
+    values = values[order].to(dtype)
+    return SparseWeights(rows[order], columns[order], values, sizes, layout.width)
 
 
 def _write(weights: Tensor, wire: Wire, family: Heads | Units, layout: Layout) -> None:

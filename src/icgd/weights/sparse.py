@@ -1,0 +1,101 @@
+"""Sparse weights for files: where the entries that are not 0 stand, and what a reader must know.
+
+`NAME.indices` and `NAME.values` hold what `torch.sparse_coo_tensor` takes to make the dense weight
+called NAME, entries sorted by head or hidden unit. All other weights are ordinary tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from icgd.environment import require_memory
+from icgd.layers import ActivationAttention, GridAttention, KernelAttention, MLPLayer, SparseWeights
+from icgd.program.program import AbstractProgram, Layer
+from icgd.program.stack import StackProgram
+from icgd.program.wires import Heads, Kernel
+from icgd.weights.lowering import lower_layer
+from icgd.weights.sizes import summarise
+
+AXES = {
+    **dict.fromkeys(("W_Q", "W_K", "W_V"), ("head", "model", "feature")),
+    "W_O": ("head", "feature", "model"),
+    "W_in": ("model", "head"),
+    "W_out": ("head", "model"),
+}
+"""The axes of each weight, as it is in a dense transformer; hidden units count as heads."""
+
+ENTRY_BYTES = 3 * 4 + 8
+"""The most that an entry takes in a file: three indices and a number."""
+
+
+def sparse_weights(program: AbstractProgram) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """All tensors by name, and the order, the kinds and the shapes of the layers, as plain data.
+
+    Layers are lowered one by one, so that no more than one is in memory twice.
+    """
+    n_entries = summarise(program, n_tokens=1).nonzeros
+    what = f"A file of {n_entries:,} weights that are not 0"
+    require_memory(what, ENTRY_BYTES * n_entries, "Save with weights='none'.")
+    order: dict[str, Any]
+    named: dict[str, Layer] = {}
+
+    def names(part: str, layers: tuple[Layer, ...]) -> list[str]:
+        found = {f"{part}{number}": layer for number, layer in enumerate(layers)}
+        named.update(found)
+        return list(found)
+
+    if isinstance(program, StackProgram):
+        block, n_common = names("block.", program.block), len(program.common)
+        later = [names(f"ends.{step}.", end) for step, end in enumerate(program.schedule) if step]
+        order = {
+            "common": block[:n_common],
+            "ends": [block[n_common:], *later] if program.schedule else [],
+            "n_repeats": program.n_repeats,
+            "final": names("final.", program.prediction),
+        }
+    else:
+        order = {"common": names("", program.layers)}
+    tensors: dict[str, Tensor] = {}
+    layers = {name: _layer(name, layer, program, tensors) for name, layer in named.items()}
+    return tensors, {"d_model": program.layout.width, **order, "layers": layers}
+
+
+def _layer(
+    name: str, layer: Layer, program: AbstractProgram, tensors: dict[str, Tensor]
+) -> dict[str, Any]:
+    """Describe a layer, and add what it is made of to the tensors."""
+    module = lower_layer(layer, program, torch.float64, is_sparse=True)
+    shapes: dict[str, list[int]] = {}
+    for part, weights in module.named_children():
+        if isinstance(weights, SparseWeights):
+            sizes = dict(zip(("head", "model", "feature"), weights.shape, strict=True))
+            places = weights.places()
+            tensors[f"{name}.{part}.indices"] = torch.stack([places[axis] for axis in AXES[part]])
+            tensors[f"{name}.{part}.values"] = weights.values
+            shapes[part] = [sizes[axis] for axis in AXES[part]]
+    tensors.update({f"{name}.{part}": dense for part, dense in module.named_parameters()})
+    return {"title": layer.title, **_kind(layer, module, program), "shapes": shapes}
+
+
+def _kind(layer: Layer, module: nn.Module, program: AbstractProgram) -> dict[str, Any]:
+    """What a layer computes with its weights."""
+    match module:
+        case GridAttention():
+            return {"kind": "chain"}
+        case KernelAttention():
+            heads = [family for family in layer.wires(program) if isinstance(family, Heads)]
+            patterns = [
+                {"kernel": family.pattern.name, "shape": family.pattern.shape}
+                if isinstance(family.pattern, Kernel)
+                else {"itself": family.pattern}
+                for family in heads
+            ]
+            kind = {"kind": layer.kind.value, "patterns": patterns}
+            return kind | {"example_feature": module.example_feature}
+        case ActivationAttention() | MLPLayer() if isinstance(program, StackProgram):
+            return {"kind": layer.kind.value, "activation": program.activation}
+        case _:
+            return {"kind": layer.kind.value}

@@ -1,0 +1,109 @@
+"""Files with sparse weights, read without icgd."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import icgd
+from icgd.backends.prompt import encode
+
+PAGE = Path(__file__).parents[2] / "docs" / "exports" / "files.md"
+EXAMPLE, LOADER, USE = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+
+WITHOUT_ICGD = f"""
+import sys
+sys.modules["icgd"] = None
+{LOADER}
+from safetensors.torch import load_file, save_file
+found = dict(enumerate(streams("run.safetensors", load_file("prompt.safetensors")["stream"])))
+save_file({{str(n): x.contiguous() for n, x in found.items()}}, "streams.safetensors")
+"""
+
+STEP, DOMAIN = icgd.GradientStep(0.5, box=2.0), icgd.Domain(2.0, 2.0)
+MOMENTUM = icgd.MomentumStep((0.5, 0.25), 2.0, batch_size=2)
+NETWORK = icgd.Problem(icgd.MLP((2, 3, 3, 1), "tanh"), "squared", STEP, DOMAIN)
+CLASSES = icgd.Problem(icgd.MLP((2, 3), biases=True), "cross_entropy", MOMENTUM, DOMAIN)
+RUNS = {
+    "relu-stack": (NETWORK, icgd.ReluStack(pieces=16)),
+    "softmax-stack": (NETWORK, icgd.SoftmaxStack()),
+    "a schedule": (CLASSES, icgd.ReluStack()),
+    "recursion": (NETWORK, icgd.Recursion(units=32)),
+    "recursion of sigmoids": (NETWORK, icgd.Recursion(units=32, unit_activation="sigmoid")),
+    "recursion of gelu": (NETWORK, icgd.Recursion(units=32, unit_activation="gelu")),
+    "recursion of elu": (NETWORK, icgd.Recursion(units=32, unit_activation="elu")),
+}
+
+
+def write(compiled, task, folder):
+    compiled.save(folder / "run.safetensors", weights="sparse")
+    save_file({"stream": encode(compiled.program, task)}, folder / "prompt.safetensors")
+
+
+def run_loader(folder):
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_ICGD], cwd=folder, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_loader_of_the_page_gives_every_stream_of_the_literal_run(name, tmp_path):
+    problem, construction = RUNS[name]
+    compiled = icgd.compile(problem, construction, n_steps=2)
+    x = torch.linspace(-1, 1, 10, dtype=torch.float64).view(5, 2)
+    y = torch.arange(5) % 3 if problem is CLASSES else x.sin().sum(1)
+    task = compiled.task(x, y, queries=x[:2], seed=0)
+    write(compiled, task, tmp_path)
+    done = run_loader(tmp_path)
+    assert not done.returncode, done.stderr
+    found = load_file(tmp_path / "streams.safetensors")
+    layout = compiled.stack.layout
+    trace = compiled.run_task(task, backend="literal", trace=True).trace
+    assert trace.keys() == set(layout.names)
+    expected = torch.cat([trace[name] for name in layout.names], dim=-1)
+    assert len(found) == len(expected) - 1 == compiled.stack.n_layers
+    loaded = torch.stack([found[str(number)] for number in range(len(found))])
+    assert (loaded - expected[1:]).abs().max() <= 1e-11
+    assert (expected[-1] - expected[0]).abs().max() > 0.1
+
+
+def test_the_loader_is_short_and_runs_the_example_of_its_page(tmp_path, monkeypatch):
+    assert len(LOADER.splitlines()) <= 60
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(EXAMPLE, names)
+    exec(LOADER, names)
+    exec(USE, names)
+    layout, literal = (
+        names["compiled"].stack.layout,
+        names["compiled"].run_task(names["task"], backend="literal"),
+    )
+    assert (names["final"][-2:, layout.range_of("y")] - literal.predictions).abs().max() <= 1e-12
+
+
+KERNEL = icgd.Problem(
+    icgd.KernelMachine(2, "rbf"), "squared", icgd.FunctionalStep(0.1, noise=0.1), DOMAIN
+)
+
+
+def test_the_loader_names_a_kind_that_it_does_not_know(tmp_path):
+    compiled = icgd.compile(KERNEL, n_steps=1)
+    write(compiled, compiled.task([[0.5, 1.0]], [1.0]), tmp_path)
+    message = "NotImplementedError: block.0 is a layer of kind kernel, which has no rule here\n"
+    assert run_loader(tmp_path).stderr.endswith(message)
+
+
+def test_what_a_file_says_of_kernels(tmp_path):
+    compiled = icgd.compile(KERNEL, n_steps=1)
+    compiled.save(tmp_path / "run.safetensors", weights="sparse")
+    with safe_open(tmp_path / "run.safetensors", framework="pt") as file:
+        layer = json.loads(file.metadata()["layers"])["layers"]["block.0"]
+    assert layer["patterns"] == [{"kernel": "rbf", "shape": None}, {"itself": "examples"}]
+    place = compiled.stack.layout.range_of("is_example").start
+    assert layer["example_feature"] == place
