@@ -159,10 +159,12 @@ def test_weights_have_the_usual_names_and_axes(layer, by_loops, shapes):
 )
 def test_heads_in_groups_give_what_all_at_once_give(monkeypatch, layer, per_head, at_once):
     x, n_heads = stream(4, 5), len(layer.W_Q)
-    expected, groups, written = layer(x), [], layers.written
+    expected, groups, written = layer(x), [], layers.write
     monkeypatch.setattr(layers, "SCORES_AT_ONCE", at_once)
     monkeypatch.setattr(
-        layers, "written", lambda read, output: groups.append(len(output)) or written(read, output)
+        layers,
+        "write",
+        lambda read, output, total: groups.append(len(output)) or written(read, output, total),
     )
     torch.testing.assert_close(layer(x), expected, rtol=1e-13, atol=1e-13)
     assert sum(groups) == n_heads

@@ -37,6 +37,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from icgd.backends.fused import has_numba
 from icgd.backends.registry import BACKENDS
 from icgd.backends.run import OnProgress
 from icgd.compiled import Compiled
@@ -178,6 +179,7 @@ def run_tasks(
         "seed": None if seed is None else count("seed", seed, least=0),
         "backend": backend,
         "dtype": dtype_name(dtype_named(dtype)),
+        "engine": "auto" if has_numba() else "torch",  # which differ by rounding
     }
     n_workers = None if n_workers is None else count("n_workers", n_workers)
     program = {"problem": compiled.problem.to_data(), "program": compiled.program.to_data()}
@@ -606,7 +608,8 @@ def _run_group(
         parts["initial"] = oracle.own_start((), settings["seed"])
     options = {"dtype": settings["dtype"]}
     try:
-        run = compiled.run(**_as_data(parts), **options, backend=settings["backend"], history=False)
+        how = {"backend": settings["backend"], "engine": settings["engine"], "history": False}
+        run = compiled.run(**_as_data(parts), **options, **how)
     except FAULTS as error:
         if len(places) > 1:
             middle = len(places) // 2

@@ -26,7 +26,7 @@ def test_rows_come_from_the_backend_that_was_asked_for(backend, command):
 
 
 def test_rows_whose_literal_run_is_long_are_fused_and_say_so(command, monkeypatch):
-    monkeypatch.setattr("icgd.backends.registry.MOST_FLOPS", 3 * 10**7)
+    monkeypatch.setattr("icgd.backends.registry.MOST_FLOPS", 10**7)
     ran = command("compare", *PROBLEM, "--steps", "2", "--examples", "2")
     words = " ".join(ran.stdout.split())
     assert re.search(r"relu-stack is run fused: a literal run takes [\d.e+]+ operations", words)

@@ -15,7 +15,7 @@ def test_the_theorem_runs_and_its_error_falls_with_the_square_of_the_pieces():
     assert names["report"].verdict.holds
     losses = names["run"].loss_curve.tolist()
     assert losses[-1] < losses[0]
-    assert all(3 < coarse / fine < 6 for coarse, fine in pairwise(names["errors"]))
+    assert all(3 < coarse / fine < 6 for coarse, fine in pairwise(names["bounds"]))
     assert all(e <= b for e, b in zip(names["errors"], names["bounds"], strict=True))
     assert [type(each) for each in shown[:4]] == [Compiled, Picture, Picture, Picture]
     measured = names["panel"].lines[1]

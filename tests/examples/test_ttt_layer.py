@@ -12,7 +12,7 @@ def test_the_inner_loop_learns_and_its_answers_are_those_of_autograd(capsys, tmp
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 60
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     printed = capsys.readouterr().out
-    assert printed.startswith("15 layers a step")
+    assert printed.startswith("14 layers a step")
     before, after = map(float, re.search(r"loss (\S+) -> (\S+)", printed).groups())
     assert after < before / 2
     assert float(re.search(r"off autograd by (\S+)", printed)[1]) < 1e-4

@@ -232,7 +232,7 @@ def test_a_chain_performs_it(name):
     compiled = icgd.compile(script.problem(), "cot-network", n_steps=N_STEPS)
     run = compiled.run(*script.data())
     assert distance(script, compiled, run.parameters) < 1e-11
-    report = icgd.verify(compiled, *script.data())
+    report = icgd.verify(compiled, *script.data(), backend="fused")
     assert report.verdict.holds
     assert distance(script, compiled, run.parameters) <= float(report.trajectory_bounds.max())
     assert float(report.trajectory_bounds.max()) < 1e-8

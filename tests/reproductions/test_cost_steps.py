@@ -36,7 +36,7 @@ def test_fused_flops_are_exactly_those_of_training(variant):
     flops, size = counted(chosen)
     n_examples = 1 if variant is ONE_EXAMPLE else 4
     weights = 3 * 2 * 2
-    spared = 0 if variant.construction == "cot-network" else 2 * 2  # W_1^T delta_1
+    spared = 2 * 2  # W_1^T delta_1
     assert flops == chosen.counts().flops == 2 * n_examples * (3 * weights - spared)
     assert 0.5 <= size / chosen.counts().bytes <= 4
 

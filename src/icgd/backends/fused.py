@@ -10,7 +10,7 @@ itself costs, O(n |w|), whatever the number of pieces.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from importlib import import_module
@@ -244,7 +244,7 @@ def _predicted(program: StackProgram, task: Task, weights: Parameters) -> Predic
     return labels
 
 
-MILLISECONDS = 10
+MILLISECONDS = 30
 """About how long steps are taken without looking for Ctrl-C."""
 
 
@@ -263,8 +263,10 @@ class CompiledStack(AbstractExecutor[int]):
         self.still_steps = program.steps_of_pass(task.n_examples)
         self._n_tasks, self._n_weights = prod(task.batch), task.initial.shape[-1]
         padded = -(-loops.n_state // ALIGNED) * ALIGNED
-        self._state = task.x.new_zeros(self._n_tasks, padded)
-        self._state[:, : self._n_weights] = task.initial.reshape(self._n_tasks, -1)
+        self._state = task.x.new_empty(self._n_tasks, padded)
+        state = self._state.numpy()
+        state[:, : self._n_weights] = task.initial.reshape(self._n_tasks, -1).numpy()
+        state[:, self._n_weights :] = 0.0
         data = [task.x, task.y]
         if task.rates is not None:
             data.append(task.rates.expand_as(task.y))
@@ -276,10 +278,11 @@ class CompiledStack(AbstractExecutor[int]):
         self._constants += [table.numpy().reshape(-1) for table in loops.tables]
         self._compiled = partial(import_module("icgd.backends.native").compiled, loops.source)
         self._nowhere = task.x.new_empty(self._n_tasks, 1, self._n_weights)
-        self._aside, self._n_done, self._is_whole = (0, self._state.clone()), 0, True
+        self._pool: ThreadPoolExecutor | None = None
+        self._aside, self._n_done, self._is_whole = (0, self._copy()), 0, True
 
     def step(self) -> int:
-        self._aside = self._n_done, self._state.clone()
+        self._aside = self._n_done, self._copy()
         self._take(1, self._nowhere, NEVER)
         return self._n_done
 
@@ -293,7 +296,7 @@ class CompiledStack(AbstractExecutor[int]):
         )
         while (done := self._n_done) < n_steps:
             n = min(at_once, n_steps - done)
-            self._aside = done, self._state.clone()
+            self._aside = done, self._copy()
             start = perf_counter()
             moved = self._take(n, kept, every, moves=moves)
             seconds = perf_counter() - start
@@ -302,6 +305,10 @@ class CompiledStack(AbstractExecutor[int]):
             for step in range(done + 1 if each or moves else end, end + 1):
                 yield step, step, moved[step - done - 1] if moves else 0.0
 
+    def _copy(self) -> Tensor:
+        """A copy of the state by numpy: after a copy by torch its threads spin, and take a core."""
+        return torch.from_numpy(self._state.numpy().copy())
+
     def _take(self, n: int, rows: Tensor, every: int, *, moves: bool = False) -> list[float]:
         """Take up to `n` steps, write rows, and return the moves of all steps if they are wanted.
 
@@ -309,7 +316,7 @@ class CompiledStack(AbstractExecutor[int]):
         """
         start, entry = self._aside
         if start != self._n_done:
-            start, entry = self._n_done, self._state.clone()
+            start, entry = self._n_done, self._copy()
         self._is_whole = False
         n_tasks, program, task = self._n_tasks, self._program, self._task
         moved = task.x.new_zeros(n_tasks, n if moves else 0)
@@ -328,9 +335,13 @@ class CompiledStack(AbstractExecutor[int]):
                 self._compiled(tasks, room, *shared)(tasks, room, *shared)
 
         if n_threads > 1:
-            with ThreadPoolExecutor(n_threads - 1) as pool:
-                others = [pool.submit(work) for _ in range(n_threads - 1)]
+            # New threads start on the core of this one, so that they are kept for all calls.
+            self._pool = self._pool or ThreadPoolExecutor(n_threads - 1)
+            others = [self._pool.submit(work) for _ in range(n_threads - 1)]
+            try:
                 work()
+            finally:  # also on Ctrl-C nobody goes on
+                wait(others)
             for other in others:
                 other.result()
         else:
@@ -525,7 +536,8 @@ def loops_of(program: StackProgram, task: Task) -> Loops | None:
 
 
 @cache
-def _has_numba() -> bool:
+def has_numba() -> bool:
+    """Whether work of seconds is compiled: the extra `fast` is installed."""
     return find_spec("numba") is not None
 
 
@@ -542,14 +554,14 @@ class FusedBackend(AbstractBackend):
 
     def chosen(self, program: AbstractProgram, task: Task, options: RunOptions) -> RunOptions:
         """Take the compiled engine for work that is long enough, if numba is installed."""
-        if options.engine == "compiled" and not _has_numba():
+        if options.engine == "compiled" and not has_numba():
             raise MissingExtraError(
                 "engine='compiled' needs numba. Install it with: pip install 'icgd[fast]'"
             )
         if options.engine != "auto":
             return options
         is_long = (
-            _has_numba()
+            has_numba()
             and isinstance(program, StackProgram)
             and not (options.trace or program.trains_function)
             and program.n_steps * seconds_of_step(program, task) >= PAYS

@@ -115,9 +115,10 @@ class ChainVariant(AbstractVariant):
         )
 
     def fused_counts(self, compiled: Compiled, n_examples: int) -> Counts:
-        """A chain also pulls the first layer's delta back, which nobody reads."""
-        program = chain_of(compiled)
-        flops = 3 * 2 * program.batch_size * compiled.problem.network.n_parameters
+        """Nobody reads the first layer's delta pulled back: a whole round leaves it out."""
+        program, network = chain_of(compiled), compiled.problem.network
+        first = network.widths[0] * network.widths[1]
+        flops = 2 * program.batch_size * (3 * network.n_parameters - first)
         return Counts(flops, 0, (program.mask.reach + 2) * program.rows.width)
 
     def dense_job(self, compiled: Compiled, task: Task) -> Job:
