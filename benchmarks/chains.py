@@ -75,8 +75,8 @@ def _weights(
 
 
 def blocks() -> list[dict[str, object]]:
-    """Microseconds a block at every depth, and the exponent that fits them."""
-    runs = {depth: compiled_of(depth, 8, max(1, 128 // depth)) for depth in DEPTHS}
+    """Microseconds a block in runs of 32 rounds, and the exponent that fits them."""
+    runs = {depth: compiled_of(depth, 8, 32) for depth in DEPTHS}
     tasks = {depth: task_for(run) for depth, run in runs.items()}
     jobs = {
         depth: lambda depth=depth: runs[depth].run_task(tasks[depth], history=False)

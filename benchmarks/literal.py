@@ -70,6 +70,7 @@ def _seconds(compiled: icgd.Compiled, task: icgd.Task, backend: str) -> float:
             start = perf_counter()
             executor.step()
             times.append(perf_counter() - start)
+            del executor  # and its weights, before the next are made
     return median(times)
 
 

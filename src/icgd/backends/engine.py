@@ -455,6 +455,10 @@ def _where(op: Op, run: Running) -> Function:
     return where
 
 
+def _unless(value: Tensor, flag: Tensor, out: Tensor | None = None) -> Tensor:
+    return torch.mul(value, flag == 0, out=out)
+
+
 def _without_first(value: Tensor) -> Tensor:
     found = value.clone()
     found[..., :1, :] = 0.0
@@ -607,7 +611,7 @@ OPERATIONS: dict[str, Compute | View | LookUp] = {
     "clip": Compute(
         lambda op, run: partial(torch.clamp, min=-op.options[0], max=op.options[0]), overwrites=1
     ),
-    "unless": Compute(lambda op, run: _computed(lambda value, flag: value * (flag == 0))),
+    "unless": Compute(lambda op, run: _unless),
     "where": Compute(_where),
     "without_first": Compute(lambda op, run: _computed(_without_first)),
     "next_place": Compute(_next_place),
