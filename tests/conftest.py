@@ -1,5 +1,6 @@
 """Repeatable tests. Nothing here imports icgd: the type checker hooks in after this file."""
 
+import os
 import random
 import sys
 
@@ -18,8 +19,9 @@ jaxtyping.jaxtyped = jaxtyped  # what its import hook decorates all functions of
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("repeatable")
 
-# pytest-xdist runs one process a core.
+# pytest-xdist runs one process a core; commands that tests start are processes of their own.
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.fixture(autouse=True)
