@@ -403,6 +403,10 @@ BAD_TABLES = {
         lambda path: SMALL.with_columns(pl.col("query").cast(pl.Int8)).write_parquet(path),
         "column query holds Int8; true or false is expected",
     ),
+    "too many inputs": (
+        lambda path: SMALL.with_columns(x_3=pl.lit(1.0)).write_parquet(path),
+        "there is a column x_3 that the model does not take; its inputs are x_1 to x_2",
+    ),
 }
 
 
@@ -424,17 +428,29 @@ def truncated_tensors(path: Path) -> None:
 BAD_TENSORS = {
     "truncated": (truncated_tensors, "damaged, or no safetensors file"),
     "no tensor": (saved(y=None), "there is no tensor y; x and y are expected"),
-    "bfloat16": (saved(x=torch.ones(2, 4, 2).bfloat16()), "tensor x holds BF16; numbers are exp"),
+    "bfloat16": (
+        saved(x=torch.ones(2, 4, 2).bfloat16()),
+        "tensor x holds BF16; expected: F64, F32",
+    ),
     "ragged": (saved(y=torch.ones(3, 4)), r"shapes x \(2, 4, 2\), y \(3, 4\), queries \(2, 2, 2\)"),
     "too wide": (saved(x=torch.ones(2, 4, 3)), r"expected is x \(tasks, examples, 2\)"),
     "scalar": (saved(y=torch.tensor(1.0)), r"y \(\), queries"),
     "no tasks": (saved(x=torch.ones(0, 4, 2), y=torch.ones(0, 4), queries=None), "shapes x"),
+    "misspelt": (saved(querys=torch.ones(2, 1, 2)), "there is a tensor querys; expected are x and"),
     "twice": (saved(task=torch.tensor([4, 4])), "number 4 stands twice in the tensor task"),
     "fractions": (saved(task=torch.tensor([1.0, 2.0])), "tensor task holds F32"),
     "numbers in a table": (saved(task=torch.ones(2, 2).int()), r"task has shape \(2, 2\)"),
 }
 BAD_FILES = [(f"{name}.parquet", *case) for name, case in BAD_TABLES.items()]
 BAD_FILES += [(f"{name}.safetensors", *case) for name, case in BAD_TENSORS.items()]
+
+
+def test_a_damaged_part_is_told(compiled, folder, tmp_path):
+    icgd.run_tasks(compiled, folder, tmp_path / "out")
+    part = sorted((tmp_path / "out").glob("part-*.parquet"))[0]
+    part.write_bytes(part.read_bytes()[:-20])
+    with pytest.raises(errors.FileError, match=r"A part of .* is damaged .* Delete it"):
+        icgd.run_tasks(compiled, folder, tmp_path / "out")
 
 
 @pytest.mark.parametrize(("name", "write", "reason"), BAD_FILES, ids=[bad[0] for bad in BAD_FILES])

@@ -13,6 +13,7 @@ from torch import nn
 
 from icgd import pictures
 from icgd.backends.dense import build_block, build_transformer
+from icgd.backends.fused import FusedBackend
 from icgd.backends.literal import LiteralBackend, attention
 from icgd.backends.registry import AUTO, BACKENDS, chosen_backend
 from icgd.backends.run import (
@@ -40,7 +41,7 @@ from icgd.facts import shown
 from icgd.layers import Transformer
 from icgd.problems.data import Task, as_task, checked_task, dtype_name, dtype_named
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, is_row, positive
+from icgd.problems.settings import count, flag, is_row, positive
 from icgd.program.chain import ChainProgram
 from icgd.program.check import largest_number
 from icgd.program.program import AbstractProgram
@@ -311,7 +312,11 @@ class Compiled:
         )
         backend = chosen_backend(backend, program, task).name
         runner = BACKENDS[backend]
-        if skip_zeros and not isinstance(runner, LiteralBackend):
+        if engine == "compiled" and backend != FusedBackend.name:
+            raise SettingError(
+                f"engine='compiled' is for backend='fused', and this is {backend!r}: leave it out."
+            )
+        if flag("skip_zeros", skip_zeros) and not isinstance(runner, LiteralBackend):
             raise SettingError(
                 f"skip_zeros is for backend='literal', and this is {backend!r}: leave it out."
             )

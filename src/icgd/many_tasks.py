@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import signal
 import socket
 import warnings
@@ -214,7 +215,13 @@ def run_tasks(
                         on_progress(done, total)
             results = pl.scan_parquet(sorted(target.glob(PARTS)), glob=False)
             failed = results.filter(pl.col("reason").is_not_null())
-            failures = failed.select("file", "task", "reason").collect(engine="streaming")
+            try:
+                failures = failed.select("file", "task", "reason").collect(engine="streaming")
+            except pl.exceptions.PolarsError as error:
+                raise FileError(
+                    f"A part of {target} is damaged ({error}). Delete it, and run again: the other "
+                    "parts are kept."
+                ) from None
             with whole_file(target / FAILURES) as temporary:
                 temporary.write_bytes(failures.write_csv().encode())
         except KeyboardInterrupt:
@@ -440,6 +447,13 @@ def _columns(problem: Problem, schema: Mapping[str, Any]) -> dict[str, list[str]
             f"there is no column {missing[0]}; expected are task, {columns['x'][0]} to "
             f"{columns['x'][-1]}, {' and '.join(columns['y'])}, and query if there are queries"
         )
+    # Columns of other names may say what they like; an input or a label too many is a mistake.
+    for name in schema:
+        if re.fullmatch(r"[xy](_\d+)?", name) and name not in columns["x"] + columns["y"]:
+            raise DataError(
+                f"there is a column {name} that the model does not take; its inputs are "
+                f"{columns['x'][0]} to {columns['x'][-1]}, its labels {' and '.join(columns['y'])}"
+            )
     return columns
 
 
@@ -448,6 +462,11 @@ def _tensor_cuts(problem: Problem, path: Path, chunk_size: int) -> Iterator[tupl
         parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
         if missing := {"x", "y"} - parts.keys():
             raise DataError(f"there is no tensor {min(missing)}; x and y are expected")
+        if unknown := parts.keys() - {"task", *TENSORS}:
+            raise DataError(
+                f"there is a tensor {min(unknown)}; expected are x and y, and maybe task, "
+                f"{', '.join(TENSORS[2:])}"
+            )
         shapes = {name: tuple(part.get_shape()) for name, part in parts.items()}
         lengths = {}
         for name in ("task", *TENSORS):
@@ -455,7 +474,8 @@ def _tensor_cuts(problem: Problem, path: Path, chunk_size: int) -> Iterator[tupl
                 continue
             kind = parts[name].get_dtype()
             if kind not in NUMBER_TYPES or (name == "task" and kind[0] not in "IU"):
-                raise DataError(f"tensor {name} holds {kind}; numbers are expected")
+                wanted = "whole numbers" if name == "task" else f"{', '.join(NUMBER_TYPES)}"
+                raise DataError(f"tensor {name} holds {kind}; expected: {wanted}")
             lengths[name] = shapes[name][0] if shapes[name] else 0
         width = problem.target.input_width
         has_inputs = len(shapes["x"]) == 3 and shapes["x"][-1] == width

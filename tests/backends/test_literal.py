@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -156,6 +157,33 @@ def test_what_has_no_pattern_is_named(arguments, error, message):
     run = compiled.run(**data)
     with pytest.raises(error, match=re.escape(message)):
         run.attention(*arguments[:2], **dict(zip(["step"], arguments[2:], strict=False)))
+
+
+def test_layers_of_one_title_show_all_their_heads():
+    compiled = icgd.compile(network((2, 2, 1), "silu"), "softmax-stack", n_steps=1)
+    layers = [layer for layer in compiled.stack.block if layer.title == "forward 1"]
+    assert len(layers) == 2
+    run = compiled.run([[0.5, 1.0], [0.2, 0.1]], [1.0, 0.3])
+    patterns = run.attention("forward 1")
+    assert len(patterns) == sum(f.size for layer in layers for f in layer.wires(compiled.program))
+    assert list(run.attention("forward 1", np.int64(0))) == list(patterns)[:1]
+    assert list(run.attention("forward 1", len(patterns) - 1)) == list(patterns)[-1:]
+
+
+def test_a_run_that_stopped_shows_the_steps_that_it_took():
+    compiled, data = compiled_and_data("relu-stack tanh")
+    run = compiled.run(**data, stop_below=10.0)
+    assert run.stopped_after == 1
+    with pytest.raises(SettingError, match="step must be at most 2, got 3"):
+        run.attention("forward 1", 0, step=3)
+    predicting = run.attention("forward 1", 0, step=2)  # which needs no slopes
+    assert list(predicting) == ["unit 1 of units_1, term 1 of tanh"]
+
+
+def test_only_fused_runs_are_compiled():
+    compiled, data = compiled_and_data("relu-stack tanh")
+    with pytest.raises(SettingError, match="engine='compiled' is for backend='fused'"):
+        compiled.run(**data, backend="literal", engine="compiled")
 
 
 # Zeros that are left out.

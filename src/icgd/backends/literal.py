@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 from math import prod
-from typing import ClassVar, cast, final
+from typing import ClassVar, SupportsIndex, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -113,7 +113,11 @@ class LiteralBackend(AbstractBackend):
 
 
 def attention(
-    program: StackProgram | ChainProgram, task: Task, title: str, head: int | str | None, step: int
+    program: StackProgram | ChainProgram,
+    task: Task,
+    title: str,
+    head: SupportsIndex | str | None,
+    step: int,
 ) -> dict[str, Tensor]:
     """The patterns of heads of a layer, by their labels, in a step of the literal run.
 
@@ -130,41 +134,51 @@ def attention(
         length = program.layers_per_step if is_step else len(program.prediction)
         layers = tuple(islice(program.unrolled(), first, first + length))
     attending = [layer for layer in layers if layer.kind is not LayerKind.MLP]
-    if title not in (titles := [layer.title for layer in attending]):
+    titles = list(dict.fromkeys(layer.title for layer in attending))
+    if title not in titles:
         raise UnknownNameError.of("layer with heads", title, known=titles)
-    layer = attending[titles.index(title)]
-    heads = _heads(layer, program, head)
+    # A step may have several layers of one title: their heads are counted on.
+    places = [place for place, layer in enumerate(layers) if layer in attending]
+    places = [place for place in places if layers[place].title == title]
+    labels = [
+        (place, number, label)
+        for place in places
+        for number, label in enumerate(_labels(layers[place], program))
+    ]
+    if isinstance(head, str):
+        wanted = [entry for entry in labels if entry[2].startswith(head)]
+        if not wanted:
+            names = [label for _, _, label in labels]
+            raise UnknownNameError(
+                f"No head of layer {title!r} has a label that begins with {head!r}; they are "
+                f"{in_short(names)}.{did_you_mean(head, names)}"
+            )
+    elif head is None:
+        wanted = labels
+    else:
+        wanted = [labels[count("head", head, least=0, most=len(labels) - 1)]]
 
+    patterns = {}
     with torch.no_grad():
-        if isinstance(program, ChainProgram):
-            module, stream = _at_block(_chain(program, task, PLAIN), layers.index(layer), step)
-        else:
-            executor = _stack(program, task, PLAIN)
-            stream, modules = executor.start, executor.transformer.unrolled()
-            for earlier in islice(modules, first + layers.index(layer)):
-                stream = earlier(stream)
-            module = next(modules)
-        attend = cast("Headed", module).attention
-        return {
-            label: attend(stream, slice(number, number + 1)).squeeze(-3)
-            for number, label in heads.items()
-        }
+        for place in dict.fromkeys(place for place, _, _ in wanted):
+            if isinstance(program, ChainProgram):
+                module, stream = _at_block(_chain(program, task, PLAIN), place, step)
+            else:
+                executor = _stack(program, task, PLAIN)
+                stream, modules = executor.start, executor.transformer.unrolled()
+                for earlier in islice(modules, first + place):
+                    stream = earlier(stream)
+                module = next(modules)
+            attend = cast("Headed", module).attention
+            for own, number, label in wanted:
+                if own == place:
+                    patterns[label] = attend(stream, slice(number, number + 1)).squeeze(-3)
+    return patterns
 
 
-def _heads(layer: Layer, program: AbstractProgram, head: int | str | None) -> dict[int, str]:
-    """The labels of the heads that are meant, by their numbers."""
+def _labels(layer: Layer, program: AbstractProgram) -> list[str]:
     families = layer.wires(program)
-    labels = [family.label_of(place) for family in families for place in range(family.size)]
-    if isinstance(head, int):
-        return {head: labels[count("head", head, least=0, most=len(labels) - 1)]}
-    found = {n: label for n, label in enumerate(labels) if label.startswith(head or "")}
-    if not found:
-        near = did_you_mean(head, labels)
-        raise UnknownNameError(
-            f"No head of layer {layer.title!r} has a label that begins with {head!r}; they are "
-            f"{in_short(labels)}.{near}"
-        )
-    return found
+    return [family.label_of(place) for family in families for place in range(family.size)]
 
 
 def _at_block(chain: Chain, place: int, number: int) -> tuple[nn.Module, Tensor]:

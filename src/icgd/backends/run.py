@@ -15,7 +15,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, final, runtime_checkable
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    Protocol,
+    SupportsIndex,
+    TypeVar,
+    final,
+    runtime_checkable,
+)
 
 import torch
 from jaxtyping import Float
@@ -266,7 +276,7 @@ class Run:
         return None if objectives.equal(self.loss_curve) else objectives
 
     def attention(
-        self, layer: str, head: int | str | None = None, *, step: int = 1
+        self, layer: str, head: SupportsIndex | str | None = None, *, step: int = 1
     ) -> dict[str, Tensor]:
         """How much each token reads of each other, computed by the literal transformer.
 
@@ -277,7 +287,8 @@ class Run:
         Args:
             layer: the title of a layer, such as "gradient step".
             head: the beginning of the labels of some heads, such as "row 2 of weights_1", or the
-                number of one head, counted from 0; without it, all heads.
+                number of one head, counted from 0; without it, all heads. Where a step has
+                several layers of this title, their heads are counted on.
             step: the training step, counted from 1; the one after the last has the layers that
                 predict. Of a chain it is the number of a block.
 
@@ -298,7 +309,10 @@ class Run:
             ['row 2 of weights_1, where +delta_1 > 0', 'row 2 of weights_1, where -delta_1 > 0']
         """
         origin = self._known_origin()
-        return origin.attend(origin.program, origin.task, layer, head, step)
+        program: Any = origin.program
+        if self.stopped_after is not None:
+            program = replace(program, n_steps=self.stopped_after)
+        return origin.attend(program, origin.task, layer, head, step)
 
     def plot(
         self, path: str | os.PathLike[str] | None = None, *, labels: Any = None
