@@ -27,7 +27,7 @@ TORCH, COMPILED = RunOptions(engine="torch"), RunOptions(engine="compiled")
 def plain(monkeypatch):
     """The generated text as it stands, without numba."""
     monkeypatch.setitem(sys.modules, "icgd.backends.native", plain_loops)
-    monkeypatch.setattr(fused, "_has_numba", lambda: True)
+    monkeypatch.setattr(fused, "has_numba", lambda: True)
 
 
 def assert_same(program, task, allowed=1e-12, **options):
@@ -263,7 +263,7 @@ def test_the_engine_is_chosen_by_the_work_alone():
 
 
 def test_without_numba_torch_is_used_and_who_asks_is_told_the_extra(monkeypatch):
-    monkeypatch.setattr(fused, "_has_numba", lambda: False)
+    monkeypatch.setattr(fused, "has_numba", lambda: False)
     program, task = build(RELU_STACK, CASE), CASE.task()
     many = replace(program, n_steps=10**9)
     assert FusedBackend().chosen(many, task, RunOptions()).engine == "torch"
