@@ -6,9 +6,10 @@ from functools import partial
 import torch
 
 import icgd
+from icgd.environment import one_thread
 from icgd.reproductions.cost_lines import fitted_exponent
 from icgd.reproductions.descent import descend
-from icgd.reproductions.timing import interleaved_medians, one_thread
+from icgd.reproductions.timing import interleaved_medians
 
 DEPTHS = (2, 4, 8, 16, 32, 64)
 

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from benchmarks.gpt2 import Gpt2
-from icgd.reproductions.timing import interleaved_seconds, one_thread
+from icgd.environment import one_thread
+from icgd.reproductions.timing import interleaved_seconds
 from icgd.training import CausalTask, Decoder, InContextTask, Settings, ShiftedMixture, Teachers
 from icgd.training.devices import device_named
 from icgd.training.parallel import Processes

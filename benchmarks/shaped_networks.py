@@ -10,9 +10,10 @@ from torch.nn import functional
 
 import icgd
 from icgd.compiled import Compiled
+from icgd.environment import one_thread
 from icgd.problems.functions import reciprocal_deviation
 from icgd.problems.mlp import MLP
-from icgd.reproductions.timing import interleaved_medians, one_thread
+from icgd.reproductions.timing import interleaved_medians
 
 STEP_SIZE = 0.1
 

@@ -195,3 +195,21 @@ def test_progress_of_a_chain_goes_on_while_its_bounds_are_proved():
         on_progress=lambda done, total: calls.append((done, total)),
     )
     assert calls == [(done, 6) for done in range(1, 7)]
+
+
+def test_fits_are_made_by_one_thread_so_that_programs_do_not_depend_on_how_many_there_are(
+    monkeypatch,
+):
+    seen, build = [], icgd.SoftmaxStack.build
+    monkeypatch.setattr(
+        icgd.SoftmaxStack,
+        "build",
+        lambda *args: seen.append(torch.get_num_threads()) or build(*args),
+    )
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        by_softmax()
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)

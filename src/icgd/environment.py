@@ -166,3 +166,14 @@ def warn(warning: Warning) -> None:
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in INNER:
         level, frame = level + 1, frame.f_back
     warnings.warn(warning, stacklevel=level)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread, so that sums have one order, or because jobs are small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

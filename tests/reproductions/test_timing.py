@@ -1,5 +1,6 @@
 import torch
 
+from icgd.environment import one_thread
 from icgd.reproductions import timing
 
 
@@ -17,7 +18,7 @@ def test_jobs_take_turns_after_a_warm_up_and_medians_are_returned(monkeypatch):
 def test_one_thread_is_one_thread_and_gives_back_what_there_was():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    with timing.one_thread():
+    with one_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 2
     torch.set_num_threads(before)

@@ -26,6 +26,7 @@ from icgd.certificates.report import Report, Verdict
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
+from icgd.environment import one_thread
 from icgd.errors import SettingError, SizeError, UnsupportedProblemError, listed
 from icgd.facts import counted
 from icgd.pictures import plotting
@@ -36,7 +37,7 @@ from icgd.problems.data import Task, drawn_task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, named
 from icgd.reproductions.descent import descend
-from icgd.reproductions.timing import interleaved_seconds, one_thread
+from icgd.reproductions.timing import interleaved_seconds
 
 SMALLEST_ERROR = 1e-17
 """Where an error of exactly 0 is drawn, which has no place on a logarithmic axis."""

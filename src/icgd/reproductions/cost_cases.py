@@ -11,12 +11,13 @@ from time import process_time
 import torch
 
 from icgd.compiled import Compiled
+from icgd.environment import one_thread
 from icgd.problems.data import Domain, Task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.reproductions.counting import work_of
-from icgd.reproductions.timing import Job, interleaved_seconds, one_thread
+from icgd.reproductions.timing import Job, interleaved_seconds
 
 BYTES = 8
 """The size of a number: all runs are in float64."""

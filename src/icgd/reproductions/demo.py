@@ -18,6 +18,7 @@ from icgd.backends.run import OnProgress
 from icgd.certificates import balls as rigorous
 from icgd.certificates.report import Report
 from icgd.compiled import Compiled
+from icgd.environment import one_thread
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, INK, ORANGE, RED, Axes, Figure
 from icgd.pipeline import compile, verify
@@ -27,7 +28,7 @@ from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.reproductions.cars import INPUTS, Cars, Scaling, read_cars, split_cars
 from icgd.reproductions.descent import descend
-from icgd.reproductions.timing import interleaved_medians, one_thread
+from icgd.reproductions.timing import interleaved_medians
 from icgd.shapes import History
 from icgd.weights.sizes import Summary
 

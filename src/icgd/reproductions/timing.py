@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from math import inf
 from statistics import median
 from time import perf_counter
 from typing import TypeVar
-
-import torch
 
 Job = Callable[[], object]
 Clock = Callable[[], float]
@@ -41,14 +38,3 @@ def _seconds(job: Job, clock: Clock) -> float:
     start = clock()
     job()
     return clock() - start
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one thread; for jobs so small that a second thread waits more than it works."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
