@@ -268,8 +268,8 @@ class SoftmaxAttention(AbstractAttention):
 
         It adds nothing to the denominator either, so the other weights stay what they are.
         """
-        near = scores > scores.amax(-1, keepdim=True) + UNDERFLOW[scores.dtype]
-        return near.flatten(0, -2).any(0)
+        far = scores <= scores.amax(-1, keepdim=True) + UNDERFLOW[scores.dtype]
+        return (~far).flatten(0, -2).any(0)  # what is not a number is not left out
 
 
 UNDERFLOW = {torch.float64: -746.0, torch.float32: -104.0}

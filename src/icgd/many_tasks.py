@@ -139,7 +139,7 @@ def run_tasks(
         ray_address: the cluster of Ray that works instead, such as "auto"; "local" starts one here.
         chunk_size: the most tasks that are read, run and written together.
         seed: what the initial weights of all tasks are drawn from, unless a task brings its own.
-        backend: "fused" or "dense".
+        backend: "fused", "literal" or "dense".
         dtype: "float64" or "float32".
         on_progress: is called with the number of tasks done and the number in all.
 

@@ -180,6 +180,20 @@ def test_a_run_that_stopped_shows_the_steps_that_it_took():
     assert list(predicting) == ["unit 1 of units_1, term 1 of tanh"]
 
 
+def test_a_stopped_run_whose_steps_differ_shows_them():
+    update = icgd.ProximalStep(0.2, box=2.0, momentum=(0.0, 0.5, 0.25), nesterov=True)
+    problem = icgd.Problem(icgd.LinearModel(2), "matching", update, icgd.Domain(2.0, 2.0))
+    compiled = icgd.compile(problem, "cot-ridge", n_steps=3)
+    assert compiled.stack.steps_per_block == 3
+    _, data = compiled_and_data("cot-ridge")
+    title = next(layer.title for layer in compiled.stack.block if layer.kind.value != "mlp")
+    whole, stopped = compiled.run(**data), compiled.run(**data, stop_below=100.0)
+    assert stopped.stopped_after == 1
+    expected, found = (run.attention(title, step=1) for run in (whole, stopped))
+    assert expected.keys() == found.keys()
+    assert all(expected[label].equal(found[label]) for label in found)
+
+
 def test_only_fused_runs_are_compiled():
     compiled, data = compiled_and_data("relu-stack tanh")
     with pytest.raises(SettingError, match="engine='compiled' is for backend='fused'"):
@@ -216,6 +230,13 @@ def test_tokens_that_a_softmax_masks_are_skipped(monkeypatch):
     full, short = seen[: len(seen) // 2], seen[len(seen) // 2 :]
     assert all(few <= all_of_them for few, all_of_them in zip(short, full, strict=True))
     assert sum(short) < 0.8 * sum(full)
+
+
+def test_what_is_not_a_number_is_not_skipped():
+    scores = torch.tensor([[[0.0, -1000.0], [torch.nan, 0.0]]], dtype=torch.float64)
+    layer = icgd.layers.SoftmaxAttention(*(torch.ones(1, 1, 1) for _ in range(4)))
+    assert layer.live(scores, scores).tolist() == [True, True]
+    assert layer.live(scores[:, :1], scores).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("backend", ["fused", "dense"])

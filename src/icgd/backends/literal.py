@@ -6,7 +6,7 @@ hidden unit its value at every token. Only products with weights that are 0 are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from math import prod
 from typing import ClassVar, SupportsIndex, cast, final
@@ -118,32 +118,32 @@ def attention(
     title: str,
     head: SupportsIndex | str | None,
     step: int,
+    n_steps: int,
 ) -> dict[str, Tensor]:
-    """The patterns of heads of a layer, by their labels, in a step of the literal run.
+    """The patterns of heads of a layer, by their labels, in a step of a run of `n_steps`.
 
     A stack's predictions are the step after its last. A chain has blocks in place of steps. Heads
     are those whose labels begin with a text, or a single one by its number, counted from 0.
     """
     if isinstance(program, ChainProgram):
-        step = count("step", step, most=program.n_blocks)
+        step = count("step", step, most=n_steps * program.mask.blocks_per_round)
         layers = program.layers
     else:
-        step = count("step", step, most=program.n_steps + 1)
-        first = (step - 1) * program.layers_per_step
-        is_step = step <= program.n_steps
-        length = program.layers_per_step if is_step else len(program.prediction)
-        layers = tuple(islice(program.unrolled(), first, first + length))
+        step = count("step", step, most=n_steps + 1)
+        layers = program.prediction
+        if step <= n_steps:
+            first = (step - 1) * program.layers_per_step
+            layers = tuple(islice(program.unrolled(), first, first + program.layers_per_step))
+    # A step may have several layers of one title: their heads are counted on.
     attending = [layer for layer in layers if layer.kind is not LayerKind.MLP]
     titles = list(dict.fromkeys(layer.title for layer in attending))
     if title not in titles:
         raise UnknownNameError.of("layer with heads", title, known=titles)
-    # A step may have several layers of one title: their heads are counted on.
-    places = [place for place, layer in enumerate(layers) if layer in attending]
-    places = [place for place in places if layers[place].title == title]
     labels = [
         (place, number, label)
-        for place in places
-        for number, label in enumerate(_labels(layers[place], program))
+        for place, layer in enumerate(layers)
+        if layer.title == title and layer.kind is not LayerKind.MLP
+        for number, label in enumerate(_labels(layer, program))
     ]
     if isinstance(head, str):
         wanted = [entry for entry in labels if entry[2].startswith(head)]
@@ -158,21 +158,24 @@ def attention(
     else:
         wanted = [labels[count("head", head, least=0, most=len(labels) - 1)]]
 
-    patterns = {}
     with torch.no_grad():
-        for place in dict.fromkeys(place for place, _, _ in wanted):
-            if isinstance(program, ChainProgram):
-                module, stream = _at_block(_chain(program, task, PLAIN), place, step)
-            else:
-                executor = _stack(program, task, PLAIN)
-                stream, modules = executor.start, executor.transformer.unrolled()
-                for earlier in islice(modules, first + place):
-                    stream = earlier(stream)
-                module = next(modules)
-            attend = cast("Headed", module).attention
+        if isinstance(program, ChainProgram):
+            modules, stream = _before_block(_chain(program, task, PLAIN), step)
+        else:
+            executor = _stack(program, task, PLAIN)
+            stream = executor.start
+            for _ in range(step - 1):
+                stream = executor.step()
+            modules = executor.transformer.final
+            if step <= n_steps:
+                modules = executor.transformer.layers_of(step - 1, program.layers_per_step)
+        patterns = {}
+        for place, module in enumerate(modules):
             for own, number, label in wanted:
                 if own == place:
-                    patterns[label] = attend(stream, slice(number, number + 1)).squeeze(-3)
+                    pattern = cast("Headed", module).attention(stream, slice(number, number + 1))
+                    patterns[label] = pattern.squeeze(-3)
+            stream = module(stream)
     return patterns
 
 
@@ -181,11 +184,12 @@ def _labels(layer: Layer, program: AbstractProgram) -> list[str]:
     return [family.label_of(place) for family in families for place in range(family.size)]
 
 
-def _at_block(chain: Chain, place: int, number: int) -> tuple[nn.Module, Tensor]:
-    """A layer of a chain, and what it reads when it writes a block."""
+def _before_block(chain: Chain, number: int) -> tuple[Iterable[nn.Module], Tensor]:
+    """The layers of a chain, and what the first of them reads when it writes a block."""
+    modules = cast("DenseGenerator", chain.generator).layers
     streams: list[Tensor] = []
-    module = cast("DenseGenerator", chain.generator).layers[place]
-    module.register_forward_pre_hook(lambda _, args: streams.append(args[0]))
+    hook = modules[0].register_forward_pre_hook(lambda _, args: streams.append(args[0]))
     while len(streams) < number:
         chain.step()
-    return module, streams[number - 1]
+    hook.remove()
+    return modules, streams[number - 1]

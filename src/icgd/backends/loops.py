@@ -249,7 +249,8 @@ class Loops:
             "                moved = real(0.0)",
             "                for k in range(n_weights):",
             "                    size = abs(state[k] - before[k])",
-            "                    moved = moved if size <= moved else size",
+            "                    if not size <= moved and moved == moved:  # keeps a NaN",
+            "                        moved = size",
             "                moves[task, step - start] = moved",
             "",
         ]

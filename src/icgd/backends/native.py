@@ -228,7 +228,9 @@ def _module(source: str) -> ModuleType:
     path = _folder() / f"icgd_loops_{digest[:32]}.py"
     if not path.is_file() or path.read_text(encoding="utf-8") != source:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as written:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, delete=False
+        ) as written:
             written.write(source)
         Path(written.name).replace(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)

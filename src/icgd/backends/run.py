@@ -309,10 +309,10 @@ class Run:
             ['row 2 of weights_1, where +delta_1 > 0', 'row 2 of weights_1, where -delta_1 > 0']
         """
         origin = self._known_origin()
-        program: Any = origin.program
-        if self.stopped_after is not None:
-            program = replace(program, n_steps=self.stopped_after)
-        return origin.attend(program, origin.task, layer, head, step)
+        n_steps = self.stopped_after
+        if n_steps is None:
+            n_steps = origin.program.n_steps
+        return origin.attend(origin.program, origin.task, layer, head, step, n_steps)
 
     def plot(
         self, path: str | os.PathLike[str] | None = None, *, labels: Any = None
