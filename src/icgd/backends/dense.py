@@ -102,7 +102,7 @@ INSTEAD = "Run with backend='fused', which needs neither weights nor scores."
 
 def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:
     """The transformer with ordinary weights, if they fit in memory."""
-    _require_room(program, dtype)
+    require_room(program, dtype)
     warn_of_precision(program, dtype)
     return lower_program(program, dtype)
 
@@ -126,11 +126,11 @@ def build_block(program: AbstractProgram, dtype: torch.dtype = torch.float64) ->
         return build_transformer(program, dtype)
     if not isinstance(program, ChainProgram):
         raise ProgramError(f"{type(program).__name__} has no rule in backends/dense.py")
-    _require_room(program, dtype)
+    require_room(program, dtype)
     return lower_chain(program, dtype)
 
 
-def _require_room(program: AbstractProgram, dtype: torch.dtype) -> None:
+def require_room(program: AbstractProgram, dtype: torch.dtype) -> None:
     """Raise `SizeError` if the dense weights are too large for this machine."""
     parameters = summarise(program, n_tokens=1).parameters
     what = f"The dense transformer of {parameters:,} weights"
@@ -146,7 +146,7 @@ def _stack(program: StackProgram, task: Task, options: RunOptions) -> DenseStack
 
 
 def _chain(program: ChainProgram, task: Task, options: RunOptions) -> Chain:
-    _require_room(program, task.x.dtype)
+    require_room(program, task.x.dtype)
     return make_chain(program, task, options, backend=DenseBackend.name)
 
 

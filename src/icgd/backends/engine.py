@@ -236,7 +236,7 @@ class Units:
         return reduce(or_, ((z >= low) & (z <= high) for low, high in self.bands))
 
 
-def _units_of(
+def units_of(
     run: Running, fit: RidgeSum, reaches: Sequence[float], gain: float | None = None
 ) -> Units:
     """The units of a fit, which stay with the program."""
@@ -246,7 +246,7 @@ def _units_of(
 
 def _units_near_kinks(op: Op, run: Running) -> Function:
     """The exact value, but for the few arguments near a kink, which need the units."""
-    units = _units_of(run, *op.options)
+    units = units_of(run, *op.options)
 
     def compute(exact: Tensor, *arguments: Tensor) -> Tensor:
         near = units.is_coarse(arguments[-1])
@@ -262,7 +262,7 @@ def _units_near_kinks(op: Op, run: Running) -> Function:
 def _near_kinks(op: Op, run: Running) -> Function:
     """Whether arguments of each layer, at each token, are near a kink."""
     (fit,) = op.options
-    units = _units_of(run, fit, (1.0, 1.0))
+    units = units_of(run, fit, (1.0, 1.0))
     widths = [argument.shape[-1] for argument in op.args]
 
     def find(*arguments: Tensor) -> Tensor:
@@ -282,7 +282,7 @@ def _missed(op: Op, run: Running) -> Function:
     so that numpy, which takes less time for each call, has them.
     """
     share, fit, *reaches = op.options
-    units = _units_of(run, fit, (1.0, 1.0))
+    units = units_of(run, fit, (1.0, 1.0))
     pairs = zip(op.args[1::5], op.args[3::5], strict=True)
     shapes = [(slope.shape[1], inputs.shape[1]) for inputs, slope in pairs]
     ends = [0, *accumulate(map(prod, shapes))]
@@ -342,7 +342,7 @@ def _missed(op: Op, run: Running) -> Function:
 def _clip_by_units(op: Op, run: Running) -> Function:
     """Only the weights that lie where units are coarse need them: near the corners, or all."""
     bound, fit = op.options
-    units = _units_of(run, fit, (1.0,))
+    units = units_of(run, fit, (1.0,))
     if units.fit.error > AS_SUCH and (tabulated := _clip_by_table(op, run, units)) is not None:
         return tabulated
 
@@ -398,7 +398,7 @@ def _add_outer(op: Op, run: Running) -> Function:
 
 def _add_by_units(op: Op, run: Running) -> Function:
     share, fit, reaches = op.options
-    units = _units_of(run, fit, reaches, reaches[0] * reaches[1])
+    units = units_of(run, fit, reaches, reaches[0] * reaches[1])
 
     def add(weights: Tensor, left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
         total = units(left.unsqueeze(-1), right.unsqueeze(-2)).sum(-3)
@@ -423,7 +423,7 @@ def _add_rows(op: Op, run: Running) -> Function:
 
 def _add_rows_by_units(op: Op, run: Running) -> Function:
     share, fit, reaches = op.options
-    units = _units_of(run, fit, reaches, reaches[0] * reaches[1])
+    units = units_of(run, fit, reaches, reaches[0] * reaches[1])
 
     def add(weights: Tensor, left: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
         total = units(left.unsqueeze(-1), matrix).sum((-3, -2)).view_as(weights)
@@ -598,7 +598,7 @@ OPERATIONS: dict[str, Compute | View | LookUp] = {
     "link": Compute(lambda op, run: _computed(link_named(op.options[0]).mean)),
     "evaluate": Compute(_evaluate),
     "loss_slope": Compute(lambda op, run: _computed(loss_named(op.options[0]).slope)),
-    "units": Compute(lambda op, run: _computed(_units_of(run, *op.options))),
+    "units": Compute(lambda op, run: _computed(units_of(run, *op.options))),
     "units_near_kinks": Compute(_units_near_kinks),
     "near_kinks": Compute(_near_kinks),
     "missed": Compute(_missed),

@@ -115,9 +115,7 @@ class _Training:
     def begin(self, task: Task, start: Aside) -> None:
         """Take up other data of the same shapes."""
         data, slots = _slots(self._layout, task, start)
-        used = data
-        if self._size is not None:
-            used = {name: column[..., : self._size, :] for name, column in data.items()}
+        used = {name: column[..., : self._size, :] for name, column in data.items()}
         self.buffers.load(used | slots, start.n_done)
         self._set_turns(data)
 
@@ -200,8 +198,6 @@ class FusedStack(AbstractExecutor[int]):
 
     def predictions(self, reached: int) -> Predictions:
         program, task = self._program, self._task
-        if task.n_queries == 0:
-            return task.y.new_empty(*task.batch, 0, task.y.shape[-1])
         weights = task.initial
         if reached:
             weights = self._brought_to(reached).aside().weights
@@ -226,6 +222,8 @@ class FusedStack(AbstractExecutor[int]):
 
 def _predicted(program: StackProgram, task: Task, weights: Parameters) -> Predictions:
     """The predictions that weights make, in the buffers of an earlier run if there are any."""
+    if task.n_queries == 0:
+        return task.y.new_empty(*task.batch, 0, task.y.shape[-1])
     inputs = {"x": task.queries, **program.layout.split(weights)}
     is_small = _is_small(program, task, task.n_queries)
     key = task.queries.shape, task.x.dtype, task.x.device
@@ -384,10 +382,8 @@ class CompiledStack(AbstractExecutor[int]):
         return self._aside[0], self._aside[0]
 
     def predictions(self, reached: int) -> Predictions:
-        program, task = self._program, self._task
-        if task.n_queries == 0:
-            return task.y[..., :0, :].clone()
-        return _predicted(program, task, self._brought_to(reached).view_as(task.initial))
+        weights = self._brought_to(reached).view_as(self._task.initial)
+        return _predicted(self._program, self._task, weights)
 
     def _brought_to(self, step: int) -> Parameters:
         """The weights after this step."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from icgd.backends.chain import Chain, DenseGenerator, make_chain
-from icgd.backends.dense import DenseStack, warn_of_precision
+from icgd.backends.dense import INSTEAD, DenseStack, warn_of_precision
 from icgd.backends.run import PLAIN, AbstractBackend, MakeExecutor, RunOptions
 from icgd.environment import require_memory, warn
 from icgd.errors import LongRunWarning, UnknownNameError, did_you_mean
@@ -41,8 +41,6 @@ FLOPS_PER_LAYER = 10**6
 
 PLACE_BYTES = 8
 """The memory of the row and the column of an entry."""
-
-INSTEAD = "Run with backend='fused', which needs neither weights nor scores."
 
 
 def literal_flops(program: AbstractProgram, task: Task) -> int:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from icgd.backends.engine import OPERATIONS, LookUp, Running, Units, View, _units_of, table_of
+from icgd.backends.engine import OPERATIONS, LookUp, Running, Units, View, table_of, units_of
 from icgd.backends.look_up import CellsByExponent, CellsBySearch, EqualCells
 from icgd.backends.recorder import AS_SUCH, Op, Recording
 from icgd.problems.functions import LEAK, loss_named
@@ -273,7 +273,7 @@ class _Step:
         groups = self._groups()
         self._find_homes(groups)
         for number, group in enumerate(groups):
-            self._write(group, number)
+            self._write(group)
             for op in [op for op, last in self.last_use.items() if last == number]:
                 self._release(op)
         for name, op in recording.outputs.items():
@@ -419,7 +419,7 @@ class _Step:
         self.text.say(f"{name} = {expression}")
         return name
 
-    def _write(self, group: Sequence[Op], number: int) -> None:
+    def _write(self, group: Sequence[Op]) -> None:
         if not hasattr(self, _entry(group[0])):
             getattr(self, f"_loop_{group[0].name}")(group[0])
             return
@@ -548,13 +548,13 @@ class _Step:
     # Sums of units.
 
     def _entry_units(self, op: Op, *values: str) -> str:
-        return self._sum_of(_units_of(self.loops.run, *op.options), *values)
+        return self._sum_of(units_of(self.loops.run, *op.options), *values)
 
     def _entry_units_near_kinks(self, op: Op, exact: str, *values: str) -> str:
-        return self._unless_coarse(_units_of(self.loops.run, *op.options), exact, *values)
+        return self._unless_coarse(units_of(self.loops.run, *op.options), exact, *values)
 
     def _entry_clip_by_units(self, op: Op, value: str) -> str:
-        bound, units = self.number(op.options[0]), _units_of(self.loops.run, op.options[1], (1.0,))
+        bound, units = self.number(op.options[0]), units_of(self.loops.run, op.options[1], (1.0,))
         return self._unless_coarse(units, f"clamp({value}, -{bound}, {bound})", value, base=value)
 
     def _unless_coarse(self, units: Units, exact: str, *values: str, base: str = "") -> str:

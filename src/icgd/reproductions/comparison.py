@@ -20,7 +20,9 @@ from statistics import median
 from time import process_time
 from typing import Any
 
-from icgd.backends.dense import build_block
+import torch
+
+from icgd.backends.dense import require_room
 from icgd.backends.registry import AUTO, BACKENDS, Chosen, chosen_backend
 from icgd.certificates.report import Report, Verdict
 from icgd.compiled import Compiled
@@ -169,7 +171,7 @@ def _entries(settings: Settings, task: Task) -> tuple[dict[str, _Entry], dict[st
                 raise SettingError(reason)
             compiled = _compiled(problem, construction, settings)
             if settings.backend == "dense":
-                build_block(compiled.program)  # refused if its weights do not fit into memory
+                require_room(compiled.program, torch.float64)
             entries[name] = _Entry(
                 compiled, chosen_backend(settings.backend, compiled.program, task)
             )
