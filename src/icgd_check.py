@@ -1,7 +1,10 @@
 """icgd-check: accept or refuse a certificate of a training run, without trusting who wrote it.
 
-Balls of rigorous radius (Arb) enclose exact descent in real numbers, and are compared with the
-numbers that a transformer computed. docs/certificates.md describes the format.
+A certificate holds a training problem, its data, the numbers that a transformer computed after
+every step, and how far they claim to be from exact training. This program trains again, in balls:
+intervals with a midpoint of many bits and a rigorous radius (Arb, from python-flint), so that exact
+training in real numbers never leaves them. Then it compares. docs/certificates.md describes the
+format. Nothing of icgd is imported here.
 """
 
 from __future__ import annotations
@@ -11,9 +14,9 @@ import csv
 import hashlib
 import json
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +25,17 @@ try:
 except ImportError:
     raise SystemExit("icgd-check needs python-flint: pip install python-flint") from None
 
-VERSION, MOST_BITS, ZERO, ONE, FLAGS = 1, 2**16, arb(0), arb(1), {False: 0, True: 1}
-MOST_MEMORY, FORMS = 2**33, {"float64": "d", "float32": "f"}  # bits of the largest matrix
-ROWS, DEGREES = ("x", "y", "queries"), {float(degree): degree for degree in range(1, 33)}
-CLAIM = "After each of {} steps every number of the run lies within its stated distance of exact"
-CLAIM += " descent on the same data from the same start; at the end, within {}."
-NAMES = "sha256 version claim transformer file_sha256 data_sha256 problem data bits distances steps"
+VERSION = 2
+MOST_BYTES = 2**28  # of a certificate
+MOST_BITS = 2**16  # of a ball
+MOST_MEMORY = 2**33  # bits of the largest matrix
+LEAST_BITS, SPARE_BITS = 64, 20
+NAMES = """sha256 version claim transformer file_sha256 data_sha256 problem data bits distances
+           steps prediction_distance predictions"""
 Row = list[arb]
 Data = dict[str, Any]
+State = dict[str, list[arb_mat]]  # matrices by name: "weights", and what an optimiser remembers
+ZERO, ONE = arb(0), arb(1)
 zipped = partial(zip, strict=True)
 
 
@@ -37,165 +43,469 @@ class RefusedError(Exception):
     """Why a certificate is not accepted, in one sentence."""
 
 
-def kinked(leak: arb, z: arb) -> tuple[arb, arb]:  # a ball that holds the kink keeps both sides
-    return z.max(leak * z), ONE if z > 0 else leak if z <= 0 else leak.union(ONE)
+def require(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise RefusedError(otherwise)
 
+
+# Functions of one number, on rows of balls. An activation returns its values and its slopes.
+
+
+def sigmoid(z: arb) -> arb:
+    return 1 / (1 + (-z).exp())
+
+
+def normal(z: arb) -> arb:
+    return (-z / arb(2).sqrt()).erfc() / 2
+
+
+def kinked(leak: arb, row: Row) -> tuple[Row, Row]:
+    """z if z > 0, and leak * z else. A ball that holds the kink has both slopes."""
+    both = leak.union(ONE)
+    slopes = [ONE if z > ZERO else leak if z <= ZERO else both for z in row]
+    return [z.max(leak * z) if s is both else s * z for z, s in zipped(row, slopes)], slopes
+
+
+def tanh(row: Row) -> tuple[Row, Row]:
+    values = [z.tanh() for z in row]
+    return values, [1 - t * t for t in values]
+
+
+def logistic(row: Row) -> tuple[Row, Row]:
+    values = [sigmoid(z) for z in row]
+    return values, [s * (1 - s) for s in values]
+
+
+def silu(row: Row) -> tuple[Row, Row]:
+    shares = [sigmoid(z) for z in row]
+    return [z * s for z, s in zipped(row, shares)], [
+        s + z * s * (1 - s) for z, s in zipped(row, shares)
+    ]
+
+
+def gelu(row: Row) -> tuple[Row, Row]:
+    shares, scale = list(map(normal, row)), (2 * arb.pi()).rsqrt()
+    return [z * p for z, p in zipped(row, shares)], [
+        p + scale * z * (-z * z / 2).exp() for z, p in zipped(row, shares)
+    ]
+
+
+ACTIVATIONS: dict[str, Callable[[Row], tuple[Row, Row]]] = {
+    "identity": lambda row: (row, [ONE] * len(row)),
+    "relu": partial(kinked, ZERO),
+    "leaky_relu": partial(kinked, arb(0.01)),
+    "tanh": tanh,
+    "sigmoid": logistic,
+    "silu": silu,
+    "gelu": gelu,
+    "softplus": lambda row: ([z.exp().log1p() for z in row], [sigmoid(z) for z in row]),
+}
 
 LINKS: dict[str, Callable[[arb], arb]] = {
     "identity": lambda z: z,
-    "logistic": lambda z: (1 + (z / 2).tanh()) / 2,
-    "probit": lambda z: (-z / arb(2).sqrt()).erfc() / 2,
+    "logistic": sigmoid,
+    "probit": normal,
     "poisson": lambda z: z.exp(),
     "softplus": lambda z: z.exp().log1p(),
-}
-sigmoid, normal = LINKS["logistic"], LINKS["probit"]
-ACTIVATIONS: dict[str, Callable[[arb], tuple[arb, arb]]] = {
-    "identity": lambda z: (z, ONE),
-    "relu": partial(kinked, ZERO),
-    "leaky_relu": partial(kinked, arb(0.01)),
-    "tanh": lambda z: (t := z.tanh(), 1 - t * t),
-    "sigmoid": lambda z: (s := sigmoid(z), s * (1 - s)),
-    "silu": lambda z: (z * (s := sigmoid(z)), s + z * s * (1 - s)),
-    "gelu": lambda z: (z * (p := normal(z)), p + z * (-z * z / 2).exp() / (2 * arb.pi()).sqrt()),
-    "softplus": lambda z: (z.exp().log1p(), sigmoid(z)),
 }
 
 
 def softmax(row: Row) -> Row:
-    powers = [(z - top).exp() for top in [max(row)] for z in row]
+    top = max(row)  # any of them would do
+    powers = [(z - top).exp() for z in row]
     total = sum(powers, ZERO)
     return [power / total for power in powers]
 
 
-def clip(bound: arb | None, z: arb) -> arb:
-    return z if bound is None else z.min(bound).max(-bound)
+def clip(bound: arb, z: arb) -> arb:
+    return z if -bound < z < bound else z.min(bound).max(-bound)
 
 
-LOSS_SLOPES: dict[str, Callable[[Row, Row], Row]] = {
-    "squared": lambda p, y: [2 * (a - b) for a, b in zipped(p, y)],
-    "huber": lambda p, y: [clip(ONE, a - b) for a, b in zipped(p, y)],
-    "logistic": lambda p, y: [sigmoid(a) - b for a, b in zipped(p, y)],
-    "cross_entropy": lambda p, y: [sum(y, ZERO) * a - b for a, b in zipped(softmax(p), y)],
-}
+def loss_slope(name: str) -> Callable[[Row, Row], Row]:
+    """The gradient of the loss of one example in its predictions p."""
+    if name.startswith("smooth_l1_"):
+        beta = arb(float(name.removeprefix("smooth_l1_")))
+        require(beta > 0 and beta.is_finite(), "its loss has a width that is not positive")
+        return lambda p, y: [clip(ONE, (a - b) / beta) for a, b in zipped(p, y)]
+    return {
+        "squared": lambda p, y: [2 * (a - b) for a, b in zipped(p, y)],
+        "huber": lambda p, y: [clip(ONE, a - b) for a, b in zipped(p, y)],
+        "logistic": lambda p, y: [sigmoid(a) - b for a, b in zipped(p, y)],
+        "cross_entropy": lambda p, y: [a - b for a, b in zipped(softmax(p), y)],
+    }[name]
+
+
+# Networks
+
+
+def matrix(rows: list[Row]) -> arb_mat:
+    return arb_mat(len(rows), len(rows[0]) if rows else 0, [entry for row in rows for entry in row])
+
+
+def entrywise(function: Callable[..., arb], *matrices: arb_mat) -> arb_mat:
+    entries = (part.entries() for part in matrices)
+    return arb_mat(matrices[0].nrows(), matrices[0].ncols(), list(map(function, *entries)))
+
+
+def mean(row: Row) -> arb:
+    return sum(row, ZERO) / len(row)
+
+
+class Rule:
+    """One step of an optimiser, entry by entry, as a table of sums.
+
+    g  <- g + decay * w
+    s' <- sum of coefficient * quantity        of w, g, s and g^2, for each part of the state
+    d  <- factor / (sqrt(sum) + eps)           if there is a root
+    w' <- clip(sum of coefficient * quantity)  of w, g, s' and d
+    average <- kept * average + (1 - kept) w'  if there is an average
+    """
+
+    def __init__(self, of: Data) -> None:
+        fields(of, "weights state decay root average", "a rule")
+        self.decay, self.weights = number(of["decay"]), terms(of["weights"])
+        self.state = {name: terms(part) for name, part in of["state"].items()}
+        self.kept = None if of["average"] is None else number(of["average"])
+        self.root = of["root"]
+        if self.root is not None:
+            fields(self.root, "factor argument eps", "a root")
+            self.spread, self.eps = terms(self.root["argument"]), number(self.root["eps"])
+
+    def applied(self, gradient: arb_mat, state: dict[str, arb_mat], box: arb) -> dict[str, arb_mat]:
+        """The weights and all that is remembered of one layer after the step."""
+        if not self.decay.is_zero():
+            gradient = gradient + state["weights"] * self.decay
+        known = {**state, "gradient": gradient}
+        if self.root is not None:
+            known["square"] = entrywise(lambda g: g * g, gradient)
+        moved = {name: total(part, known) for name, part in self.state.items()}
+        if self.root is not None:
+            spread = entrywise(self.rooted, total(self.spread, known))
+            factor = {**known, **moved}[self.root["factor"]]
+            known["scaled"] = entrywise(lambda m, by: m / by, factor, spread)
+        after = total(self.weights, {**known, **moved})
+        moved = {"weights": entrywise(partial(clip, box), after), **moved}
+        if self.kept is not None:
+            moved["average"] = state["average"] * self.kept + moved["weights"] * (1 - self.kept)
+        require({*moved} == {*state}, "a rule does not say what becomes of all that is remembered")
+        return moved
+
+    def rooted(self, z: arb) -> arb:
+        return root_of(z) + self.eps
+
+
+def terms(of: Data) -> dict[str, arb]:
+    return {name: number(factor) for name, factor in of.items()}
+
+
+def total(parts: dict[str, arb], known: dict[str, arb_mat]) -> arb_mat:
+    (first, *others) = [known[name] * factor for name, factor in parts.items()]
+    return sum(others, first)
+
+
+def root_of(z: arb) -> arb:
+    """The root of a number that is known not to be negative."""
+    return z.sqrt() if z >= ZERO else ZERO.union(z.upper().max(ZERO).sqrt())
 
 
 class Network:
-    """w <- clip(w - step_size * gradient, -box, box), risk (1 / 2n) sum_i loss(p_i, y_i)."""
+    """p_j = r(norm(V_j p_{j-1})) + the shortcuts' p_i, trained on (1 / 2n) sum_i loss(p_i, y_i).
 
-    def __init__(self, x: list[Row], y: list[Row], queries: list[Row], of: Data) -> None:
-        widths, self.x, self.y = [count(width) for width in of["widths"]], x, y
-        self.bias = [ONE] * FLAGS[of["biases"]]
+    Step l = 0, 1, ... takes the examples l b, l b + 1, ... modulo n of a batch of b.
+    """
+
+    FIELDS = """widths activation output_activation biases shortcuts norms norm_eps loss box
+                batch_size gradient_scale remembered rules"""
+
+    def __init__(self, of: Data, x: list[Row], y: list[Row], queries: list[Row], bits: int) -> None:
+        widths = [count(width) for width in of["widths"]]
+        require_memory(len(x + queries) * max(widths), bits)
+        require((len(x[0]), len(y[0])) == (widths[0], widths[-1]), "its data do not fit its widths")
+        self.x, self.y, self.queries, self.widths = x, y, matrix(queries), widths
+        self.bias = [ONE] * switch(of["biases"])
         self.shapes = [(high, wide + len(self.bias)) for wide, high in pairwise(widths)]
         names = [of["activation"]] * (len(widths) - 2) + [of["output_activation"]]
-        self.functions, self.slope = [ACTIVATIONS[n] for n in names], LOSS_SLOPES[of["loss"]]
-        self.step_size, self.box = number(of["step_size"]), number(of["box"])
+        self.functions, self.slope = [ACTIVATIONS[n] for n in names], loss_slope(of["loss"])
+        self.sources = {layer: list[int]() for layer in range(1, len(widths))}
+        for first, last in of["shortcuts"]:
+            self.sources[last].append(first)
+            require(0 <= first < last, "a shortcut does not lead to a later layer")
+        self.norms, self.norm_eps = set(of["norms"]), positive(of["norm_eps"])
+        require(self.norms <= {*self.sources}, "a norm belongs to no layer")
         self.batch = len(x) if of["batch_size"] is None else count(of["batch_size"])
         require(self.batch <= len(x), "a batch has more examples than there are")
-        require((len(x[0]), len(y[0])) == (widths[0], widths[-1]), "its data do not fit its widths")
-        self.n_numbers = sum(high * wide for high, wide in self.shapes)
+        self.box, self.share = positive(of["box"]), positive(of["gradient_scale"])
+        self.share /= 2 * self.batch
+        self.rules = [Rule(rule) for rule in of["rules"]]
+        self.names = ["weights", *of["remembered"]]
+        self.rates: Row | None = None  # what multiplies the gradient of each example
+        self.kinks: list[tuple[int, int, int, int]] = []  # step, layer, example, unit
 
-    def step(self, weights: Row, number: int) -> Row:
-        rows = [(number * self.batch + place) % len(self.x) for place in range(self.batch)]
-        matrices, inputs, slopes = list[arb_mat](), list[arb_mat](), list[Row]()
-        outputs = [self.x[row] for row in rows]
-        for (high, wide), function in zipped(self.shapes, self.functions):
-            start = sum(matrix.nrows() * matrix.ncols() for matrix in matrices)
-            matrices.append(arb_mat(high, wide, weights[start : start + high * wide]))
-            inputs.append(arb_mat([row + self.bias for row in outputs]))
-            z = inputs[-1] * matrices[-1].transpose()
-            pairs = [[function(entry) for entry in row] for row in z.tolist()]
-            outputs = [[value for value, _ in row] for row in pairs]
-            slopes.append([slope for row in pairs for _, slope in row])
-        back = [slope for p, row in zipped(outputs, rows) for slope in self.slope(p, self.y[row])]
-        gradient: Row = []
-        for matrix, below, slope in list(zipped(matrices, inputs, slopes))[::-1]:
-            delta = arb_mat(self.batch, matrix.nrows(), [a * b for a, b in zipped(slope, back)])
-            gradient = (delta.transpose() * below).entries() + gradient
-            pulled = (delta * matrix).tolist()
-            back = [entry for row in pulled for entry in row[: len(row) - len(self.bias)]]
-        share = self.step_size / (2 * self.batch)
-        return [clip(self.box, w - share * g) for w, g in zipped(weights, gradient)]
+    def start(self, numbers: Row) -> State:
+        entries = iter(numbers)
+        return {
+            name: [
+                arb_mat(*shape, list(islice(entries, shape[0] * shape[1]))) for shape in self.shapes
+            ]
+            for name in self.names
+        }
+
+    def numbers(self, state: State) -> Row:
+        return [entry for name in self.names for part in state[name] for entry in part.entries()]
+
+    def predict(self, state: State) -> Row:
+        weights = state.get("average", state["weights"])
+        outputs: Row = self.forward(weights, self.queries)[0][-1].entries()
+        return outputs
+
+    def step(self, state: State, step: int) -> State:
+        rows = [(step * self.batch + place) % len(self.x) for place in range(self.batch)]
+        gradients = self.gradients(state["weights"], rows, step)
+        rule = self.rules[step if len(self.rules) > 1 else 0]
+        after = [
+            rule.applied(gradient, {name: state[name][layer] for name in self.names}, self.box)
+            for layer, gradient in enumerate(gradients)
+        ]
+        return {name: [part[name] for part in after] for name in self.names}
+
+    def with_bias(self, outputs: arb_mat) -> arb_mat:
+        return matrix([row + self.bias for row in outputs.tolist()]) if self.bias else outputs
+
+    def forward(self, weights: list[arb_mat], x: arb_mat) -> tuple[list[arb_mat], list[Data]]:
+        """The outputs of all layers from the input on, and what going back needs of each layer."""
+        outputs, layers = [x], list[Data]()
+        for number, (by, function) in enumerate(zipped(weights, self.functions), 1):
+            inputs, scales = self.with_bias(outputs[-1]), None
+            z = inputs * by.transpose()
+            if number in self.norms:
+                z, scales = normalised(z, self.norm_eps)
+            values, slopes = function(z.entries())
+            outputs.append(arb_mat(z.nrows(), z.ncols(), values))
+            for source in self.sources[number]:
+                outputs[-1] += outputs[source]
+            layers.append({"inputs": inputs, "z": z, "slopes": slopes, "scales": scales})
+        return outputs, layers
+
+    def gradients(self, weights: list[arb_mat], rows: list[int], step: int) -> list[arb_mat]:
+        """The gradient in every layer's matrix: (1 / 2b) sum_i delta_i inputs_i^T."""
+        outputs, layers = self.forward(weights, matrix([self.x[row] for row in rows]))
+        slopes = [self.slope(p, self.y[row]) for p, row in zipped(outputs[-1].tolist(), rows)]
+        if self.rates is not None:
+            slopes = [[s * self.rates[row] for s in part] for part, row in zipped(slopes, rows)]
+        back = {len(layers): matrix(slopes)}  # the slope of the loss in the outputs of a layer
+        found = [arb_mat(0, 0)] * len(layers)
+        for number in range(len(layers), 0, -1):
+            layer, upstream, by = layers[number - 1], back[number], weights[number - 1]
+            self.note_kinks(layer["slopes"], rows, step, number)
+            product = [a * b for a, b in zipped(layer["slopes"], upstream.entries())]
+            delta = arb_mat(upstream.nrows(), upstream.ncols(), product)
+            if layer["scales"] is not None:
+                delta = back_through_norm(delta, layer["z"], layer["scales"])
+            found[number - 1] = delta.transpose() * layer["inputs"] * self.share
+            for source in self.sources[number]:
+                back[source] = back[source] + upstream if source in back else upstream
+            if number > 1:
+                kept = [row[: len(row) - len(self.bias)] for row in by.tolist()]
+                passed = delta * (matrix(kept) if self.bias else by)
+                back[number - 1] = passed + back[number - 1] if number - 1 in back else passed
+        return found
+
+    def note_kinks(self, slopes: Row, rows: list[int], step: int, layer: int) -> None:
+        """Remember where the slope of a kinked activation is not known."""
+        if self.functions[layer - 1] in KINKED:
+            width = self.widths[layer]
+            for place, slope in enumerate(slopes):
+                if not slope.is_exact():
+                    self.kinks.append((step + 1, layer, rows[place // width], place % width))
+
+
+KINKED = (ACTIVATIONS["relu"], ACTIVATIONS["leaky_relu"])
+
+
+def normalised(z: arb_mat, eps: arb) -> tuple[arb_mat, Row]:
+    """(z - mean z) / sqrt(var z + eps) in every row, and the factors."""
+    centred = [[entry - middle for entry in row] for row in z.tolist() for middle in [mean(row)]]
+    scales = [(mean([entry * entry for entry in row]) + eps).rsqrt() for row in centred]
+    return matrix([[s * entry for entry in row] for row, s in zipped(centred, scales)]), scales
+
+
+def back_through_norm(delta: arb_mat, z: arb_mat, scales: Row) -> arb_mat:
+    """c (g - mean g - z mean(g z)) in every row, z normalised by the factor c."""
+    found = list[Row]()
+    for row, units, scale in zipped(delta.tolist(), z.tolist(), scales):
+        centred = [g - middle for middle in [mean(row)] for g in row]
+        shared = mean([g * unit for g, unit in zipped(centred, units)])
+        found.append([scale * (g - shared * unit) for g, unit in zipped(centred, units)])
+    return matrix(found)
+
+
+# Linear models
+
+
+class Momentum:
+    """The share of the last change that a step adds, and that its gradient looks ahead."""
+
+    FIELDS = "momenta nesterov"
+
+    def __init__(self, of: Data) -> None:
+        self.shares = [number(share) for share in of["momenta"]]
+        self.nesterov = switch(of["nesterov"])
+
+    def moved(self, now: arb_mat, before: arb_mat, step: int) -> tuple[arb_mat, arb_mat]:
+        """Where the step starts, and where its gradient is taken."""
+        if not self.shares:
+            return now, now
+        start = now + (now - before) * self.shares[step if len(self.shares) > 1 else 0]
+        return start, start if self.nesterov else now
 
 
 class Linear:
-    """w <- clip(S(w - step_size * (gradient + l2 * w))), S the soft threshold by step_size * l1."""
+    """w <- clip(S(w - step_size * (gradient + l2 * w))), S the soft threshold by step_size * l1.
 
-    def __init__(self, x: list[Row], y: list[Row], queries: list[Row], of: Data) -> None:
-        one = [ONE] * FLAGS[of["intercept"]]  # no penalty applies to its coefficient
-        self.x, self.y = arb_mat([row + one for row in x]), arb_mat(y)
-        self.mean, self.n_numbers = LINKS[of["link"]], len(x[0]) + len(one)
+    The first w is moved by momentum, if there is any, and both with Nesterov's. The intercept, the
+    last entry, has no penalty.
+    """
+
+    FIELDS = "link intercept reduction step_size l2 l1 box " + Momentum.FIELDS
+    kinks = ()
+
+    def __init__(self, of: Data, x: list[Row], y: list[Row], queries: list[Row], bits: int) -> None:
+        one = [ONE] * switch(of["intercept"])
+        self.x, self.y = matrix([row + one for row in x]), matrix(y)
+        self.queries = matrix([row + one for row in queries])
+        self.mean, self.names = LINKS[of["link"]], ["weights"]
         self.share = {"mean": ONE / len(x), "sum": ONE}[of["reduction"]]
-        self.size, l1 = number(of["step_size"]), number(of["l1"])
-        self.l2 = [number(of["l2"])] * len(x[0]) + [ZERO] * len(one)
+        self.size, l1, l2 = positive(of["step_size"]), number(of["l1"]), number(of["l2"])
+        self.l2 = [l2] * len(x[0]) + [ZERO] * len(one)
         self.thresholds = [self.size * l1] * len(x[0]) + [ZERO] * len(one)
-        self.box = None if of["box"] is None else number(of["box"])
+        self.box = None if of["box"] is None else positive(of["box"])
+        self.momentum, self.shapes = Momentum(of), [(len(x[0]) + len(one), 1)]
         require(len(y[0]) == 1 and l1 >= 0, "its labels or its l1 are wrong")
 
-    def step(self, weights: Row, number: int) -> Row:
-        z = self.x * arb_mat(self.n_numbers, 1, weights)
-        means = arb_mat(z.nrows(), 1, [self.mean(score) for score in z.entries()])
-        slopes = (self.x.transpose() * (means - self.y) * self.share).entries()
-        moved = [w - self.size * (g + l2 * w) for w, g, l2 in zipped(weights, slopes, self.l2)]
+    def start(self, numbers: Row) -> State:
+        weights = arb_mat(len(numbers), 1, numbers)
+        return {"weights": [weights], "before": [weights]}
+
+    def numbers(self, state: State) -> Row:
+        entries: Row = state["weights"][0].entries()
+        return entries
+
+    def predict(self, state: State) -> Row:
+        return [self.mean(z) for z in (self.queries * state["weights"][0]).entries()]
+
+    def step(self, state: State, step: int) -> State:
+        start, point = self.momentum.moved(state["weights"][0], state["before"][0], step)
+        left = entrywise(self.mean, self.x * point) - self.y
+        gradient = (self.x.transpose() * left * self.share).entries()
+        moved = [
+            w - self.size * (g + l2 * at)
+            for w, g, l2, at in zipped(start.entries(), gradient, self.l2, point.entries())
+        ]
         pairs = [(v - by, -v - by) for v, by in zipped(moved, self.thresholds)]
-        return [clip(self.box, above.max(ZERO) - below.max(ZERO)) for above, below in pairs]
+        shrunk = [above.max(ZERO) - below.max(ZERO) for above, below in pairs]
+        after = shrunk if self.box is None else [clip(self.box, v) for v in shrunk]
+        return {"weights": [arb_mat(len(after), 1, after)], "before": state["weights"]}
 
 
-def compared(u: Row, w: Row) -> tuple[arb, arb, Row]:
-    gaps = [a - b for a, b in zipped(u, w)]
-    return sum(map(arb.__mul__, u, w), ZERO), sum(map(arb.__mul__, gaps, gaps), ZERO), gaps
+# Kernel machines
 
 
-def matern(inner: arb, square: arb, gaps: Row, shape: float) -> arb:
-    z = 2 * arb(shape) * square
-    s = z.sqrt() if z >= 0 else ZERO.union(z.upper().sqrt())
+def matern(square: arb, shape: float) -> arb:
+    s = root_of(2 * arb(shape) * square)
     return {0.5: ONE, 1.5: 1 + s, 2.5: 1 + s + s * s / 3}[shape] * (-s).exp()
 
 
-KERNELS: dict[str, Callable[[arb, arb, Row, float], arb]] = {  # inner product, distance squared
-    "linear": lambda inner, square, gaps, shape: inner,
-    "relu": lambda inner, square, gaps, shape: inner.max(ZERO),
-    "exp": lambda inner, square, gaps, shape: inner.exp(),
-    "softmax": lambda inner, square, gaps, shape: inner,  # `head` takes the softmax of each row
-    "polynomial": lambda inner, square, gaps, shape: (1 + inner) ** DEGREES[shape],
-    "rbf": lambda inner, square, gaps, shape: (-square / 2).exp(),
-    "laplace": lambda inner, square, gaps, shape: (-sum(map(abs, gaps), ZERO)).exp(),
-    "matern": matern,
+DEGREES = {float(degree): degree for degree in range(1, 33)}
+OF_PRODUCT: dict[str, Callable[[arb, float], arb]] = {
+    "linear": lambda t, shape: t,
+    "relu": lambda t, shape: t.max(ZERO),
+    "exp": lambda t, shape: t.exp(),
+    "softmax": lambda t, shape: t,  # `head` takes the softmax of each row
+    "polynomial": lambda t, shape: (1 + t) ** DEGREES[shape],
+}
+OF_DIFFERENCES: dict[str, Callable[[Row, float], arb]] = {
+    "rbf": lambda gaps, shape: (-sum((g * g for g in gaps), ZERO) / 2).exp(),
+    "laplace": lambda gaps, shape: (-sum(map(abs, gaps), ZERO)).exp(),
+    "matern": lambda gaps, shape: matern(sum((g * g for g in gaps), ZERO), shape),
 }
 
 
 class Function:
-    """f <- f + step_size * (K + noise I) (y - f), its values at all examples and queries."""
+    """f <- f + step_size * (K + noise I) (y - f), its values at all examples and queries.
 
-    def __init__(self, x: list[Row], y: list[Row], queries: list[Row], of: Data) -> None:
-        self.heads, self.y, self.n = of["heads"], arb_mat(y), len(x)
-        self.points, self.n_numbers = arb_mat(x + queries), (len(x) + len(queries)) * len(y[0])
-        self.sizes, self.noise = [number(size) for size in of["step_sizes"]], number(of["noise"])
-        self.moves = [arb_mat(rows_of(matrix)).transpose() for matrix in of["transforms"]]
+    The first f is moved by momentum, if there is any, and both with Nesterov's. With transforms A,
+    all points x move to x + A sum_j K(x, x_j) x_j after a step.
+    """
 
-    def head(self, kernel: str, transform: Any, weight: str, shape: str) -> arb_mat:
-        rows = (self.points * arb_mat(rows_of(transform)).transpose()).tolist()
-        of, form = KERNELS[kernel], float(number(shape))
-        values = [[of(*compared(u, w), form) for w in rows[: self.n]] for u in rows]
-        values = [softmax(row) for row in values] if kernel == "softmax" else values
-        return arb_mat(values) * number(weight)
+    FIELDS = "heads step_sizes noise transforms " + Momentum.FIELDS
+    kinks = ()
 
-    def step(self, values: Row, step: int) -> Row:
-        if self.moves or step == 0:
-            self.kernel = sum(
-                (self.head(**h) for h in self.heads), arb_mat(self.points.nrows(), self.n)
-            )
-        left = self.y - arb_mat(self.n, self.y.ncols(), values[: self.n * self.y.ncols()])
-        learnt, own = (self.kernel * left).entries(), (left * self.noise).entries()
-        own += [ZERO] * (len(learnt) - len(own))
+    def __init__(self, of: Data, x: list[Row], y: list[Row], queries: list[Row], bits: int) -> None:
+        moves = [head["transform"] for heads in of["heads"] for head in heads] + of["transforms"]
+        require_memory(len(x + queries) * max(len(x + move) for move in moves), bits)
+        self.heads, self.y, self.n = of["heads"], matrix(y), len(x)
+        self.points = matrix(x + queries)
+        self.kernel: arb_mat | None = None
+        self.sizes, self.noise = [positive(size) for size in of["step_sizes"]], number(of["noise"])
+        self.moves = [matrix(rows_of(part)).transpose() for part in of["transforms"]]
+        self.momentum, self.shapes = Momentum(of), [(len(x + queries), len(y[0]))]
+        self.names = ["weights"]
+
+    def start(self, numbers: Row) -> State:
+        values = arb_mat(*self.shapes[0], numbers)
+        return {"weights": [values], "before": [values], "points": [self.points]}
+
+    def numbers(self, state: State) -> Row:
+        entries: Row = state["weights"][0].entries()
+        return entries
+
+    def predict(self, state: State) -> Row:
+        return self.numbers(state)[self.n * self.y.ncols() :]
+
+    def step(self, state: State, step: int) -> State:
+        points = state["points"][0]
+        kernel = self.kernel
+        if kernel is None or self.moves or len(self.heads) > 1:
+            heads = self.heads[step if len(self.heads) > 1 else 0]
+            nothing = arb_mat(points.nrows(), self.n)
+            kernel = self.kernel = sum((self.head(points, **head) for head in heads), nothing)
+        start, at = self.momentum.moved(state["weights"][0], state["before"][0], step)
+        left = self.y - self.examples(at)
+        noise = (left * self.noise).tolist()
+        noise += [[ZERO] * left.ncols()] * (points.nrows() - self.n)
+        size = self.sizes[step if len(self.sizes) > 1 else 0]
+        after = start + (kernel * left + matrix(noise)) * size
         if self.moves:
             move = self.moves[step if len(self.moves) > 1 else 0]
-            self.points += self.kernel * arb_mat(self.points.tolist()[: self.n]) * move
-        return [v + self.sizes[step] * (a + b) for v, a, b in zipped(values, learnt, own)]
+            points = points + kernel * self.examples(points) * move
+        return {"weights": [after], "before": state["weights"], "points": [points]}
+
+    def examples(self, tokens: arb_mat) -> arb_mat:
+        return matrix(tokens.tolist()[: self.n])
+
+    def head(self, points: arb_mat, **of: Any) -> arb_mat:
+        """weight * K(G u, H w) of all points u and all examples w."""
+        fields(of, "kernel transform key_transform weight shape", "a head")
+        form, kernel = float(number(of["shape"])), of["kernel"]
+        of_keys = of["transform"] if of["key_transform"] is None else of["key_transform"]
+        left = points * matrix(rows_of(of["transform"])).transpose()
+        right = self.examples(points) * matrix(rows_of(of_keys)).transpose()
+        if kernel in OF_PRODUCT:
+            found = entrywise(lambda t: OF_PRODUCT[kernel](t, form), left * right.transpose())
+        else:
+            keys = right.tolist()
+            pairs = [[[a - b for a, b in zipped(u, w)] for w in keys] for u in left.tolist()]
+            found = matrix([[OF_DIFFERENCES[kernel](gaps, form) for gaps in row] for row in pairs])
+        if kernel == "softmax":
+            found = matrix([softmax(row) for row in found.tolist()])
+        return found * number(of["weight"])
 
 
-def require(condition: bool, what: str) -> None:
-    if not condition:
-        raise RefusedError(what)
+# What a file may hold
+
+
+def fields(of: Data, names: str, what: str) -> None:
+    require({*of} == {*names.split()}, f"{what} has other fields than it should")
 
 
 def number(text: str) -> arb:
@@ -204,8 +514,18 @@ def number(text: str) -> arb:
     return arb(value)
 
 
+def positive(text: str) -> arb:
+    require(number(text) > 0, "a step, a box or another number is not positive")
+    return number(text)
+
+
 def count(value: int) -> int:
     require(type(value) is int and value > 0, "a count is not a positive whole number")
+    return value
+
+
+def switch(value: bool) -> bool:
+    require(type(value) is bool, "a switch is neither true nor false")
     return value
 
 
@@ -220,59 +540,142 @@ def once(pairs: list[tuple[str, Any]]) -> Data:
     return dict(pairs)
 
 
-LAYERED = "widths activation output_activation biases loss step_size box batch_size"
-KINDS: dict[str, tuple[Any, str]] = {
-    "network": (Network, LAYERED),
-    "linear": (Linear, "link intercept reduction step_size l2 l1 box"),
-    "function": (Function, "heads step_sizes noise transforms"),
-}
+def require_memory(balls: int, bits: int) -> None:
+    require(balls * (bits + 1024) <= MOST_MEMORY, f"it needs {balls} balls at once, too many")
 
 
-def enclosures(problem: Data, data: Data, n_steps: int, bits: int) -> Iterator[Row]:
-    """What exact descent makes of the data after every step, as balls of `bits` bits."""
-    with ctx.workprec(bits):
-        (kind, fields), (x, y, queries) = KINDS[problem["kind"]], [rows_of(data[n]) for n in ROWS]
-        known = {"kind", *fields.split(), "initial", *ROWS}
-        require({*problem, *data} == known, "it has other fields than it should")
-        moves = [head["transform"] for head in problem.get("heads", [])]
-        wide = [len(x + move) for move in moves + problem.get("transforms", [])]
-        balls = len(x + queries) * max(wide + problem.get("widths", [1]))
-        require(balls * (bits + 1024) <= MOST_MEMORY, f"it needs {balls} balls at once, too many")
-        positive = [problem.get("step_size"), problem.get("box"), *problem.get("step_sizes", [])]
-        require(all(n is None or number(n) > 0 for n in positive), "a step or box is not positive")
+# The check
+
+KINDS: dict[str, Any] = {"network": Network, "linear": Linear, "function": Function}
+
+
+class Descent:
+    """Exact training in real numbers, enclosed step by step in balls of up to `bits` bits."""
+
+    def __init__(self, problem: Data, data: Data, n_steps: int, bits: int) -> None:
+        kind = KINDS[problem["kind"]]
+        fields(problem, "kind " + kind.FIELDS, "the problem")
+        fields(data, "x y queries rates initial", "the data")
+        for name in ("rules", "momenta", "step_sizes", "heads", "transforms"):
+            one_for_all = len(problem.get(name, [])) <= 1
+            require(one_for_all or len(problem[name]) == n_steps, f"{name} do not fit the steps")
+        x, y, queries = (rows_of(data[name]) for name in ("x", "y", "queries"))
         require(len(x) == len(y) > 0, "it has not as many labels as examples")
-        trained, numbers = kind(x, y, queries, problem), [number(n) for n in data["initial"]]
-        require(len(numbers) == trained.n_numbers > 0, "its start does not fit its problem")
-        for step in range(n_steps):
-            numbers = trained.step(numbers, step)
-            yield numbers
+        with ctx.workprec(bits):
+            self.trained = kind(problem, x, y, queries, bits)
+        if data["rates"] is not None:
+            require(kind is Network, "only the examples of a network have rates")
+            self.trained.rates = [number(rate) for rate in data["rates"]]
+            require(len(self.trained.rates) == len(x), "it has not as many rates as examples")
+        self.bits, self.n_done, self.n_queries = bits, 0, len(queries)
+        initial, shapes = [number(entry) for entry in data["initial"]], self.trained.shapes
+        n_numbers = len(self.trained.names) * sum(high * wide for high, wide in shapes)
+        require(len(initial) == n_numbers > 0, "its start does not fit its problem")
+        self.state, self.precision = self.trained.start(initial), bits
+
+    def step(self) -> Row:
+        """The numbers after one more step.
+
+        Bits far below the radius of the widest ball are of no use: precision falls as radii grow.
+        """
+        with ctx.workprec(self.precision):
+            self.state = self.trained.step(self.state, self.n_done)
+            self.n_done += 1
+            numbers: Row = self.trained.numbers(self.state)
+        accuracy = min(ball.rel_one_accuracy_bits() for ball in numbers)
+        self.precision = max(LEAST_BITS, min(self.bits, accuracy + SPARE_BITS))
+        return numbers
+
+    def predictions(self) -> Row:
+        with ctx.workprec(self.precision):
+            found: Row = self.trained.predict(self.state) if self.n_queries else []
+        return found
+
+
+def distance(balls: Row, numbers: list[float]) -> arb:
+    """The largest distance that any number can have from what its ball encloses, as a ball."""
+    with ctx.workprec(LEAST_BITS):
+        gaps = [(ball - number).abs_upper() for ball, number in zipped(balls, numbers)]
+    return max(gaps, default=ZERO) if all(gap.is_finite() for gap in gaps) else arb.pos_inf()
+
+
+def claim_of(certificate: Data) -> str:
+    """What a certificate proves, in a sentence."""
+    problem, data = certificate["problem"], certificate["data"]
+    steps, ends = len(certificate["steps"]), float.fromhex(certificate["distances"][-1])
+    predictions = ""
+    if certificate["predictions"]:
+        most = float.fromhex(certificate["prediction_distance"])
+        predictions = f", and its predictions at the end within {most}"
+    return (
+        f"After each of {steps} steps every number of the run is within its stated distance of "
+        f"exact descent in real numbers, on the same data from the same start: at the end within "
+        f"{ends}{predictions}. What descends is {in_words(problem)} on {len(data['x'])} examples."
+    )
+
+
+def in_words(problem: Data) -> str:
+    """What is trained, and by which update."""
+    if problem["kind"] == "linear":
+        return f"a linear model with {problem['link']} link"
+    if problem["kind"] == "function":
+        kernels = dict.fromkeys(head["kernel"] for heads in problem["heads"] for head in heads)
+        return f"a function in the space of the {', '.join(kernels)} kernel"
+    rules, widths = problem["rules"], "-".join(map(str, problem["widths"]))
+    first = "" if len(rules) == 1 else "in the first step "
+    updates = {**rules[0]["state"], "w": rules[0]["weights"]}
+    sums = "; ".join(f"{name} <- {sum_in_words(part)}" for name, part in updates.items())
+    network = f"a {widths} {problem['activation']} network on the {problem['loss']} loss"
+    return f"{network}, {first}by {sums},"
+
+
+def sum_in_words(parts: Data) -> str:
+    return " + ".join(f"{float.fromhex(factor):g} {name}" for name, factor in parts.items())
 
 
 def is_table(path: Path, data: Data, form: str) -> bool:
+    """Whether a CSV file holds the data. Labels may stand in any column."""
     lines = [line for line in csv.reader(path.read_text("utf-8-sig").splitlines()) if any(line)]
     start = 0 if lines[0][0].strip().lstrip("+-.")[:1].isdigit() else 1  # below the header
     read = [array(form, map(float, line)) for line in lines[start:]]
     rows = [[float.fromhex(entry) for entry in x + y] for x, y in zipped(data["x"], data["y"])]
-    return sorted(zipped(*rows)) == sorted(zipped(*read))  # labels may stand in any column
+    return sorted(zipped(*rows)) == sorted(zipped(*read))
 
 
 def check(text: bytes) -> Data:
     """The certificate that `text` is, if all that it claims is true."""
     reals: Data = dict.fromkeys(("parse_float", "parse_constant"), number)  # reals are texts
     certificate: Data = json.loads(text, object_pairs_hook=once, **reals)
-    require(count(certificate["version"]) == VERSION, f"this program reads version {VERSION} only")
-    require({*certificate} == {*NAMES.split()}, "it has other fields than it should")
+    require(
+        count(certificate["version"]) == VERSION,
+        f"it has version {certificate['version']}, and this program reads version {VERSION} only",
+    )
+    fields(certificate, NAMES, "it")
     unsealed = text.replace(certificate["sha256"].encode(), b"", 1)
     require(hashlib.sha256(unsealed).hexdigest() == certificate["sha256"], "its seal is broken")
     steps, allowed, bits = (certificate[name] for name in ("steps", "distances", "bits"))
-    sentence = CLAIM.format(len(steps), float.fromhex(allowed[-1]))
     require(count(bits) <= MOST_BITS, f"it asks for more than {MOST_BITS} bits")
+    sentence = claim_of(certificate)
     require(certificate["claim"] == sentence, f"it claims more or less than this: {sentence}")
-    exact = enclosures(certificate["problem"], certificate["data"], len(steps), bits)
-    for step, (balls, given, limit) in enumerate(zipped(exact, steps, map(number, allowed)), 1):
-        near = [(ball - number(entry)).abs_upper() <= limit for ball, entry in zipped(balls, given)]
-        require(all(near), f"step {step} is not as close to exact descent as it claims")
+    descent = Descent(certificate["problem"], certificate["data"], len(steps), bits)
+    for step, (given, limit) in enumerate(zipped(steps, map(number, allowed)), 1):
+        is_near = distance(descent.step(), plain(given)) <= limit
+        require(is_near, f"step {step} is not as close to exact descent as it claims")
+    given = [entry for row in certificate["predictions"] for entry in row]
+    limit = number(certificate["prediction_distance"]) if given else ZERO
+    is_near = distance(descent.predictions(), plain(given)) <= limit
+    require(is_near, "a prediction is not as close to that of exact descent as it claims")
     return certificate
+
+
+def plain(texts: list[str]) -> list[float]:
+    return [float(number(text)) for text in texts]
+
+
+def read(path: Path) -> bytes:
+    size = path.stat().st_size
+    require(size <= MOST_BYTES, f"it has {size} bytes, and at most {MOST_BYTES} are read")
+    return path.read_bytes()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -282,11 +685,11 @@ def main(arguments: list[str] | None = None) -> int:
         parser.add_argument(f"--{name}", type=Path, help=f"the {name} that it must be about")
     options = parser.parse_args(arguments)
     try:
-        certificate = check(options.certificate.read_bytes())
+        certificate = check(read(options.certificate))
         for name, path in (("file", options.file), ("data", options.data)):
             found = None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
             require(found in (None, certificate[f"{name}_sha256"]), f"{path} is another {name}")
-        form = FORMS[certificate["transformer"]["dtype"]]
+        form = {"float64": "d", "float32": "f"}[certificate["transformer"]["dtype"]]
         require(path is None or is_table(path, certificate["data"], form), f"{path} is other data")
     except BaseException as error:  # whatever is wrong with it, it is not accepted
         why = error if isinstance(error, RefusedError) else f"it cannot be checked: {error!r}"

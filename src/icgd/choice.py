@@ -9,9 +9,9 @@ if it is known to be too coarse before anything is fitted, or if its sketch has 
 the best run so far.
 
 A tolerance asks for the coarsest setting of a construction that proves it. It is of a step, or of a
-whole run: of its final weights, or of its predictions. What is proved of a whole run is carried
-from step to step and grows with each, the faster the less is known: for all data in the domain it
-soon proves nothing, for one run on known data much later.
+whole run: of its final weights, or of its predictions. For one run on known data, balls prove that.
+For all data in the domain a bound is carried from step to step and grows with each, so that it soon
+proves nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from icgd.backends.registry import AUTO, chosen_backend
-from icgd.certificates.report import at_end, near_kinks
+from icgd.certificates.report import bounds_of_run, near_kinks, real_training
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
@@ -260,19 +260,18 @@ class Tolerance:
         backend = chosen_backend(AUTO, compiled.program, task).name  # as `verify` chooses it
         bounds = compiled.bounds_for(task, backend)
         self._require_proof(bounds.estimated)
-        history = compiled.run_task(task, backend=backend).parameters
+        run = compiled.run_task(task, backend=backend)
+        history, n_steps = run.parameters, compiled.program.n_steps
         if self.of == STEP:
             return Evidence(compiled, _largest(bounds.steps(task, history)), history=history)
-        real = compiled.problem.oracle.train(task, compiled.program.n_steps)
-        of_run = bounds.run(task, history, real)
-        ends = at_end(of_run.trajectory)
-        if self.of == PREDICTIONS:
-            largest = _largest(bounds.predictions(task, history, real, ends))
-        else:
-            largest = _largest(ends)
-        # Weights in the box are twice as far apart as a weight in it is from one that is known.
+        real = real_training(compiled.problem, task, n_steps)
+        by_balls = not bounds.stated  # no ball encloses a kernel of the user's own
+        of_run = bounds_of_run(bounds, task, run, real, by_balls=by_balls)
         growth = _over_tasks(of_run.steps), _over_tasks(of_run.trajectory)
-        return Evidence(compiled, largest, *growth, bounds.widest / 2, history)
+        at_end = growth[1][-1] if n_steps else 0.0
+        if self.of == PREDICTIONS:
+            at_end = _largest(of_run.predictions)
+        return Evidence(compiled, at_end, *growth, bounds.widest / 2, history)
 
     def _require_proof(self, estimated: tuple[str, ...]) -> None:
         """Raise `ToleranceError` if bounds would be estimates."""
@@ -323,8 +322,7 @@ class Tolerance:
         after = f"after {where:,} of {n_steps:,} steps" if self.task else f"after {n_steps:,} steps"
         return (
             f"The bound of the weights grows from step to step, and {after} it proves nothing but "
-            f"that they stay in the box. {helps}; or icgd.verify(..., rigorous=True) proves how "
-            "far the weights of one run are off."
+            f"that they stay in the box. {helps}."
         )
 
     def _kink_reason(self, construction: AbstractConstruction, evidence: Evidence) -> str | None:
@@ -359,12 +357,17 @@ def goal_of(size: float | None, of: str, task: Task | None) -> Tolerance | None:
     return None
 
 
-def _largest(bounds: Tensor) -> float:
+def _largest(bounds: Tensor | None) -> float:
+    """The largest bound, infinite if there is none."""
+    if bounds is None:
+        return inf
     return float(bounds.max()) if bounds.numel() else 0.0
 
 
-def _over_tasks(bounds: Tensor) -> list[float]:
+def _over_tasks(bounds: Tensor | None) -> list[float]:
     """The largest bound of all tasks, for each step."""
+    if bounds is None:
+        return [inf]
     largest: list[float] = bounds.unsqueeze(0).flatten(0, -2).amax(0).tolist()
     return largest
 

@@ -422,7 +422,7 @@ class Compiled:
     ) -> Proof:
         """Run on one task, and prove its distance from exact descent in real numbers.
 
-        `icgd-check` accepts or refuses the certificate without icgd. It needs the extra `proofs`.
+        `icgd-check` accepts or refuses the certificate without icgd.
 
         Args:
             X: the inputs, (n, d_x).
@@ -442,9 +442,8 @@ class Compiled:
             The certificate.
 
         Raises:
-            MissingExtraError: without the extra `proofs`.
-            ProofError: if exact descent has no finite enclosure, or if the run has no steps.
-            SettingError: for a kernel of your own, or steps with a kernel each.
+            ProofError: if exact descent has no finite enclosure, if the run has no steps, or for a
+                kernel of your own.
             DataError: if the data do not fit the problem, or are more than one task.
             FileError: if `path` cannot be written, or is one of `files`.
 
@@ -467,8 +466,8 @@ class Compiled:
         sources = Sources(transformer, *files)
         require_elsewhere(path, sources)
         require_provable(self.problem, task, self.program.n_steps)
-        history = self._run(task, backend).parameters
-        proof = prove(self.problem, task, history, sources, on_progress)
+        run = self._run(task, backend)
+        proof = prove(self.problem, task, run.parameters, run.predictions, sources, on_progress)
         if path is not None:
             proof.save(path)
         return proof

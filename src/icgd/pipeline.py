@@ -10,13 +10,13 @@ import torch
 
 from icgd.backends.registry import AUTO, chosen_backend
 from icgd.backends.run import OnProgress, part_of
-from icgd.certificates.balls import require_enclosable, rigorous_trajectory
+from icgd.certificates.balls import why_unproved
 from icgd.certificates.guarantee import Guarantee, check_guarantee
 from icgd.certificates.linear import LinearBounds
 from icgd.certificates.report import (
     Certificate,
     Report,
-    at_end,
+    bounds_of_run,
     coefficient_errors,
     near_kinks,
     prediction_errors,
@@ -60,10 +60,10 @@ def compile(
             more in any weight. The proof is for the whole domain, all backends, float64 and
             prompts of up to 1024 tokens.
         tolerance_of: what `tolerance` is about: a "step", the "weights" after the whole run, or
-            "predictions" at the task's queries. Bounds of whole runs grow with every step: give a
-            `task`.
+            "predictions" at the task's queries. For all data, bounds of whole runs grow with every
+            step: give a `task`.
         task: with it the proof of `tolerance` is for the run on this task, in its precision, by the
-            backend that `verify` takes.
+            backend that `verify` takes; whole runs are proved by balls.
         **settings: settings of the construction, such as `pieces=128`.
 
     Returns:
@@ -106,7 +106,7 @@ def verify(
     seed: int | None = None,
     backend: str = AUTO,
     dtype: str | torch.dtype = "float64",
-    rigorous: bool = False,
+    rigorous: bool | None = None,
     on_progress: OnProgress | None = None,
     rates: Any = None,
 ) -> Report:
@@ -128,8 +128,9 @@ def verify(
             matrices, or "fused", which computes no head. "auto" is literal for runs of up to some
             20 seconds, counted from its heads, and else fused; the report says so.
         dtype: "float64" or "float32".
-        rigorous: whether exact descent in real numbers is enclosed too, and the distance of the
-            whole run from it is proved. It needs the extra `proofs`.
+        rigorous: whether the distance of the whole run from exact descent in real numbers is
+            proved, by balls. By default it is, unless that takes minutes or a kernel is your own;
+            the report then says why not.
         on_progress: is called with the number of steps done and the number in all.
         rates: a number for each example by which its gradient is multiplied, where the domain has a
             largest rate.
@@ -142,9 +143,7 @@ def verify(
         DomainError: if they leave its domain.
         KernelError: if they contradict what was stated of a kernel.
         OverflowedRunError: if the run leaves the range of numbers.
-        MissingExtraError: if `rigorous` is asked for without the extra `proofs`.
-        ProofError: if exact descent cannot be enclosed.
-        SettingError: if `rigorous` is asked for with a kernel of your own.
+        ProofError: if `rigorous` is asked for with a kernel of your own, or takes too much memory.
 
     Example:
         >>> import icgd
@@ -158,12 +157,16 @@ def verify(
     start = {"initial": initial, "seed": seed}
     task = compiled.task(X, y, queries=queries, **start, dtype=dtype, rates=rates)
     problem, program = compiled.problem, compiled.program
+    n_steps, unproved = program.n_steps, None
+    if rigorous is None:
+        unproved = why_unproved(problem, task, n_steps)
+        rigorous = unproved is None
     if rigorous:
-        require_enclosable(problem, task, program.n_steps)
-    running, bounding, enclosing = (part_of(on_progress, n, 2 + rigorous) for n in range(3))
+        problem.oracle.described(task, n_steps)  # raises before the run if it cannot be proved
+    running, bounding, proving = (part_of(on_progress, n, 2 + rigorous) for n in range(3))
     backend, fused_because = chosen_backend(backend, program, task)
     run = compiled._run(task, backend, on_progress=running)
-    history, real = run.parameters, real_training(problem, task, program.n_steps)
+    history, real = run.parameters, real_training(problem, task, n_steps)
     bounds = compiled.bounds_for(task, backend)
     if bounds.estimated:
         warn(
@@ -173,7 +176,9 @@ def verify(
                 "they prove nothing. State them with icgd.register_kernel(..., lipschitz=...)."
             )
         )
-    of_run = bounds.run(task, history, real, bounding)
+    of_run = bounds_of_run(
+        bounds, task, run, real, by_balls=rigorous, on_progress=(bounding, proving)
+    )
     certificate = Certificate.of(bounds, backend, task.x.dtype)
     return Report(
         certificate=certificate.of_run(is_covered=problem.oracle.starts_fresh(task.initial)),
@@ -183,11 +188,12 @@ def verify(
         trajectory_bounds=of_run.trajectory,
         near_kinks=near_kinks(program, problem, task, history),
         paper_trajectory=of_run.paper,
-        rigorous=rigorous_trajectory(problem, task, history, enclosing) if rigorous else None,
+        rigorous=of_run.proof,
         coefficient_errors=coefficient_errors(problem, task, history, real),
         prediction_errors=prediction_errors(problem, task, run.predictions, real),
-        prediction_bounds=bounds.predictions(task, history, real, at_end(of_run.trajectory)),
+        prediction_bounds=of_run.predictions,
         fused_because=fused_because,
+        unproved_because=unproved,
     )
 
 

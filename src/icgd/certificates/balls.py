@@ -1,12 +1,15 @@
-r"""Rigorous trajectories: how far a run is from exact descent in real numbers, proved by balls.
+r"""Whole runs: how far a run is from exact descent in real numbers, proved by balls.
 
 `icgd_check`, which checks certificates without icgd, encloses exact descent from the run's data and
-initial weights. Balls grow from step to step, each by about as many bits, so that a run is enclosed
-again with more bits until the balls are small beside the distance that they prove. Where a ball
-holds a kink both sides are kept, and more bits help only if exact descent is not at the kink
-itself; otherwise the distance is as large as both sides make it.
+initial weights; here its balls are compared with the run. Balls grow from step to step, each by
+about as many bits. So the bits that a run needs are projected from its first steps: at the end its
+balls are to be small beside the distance that they prove. If they are not, the run is enclosed
+again with more bits. Where a ball holds a kink of an activation both slopes are kept; more bits
+help unless exact descent is at the kink itself, and then the distance is as large as both slopes
+make it.
 
-The cost is O(steps) times that of a step in balls; `python -m benchmarks rigorous` measures it.
+Time and memory are O(steps) times those of a step; bits, and with them the time of a step, grow
+slowly with the number of steps. `python -m benchmarks rigorous` measures it.
 """
 
 from __future__ import annotations
@@ -14,29 +17,32 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_UP, Context, Decimal
-from importlib import import_module
-from importlib.util import find_spec
 from math import ceil, inf, isfinite, log2, nextafter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from icgd.backends.run import OnProgress
-from icgd.errors import DataError, FileError, MissingExtraError, ProofError
+from icgd.errors import DataError, FileError, ProofError
 from icgd.facts import number, shown
 from icgd.problems.data import Task
 from icgd.problems.problem import Problem
-from icgd.shapes import History
+from icgd.shapes import History, Predictions
 from icgd.weights.files import is_same_file, whole_file
 
 FIRST_BITS = 128
 """The precision of the first attempt."""
+
+SPARE_BITS = 4
+"""Bits beyond those that are projected."""
+
+PILOT_STEPS = 8
+"""The steps from which the bits of a whole run are projected."""
 
 SMALL = 1 / 64
 """A ball is small if its radius is at most this share of the distance that it proves."""
@@ -44,75 +50,132 @@ SMALL = 1 / 64
 NEGLIGIBLE = 2.0**-70
 """A ball is small also if its radius is at most this share of the largest number of the run."""
 
-SPARE_BITS = 96
-"""Bits wanted beyond those that the steps lose."""
-
 HOPELESS_BITS = 4096
 """With this many bits, a ball that stays infinite is given up."""
+
+LARGEST_WORK = 10**9
+"""Operations on balls, some 20 to 50 seconds, up to which a run is proved unasked."""
+
+MOST_KINKS = 20
+"""Kinks inside balls that are listed one by one; all are counted."""
+
+
+class Straddle(NamedTuple):
+    """A ball that holds a kink: the slope of this unit is not known at this step and example."""
+
+    task: int
+    step: int
+    layer: int
+    example: int
+    unit: int
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """After each step, bounds on the largest distance of a number of the run from exact descent.
+    """How far a run is from exact descent after each step, proved.
 
-    `distances` is above it and `least` below it, with an entry for each task and step. `bits` is
-    the precision that it took.
+    Attributes:
+        distances: upper bounds on the distance of any number of the run from exact descent, with an
+            entry for each task and step; infinite where nothing is proved.
+        least: lower bounds on the largest such distance.
+        predictions: upper bounds on the distance of each prediction from that of exact descent.
+        of_oracle: upper bounds on the distance of training in float64 from exact descent, because
+            it is what a run is measured against.
+        predictions_of_oracle: the same of its predictions.
+        bits: the precision that it took.
+        n_kinks: how many balls held a kink of an activation.
+        kinks: the first of them.
     """
 
     distances: Tensor
     least: Tensor
+    predictions: Predictions
+    of_oracle: Tensor
+    predictions_of_oracle: Predictions
     bits: int
+    n_kinks: int = 0
+    kinks: tuple[Straddle, ...] = ()
 
-
-def is_available() -> bool:
-    """Whether python-flint is installed, which balls need."""
-    return find_spec("flint") is not None
+    @property
+    def first_unproved(self) -> int | None:
+        """The first step, counted from 1, after which nothing is proved, or None."""
+        is_lost = ~self.distances.isfinite().reshape(-1, self.distances.shape[-1]).all(0)
+        return int(is_lost.nonzero()[0]) + 1 if is_lost.any() else None
 
 
 def checker() -> Any:
-    """The module `icgd_check`; Arb is loaded only if it is needed."""
-    if not is_available():
-        raise MissingExtraError(
-            "A rigorous proof of a run needs python-flint. Install it with: pip install "
-            "'icgd[proofs]'"
+    """Return the module `icgd_check`; it loads Arb, which few commands need."""
+    import icgd_check  # noqa: PLC0415
+
+    return icgd_check
+
+
+def why_unproved(problem: Problem, task: Task, n_steps: int) -> str | None:
+    """Say why a run is not proved unless that is asked for, or None if it is."""
+    work = problem.oracle.work(task, n_steps)
+    if work > LARGEST_WORK:
+        return (
+            f"exact descent in balls takes {work:.1e} operations, more than {LARGEST_WORK:.0e}; "
+            "rigorous=True proves it all the same"
         )
-    return import_module("icgd_check")
-
-
-def require_enclosable(problem: Problem, task: Task, n_steps: int) -> None:
-    """Raise an error if no run of this task could be enclosed, before it takes its time."""
-    checker()
-    problem.oracle.described(task, n_steps)
+    try:
+        problem.oracle.described(task, min(n_steps, 1))
+    except ProofError as reason:
+        return str(reason).rstrip(".")
+    return None
 
 
 def rigorous_trajectory(
-    problem: Problem, task: Task, history: History, on_progress: OnProgress | None = None
+    problem: Problem,
+    task: Task,
+    history: History,
+    predictions: Predictions,
+    real: History,
+    on_progress: OnProgress | None = None,
 ) -> Trajectory:
-    """Enclose exact descent on every task, and measure how far the run is from it."""
-    n_steps = history.shape[-2] - 1
-    described = problem.oracle.described(task, n_steps)
-    tasks = [task.of_batch(place) for place in range(len(task.x))] if task.batch else [task]
-    runs = history.double().reshape(-1, *history.shape[-2:])
+    """Enclose exact descent on every task, and prove how far the run is from it.
+
+    `real` is training in float64, from which the distances to be proved are guessed.
+    """
+    n_steps, batch = history.shape[-2] - 1, task.batch
+    tasks = [task.of_batch(place) for place in range(len(task.x))] if batch else [task]
+    expected = problem.oracle.predict(task, real[..., -1, :])
+    parts = (history, real, predictions, expected)
+    flat = [part.double().reshape(len(tasks), *part.shape[-2:]) for part in parts]
     found = []
-    for place, (single, run) in enumerate(zip(tasks, runs, strict=True)):
+    for place, single in enumerate(tasks):
+        described, data = problem.oracle.described(single, n_steps), exact_data(single)
         follow = _Follow(on_progress, place, len(tasks))
-        found.append(_Search(described, exact_data(single), run[1:].tolist(), follow).result())
-    distances, least = (
-        torch.tensor(rows, dtype=torch.float64).reshape(*task.batch, n_steps)
-        for rows in ([each.distances for each in found], [each.least for each in found])
+        run, exact, predicted, best = (part[place] for part in flat)
+        found.append(_Search(described, data, run, exact, predicted, best, follow).result())
+
+    def stacked(name: str, shape: Sequence[int]) -> Tensor:
+        rows = [getattr(attempt, name) for attempt in found]
+        return torch.tensor(rows, dtype=torch.float64).reshape(*batch, *shape)
+
+    kinks = [Straddle(place, *kink) for place, each in enumerate(found) for kink in each.kinks]
+    return Trajectory(
+        distances=stacked("distances", (n_steps,)),
+        least=stacked("least", (n_steps,)),
+        predictions=stacked("predictions", predictions.shape[-2:]),
+        of_oracle=stacked("of_oracle", (n_steps,)),
+        predictions_of_oracle=stacked("predictions_of_oracle", predictions.shape[-2:]),
+        bits=max(attempt.bits for attempt in found),
+        n_kinks=len(kinks),
+        kinks=tuple(kinks[:MOST_KINKS]),
     )
-    return Trajectory(distances, least, max(attempt.bits for attempt in found))
 
 
 def exact_data(task: Task) -> dict[str, Any]:
-    """The data of one task as exact binary fractions, such as "0x1.8p+1"."""
+    """Return the data of one task as exact binary fractions, such as "0x1.8p+1"."""
     rows = {"x": task.x, "y": task.y, "queries": task.queries}
     texts = {name: [hexadecimal(row) for row in part.tolist()] for name, part in rows.items()}
-    return {**texts, "initial": hexadecimal(task.initial.tolist())}
+    rates = None if task.rates is None else hexadecimal(task.rates.flatten().tolist())
+    return {**texts, "rates": rates, "initial": hexadecimal(task.initial.tolist())}
 
 
 def hexadecimal(numbers: Sequence[float]) -> list[str]:
-    """Numbers as exact binary fractions."""
+    """Return numbers as exact binary fractions."""
     return [float(number).hex() for number in numbers]
 
 
@@ -132,9 +195,9 @@ class _Follow:
             self.on_progress(self.task * n_steps + step, self.n_tasks * n_steps)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Attempt:
-    """The distances that one precision proves, and the largest radius of the last balls.
+    """What one precision proves: an entry for each step so far.
 
     It is `final` if the balls of all steps are small, or if more bits would not make them so.
     """
@@ -142,8 +205,12 @@ class _Attempt:
     bits: int
     distances: list[float]
     least: list[float]
-    radius: float
-    final: bool
+    of_oracle: list[float]
+    radii: list[float]
+    predictions: list[float]
+    predictions_of_oracle: list[float]
+    kinks: Sequence[tuple[int, int, int, int]]
+    final: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,76 +219,105 @@ class _Search:
 
     described: dict[str, Any]
     data: dict[str, Any]
-    run: list[list[float]]
+    run: History
+    real: History
+    predictions: Predictions
+    real_predictions: Predictions
     follow: _Follow
 
+    @property
+    def n_steps(self) -> int:
+        return len(self.run) - 1
+
     def result(self) -> _Attempt:
-        """The first attempt whose balls are all small, or the last that more bits improved."""
-        attempt = self._attempt(FIRST_BITS, patient=False)
-        most = checker().MOST_BITS
+        """Return the first attempt with small balls, or the last that more bits improved."""
+        attempt, most = self._attempt(FIRST_BITS), int(checker().MOST_BITS)
         while not attempt.final:
-            bits = min(self._bits_for(attempt), most)
-            better = self._attempt(bits, patient=bits == most)
+            if attempt.bits == most:
+                return self._attempt(most, patient=True)
+            better = self._attempt(min(attempt.bits + self._missing_bits(attempt), most))
             # Stop unless more bits brought the run further, made its last ball much smaller, or may
             # still do so.
-            may_improve = better.radius == inf and better.bits < HOPELESS_BITS
-            is_longer = len(better.distances) > len(attempt.distances)
-            is_further = may_improve or is_longer or better.radius < attempt.radius / 2
-            if not better.final and not is_further:
+            may_improve = better.radii[-1] == inf and better.bits < HOPELESS_BITS
+            is_longer = len(better.radii) > len(attempt.radii)
+            both = min(len(better.radii), len(attempt.radii)) - 1
+            is_smaller = better.radii[both] < attempt.radii[both] / 2
+            if not (better.final or may_improve or is_longer or is_smaller):
                 return self._attempt(better.bits, patient=True)
             attempt = better
         return attempt
 
-    def _bits_for(self, failed: _Attempt) -> int:
-        """The bits that all steps need if each loses as many as those of the attempt did."""
-        size = max(map(abs, self.run[len(failed.distances) - 1]), default=1.0) or 1.0
-        left = log2(size) - log2(failed.radius) if isfinite(failed.radius) else 0.0
-        lost = max(failed.bits - left, 1.0) / len(failed.distances)
-        needed = SPARE_BITS + 1.1 * lost * len(self.run)
-        return 64 * ceil(max(needed, 1.25 * failed.bits) / 64)
+    def _missing_bits(self, attempt: _Attempt) -> int:
+        """Project how many bits the last step will lack if all steps lose as many as those so far.
 
-    def _attempt(self, bits: int, *, patient: bool) -> _Attempt:
-        """Enclose the run, and leave the precision of flint as it was, however that ends."""
-        balls_after = checker().enclosures(self.described, self.data, len(self.run), bits)
+        It is 0 if the bits suffice, and at least an eighth of them if not.
+        """
+        n_done, radius = len(attempt.radii), attempt.radii[-1]
+        if not isfinite(radius):
+            return attempt.bits
+        first = attempt.radii[0] or 2.0**-attempt.bits
+        lost = max(0.0, log2((radius or first) / first) / max(1, n_done - 1))
+        expected = float((self.run[-1] - self.real[-1]).abs().max())
+        size = float(self.run[-1].abs().max()) or 1.0
+        wanted = max(SMALL * expected, NEGLIGIBLE * size) if isfinite(expected) else NEGLIGIBLE
+        missing = log2((radius or first) / wanted) + lost * (self.n_steps - n_done)
+        if missing <= 0:
+            return 0
+        return ceil(max(1.1 * missing + SPARE_BITS, attempt.bits / 8))
+
+    def _attempt(self, bits: int, *, patient: bool = False) -> _Attempt:
+        """Enclose the run up to the first ball that is not small, or to its end if `patient`."""
         try:
-            with closing(balls_after) as balls:
-                return self._compared(balls, bits, patient=patient)
+            descent = checker().Descent(self.described, self.data, self.n_steps, bits)
         except checker().RefusedError as problem:
             raise ProofError(
                 f"icgd-check would refuse a proof of this run: {problem}. Take fewer examples, or "
                 "a narrower network."
             ) from None
+        attempt = _Attempt(bits, [], [], [], [], [], [], ())
+        for step in range(1, self.n_steps + 1):
+            numbers, balls = self.run[step].tolist(), descent.step()
+            radius = _above(max(ball.rad() for ball in balls))
+            distance = _above(checker().distance(balls, numbers))
+            attempt.radii.append(radius)
+            attempt.distances.append(distance)
+            attempt.least.append(max(0.0, distance * (1 - 2.0**-50) - 2 * radius))
+            attempt.of_oracle.append(_above(checker().distance(balls, self.real[step].tolist())))
+            self.follow.reached(step, self.n_steps)
+            if not isfinite(radius):
+                break
+            is_small = radius <= max(SMALL * distance, NEGLIGIBLE * max(map(abs, numbers)))
+            is_short = step == PILOT_STEPS < self.n_steps and self._missing_bits(attempt)
+            if not patient and (not is_small or is_short):
+                return attempt
+        lost = self.n_steps - len(attempt.radii)
+        if lost and not patient:
+            return attempt
+        attempt.distances += [inf] * lost
+        attempt.of_oracle += [inf] * lost
+        attempt.least += [0.0] * lost
+        attempt.kinks, attempt.final = descent.trained.kinks, True
+        is_finite = not lost and all(map(isfinite, attempt.radii[-1:]))
+        balls = descent.predictions() if is_finite else None
+        attempt.predictions = _distances(balls, self.predictions)
+        attempt.predictions_of_oracle = _distances(balls, self.real_predictions)
+        return attempt
 
-    def _compared(self, balls_after: Iterable[Any], bits: int, *, patient: bool) -> _Attempt:
-        """Compare up to the first ball that is not small, or to the run's end if `patient`."""
-        distances, least, radius, n_steps = list[float](), list[float](), 0.0, len(self.run)
-        for numbers, balls in zip(self.run, balls_after, strict=True):
-            gaps = [ball - number for ball, number in zip(balls, numbers, strict=True)]
-            radius = max((_above(ball.rad()) for ball in balls), default=0.0)
-            distances.append(max((_above(gap.abs_upper()) for gap in gaps), default=0.0))
-            least.append(max((_below(gap.abs_lower()) for gap in gaps), default=0.0))
-            self.follow.reached(len(distances), n_steps)
-            size = max(map(abs, numbers), default=0.0)
-            is_small = radius <= max(SMALL * distances[-1], NEGLIGIBLE * size)
-            if not isfinite(radius) or not (patient or is_small):
-                # If this attempt is final, nothing is known of the rest.
-                missing = (n_steps - len(distances)) * patient
-                return _Attempt(
-                    bits, distances + [inf] * missing, least + [0.0] * missing, radius, patient
-                )
-        return _Attempt(bits, distances, least, radius, final=True)
+
+def _distances(balls: Sequence[Any] | None, predictions: Predictions) -> list[float]:
+    """Bound the distance of each prediction from what its ball encloses."""
+    given = predictions.flatten().tolist()
+    if balls is None:
+        return [inf] * len(given)
+    pairs = zip(balls, given, strict=True)
+    return [_above(checker().distance([ball], [prediction])) for ball, prediction in pairs]
 
 
 def _above(ball: Any) -> float:
-    """A float that is not below an exact ball; infinite if the ball is not finite."""
+    """Return a float that is not below an exact ball; infinite if the ball is not finite."""
     if ball.is_zero():
         return 0.0
     return nextafter(float(ball), inf) if ball.is_finite() else inf
-
-
-def _below(ball: Any) -> float:
-    """A float that is not above an exact ball; 0 if the ball is not finite."""
-    return nextafter(float(ball), 0.0) if ball.is_finite() else 0.0
 
 
 # Proof-carrying files: a run with all that is needed to check how close it is to exact descent.
@@ -275,6 +371,7 @@ def prove(
     problem: Problem,
     task: Task,
     history: History,
+    predictions: Predictions,
     sources: Sources,
     on_progress: OnProgress | None = None,
 ) -> Proof:
@@ -284,18 +381,19 @@ def prove(
     """
     n_steps = history.shape[-2] - 1
     require_provable(problem, task, n_steps)
-    enclosed = rigorous_trajectory(problem, task, history, on_progress)
-    distances = tuple(rounded_up(distance) for distance in enclosed.distances.tolist())
-    if not all(map(isfinite, distances)):
-        step = list(map(isfinite, distances)).index(False) + 1
+    real = problem.oracle.train(task, n_steps)
+    enclosed = rigorous_trajectory(problem, task, history, predictions, real, on_progress)
+    if enclosed.first_unproved is not None:
         raise ProofError(
-            f"Nothing can be proved of step {step}: {enclosed.bits} bits enclose exact descent in "
-            "no finite interval. Certify fewer steps, or take a smaller step size."
+            f"Nothing can be proved of step {enclosed.first_unproved}: exact descent has no finite "
+            f"enclosure, even with {enclosed.bits} bits. Certify fewer steps, or take a smaller "
+            "step size."
         )
-    claim = checker().CLAIM.format(n_steps, distances[-1])
+    distances = tuple(rounded_up(distance) for distance in enclosed.distances.tolist())
+    of_predictions = [rounded_up(bound) for bound in enclosed.predictions.flatten().tolist()]
     fields = {
         "version": checker().VERSION,
-        "claim": claim,
+        "claim": "",
         "transformer": sources.transformer,
         "file_sha256": _hash_of(sources.file),
         "data_sha256": _hash_of(sources.data),
@@ -304,13 +402,22 @@ def prove(
         "bits": enclosed.bits,
         "distances": hexadecimal(distances),
         "steps": [hexadecimal(numbers) for numbers in history[1:].double().tolist()],
+        "prediction_distance": max(of_predictions).hex() if of_predictions else None,
+        "predictions": [hexadecimal(row) for row in predictions.double().tolist()],
     }
-    return Proof(claim, distances, enclosed.bits, _sealed(fields))
+    fields["claim"] = checker().claim_of(fields)
+    text = _sealed(fields)
+    if len(text) > checker().MOST_BYTES:
+        raise ProofError(
+            f"The certificate would have {len(text):,} bytes, and icgd-check reads at most "
+            f"{checker().MOST_BYTES:,}. Certify fewer steps, or a narrower network."
+        )
+    return Proof(fields["claim"], distances, enclosed.bits, text)
 
 
 def require_provable(problem: Problem, task: Task, n_steps: int) -> None:
     """Raise an error if no run of this task could be certified, before it takes its time."""
-    require_enclosable(problem, task, n_steps)
+    problem.oracle.described(task, n_steps)
     if task.batch:
         raise DataError(
             f"X has shape {tuple(task.x.shape)}; expected (n, d_x): one task at a time."

@@ -4,10 +4,8 @@ A row is an enclosure, or a number that is known. Row `flat` carries z itself: t
 in for the slope r' are closed up to 3c/4, because the gate is 4 times what it closes, and open from
 c on; only between, on a kink, is the slope anything else.
 
-    step bound         a round from the run's own weights
-    trajectory bound   all rounds, with the error that the rounds before left; it grows with what a
-                       round expands on the data at hand, at most its Lipschitz constant
-    paper's line       the sum of the step bounds, as if a round expanded nothing; false in general
+    step bound     a round from the run's own weights
+    paper's line   the sum of the step bounds, as if a round expanded nothing; false in general
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ from icgd.program.chain import FAR, IS_BACKWARD, IS_DATA, NEAR, OUT, ChainProgra
 from icgd.program.instructions import IDENTITY, Combination
 from icgd.program.layout import ONE
 from icgd.program.meaning import BlockDomain
-from icgd.shapes import History, Predictions, Queries
+from icgd.shapes import History
 
 Row = Enclosure | float
 Rows = Mapping[str, Row]
@@ -120,47 +118,16 @@ class ChainBounds(AbstractBounds):
         )
 
     def steps(self, task: Task, history: History) -> Tensor:
-        return one_by_one(self._rounds(task, history.double(), torch.tensor(False)), history)
+        return one_by_one(self._rounds(task, history.double()), history)
 
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
     ) -> RunBounds:
-        both = torch.stack([history.double(), real])
-        carries = torch.tensor([False, True]).reshape(2, *[1] * len(task.batch), 1, 1)
-        steps, trajectory = one_by_one(self._rounds(task, both, carries), both, on_progress)
-        return RunBounds(steps, trajectory, steps.cumsum(-1))
+        steps = one_by_one(self._rounds(task, history.double()), history, on_progress)
+        return RunBounds(steps, paper=steps.cumsum(-1))
 
-    def predictions(
-        self, task: Task, history: History, real: History, error: Tensor
-    ) -> Predictions:
-        end = real[..., -1, :].double()
-        parts = (self._matrices(part) for part in (end, error.double().expand_as(end)))
-        near = [
-            Enclosure.around(Interval.point(matrix), off)
-            for matrix, off in zip(*parts, strict=True)
-        ]
-        groups = task.queries.double().split(self.program.batch_size, dim=-2)
-        found = [self._forward(near, group) for group in groups if group.numel()]
-        return torch.cat([task.y[..., :0, :].double(), *found], dim=-2)
-
-    def _forward(self, weights: list[Enclosure], queries: Queries) -> Predictions:
-        """The bounds at up to `batch_size` queries, from the blocks that predict."""
-        mask, blocks = self.program.mask, self._first_blocks(weights)
-        inputs = _data(Interval.point(input_columns(self.program, queries)))
-        for step in mask.walk(1, mask.depth):
-            near, far = step.blocks(blocks, inputs, inputs)
-            blocks[step.number] = self.next_block(near, far)
-        outputs = blocks[mask.depth]["first"]
-        error = outputs.mT.error if isinstance(outputs, Enclosure) else torch.zeros(())
-        width = self.problem.network.output_width
-        return error[..., : queries.shape[-2], :width].nan_to_num(nan=inf, posinf=inf)
-
-    def _rounds(self, task: Task, history: History, carries: Tensor) -> Iterator[Tensor]:
-        """A bound for each round; what rounding leaves in padded entries is carried in any case.
-
-        `history` may have one more axis in front, and `carries` says where along it errors of
-        weights are carried to the next round: rounds of all are bounded together.
-        """
+    def _rounds(self, task: Task, history: History) -> Iterator[Tensor]:
+        """A bound for each round; what rounding leaves in padded entries is carried along."""
         errors: list[Tensor] = [torch.zeros(())] * len(self.program.weight_shapes)
         for number, start in enumerate(history[..., :-1, :].unbind(-2)):
             pairs = zip(self._matrices(start), errors, strict=True)
@@ -169,17 +136,13 @@ class ChainBounds(AbstractBounds):
                 for matrix, error in pairs
             ]
             rows = list(self.program.examples_of(number, task.n_examples))
-            data = (part[..., rows, :].double() for part in (task.x, task.y))
-            x, y = (
-                Interval.point(part.expand(*start.shape[:-1], *part.shape[-2:])) for part in data
-            )
+            x, y = (Interval.point(part[..., rows, :].double()) for part in (task.x, task.y))
             after = [layer.error for layer in self.round_after(before, x, y, number)]
             shapes = self.program.weight_shapes
             own = [error[..., :m, :n] for error, (m, n) in zip(after, shapes, strict=True)]
             yield torch.stack([part.flatten(-2).amax(-1) for part in own]).amax(0)
             errors = [
-                torch.where(carries, error, error - padded(self.program, part))
-                for error, part in zip(after, own, strict=True)
+                error - padded(self.program, part) for error, part in zip(after, own, strict=True)
             ]
 
     def _matrices(self, parameters: Tensor) -> list[Tensor]:

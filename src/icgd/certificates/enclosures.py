@@ -704,13 +704,13 @@ class DomainBound:
 class RunBounds:
     """Bounds on the error of anything learnt, with an entry for each step of a run.
 
-    `steps` bounds what the step adds by itself, `trajectory` the error of all steps so far.
-    `paper` is the paper's line for the whole run, if it has one: the sum of what the steps add, as
-    if none expanded distances.
+    `steps` bounds what the step adds by itself, `trajectory` the error of all steps so far, where
+    contraction bounds it; of networks only balls do. `paper` is the paper's line for the whole run,
+    if it has one: the sum of what the steps add, as if none expanded distances.
     """
 
     steps: Tensor
-    trajectory: Tensor
+    trajectory: Tensor | None = None
     paper: Tensor | None = None
 
 
@@ -734,17 +734,15 @@ class AbstractBounds(ABC):
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
     ) -> RunBounds:
-        """Bounds (b) for each step of a run, and for its distance from the `real` one."""
+        """Bounds (b) for each step of a run, and for its distance from the `real` one if known."""
 
-    @abstractmethod
-    def predictions(
-        self, task: Task, history: History, real: History, error: Tensor
-    ) -> Predictions:
-        """A bound on how far predictions at the queries are from those of the `real` run.
+    def predictions(self, task: Task, real: History, error: Tensor) -> Predictions | None:
+        """A bound on how far predictions at the queries are from those of the `real` run, if known.
 
         `error` bounds how far what the run has learnt is from the end of the real one: with an
         entry for each weight, or with one for all.
         """
+        return None
 
     def domain_predictions(self, proved: DomainBound) -> float:
         """Bound (a) on how far predictions are from those of real training, or infinity.

@@ -698,9 +698,7 @@ class FunctionBounds(AbstractBounds):
         trajectory = one_by_one(self._trajectory(task, real), real, on_progress)
         return RunBounds(self.steps(task, history), trajectory)
 
-    def predictions(
-        self, task: Task, history: History, real: History, error: Tensor
-    ) -> Predictions:
+    def predictions(self, task: Task, real: History, error: Tensor) -> Predictions:
         """The function's values at the queries are learnt as those at the examples are."""
         every = error.double().expand_as(real[..., -1, :])
         return self.problem.oracle.predict(task, every)

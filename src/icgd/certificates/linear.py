@@ -348,9 +348,7 @@ class LinearBounds(AbstractBounds):
         trajectory = one_by_one(distances, history, on_progress)
         return RunBounds(errors.amax(-1), trajectory, added.cumsum(-1) if is_plain else None)
 
-    def predictions(
-        self, task: Task, history: History, real: History, error: Tensor
-    ) -> Predictions:
+    def predictions(self, task: Task, real: History, error: Tensor) -> Predictions:
         """|mu(<w', x>) - mu(<w, x>)| <= slope * sum_j |x_j| error_j, and what the head errs by."""
         queries, weights = self.problem.model.design(task.queries), real[..., -1:, :].double()
         off = error.double().expand_as(real[..., -1, :]).unsqueeze(-2)

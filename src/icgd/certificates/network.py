@@ -1,11 +1,10 @@
 r"""Bounds of a stack that trains a network: one propagation, fed with the domain or with a run.
 
     bound (a)     holds for every task in the domain, before any run: `domain`
-    bound (b)     of each step of a run, from the run's own weights, and of its whole trajectory,
-                  from those of real training, with the error that the steps before left
+    bound (b)     of each step of a run, from the run's own weights; `balls.py` proves whole runs
     bound (c)     the paper's closed form for one step: `closed_form`
-    predictions   the weights at the end of a run are off by at most some error. Enclosures of them
-                  are carried through the layers that predict, with the queries for inputs
+    predictions   the weights at the end of any run are off by at most some error. Enclosures of
+                  them are carried through the layers that predict, for any query
 
 Bound (a) of a trajectory repeats the block with the error that it left in the weights, and is never
 worse than the distance between two points of the box. It costs O(|w|) a propagation, and at most
@@ -38,7 +37,6 @@ from torch import Tensor
 from icgd.backends.run import OnProgress
 from icgd.certificates.enclosures import (
     AbstractBounds,
-    Arithmetic,
     DomainBound,
     Enclosure,
     Interval,
@@ -52,13 +50,13 @@ from icgd.problems.functions import ScalarFunction
 from icgd.problems.optimisers import AVERAGE, WEIGHTS, AbstractGradientStep
 from icgd.problems.problem import Problem
 from icgd.program.functions import RidgeSum
-from icgd.program.instructions import IDENTITY, Instruction, MapSlots
+from icgd.program.instructions import IDENTITY, Instruction
 from icgd.program.layout import RATES, Role
 from icgd.program.meaning import scheduled
 from icgd.program.network_instructions import Recombine
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
-from icgd.shapes import History, Parameters, Predictions
+from icgd.shapes import History, Parameters
 
 NUMBERS_AT_ONCE = 2**15
 """The size of the largest slot over the steps that are bounded together: large enough that the time
@@ -212,40 +210,7 @@ class StackBounds(AbstractBounds):
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
     ) -> RunBounds:
-        trajectory = one_by_one(self._trajectory(task, real), real, on_progress)
-        return RunBounds(self.steps(task, history), trajectory)
-
-    def _trajectory(self, task: Task, real: History) -> Iterator[Tensor]:
-        """For each step, a bound on the distance of any weight from real gradient descent.
-
-        `real` is the exact run. The weights' error is carried from step to step, so the bound grows
-        with the step's own expansion, as the theory's (1 + step_size L)^l does.
-        """
-        error = drift = torch.zeros_like(real[..., 0, :])
-        reach = max(self.problem.gradient_step.box, float(real[..., 0, :].abs().max()))
-        for step, before in enumerate(real[..., :-1, :].unbind(-2)):
-            known = Interval.symmetric(reach, 1)
-            near = Enclosure.around(Interval.point(before), error, known)
-            weights = self.after_block(self._data(task, step), near, drift, step)
-            error, drift, reach = weights.error, weights.drift, max(reach, weights.size)
-            yield error.amax(-1)
-
-    def predictions(
-        self, task: Task, history: History, real: History, error: Tensor
-    ) -> Predictions:
-        exact = real[..., -1, :].double()
-        if self.program.step_table is not None:
-            return of_table(self.program, self.how, self.problem.oracle.predict(task, exact))
-        off = error.double().expand_as(exact).contiguous()
-        near = Enclosure.around(Interval.point(exact), off)
-        drift = torch.zeros_like(history[..., 0, :]).double()
-        if Enclosures(self.program, self.how).have_copies:
-            for weights in self._after_steps(task, history):
-                drift = weights.drift
-        queries = task.queries.double()
-        labels = torch.zeros_like(queries[..., :1].expand(*queries.shape[:-1], task.y.shape[-1]))
-        data = {"x": Interval.point(queries), "y": Interval.point(labels)}
-        return self._predicted(data, near, drift).expand_as(labels)
+        return RunBounds(self.steps(task, history))
 
     @property
     def widest(self) -> float:
@@ -574,21 +539,6 @@ class StateBound:
                 return exact
             added = torch.maximum(added, SLACK * most)
         return Trained.exactly(torch.full_like(sizes, inf), after.drift)
-
-
-def of_table(program: StackProgram, how: Arithmetic, real: Predictions) -> Predictions:
-    """A prediction that is looked up is between the least and the largest in the table.
-
-    A weight between two levels may be looked up anywhere, so that no more is known.
-    """
-    parts = (part for part in program.prediction[-1].instructions if isinstance(part, MapSlots))
-    tables = [program.relu_sum(term.function) for part in parts for term in part.summands]
-    if len(tables) != 1:
-        raise ProgramError(f"The prediction looks up {len(tables)} tables, expected one.")
-    table = tables[0]
-    answers, reach = table.intercepts()[::2], max(abs(table.low), abs(table.high))
-    rounding = how.function(table, 1, torch.full_like(real, reach), n_copies=1)
-    return torch.maximum(real - min(answers), max(answers) - real) + rounding
 
 
 # Bound (c): the closed form of wu's Theorem 1 in its worst-case constants, repaired.

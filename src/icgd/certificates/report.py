@@ -7,16 +7,18 @@ gave neither of its levels.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf, nan, prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from icgd import pictures
-from icgd.certificates.balls import Trajectory
+from icgd.backends.run import OnProgress, Run
+from icgd.certificates.balls import Trajectory, rigorous_trajectory, rounded_up
 from icgd.certificates.chain import ChainBounds
 from icgd.certificates.enclosures import INTERVALS, AbstractBounds, Arithmetic
 from icgd.certificates.functional import FunctionBounds
@@ -97,6 +99,46 @@ def prediction_errors(
 def at_end(bounds: Tensor) -> Tensor:
     """Return the bound after the last step, or 0 if there are no steps."""
     return bounds[..., -1:] if bounds.shape[-1] else torch.zeros_like(bounds.sum(-1, keepdim=True))
+
+
+class WholeRun(NamedTuple):
+    """Bounds (b) of a run: of its steps, of its distance from exact descent, of its predictions.
+
+    The last two are by balls if there is a `proof`, or by contraction where that is tighter.
+    """
+
+    steps: Tensor
+    trajectory: Tensor | None
+    predictions: Predictions | None
+    paper: Tensor | None
+    proof: Trajectory | None
+
+
+def bounds_of_run(
+    bounds: AbstractBounds,
+    task: Task,
+    run: Run,
+    real: History,
+    *,
+    by_balls: bool,
+    on_progress: Sequence[OnProgress | None] = (None, None),
+) -> WholeRun:
+    """Bound a run; progress is that of its steps, and that of its proof by balls."""
+    bounding, proving = on_progress
+    of_steps, of_predictions = bounds.run(task, run.parameters, real, bounding), None
+    steps, trajectory, paper = of_steps.steps, of_steps.trajectory, of_steps.paper
+    if trajectory is not None:
+        of_predictions = bounds.predictions(task, real, at_end(trajectory))
+    if not by_balls:
+        return WholeRun(steps, trajectory, of_predictions, paper, None)
+    numbers = (run.parameters, run.predictions, real)
+    proof = rigorous_trajectory(bounds.problem, task, *numbers, proving)
+    trajectory = _tighter(trajectory, proof.distances)
+    return WholeRun(steps, trajectory, _tighter(of_predictions, proof.predictions), paper, proof)
+
+
+def _tighter(first: Tensor | None, second: Tensor) -> Tensor:
+    return second if first is None else torch.minimum(first, second)
 
 
 MOST_EVENTS = 20
@@ -370,16 +412,19 @@ class Report:
         certificate: what is proved for every run.
         step_errors: |w_l - step(w_{l-1})|, what the theorems bound.
         step_bounds: bounds (b) of `step_errors`.
-        trajectory_errors: the distance to real gradient descent.
-        trajectory_bounds: bounds (b) of `trajectory_errors`.
+        trajectory_errors: the distance to real gradient descent in float64.
+        trajectory_bounds: bounds (b) of the distance to exact gradient descent in real numbers: by
+            balls, or by contraction where that is tighter. None if there is neither.
         near_kinks: how often a unit came so close to a kink that its slope was in between.
         paper_trajectory: the paper's line (c) for the whole run, if it has one. It takes for
             granted that no step expands distances, so that a run may exceed it, and no verdict
             depends on it.
-        rigorous: the proved distance of the whole run from exact descent, if it was asked for.
+        rigorous: the proof by balls of the whole run's distance from exact descent, if there is
+            one.
+        unproved_because: why there is none, unless `rigorous=False` left it out.
         prediction_errors: the distances of predictions at the queries from those of real gradient
             descent.
-        prediction_bounds: bounds (b) of `prediction_errors`.
+        prediction_bounds: bounds (b) of their distances from those of exact descent, or None.
         fused_because: why the fused backend ran, if nobody asked for it.
         coefficient_errors: the distances of a linear model's coefficients from those of real
             descent after the last step, by the names of the columns, if X was a data frame.
@@ -398,7 +443,7 @@ class Report:
     step_errors: Tensor
     step_bounds: Tensor
     trajectory_errors: Tensor
-    trajectory_bounds: Tensor
+    trajectory_bounds: Tensor | None
     near_kinks: NearKinks
     paper_trajectory: Tensor | None = None
     rigorous: Trajectory | None = None
@@ -406,6 +451,7 @@ class Report:
     prediction_bounds: Tensor | None = None
     coefficient_errors: Mapping[str, float] | None = None
     fused_because: str | None = None
+    unproved_because: str | None = None
 
     def facts(self) -> dict[str, str]:
         """What it shows of itself in a line or in a notebook.
@@ -426,6 +472,7 @@ class Report:
             predictions = self._largest("prediction_errors", "prediction_bounds")
         return {
             "verdict": self.verdict.value,
+            **({"whole run": self.headline} if self.headline else {}),
             "steps": f"{self.step_errors.shape[-1]:,}",
             "backend": self.backend_in_words,
             "error of a step": self._largest("step_errors", "step_bounds"),
@@ -445,6 +492,31 @@ class Report:
         return self.backend + (f", because {self.fused_because}" if self.fused_because else "")
 
     @property
+    def headline(self) -> str | None:
+        """What is proved of the whole run in a sentence, or why nothing is; None if nobody asked.
+
+        Where balls hold kinks or become infinite, it says at which step.
+        """
+        if self.unproved_because is not None:
+            return f"not proved by balls: {self.unproved_because}"
+        if self.rigorous is None or not self.step_errors.numel():
+            return None
+        proof, first = self.rigorous, self.rigorous.first_unproved
+        if first == 1:
+            return f"nothing is proved by balls of {proof.bits} bits: the first step has no end"
+        last = proof.distances.shape[-1] if first is None else first - 1
+        most = number(rounded_up(float(proof.distances[..., :last].max())))
+        which = "the whole run" if first is None else f"up to step {last:,} the run"
+        kinks = ""
+        if proof.kinks:
+            _, step, layer, example, unit = proof.kinks[0]
+            kinks = (
+                f", with both slopes from step {step:,} on, where exact descent cannot be told "
+                f"from a kink (layer {layer}, example {example}, unit {unit})"
+            )
+        return f"proved: {which} is within {most} of exact gradient descent{kinks}"
+
+    @property
     def dtype(self) -> str:
         """The precision that it ran in."""
         return self.certificate.dtype
@@ -462,7 +534,9 @@ class Report:
         """The largest measured error, and what is proved of it."""
         if not getattr(self, errors).numel():
             return "no step was taken"
-        measured, proved = float(getattr(self, errors).max()), self.told[bounds]
+        measured, proved = float(getattr(self, errors).max()), self.told.get(bounds)
+        if proved is None:
+            return f"{number(measured)}, not bounded"
         what = "says nothing" if proved.isnan().any() else f"is {number(float(proved.max()))}"
         return f"{number(measured)}, the bound of the run {what}"
 
@@ -496,15 +570,12 @@ class Report:
         """The measured errors and their bounds by name, with NaN where a bound says nothing."""
         errors = getattr(self, f"{which}_errors")
         everywhere = self.certificate.told(getattr(self.certificate, f"domain_{which}"))
-        found = {
-            "measured": errors,
-            "proved for this run (b)": self.told[f"{which}_bounds"],
-            "proved for every run (a)": torch.full_like(errors, everywhere or nan),
-        }
+        found = {"measured": errors}
+        if f"{which}_bounds" in self.told:
+            found["proved for this run (b)"] = self.told[f"{which}_bounds"]
+        found["proved for every run (a)"] = torch.full_like(errors, everywhere or nan)
         if which == "trajectory" and self.paper_trajectory is not None:
             found["the paper's line (c)"] = self.paper_trajectory
-        if which == "trajectory" and self.rigorous is not None:
-            found["proved by balls"] = self.rigorous.distances
         if which == "trajectory" and self.furthest:
             del found["measured"]
             found = {f"measured, at the end largest for {self.furthest}": errors, **found}
@@ -524,24 +595,36 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """A NaN anywhere counts as broken; a bound that is infinite is never broken."""
+        """A NaN anywhere counts as broken; a bound that is infinite is never broken.
+
+        Measured distances are those from training in float64, which is itself some way off exact
+        descent; balls prove how far.
+        """
+        proved, proof = self.certificate, self.rigorous
+        of_oracle = torch.zeros(()) if proof is None else proof.of_oracle
         within = [
             self.step_errors <= self.step_bounds,
-            self.step_errors <= self.certificate.domain_step,
-            self.trajectory_errors <= self.trajectory_bounds,
-            self.trajectory_errors <= self.certificate.domain_trajectory,
+            self.step_errors <= proved.domain_step,
+            self.trajectory_errors <= proved.domain_trajectory,
         ]
-        if self.rigorous is not None:
-            within.append(self.rigorous.least <= self.trajectory_bounds)
+        if self.trajectory_bounds is not None:
+            within.append(self.trajectory_errors <= self.trajectory_bounds + of_oracle)
+            if proof is not None:
+                within.append(proof.least <= self.trajectory_bounds)
+        if proof is not None:
+            within.append(proof.least <= proved.domain_trajectory)
+        if self.prediction_errors is not None:
+            within.append(self.prediction_errors <= proved.domain_predictions)
         if self.prediction_errors is not None and self.prediction_bounds is not None:
-            within.append(self.prediction_errors <= self.prediction_bounds)
-            within.append(self.prediction_errors <= self.certificate.domain_predictions)
-        proved, is_within = self.certificate, all(bool(part.all()) for part in within)
+            of_oracle = torch.zeros(()) if proof is None else proof.predictions_of_oracle
+            within.append(self.prediction_errors <= self.prediction_bounds + of_oracle)
+        is_within = all(bool(part.all()) for part in within)
         if not is_within:
             return Verdict.IN_DOUBT if proved.stated or proved.estimated else Verdict.BROKEN
         if proved.estimated:
             return Verdict.HOLDS_ESTIMATED
-        return Verdict.HOLDS_EMPTY if self.empty else Verdict.HOLDS
+        is_empty = any(bool(part.isnan().any()) for part in self.told.values())
+        return Verdict.HOLDS_EMPTY if is_empty else Verdict.HOLDS
 
     @property
     def empty(self) -> tuple[str, ...]:
@@ -556,9 +639,10 @@ class Report:
         Those of predictions say nothing where weights may end anywhere in the box.
         """
         widest = self.certificate.widest
-        known = {"step_bounds": self.step_bounds, "trajectory_bounds": self.trajectory_bounds}
-        told = {name: bounds.where(bounds < widest, nan) for name, bounds in known.items()}
-        if (bounds := self.prediction_bounds) is not None:
-            ends = at_end(self.trajectory_bounds).unsqueeze(-1)
-            told["prediction_bounds"] = bounds.where((ends < widest) & (bounds < inf), nan)
+        told = {"step_bounds": self.step_bounds.where(self.step_bounds < widest, nan)}
+        if (trajectory := self.trajectory_bounds) is not None:
+            told["trajectory_bounds"] = trajectory.where(trajectory < widest, nan)
+            if (bounds := self.prediction_bounds) is not None:
+                ends = at_end(trajectory).unsqueeze(-1)
+                told["prediction_bounds"] = bounds.where((ends < widest) & (bounds < inf), nan)
         return told

@@ -71,6 +71,7 @@ def report_data(report: Report) -> dict[str, Any]:
     return {
         "verdict": report.verdict.name,
         "meaning": report.verdict.value,
+        "headline": report.headline,
         "largest": {name: largest(part) for name, part in known.items() if part is not None},
         "beyond_paper": report.beyond_paper,
         "backend": report.backend,
@@ -277,10 +278,6 @@ def print_report(report: Report) -> None:
         *_prediction_rows(report, len(paper)),
     ]
     names = ("", "measured", "(b) this run", "(a) any data", *(["(c) paper"] if paper else []))
-    if report.rigorous:
-        names = (*names, "rigorous")
-        proved_run = bound_text(largest(report.rigorous.distances), proved)
-        rows = [(*row, proved_run if row is rows[1] else "") for row in rows]
     how = f"{report.backend} backend, {report.dtype}"
     bounds = "bounds, of which (b) is an estimate" if proved.estimated else "proved bounds"
     print_columns(f"Largest error of anything learnt, and its {bounds} ({how})", names, rows)
@@ -299,6 +296,10 @@ def print_report(report: Report) -> None:
     verdict = report.verdict
     name = "HOLDS" if verdict.holds else verdict.name
     print_verdict(f"{name}: {verdict.value}.", verdict.holds)
+    if report.headline:
+        is_proved = report.rigorous is not None and report.rigorous.first_unproved is None
+        style = "bold green" if is_proved else "bold"
+        output.print(Text(f"{report.headline[0].upper()}{report.headline[1:]}.", style=style))
 
 
 def print_why_fused(reason: str | None) -> None:
@@ -322,12 +323,12 @@ def print_verdict(text: str, is_good: bool) -> None:
     output.print(Text(text, style="bold green" if is_good else "bold red"))
 
 
-def _bounded(proved: Certificate, errors: Tensor, bounds: Tensor, domain: float) -> list[str]:
+def _bounded(
+    proved: Certificate, errors: Tensor, bounds: Tensor | None, domain: float
+) -> list[str]:
     """The largest error, the largest bound of the run, and the bound of all runs."""
-    return [
-        error_text(largest(errors)),
-        *(bound_text(value, proved) for value in (largest(bounds), domain)),
-    ]
+    of_run = "not proved" if bounds is None else bound_text(largest(bounds), proved)
+    return [error_text(largest(errors)), of_run, bound_text(domain, proved)]
 
 
 def _prediction_rows(report: Report, n_paper: int) -> list[tuple[str, ...]]:

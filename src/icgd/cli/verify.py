@@ -34,15 +34,19 @@ def verify(
     backend: ClaimBackend = AUTO,
     dtype: DtypeName = "float64",
     rigorous: Annotated[
-        bool, typer.Option("--rigorous", help="Prove the distance of the whole run by balls.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--rigorous/--no-rigorous",
+            help="Prove the distance of the whole run by balls; by default if that is quick.",
+        ),
+    ] = None,
     plot: PictureFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare every step with real gradient descent, and with what was proved.
 
-    With --queries the predictions there are compared as well. With --rigorous exact descent in real
-    numbers is enclosed too, which takes far longer than the run.
+    The distance of the whole run from exact descent in real numbers is proved by balls. With
+    --queries the predictions there are compared as well.
 
     The exit code is 0 if every bound holds, also if one says nothing, and 1 if one is broken.
 

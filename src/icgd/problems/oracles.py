@@ -41,7 +41,7 @@ from icgd.problems.kernel_machine import (
 )
 from icgd.problems.linear_model import LinearModel, require_labels
 from icgd.problems.mlp import MLP
-from icgd.problems.optimisers import AVERAGE, SECOND, WEIGHTS, AbstractGradientStep
+from icgd.problems.optimisers import AVERAGE, SECOND, WEIGHTS, AbstractGradientStep, Sum
 from icgd.problems.separable import require_minimiser
 from icgd.problems.settings import count, positive
 from icgd.problems.spectrum import divergence, step_size
@@ -196,9 +196,13 @@ class AbstractOracle(ABC):
     def described(self, task: Task, n_steps: int) -> dict[str, Any]:
         """Describe the problem for a certificate, as docs/certificates.md defines.
 
-        All numbers are exact binary fractions such as "0x1.8p+1". Raises `SettingError` if
+        All numbers are exact binary fractions such as "0x1.8p+1". Raises `ProofError` if
         something about it is a function of the user's.
         """
+
+    @abstractmethod
+    def work(self, task: Task, n_steps: int) -> int:
+        """Count the multiplications of exact training, a function counted as ten."""
 
     @abstractmethod
     def predict(self, task: Task, weights: Parameters) -> Predictions:
@@ -480,33 +484,45 @@ class NetworkOracle(AbstractOracle):
 
     def described(self, task: Task, n_steps: int) -> dict[str, Any]:
         target, update = self.target, self.update
-        if not update.is_plain:
-            raise ProofError(
-                "icgd-check checks plain gradient steps of one size only, not "
-                f"{update.in_words()}. Leave out `rigorous` or `certify`; bounds of single steps "
-                "and of the run hold without it."
-            )
-        if not target.is_chain:
-            raise ProofError(
-                "icgd-check cannot check networks with shortcuts or layer norms, such as this "
-                f"{target.in_words()}. Leave out `rigorous` or `certify`; bounds of single steps "
-                "and of the run hold without it."
-            )
-        if task.rates is not None:
-            raise ProofError(
-                "icgd-check cannot check rates of examples. Leave out `rigorous` or `certify`; "
-                "bounds of single steps and of the run hold without it."
-            )
+        n_rules = 1 if update.is_constant else n_steps
         return {
             "kind": "network",
             "widths": list(target.widths),
             "activation": target.activation,
             "output_activation": target.output_activation,
             "biases": target.biases,
+            "shortcuts": [list(pair) for pair in target.shortcuts],
+            "norms": list(target.norms),
+            "norm_eps": target.norm_eps.hex(),
             "loss": self.loss,
-            "step_size": update.size_of(0).hex(),
             "box": update.box.hex(),
             "batch_size": update.batch_size,
+            "gradient_scale": update.gradient_factor.hex(),
+            "remembered": list(update.remembered),
+            "rules": [self._described_rule(step) for step in range(n_rules)],
+        }
+
+    def work(self, task: Task, n_steps: int) -> int:
+        n_examples = self.update.batch_size or task.n_examples
+        of_example = 3 * self.target.n_parameters + 10 * sum(self.target.widths[1:])
+        of_step = n_examples * of_example + 10 * sum(map(prod, self.weight_shapes))
+        return prod(task.batch) * n_steps * of_step
+
+    def _described_rule(self, step: int) -> dict[str, Any]:
+        """Describe the rule of a step, a table of sums, with exact numbers."""
+        rule, average = self.update.rule(step), None
+        if self.update.average is not None:
+            average = self.update.kept_of_average(step).hex()
+        root = None
+        if rule.root is not None:
+            argument, eps = _hex_sum(rule.root.argument), rule.root.eps.hex()
+            root = {"factor": rule.root.factor, "argument": argument, "eps": eps}
+        return {
+            "weights": _hex_sum(rule.weights),
+            "state": {name: _hex_sum(terms) for name, terms in rule.state.items()},
+            "decay": float(rule.decay).hex(),
+            "root": root,
+            "average": average,
         }
 
     def stepped(self, task: Task, history: History) -> Tensor:
@@ -693,7 +709,6 @@ class LinearOracle(AbstractOracle):
 
     def described(self, task: Task, n_steps: int) -> dict[str, Any]:
         update, box = self.update, self.update.box
-        _refuse_momentum(update)
         return {
             "kind": "linear",
             "link": self.target.link,
@@ -703,7 +718,12 @@ class LinearOracle(AbstractOracle):
             "l2": update.l2.hex(),
             "l1": update.l1.hex(),
             "box": None if box is None else box.hex(),
+            **_described_momentum(update, n_steps),
         }
+
+    def work(self, task: Task, n_steps: int) -> int:
+        of_step = task.n_examples * (2 * self.target.n_parameters + 10)
+        return prod(task.batch) * n_steps * of_step
 
     def descend(self, task: Task, *, tolerance: float, most_steps: int) -> Descent:
         """Step exactly until no coefficient of any task changes by more than `tolerance`.
@@ -749,12 +769,15 @@ class LinearOracle(AbstractOracle):
             )
 
 
-def _refuse_momentum(update: FunctionalStep | ProximalStep) -> None:
-    if update.momentum is not None:
-        raise SettingError(
-            "A rigorous proof takes steps without momentum, and here they have some. Leave it "
-            "out, or use icgd.verify without rigorous=True, which bounds every step."
-        )
+def _described_momentum(update: FunctionalStep | ProximalStep, n_steps: int) -> dict[str, Any]:
+    """Describe the momentum of steps for a certificate: one share for all steps, or one for each.
+
+    There are none without momentum.
+    """
+    differs = isinstance(update.momentum, tuple)
+    n_shares = 0 if update.momentum is None else n_steps if differs else 1
+    shares = [update.momentum_of(step).hex() for step in range(n_shares)]
+    return {"momenta": shares, "nesterov": update.nesterov}
 
 
 @dataclass(frozen=True)
@@ -833,21 +856,29 @@ class FunctionOracle(AbstractOracle):
 
     def described(self, task: Task, n_steps: int) -> dict[str, Any]:
         update, width = self.update, self.target.input_width
-        if update.heads or any(head.key_transform for head in self.target.heads):
-            raise SettingError(
-                "A rigorous proof needs one kernel for all steps, with one transform for queries "
-                "and keys; here steps have kernels of their own, as learnt layers have. Use "
-                "icgd.verify, which measures and bounds every step."
-            )
-        _refuse_momentum(update)
-        n_transforms = len(update.transforms)
+        n_sizes = n_steps if isinstance(update.step_size, tuple) else 1
+        machines = [update.machine_of(step, self.target) for step in range(n_steps)]
         return {
             "kind": "function",
-            "heads": [_described(head, width) for head in self.target.heads],
-            "step_sizes": [update.size_of(step).hex() for step in range(n_steps)],
+            "heads": [
+                [_described(head, width) for head in machine.heads]
+                for machine in (machines if update.heads else [self.target])
+            ],
+            "step_sizes": [update.size_of(step).hex() for step in range(n_sizes)],
             "noise": update.noise.hex(),
-            "transforms": [_hex(update.transform_of(step, width)) for step in range(n_transforms)],
+            "transforms": [
+                _hex(update.transform_of(step, width)) for step in range(len(update.transforms))
+            ],
+            **_described_momentum(update, n_steps),
         }
+
+    def work(self, task: Task, n_steps: int) -> int:
+        pairs, n_kernels = task.n_tokens * task.n_examples, n_steps
+        if not self.update.changes_kernel:
+            n_kernels = min(n_steps, 1)
+        of_pair = len(self.target.heads) * (10 + 2 * self.target.input_width)
+        of_steps = n_kernels * of_pair + n_steps * self.target.output_width
+        return prod(task.batch) * pairs * of_steps
 
     def train(self, task: Task, n_steps: int) -> History:
         """Return the function's values at all tokens before the first step and after every step."""
@@ -953,14 +984,14 @@ class FunctionOracle(AbstractOracle):
 def _described(head: KernelHead, width: int) -> dict[str, Any]:
     """Describe a head for a certificate, defaults included."""
     if head.function.is_own:
-        raise SettingError(
-            f"The kernel {brief(head.kernel)} is a function of your own, which no rigorous proof "
-            "can enclose. Use one of icgd's kernels, or leave the rigorous proof out."
+        raise ProofError(
+            f"The kernel {brief(head.kernel)} is a function of your own, which no ball can enclose."
         )
     shape = SHAPES.get(head.kernel, 0.0) if head.shape is None else head.shape
     return {
         "kernel": head.kernel,
         "transform": _hex(head.transform or unit_rows(1.0, width)),
+        "key_transform": None if head.key_transform is None else _hex(head.key_transform),
         "weight": head.weight.hex(),
         "shape": float(shape).hex(),
     }
@@ -968,3 +999,7 @@ def _described(head: KernelHead, width: int) -> dict[str, Any]:
 
 def _hex(rows: Rows | None) -> list[list[str]]:
     return [[entry.hex() for entry in row] for row in rows or ()]
+
+
+def _hex_sum(terms: Sum) -> dict[str, str]:
+    return {name: float(factor).hex() for name, factor in terms.items()}

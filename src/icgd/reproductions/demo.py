@@ -15,7 +15,6 @@ import numpy as np
 from torch import Tensor
 
 from icgd.backends.run import OnProgress
-from icgd.certificates import balls as rigorous
 from icgd.certificates.report import Report
 from icgd.compiled import Compiled
 from icgd.environment import one_thread
@@ -143,7 +142,7 @@ def numbers(settings: Settings | None = None, on_progress: OnProgress | None = N
     fused = compiled.run_task(task)
     differences = [run.parameters - fused.parameters, run.predictions - fused.predictions]
     stage_done(2, N_STAGES)
-    report = verify(compiled, x, y, initial=task.initial, rigorous=rigorous.is_available())
+    report = verify(compiled, x, y, queries=queries, initial=task.initial)
     stage_done(3, N_STAGES)
     seconds = interleaved_medians(
         {
@@ -207,13 +206,9 @@ def _draw_losses(panel: Axes, result: Result) -> None:
 
 
 def _draw_errors(panel: Axes, result: Result) -> None:
-    """Draw what is proved of the whole run as a broad band, and what is measured as a thin line.
-
-    The band is a proof by balls, if python-flint is installed, or else bound (b), which soon is no
-    more than the box.
-    """
+    """Draw what is proved of the whole run as a broad band, and what is measured as a thin line."""
     report = result.report
-    proved = report.trajectory_bounds if report.rigorous is None else report.rigorous.distances
+    proved = report.told["trajectory_bounds"]
     plotting.describe(
         panel, "Every error is proved", "training step", "largest error of any weight (log scale)"
     )

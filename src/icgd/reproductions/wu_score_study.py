@@ -17,7 +17,6 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from icgd.certificates.balls import is_available
 from icgd.certificates.report import Report
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.pipeline import compile, verify
@@ -255,7 +254,7 @@ class Bench:
         scores = self.scores(weights)
         paths = {name: self.path(scores[name]) for name in SAMPLED}
         ends = [paths[name][-1] for name in (IN_CONTEXT, DIRECT)]
-        first = self.verified(self.task.initial, rigorous=is_available())
+        first = self.verified(self.task.initial, rigorous=True)
         last = self.verified(weights[IN_CONTEXT], rigorous=False)
         errors, sizes = self.errors(scores)
         return Outcome(
