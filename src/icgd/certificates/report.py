@@ -102,7 +102,7 @@ def at_end(bounds: Tensor) -> Tensor:
 
 
 class WholeRun(NamedTuple):
-    """Bounds (b) of a run: of its steps, of its distance from exact descent, of its predictions.
+    """Bounds (b) of a run: of its steps, of its distance from real training, of its predictions.
 
     The last two are by balls if there is a `proof`, or by contraction where that is tighter.
     """
@@ -133,12 +133,18 @@ def bounds_of_run(
         return WholeRun(steps, trajectory, of_predictions, paper, None)
     numbers = (run.parameters, run.predictions, real)
     proof = rigorous_trajectory(bounds.problem, task, *numbers, proving)
-    trajectory = _tighter(trajectory, proof.distances)
-    return WholeRun(steps, trajectory, _tighter(of_predictions, proof.predictions), paper, proof)
+    trajectory = _tighter(trajectory, proof.distances, proof.of_oracle)
+    of_predictions = _tighter(of_predictions, proof.predictions, proof.predictions_of_oracle)
+    return WholeRun(steps, trajectory, of_predictions, paper, proof)
 
 
-def _tighter(first: Tensor | None, second: Tensor) -> Tensor:
-    return second if first is None else torch.minimum(first, second)
+def _tighter(known: Tensor | None, of_run: Tensor, of_oracle: Tensor) -> Tensor:
+    """Return a bound on the distance of run and oracle, unless a smaller one is known.
+
+    Both distances are from exact descent.
+    """
+    together = (of_run + of_oracle) * (1 + 2.0**-50)
+    return together if known is None else torch.minimum(known, together)
 
 
 MOST_EVENTS = 20
@@ -413,18 +419,18 @@ class Report:
         step_errors: |w_l - step(w_{l-1})|, what the theorems bound.
         step_bounds: bounds (b) of `step_errors`.
         trajectory_errors: the distance to real gradient descent in float64.
-        trajectory_bounds: bounds (b) of the distance to exact gradient descent in real numbers: by
-            balls, or by contraction where that is tighter. None if there is neither.
+        trajectory_bounds: bounds (b) of `trajectory_errors`, by balls, or by contraction where that
+            is tighter; None if there is neither. They count how far float64 is off as well.
         near_kinks: how often a unit came so close to a kink that its slope was in between.
         paper_trajectory: the paper's line (c) for the whole run, if it has one. It takes for
             granted that no step expands distances, so that a run may exceed it, and no verdict
             depends on it.
-        rigorous: the proof by balls of the whole run's distance from exact descent, if there is
-            one.
+        rigorous: the proof by balls of the whole run's distance from exact descent in real numbers,
+            if there is one.
         unproved_because: why there is none, unless `rigorous=False` left it out.
         prediction_errors: the distances of predictions at the queries from those of real gradient
             descent.
-        prediction_bounds: bounds (b) of their distances from those of exact descent, or None.
+        prediction_bounds: bounds (b) of `prediction_errors`, or None.
         fused_because: why the fused backend ran, if nobody asked for it.
         coefficient_errors: the distances of a linear model's coefficients from those of real
             descent after the last step, by the names of the columns, if X was a data frame.
@@ -595,29 +601,22 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """A NaN anywhere counts as broken; a bound that is infinite is never broken.
-
-        Measured distances are those from training in float64, which is itself some way off exact
-        descent; balls prove how far.
-        """
-        proved, proof = self.certificate, self.rigorous
-        of_oracle = torch.zeros(()) if proof is None else proof.of_oracle
+        """A NaN anywhere counts as broken; a bound that is infinite is never broken."""
+        proved, errors = self.certificate, self.trajectory_errors
         within = [
             self.step_errors <= self.step_bounds,
             self.step_errors <= proved.domain_step,
-            self.trajectory_errors <= proved.domain_trajectory,
+            errors <= proved.domain_trajectory,
         ]
         if self.trajectory_bounds is not None:
-            within.append(self.trajectory_errors <= self.trajectory_bounds + of_oracle)
-            if proof is not None:
-                within.append(proof.least <= self.trajectory_bounds)
-        if proof is not None:
-            within.append(proof.least <= proved.domain_trajectory)
+            within.append(errors <= self.trajectory_bounds)
+        if self.rigorous is not None:
+            known = (self.trajectory_bounds, proved.domain_trajectory)
+            within += [self.rigorous.least <= bound for bound in known if bound is not None]
         if self.prediction_errors is not None:
             within.append(self.prediction_errors <= proved.domain_predictions)
-        if self.prediction_errors is not None and self.prediction_bounds is not None:
-            of_oracle = torch.zeros(()) if proof is None else proof.predictions_of_oracle
-            within.append(self.prediction_errors <= self.prediction_bounds + of_oracle)
+            if self.prediction_bounds is not None:
+                within.append(self.prediction_errors <= self.prediction_bounds)
         is_within = all(bool(part.all()) for part in within)
         if not is_within:
             return Verdict.IN_DOUBT if proved.stated or proved.estimated else Verdict.BROKEN
