@@ -20,6 +20,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_UP, Context, Decimal
+from importlib import import_module
 from math import ceil, inf, isfinite, log2, nextafter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,9 +106,7 @@ class Trajectory:
 
 def checker() -> Any:
     """Return the module `icgd_check`; it loads Arb, which few commands need."""
-    import icgd_check  # noqa: PLC0415
-
-    return icgd_check
+    return import_module("icgd_check")
 
 
 def why_unproved(problem: Problem, task: Task, n_steps: int) -> str | None:
