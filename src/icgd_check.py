@@ -14,9 +14,10 @@ import csv
 import hashlib
 import json
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice, pairwise
+from math import hypot, isfinite, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ MOST_BYTES = 2**28  # of a certificate
 MOST_BITS = 2**16  # of a ball
 MOST_MEMORY = 2**33  # bits of the largest matrix
 LEAST_BITS, SPARE_BITS = 64, 20
-NAMES = """sha256 version claim transformer file_sha256 data_sha256 problem data bits distances
-           steps prediction_distance predictions"""
+NAMES = """sha256 version claim transformer file_sha256 data_sha256 problem data bits method
+           distances steps prediction_distance predictions"""
 Row = list[arb]
 Data = dict[str, Any]
 State = dict[str, list[arb_mat]]  # matrices by name: "weights", and what an optimiser remembers
@@ -121,18 +122,21 @@ def clip(bound: arb, z: arb) -> arb:
     return z if -bound < z < bound else z.min(bound).max(-bound)
 
 
-def loss_slope(name: str) -> Callable[[Row, Row], Row]:
-    """The gradient of the loss of one example in its predictions p."""
-    if name.startswith("smooth_l1_"):
-        beta = arb(float(name.removeprefix("smooth_l1_")))
-        require(beta > 0 and beta.is_finite(), "its loss has a width that is not positive")
-        return lambda p, y: [clip(ONE, (a - b) / beta) for a, b in zipped(p, y)]
-    return {
-        "squared": lambda p, y: [2 * (a - b) for a, b in zipped(p, y)],
-        "huber": lambda p, y: [clip(ONE, a - b) for a, b in zipped(p, y)],
-        "logistic": lambda p, y: [sigmoid(a) - b for a, b in zipped(p, y)],
-        "cross_entropy": lambda p, y: [a - b for a, b in zipped(softmax(p), y)],
-    }[name]
+Slope = Callable[[Row, Row], Row]
+LOSSES: dict[str, tuple[Slope, float]] = {  # gradients in predictions p, and their curvature
+    "squared": (lambda p, y: [2 * (a - b) for a, b in zipped(p, y)], 2.0),
+    "huber": (lambda p, y: [clip(ONE, a - b) for a, b in zipped(p, y)], 1.0),
+    "logistic": (lambda p, y: [sigmoid(a) - b for a, b in zipped(p, y)], 0.25),
+    "cross_entropy": (lambda p, y: [a - b for a, b in zipped(softmax(p), y)], 0.5),
+}
+
+
+def loss_named(name: str) -> tuple[Slope, float]:
+    if not name.startswith("smooth_l1_"):
+        return LOSSES[name]
+    width = float(name.removeprefix("smooth_l1_"))
+    require(0 < width < float("inf"), "its loss has a width that is not positive")
+    return lambda p, y: [clip(ONE, (a - b) / arb(width)) for a, b in zipped(p, y)], 1 / width
 
 
 # Networks
@@ -225,7 +229,8 @@ class Network:
         self.bias = [ONE] * switch(of["biases"])
         self.shapes = [(high, wide + len(self.bias)) for wide, high in pairwise(widths)]
         names = [of["activation"]] * (len(widths) - 2) + [of["output_activation"]]
-        self.functions, self.slope = [ACTIVATIONS[n] for n in names], loss_slope(of["loss"])
+        self.activations, self.functions = names, [ACTIVATIONS[name] for name in names]
+        self.slope, self.curvature = loss_named(of["loss"])
         self.sources = {layer: list[int]() for layer in range(1, len(widths))}
         for first, last in of["shortcuts"]:
             self.sources[last].append(first)
@@ -259,17 +264,54 @@ class Network:
         return outputs
 
     def step(self, state: State, step: int) -> State:
+        return self.stepped(state, step)[0]
+
+    def step_beside(self, state: State, step: int, apart: dict[str, arb]) -> tuple[State, Data]:
+        """A plain step of an exact point, and how far exact descent is apart from it after that."""
+        is_chain = not self.norms and not any(self.sources.values())
+        require(is_chain and {*self.names} <= {"weights", "average"}, "it takes no plain steps")
+        after, rule, passed = self.stepped(state, step)
+        require(rule.root is None, "it takes no plain steps")
+        radius = max(float(apart["weights"].upper()), 1e-300)
+        with ctx.workprec(LEAST_BITS):
+            factor = expansion(self, state["weights"], rule, passed, radius)
+        require(isfinite(factor), f"distances grow beyond all bounds in step {step + 1}")
+        found = {"weights": apart["weights"] * factor}
+        if rule.kept is not None:
+            new = found["weights"] * (1 - rule.kept)
+            found["average"] = apart["average"] * rule.kept + new
+        for name in self.names:  # what was rounded, and the midpoints go on
+            balls = [ball for part in after[name] for ball in part.entries()]
+            rounded = max(ball.rad() for ball in balls) * len(balls)
+            found[name] = (found[name] + rounded).upper()
+        return {name: [part.mid() for part in after[name]] for name in self.names}, found
+
+    def stepped(self, state: State, step: int) -> tuple[State, Rule, Pass]:
+        """The state after a step, its rule, and what its gradient was made of."""
         rows = [(step * self.batch + place) % len(self.x) for place in range(self.batch)]
-        gradients = self.gradients(state["weights"], rows, step)
-        rule = self.rules[step if len(self.rules) > 1 else 0]
+        rule, weights = self.rules[step if len(self.rules) > 1 else 0], state["weights"]
+        outputs, layers = self.forward(weights, matrix([self.x[row] for row in rows]))
+        slopes = [self.slope(p, self.y[row]) for p, row in zipped(outputs[-1].tolist(), rows)]
+        if self.rates is not None:
+            slopes = [[s * self.rates[row] for s in part] for part, row in zipped(slopes, rows)]
+        self.note_kinks(layers, rows, step)
+        deltas, backs = self.backward(weights, layers, matrix(slopes))
         after = [
-            rule.applied(gradient, {name: state[name][layer] for name in self.names}, self.box)
-            for layer, gradient in enumerate(gradients)
+            rule.applied(
+                delta.transpose() * layer["inputs"] * self.share,  # the gradient
+                {name: state[name][number] for name in self.names},
+                self.box,
+            )
+            for number, (delta, layer) in enumerate(zipped(deltas, layers))
         ]
-        return {name: [part[name] for part in after] for name in self.names}
+        found = {name: [part[name] for part in after] for name in self.names}
+        return found, rule, (layers, deltas, backs)
 
     def with_bias(self, outputs: arb_mat) -> arb_mat:
         return matrix([row + self.bias for row in outputs.tolist()]) if self.bias else outputs
+
+    def without_bias(self, weights: arb_mat) -> arb_mat:
+        return matrix([row[:-1] for row in weights.tolist()]) if self.bias else weights
 
     def forward(self, weights: list[arb_mat], x: arb_mat) -> tuple[list[arb_mat], list[Data]]:
         """The outputs of all layers from the input on, and what going back needs of each layer."""
@@ -286,39 +328,36 @@ class Network:
             layers.append({"inputs": inputs, "z": z, "slopes": slopes, "scales": scales})
         return outputs, layers
 
-    def gradients(self, weights: list[arb_mat], rows: list[int], step: int) -> list[arb_mat]:
-        """The gradient in every layer's matrix: (1 / 2b) sum_i delta_i inputs_i^T."""
-        outputs, layers = self.forward(weights, matrix([self.x[row] for row in rows]))
-        slopes = [self.slope(p, self.y[row]) for p, row in zipped(outputs[-1].tolist(), rows)]
-        if self.rates is not None:
-            slopes = [[s * self.rates[row] for s in part] for part, row in zipped(slopes, rows)]
-        back = {len(layers): matrix(slopes)}  # the slope of the loss in the outputs of a layer
-        found = [arb_mat(0, 0)] * len(layers)
+    def backward(
+        self, weights: list[arb_mat], layers: list[Data], slopes: arb_mat
+    ) -> tuple[list[arb_mat], list[arb_mat]]:
+        """The slopes in every layer's preactivations and in its outputs, from those in the last."""
+        back, deltas = {len(layers): slopes}, [slopes] * len(layers)
         for number in range(len(layers), 0, -1):
-            layer, upstream, by = layers[number - 1], back[number], weights[number - 1]
-            self.note_kinks(layer["slopes"], rows, step, number)
+            layer, upstream = layers[number - 1], back[number]
             product = [a * b for a, b in zipped(layer["slopes"], upstream.entries())]
             delta = arb_mat(upstream.nrows(), upstream.ncols(), product)
             if layer["scales"] is not None:
                 delta = back_through_norm(delta, layer["z"], layer["scales"])
-            found[number - 1] = delta.transpose() * layer["inputs"] * self.share
+            deltas[number - 1] = delta
             for source in self.sources[number]:
                 back[source] = back[source] + upstream if source in back else upstream
             if number > 1:
-                kept = [row[: len(row) - len(self.bias)] for row in by.tolist()]
-                passed = delta * (matrix(kept) if self.bias else by)
+                passed = delta * self.without_bias(weights[number - 1])
                 back[number - 1] = passed + back[number - 1] if number - 1 in back else passed
-        return found
+        return deltas, [back[number] for number in range(1, len(layers) + 1)]
 
-    def note_kinks(self, slopes: Row, rows: list[int], step: int, layer: int) -> None:
+    def note_kinks(self, layers: list[Data], rows: list[int], step: int) -> None:
         """Remember where the slope of a kinked activation is not known."""
-        if self.functions[layer - 1] in KINKED:
-            width = self.widths[layer]
-            for place, slope in enumerate(slopes):
-                if not slope.is_exact():
-                    self.kinks.append((step + 1, layer, rows[place // width], place % width))
+        for number, layer in enumerate(layers, 1):
+            if self.functions[number - 1] in KINKED:
+                width = self.widths[number]
+                for place, slope in enumerate(layer["slopes"]):
+                    if not slope.is_exact():
+                        self.kinks.append((step + 1, number, rows[place // width], place % width))
 
 
+Pass = tuple[list[Data], list[arb_mat], list[arb_mat]]  # layers, slopes in z and in outputs
 KINKED = (ACTIVATIONS["relu"], ACTIVATIONS["leaky_relu"])
 
 
@@ -337,6 +376,121 @@ def back_through_norm(delta: arb_mat, z: arb_mat, scales: Row) -> arb_mat:
         shared = mean([g * unit for g, unit in zipped(centred, units)])
         found.append([scale * (g - shared * unit) for g, unit in zipped(centred, units)])
     return matrix(found)
+
+
+# Long runs of plain steps
+#
+# Balls around every weight forget that their errors belong together: each step makes them wider by
+# a bit or more, though descent itself hardly expands. For plain steps w' = clip(a w - e gradient)
+# there is a better way. Follow one exact point beside exact descent, and bound their distance r in
+# the 2-norm: a step from the point itself is only rounded, and makes at most G r of the distance,
+# where G bounds the norm of the derivative of a step at all weights within r of the point:
+#
+#     a I - e (A + R),  A = share sum_i J_i^T l'' J_i,  R = share sum_i u_i p_i''
+#
+# with the first and second derivatives J_i and p_i'' of the predictions p_i in the weights, and the
+# slope u_i and the curvature l'' of the loss. The loss is convex, so A has eigenvalues from 0 to
+# some L, and |a I - e A| <= max(|a|, |a - e L|): no expansion unless e L > 2. R vanishes with the
+# slopes of the loss. A clip expands nothing.
+#
+# Both are bounded layer by layer. Let the matrices V_k change by amounts of Frobenius norms d_k.
+# The rows below bound what that does, as sums of coefficient times d_k: alpha_j to the
+# preactivation z_j, beta_j to the output p_j, tau_j to the slope t_j in p_j, sigma_j to the slope
+# s_j = r'(z_j) t_j in z_j, with K >= |r'| and B >= |r''|:
+#
+#     alpha_j = |V_j| beta_{j-1} + |q_j| at k = j,        beta_j = K alpha_j,    q_j the inputs
+#     sigma_j = B max|t_j| alpha_j + K tau_j,             tau_{j-1} = |V_j| sigma_j + |s_j| at k = j
+#     the gradient s_j q_j^T changes by at most           |q_j| sigma_j + |s_j| beta_{j-1}
+
+SUPREMA = {  # upper bounds on |r'| and |r''|
+    "identity": (1.0, 0.0),
+    "relu": (1.0, 0.0),
+    "leaky_relu": (1.0, 0.0),
+    "tanh": (1.0, 0.77),
+    "sigmoid": (0.25, 0.0963),
+    "silu": (1.1, 0.5),
+    "gelu": (1.13, 0.798),
+    "softplus": (1.0, 0.25),
+}
+ROOM = 1 + 1e-9  # for the rounding of these bounds, which are computed in doubles
+
+
+def floats(part: arb_mat) -> list[list[float]]:
+    entries, wide = list(map(float, part.entries())), part.ncols()
+    return [entries[place : place + wide] for place in range(0, len(entries), wide)]
+
+
+def average(values: Iterable[float]) -> float:
+    rows = list(values)
+    return sum(rows) / len(rows)
+
+
+def spectral(part: arb_mat) -> float:
+    """An upper bound on the spectral norm: the fourth root of the sum of its fourth powers."""
+    other = part.transpose()
+    square = part * other if part.nrows() < part.ncols() else other * part
+    return sqrt(hypot(*map(float, square.entries())))
+
+
+def largest(row: list[float]) -> float:
+    return max(map(abs, row))
+
+
+def expansion(network: Network, weights: list[arb_mat], rule: Rule, of: Pass, r: float) -> float:
+    """The factor G of a step from `weights`, within r of them."""
+    (layers, deltas, backs), depth = of, len(weights)
+    above, bend = zip(*(SUPREMA[name] for name in network.activations), strict=True)
+    curvature = network.curvature
+    norms = [spectral(network.without_bias(by)) + r for by in weights]
+    inputs, alphas, betas = list[float](), list[list[float]](), [[0.0] * depth]
+    for j, layer in enumerate(layers):
+        inputs.append(max(hypot(*row) for row in floats(layer["inputs"])) + hypot(*betas[j]) * r)
+        alphas.append([norms[j] * beta for beta in betas[j]])
+        alphas[j][j] += inputs[j]
+        betas.append([above[j] * alpha for alpha in alphas[j]])
+        if network.functions[j] in KINKED:
+            nearest = min(float(z.abs_lower()) for z in layer["z"].entries())
+            require(nearest > ROOM * hypot(*alphas[j]) * r, "a kink is too near for norms")
+
+    def sizes(
+        slopes: list[arb_mat], ups: list[arb_mat], tau: list[float], over: Callable[..., float]
+    ) -> tuple[list[float], list[float]]:
+        """|s_j| and max|t_j| within r, over all examples, if t changes by tau in the last layer."""
+        of_slopes, of_ups = [0.0] * depth, [0.0] * depth
+        for j in reversed(range(depth)):
+            of_ups[j] = over(map(largest, floats(ups[j]))) + hypot(*tau) * r
+            sigma = [bend[j] * of_ups[j] * a + above[j] * t for a, t in zipped(alphas[j], tau)]
+            of_slopes[j] = over(hypot(*row) for row in floats(slopes[j])) + hypot(*sigma) * r
+            tau = [norms[j] * part for part in sigma]
+            tau[j] += of_slopes[j]
+        return of_slopes, of_ups
+
+    most = max(float(rate) for rate in network.rates or [ONE])
+    total_share = float(network.share) * network.batch  # examples are averaged below
+    tau = [curvature * most * beta for beta in betas[depth]]
+    slopes, ups = sizes(deltas, backs, tau, average)
+    tau, changes = [0.0] * depth, list[float]()  # of the gradient, by R
+    for j in reversed(range(depth)):
+        sigma = [bend[j] * ups[j] * a + above[j] * t for a, t in zipped(alphas[j], tau)]
+        changes += [inputs[j] * part + slopes[j] * b for part, b in zipped(sigma, betas[j])]
+        tau = [norms[j] * part for part in sigma]
+        tau[j] += slopes[j]
+    of_slopes = total_share * hypot(*changes)
+
+    n_examples, n_outputs, convex = deltas[-1].nrows(), deltas[-1].ncols(), 0.0
+    for output in range(n_outputs):  # the Jacobian of one output
+        unit = [ONE if place == output else ZERO for place in range(n_outputs)]
+        jacobian = network.backward(weights, layers, matrix([unit] * n_examples))
+        unit_slopes, _ = sizes(*jacobian, [0.0] * depth, max)
+        for j, layer in enumerate(layers):
+            spread = spectral(layer["inputs"]) + sqrt(n_examples) * hypot(*betas[j]) * r
+            convex += (unit_slopes[j] * spread) ** 2 / n_examples
+    convex *= total_share * curvature * most
+
+    kept, moved = (float(rule.weights.get(name, ZERO)) for name in ("weights", "gradient"))
+    kept += moved * float(rule.decay)
+    require(moved <= 0, "a step goes uphill")
+    return ROOM * (max(abs(kept), abs(kept + moved * convex)) + abs(moved) * of_slopes)
 
 
 # Linear models
@@ -550,9 +704,15 @@ KINDS: dict[str, Any] = {"network": Network, "linear": Linear, "function": Funct
 
 
 class Descent:
-    """Exact training in real numbers, enclosed step by step in balls of up to `bits` bits."""
+    """Exact training in real numbers, enclosed step by step in balls of up to `bits` bits.
 
-    def __init__(self, problem: Data, data: Data, n_steps: int, bits: int) -> None:
+    By the method "balls" every number is a ball. By the method "norm", for plain steps, an exact
+    point is followed instead, and how far apart from it exact training may be in the 2-norm.
+    """
+
+    def __init__(
+        self, problem: Data, data: Data, n_steps: int, bits: int, method: str = "balls"
+    ) -> None:
         kind = KINDS[problem["kind"]]
         fields(problem, "kind " + kind.FIELDS, "the problem")
         fields(data, "x y queries rates initial", "the data")
@@ -567,11 +727,15 @@ class Descent:
             require(kind is Network, "only the examples of a network have rates")
             self.trained.rates = [number(rate) for rate in data["rates"]]
             require(len(self.trained.rates) == len(x), "it has not as many rates as examples")
+            require(min(self.trained.rates) >= ZERO, "a rate is negative")
         self.bits, self.n_done, self.n_queries = bits, 0, len(queries)
         initial, shapes = [number(entry) for entry in data["initial"]], self.trained.shapes
         n_numbers = len(self.trained.names) * sum(high * wide for high, wide in shapes)
         require(len(initial) == n_numbers > 0, "its start does not fit its problem")
-        self.state, self.precision = self.trained.start(initial), bits
+        self.state: State = self.trained.start(initial)
+        self.precision = bits
+        self.apart = {"norm": dict.fromkeys(self.trained.names, ZERO), "balls": None}[method]
+        require(self.apart is None or kind is Network, "only networks are followed by norms")
 
     def step(self) -> Row:
         """The numbers after one more step.
@@ -579,16 +743,31 @@ class Descent:
         Bits far below the radius of the widest ball are of no use: precision falls as radii grow.
         """
         with ctx.workprec(self.precision):
-            self.state = self.trained.step(self.state, self.n_done)
+            if self.apart is None:
+                self.state = self.trained.step(self.state, self.n_done)
+            else:
+                after = self.trained.step_beside(self.state, self.n_done, self.apart)
+                self.state, self.apart = after
             self.n_done += 1
-            numbers: Row = self.trained.numbers(self.state)
+            numbers: Row = self.trained.numbers(self.enclosure)
         accuracy = min(ball.rel_one_accuracy_bits() for ball in numbers)
         self.precision = max(LEAST_BITS, min(self.bits, accuracy + SPARE_BITS))
         return numbers
 
+    @property
+    def enclosure(self) -> State:
+        """The state in balls that hold exact training."""
+        if self.apart is None:
+            return self.state
+        found = State()
+        for name, parts in self.state.items():
+            blur = arb(0, self.apart[name])
+            found[name] = [entrywise(lambda entry, by=blur: entry + by, part) for part in parts]
+        return found
+
     def predictions(self) -> Row:
         with ctx.workprec(self.precision):
-            found: Row = self.trained.predict(self.state) if self.n_queries else []
+            found: Row = self.trained.predict(self.enclosure) if self.n_queries else []
         return found
 
 
@@ -657,7 +836,8 @@ def check(text: bytes) -> Data:
     require(count(bits) <= MOST_BITS, f"it asks for more than {MOST_BITS} bits")
     sentence = claim_of(certificate)
     require(certificate["claim"] == sentence, f"it claims more or less than this: {sentence}")
-    descent = Descent(certificate["problem"], certificate["data"], len(steps), bits)
+    problem, data, method = (certificate[name] for name in ("problem", "data", "method"))
+    descent = Descent(problem, data, len(steps), bits, method)
     for step, (given, limit) in enumerate(zipped(steps, map(number, allowed)), 1):
         is_near = distance(descent.step(), plain(given)) <= limit
         require(is_near, f"step {step} is not as close to exact descent as it claims")

@@ -18,7 +18,8 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from decimal import ROUND_UP, Context, Decimal
 from importlib import import_module
 from math import ceil, inf, isfinite, log2, nextafter
@@ -45,7 +46,13 @@ SPARE_BITS = 4
 PILOT_STEPS = 8
 """The steps from which the bits of a whole run are projected."""
 
-SMALL = 1 / 64
+LONG_BITS = 320
+"""If balls would need more bits, plain steps are followed in the 2-norm, whose bits hardly grow."""
+
+BALLS, NORM = "balls", "norm"
+"""The methods of `icgd_check.Descent`."""
+
+SMALL = 2.0**-10
 """A ball is small if its radius is at most this share of the distance that it proves."""
 
 NEGLIGIBLE = 2.0**-70
@@ -84,6 +91,7 @@ class Trajectory:
             it is what a run is measured against.
         predictions_of_oracle: the same of its predictions.
         bits: the precision that it took.
+        method: how exact descent was enclosed: "balls", or "norm" for long runs of plain steps.
         n_kinks: how many balls held a kink of an activation.
         kinks: the first of them.
     """
@@ -94,6 +102,7 @@ class Trajectory:
     of_oracle: Tensor
     predictions_of_oracle: Predictions
     bits: int
+    method: str = BALLS
     n_kinks: int = 0
     kinks: tuple[Straddle, ...] = ()
 
@@ -160,6 +169,7 @@ def rigorous_trajectory(
         of_oracle=stacked("of_oracle", (n_steps,)),
         predictions_of_oracle=stacked("predictions_of_oracle", predictions.shape[-2:]),
         bits=max(attempt.bits for attempt in found),
+        method=NORM if any(attempt.method == NORM for attempt in found) else BALLS,
         n_kinks=len(kinks),
         kinks=tuple(kinks[:MOST_KINKS]),
     )
@@ -202,13 +212,14 @@ class _Attempt:
     """
 
     bits: int
-    distances: list[float]
-    least: list[float]
-    of_oracle: list[float]
-    radii: list[float]
-    predictions: list[float]
-    predictions_of_oracle: list[float]
-    kinks: Sequence[tuple[int, int, int, int]]
+    method: str
+    distances: list[float] = field(default_factory=list)
+    least: list[float] = field(default_factory=list)
+    of_oracle: list[float] = field(default_factory=list)
+    radii: list[float] = field(default_factory=list)
+    predictions: list[float] = field(default_factory=list)
+    predictions_of_oracle: list[float] = field(default_factory=list)
+    kinks: Sequence[tuple[int, int, int, int]] = ()
     final: bool = False
 
 
@@ -229,12 +240,22 @@ class _Search:
         return len(self.run) - 1
 
     def result(self) -> _Attempt:
+        """Enclose in balls, or in the 2-norm if balls of a long run would need many bits."""
+        attempt = self._attempt(FIRST_BITS, BALLS)
+        if not attempt.final and attempt.bits + self._missing_bits(attempt) > LONG_BITS:
+            with suppress(checker().RefusedError):  # other steps than plain ones, or a kink is near
+                bits = FIRST_BITS + self.n_steps // 16
+                return self._refined(self._attempt(bits, NORM))
+        return self._refined(attempt)
+
+    def _refined(self, attempt: _Attempt) -> _Attempt:
         """Return the first attempt with small balls, or the last that more bits improved."""
-        attempt, most = self._attempt(FIRST_BITS), int(checker().MOST_BITS)
+        most = int(checker().MOST_BITS)
         while not attempt.final:
             if attempt.bits == most:
-                return self._attempt(most, patient=True)
-            better = self._attempt(min(attempt.bits + self._missing_bits(attempt), most))
+                return self._attempt(most, attempt.method, patient=True)
+            bits = min(attempt.bits + self._missing_bits(attempt), most)
+            better = self._attempt(bits, attempt.method)
             # Stop unless more bits brought the run further, made its last ball much smaller, or may
             # still do so.
             may_improve = better.radii[-1] == inf and better.bits < HOPELESS_BITS
@@ -242,38 +263,39 @@ class _Search:
             both = min(len(better.radii), len(attempt.radii)) - 1
             is_smaller = better.radii[both] < attempt.radii[both] / 2
             if not (better.final or may_improve or is_longer or is_smaller):
-                return self._attempt(better.bits, patient=True)
+                return self._attempt(better.bits, attempt.method, patient=True)
             attempt = better
         return attempt
 
     def _missing_bits(self, attempt: _Attempt) -> int:
-        """Project how many bits the last step will lack if all steps lose as many as those so far.
+        """Project how many bits the last step will lack if all steps lose as many as the last ones.
 
         It is 0 if the bits suffice, and at least an eighth of them if not.
         """
-        n_done, radius = len(attempt.radii), attempt.radii[-1]
-        if not isfinite(radius):
+        radii, n_done = attempt.radii, len(attempt.radii)
+        if not isfinite(radii[-1]):
             return attempt.bits
-        first = attempt.radii[0] or 2.0**-attempt.bits
-        lost = max(0.0, log2((radius or first) / first) / max(1, n_done - 1))
+        least = 2.0**-attempt.bits
+        now, before = (max(radius, least) for radius in (radii[-1], radii[-PILOT_STEPS:][0]))
+        lost = max(0.0, log2(now / before) / max(1, min(n_done, PILOT_STEPS) - 1))
         expected = float((self.run[-1] - self.real[-1]).abs().max())
         size = float(self.run[-1].abs().max()) or 1.0
         wanted = max(SMALL * expected, NEGLIGIBLE * size) if isfinite(expected) else NEGLIGIBLE
-        missing = log2((radius or first) / wanted) + lost * (self.n_steps - n_done)
+        missing = log2(now / wanted) + lost * (self.n_steps - n_done)
         if missing <= 0:
             return 0
         return ceil(max(1.1 * missing + SPARE_BITS, attempt.bits / 8))
 
-    def _attempt(self, bits: int, *, patient: bool = False) -> _Attempt:
+    def _attempt(self, bits: int, method: str, *, patient: bool = False) -> _Attempt:
         """Enclose the run up to the first ball that is not small, or to its end if `patient`."""
         try:
-            descent = checker().Descent(self.described, self.data, self.n_steps, bits)
+            descent = checker().Descent(self.described, self.data, self.n_steps, bits, method)
         except checker().RefusedError as problem:
             raise ProofError(
                 f"icgd-check would refuse a proof of this run: {problem}. Take fewer examples, or "
                 "a narrower network."
             ) from None
-        attempt = _Attempt(bits, [], [], [], [], [], [], ())
+        attempt = _Attempt(bits, method)
         for step in range(1, self.n_steps + 1):
             numbers, balls = self.run[step].tolist(), descent.step()
             radius = _above(max(ball.rad() for ball in balls))
@@ -286,8 +308,8 @@ class _Search:
             if not isfinite(radius):
                 break
             is_small = radius <= max(SMALL * distance, NEGLIGIBLE * max(map(abs, numbers)))
-            is_short = step == PILOT_STEPS < self.n_steps and self._missing_bits(attempt)
-            if not patient and (not is_small or is_short):
+            is_pilot = method == BALLS and step == PILOT_STEPS < self.n_steps
+            if not patient and (not is_small or (is_pilot and self._missing_bits(attempt))):
                 return attempt
         lost = self.n_steps - len(attempt.radii)
         if lost and not patient:
@@ -399,6 +421,7 @@ def prove(
         "problem": problem.oracle.described(task, n_steps),
         "data": exact_data(task),
         "bits": enclosed.bits,
+        "method": enclosed.method,
         "distances": hexadecimal(distances),
         "steps": [hexadecimal(numbers) for numbers in history[1:].double().tolist()],
         "prediction_distance": max(of_predictions).hex() if of_predictions else None,

@@ -163,7 +163,7 @@ class StackBounds(AbstractBounds):
         after = domain.after(self.program.prediction, domain.start(data, weights, drift))
         return after["y"].value.error.nan_to_num(nan=inf, posinf=inf)
 
-    def steps(self, task: Task, history: History) -> Tensor:
+    def steps(self, task: Task, history: History, on_progress: OnProgress | None = None) -> Tensor:
         """Bound many steps at a time where they are independent of each other.
 
         Where the weights have copies, which drift apart, a step depends on earlier ones; with a
@@ -173,7 +173,7 @@ class StackBounds(AbstractBounds):
         have_copies = Enclosures(program, self.how).have_copies
         if have_copies or program.schedule or program.batch_size is not None:
             found = self._after_steps(task, history)
-            return one_by_one((weights.error.amax(-1) for weights in found), history)
+            return one_by_one((weights.error.amax(-1) for weights in found), history, on_progress)
         if not before.numel():
             return before[..., :0, 0]
         # Weights are stored once a step, other slots for every token.
@@ -183,11 +183,14 @@ class StackBounds(AbstractBounds):
             name: column.mapped(lambda part: part.unsqueeze(-3))
             for name, column in self._data(task, 0).items()
         }
-        errors = []
+        errors, n_done, n_steps = list[Tensor](), 0, before.shape[-2]
         for start in before.split(max(1, NUMBERS_AT_ONCE // n_numbers), dim=-2):
             weights = Enclosure.common(Interval.point(start))
             after = self.after_block(data, weights, torch.zeros_like(start))
             errors.append(after.error.amax(-1))
+            n_done += start.shape[-2]
+            if on_progress:
+                on_progress(n_done, n_steps)
         return torch.cat(errors, dim=-1)
 
     def _data(self, task: Task, step: int) -> Data:
@@ -210,7 +213,7 @@ class StackBounds(AbstractBounds):
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
     ) -> RunBounds:
-        return RunBounds(self.steps(task, history))
+        return RunBounds(self.steps(task, history, on_progress))
 
     @property
     def widest(self) -> float:
