@@ -91,6 +91,21 @@ def test_no_two_points_near_a_start_are_further_apart_after_a_step_than_its_fact
     assert factor < 40  # it says something
 
 
+@pytest.mark.parametrize("step_size", [0.1, 8.0])
+@pytest.mark.parametrize("residual", [0.0, 0.7])
+def test_the_factor_is_that_of_the_derivative_where_norms_lose_little(step_size, residual):
+    network = icgd.MLP((1, 1, 1), "identity")
+    update = icgd.GradientStep(step_size, box=100.0)
+    problem = icgd.Problem(network, "squared", update, icgd.Domain(2.0, 2.0))
+    weights, x = torch.tensor([0.6, -0.8], dtype=torch.float64), torch.tensor([[1.5]])
+    task = icgd.as_task(problem, x, weights.prod() * x - residual, initial=weights)
+    derivative = torch.autograd.functional.jacobian(
+        lambda point: problem.oracle.step(task, point), task.initial
+    )
+    exact = float(torch.linalg.matrix_norm(derivative, 2))
+    assert exact * (1 - 1e-9) <= factor_of(problem, task, 1e-30) <= 3 * exact
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_the_norm_encloses_what_balls_enclose(seed):
     problem, task = random_case(seed)

@@ -244,7 +244,7 @@ class _Search:
         attempt = self._attempt(FIRST_BITS, BALLS)
         if not attempt.final and attempt.bits + self._missing_bits(attempt) > LONG_BITS:
             with suppress(checker().RefusedError):  # other steps than plain ones, or a kink is near
-                bits = FIRST_BITS + self.n_steps // 16
+                bits = max(FIRST_BITS, 64 + self.n_steps // 12)  # what runs of this length took
                 return self._refined(self._attempt(bits, NORM))
         return self._refined(attempt)
 
