@@ -14,7 +14,7 @@ import csv
 import hashlib
 import json
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from itertools import islice, pairwise
 from math import hypot, isfinite, sqrt
@@ -420,77 +420,81 @@ def floats(part: arb_mat) -> list[list[float]]:
     return [entries[place : place + wide] for place in range(0, len(entries), wide)]
 
 
-def average(values: Iterable[float]) -> float:
-    rows = list(values)
-    return sum(rows) / len(rows)
-
-
 def spectral(part: arb_mat) -> float:
-    """An upper bound on the spectral norm: the fourth root of the sum of its fourth powers."""
+    """An upper bound on the spectral norm: the eighth root of the sum of its eighth powers."""
     other = part.transpose()
     square = part * other if part.nrows() < part.ncols() else other * part
-    return sqrt(hypot(*map(float, square.entries())))
-
-
-def largest(row: list[float]) -> float:
-    return max(map(abs, row))
+    return sqrt(sqrt(hypot(*map(float, (square * square).entries()))))
 
 
 def expansion(network: Network, weights: list[arb_mat], rule: Rule, of: Pass, r: float) -> float:
     """The factor G of a step from `weights`, within r of them."""
-    (layers, deltas, backs), depth = of, len(weights)
+    (layers, *loss_pass), depth = of, len(weights)
     above, bend = zip(*(SUPREMA[name] for name in network.activations), strict=True)
-    curvature = network.curvature
     norms = [spectral(network.without_bias(by)) + r for by in weights]
-    inputs, alphas, betas = list[float](), list[list[float]](), [[0.0] * depth]
-    for j, layer in enumerate(layers):
-        inputs.append(max(hypot(*row) for row in floats(layer["inputs"])) + hypot(*betas[j]) * r)
-        alphas.append([norms[j] * beta for beta in betas[j]])
-        alphas[j][j] += inputs[j]
-        betas.append([above[j] * alpha for alpha in alphas[j]])
-        if network.functions[j] in KINKED:
-            nearest = min(float(z.abs_lower()) for z in layer["z"].entries())
-            require(nearest > ROOM * hypot(*alphas[j]) * r, "a kink is too near for norms")
-
-    def sizes(
-        slopes: list[arb_mat], ups: list[arb_mat], tau: list[float], over: Callable[..., float]
-    ) -> tuple[list[float], list[float]]:
-        """|s_j| and max|t_j| within r, over all examples, if t changes by tau in the last layer."""
-        of_slopes, of_ups = [0.0] * depth, [0.0] * depth
-        for j in reversed(range(depth)):
-            of_ups[j] = over(map(largest, floats(ups[j]))) + hypot(*tau) * r
-            sigma = [bend[j] * of_ups[j] * a + above[j] * t for a, t in zipped(alphas[j], tau)]
-            of_slopes[j] = over(hypot(*row) for row in floats(slopes[j])) + hypot(*sigma) * r
-            tau = [norms[j] * part for part in sigma]
-            tau[j] += of_slopes[j]
-        return of_slopes, of_ups
-
     most = max(float(rate) for rate in network.rates or [ONE])
-    total_share = float(network.share) * network.batch  # examples are averaged below
-    tau = [curvature * most * beta for beta in betas[depth]]
-    slopes, ups = sizes(deltas, backs, tau, average)
-    tau, changes = [0.0] * depth, list[float]()  # of the gradient, by R
-    for j in reversed(range(depth)):
-        sigma = [bend[j] * ups[j] * a + above[j] * t for a, t in zipped(alphas[j], tau)]
-        changes += [inputs[j] * part + slopes[j] * b for part, b in zipped(sigma, betas[j])]
-        tau = [norms[j] * part for part in sigma]
-        tau[j] += slopes[j]
-    of_slopes = total_share * hypot(*changes)
+    n_examples, n_outputs = loss_pass[0][-1].nrows(), loss_pass[0][-1].ncols()
+    ones = [[ONE if k == o else ZERO for k in range(n_outputs)] for o in range(n_outputs)]
+    units = [network.backward(weights, layers, matrix([one] * n_examples)) for one in ones]
 
-    n_examples, n_outputs, convex = deltas[-1].nrows(), deltas[-1].ncols(), 0.0
-    for output in range(n_outputs):  # the Jacobian of one output
-        unit = [ONE if place == output else ZERO for place in range(n_outputs)]
-        jacobian = network.backward(weights, layers, matrix([unit] * n_examples))
-        unit_slopes, _ = sizes(*jacobian, [0.0] * depth, max)
-        for j, layer in enumerate(layers):
-            spread = spectral(layer["inputs"]) + sqrt(n_examples) * hypot(*betas[j]) * r
-            convex += (unit_slopes[j] * spread) ** 2 / n_examples
-    convex *= total_share * curvature * most
+    # |q_j|, and |s_j| and max|t_j| of the loss and of every output, by layer and example.
+    lengths = [[hypot(*row) for row in floats(layer["inputs"])] for layer in layers]
+    passes = [
+        (
+            [[hypot(*row) for row in floats(slopes)] for slopes in deltas],
+            [[max(map(abs, row)) for row in floats(ups)] for ups in backs],
+        )
+        for deltas, backs in (loss_pass, *units)
+    ]
+    changes = [[0.0] * depth for _ in range(depth)]  # of the gradients, by R, over all examples
+    steepest = [[0.0] * depth for _ in range(n_outputs)]  # the largest |s_j| of every output
+    blurs = [0.0] * depth  # the largest change of q_j
+    for i in range(n_examples):
+        inputs, alphas, betas = list[float](), list[list[float]](), [[0.0] * depth]
+        for j in range(depth):
+            blurs[j] = max(blurs[j], hypot(*betas[j]) * r)
+            inputs.append(lengths[j][i] + hypot(*betas[j]) * r)
+            alphas.append([norms[j] * beta for beta in betas[j]])
+            alphas[j][j] += inputs[j]
+            betas.append([above[j] * alpha for alpha in alphas[j]])
+            if network.functions[j] in KINKED:
+                wide = network.widths[j + 1]
+                near = layers[j]["z"].entries()[i * wide : (i + 1) * wide]
+                nearest = min(float(z.abs_lower()) for z in near)
+                require(nearest > ROOM * hypot(*alphas[j]) * r, "a kink is too near for norms")
+        for number, (of_slopes, of_ups) in enumerate(passes):
+            # All that changes within r; in the last layer only the slope of the loss does.
+            tau = [network.curvature * most * beta * (number == 0) for beta in betas[depth]]
+            slopes, ups = [0.0] * depth, [0.0] * depth
+            for j in reversed(range(depth)):
+                ups[j] = of_ups[j][i] + hypot(*tau) * r
+                sigma = [bend[j] * ups[j] * a + above[j] * t for a, t in zipped(alphas[j], tau)]
+                slopes[j] = of_slopes[j][i] + hypot(*sigma) * r
+                tau = [norms[j] * part for part in sigma]
+                tau[j] += slopes[j]
+            if number:
+                pairs = zipped(steepest[number - 1], slopes)
+                steepest[number - 1] = [max(pair) for pair in pairs]
+                continue
+            tau = [0.0] * depth  # R: the slope of the loss does not change
+            for j in reversed(range(depth)):
+                sigma = [bend[j] * ups[j] * a + above[j] * t for a, t in zipped(alphas[j], tau)]
+                rows = zipped(changes[j], sigma, betas[j])
+                changes[j] = [c + inputs[j] * x + slopes[j] * y for c, x, y in rows]
+                tau = [norms[j] * part for part in sigma]
+                tau[j] += slopes[j]
 
+    share = float(network.share)
+    rest = share * hypot(*(hypot(*row) for row in changes))
+    spreads = [
+        spectral(layer["inputs"]) + sqrt(n_examples) * blur for layer, blur in zipped(layers, blurs)
+    ]
+    squares = [(s * spread) ** 2 for row in steepest for s, spread in zipped(row, spreads)]
+    convex: float = share * network.curvature * most * sum(squares)
     kept, moved = (float(rule.weights.get(name, ZERO)) for name in ("weights", "gradient"))
-    kept += moved * float(rule.decay)
     require(moved <= 0, "a step goes uphill")
-    return ROOM * (max(abs(kept), abs(kept + moved * convex)) + abs(moved) * of_slopes)
+    kept += moved * float(rule.decay)
+    return ROOM * (max(abs(kept), abs(kept + moved * convex)) - moved * rest)
 
 
 # Linear models

@@ -312,17 +312,19 @@ class Tolerance:
         steps, grown, n_steps = evidence.steps, evidence.grown, evidence.compiled.program.n_steps
         if not grown or grown[-1] <= 2 * n_steps * max(steps):
             return None
-        helps = "Take fewer or shorter steps" if self.task else "Prove it for one run with task=..."
+        helps = "Take fewer or shorter steps."
+        if self.task is None:
+            helps = "Prove it for one run with task=..."
         where = next((k for k, bound in enumerate(grown, 1) if not bound < evidence.trivial), None)
         if where is None:
             return (
                 f"A step errs by at most {max(steps):.3g}, and the bound grows from step to step, "
-                f"to {grown[-1]:.3g} after {n_steps:,}. {helps}."
+                f"to {grown[-1]:.3g} after {n_steps:,}. {helps}"
             )
         after = f"after {where:,} of {n_steps:,} steps" if self.task else f"after {n_steps:,} steps"
         return (
             f"The bound of the weights grows from step to step, and {after} it proves nothing but "
-            f"that they stay in the box. {helps}."
+            f"that they stay in the box. {helps}"
         )
 
     def _kink_reason(self, construction: AbstractConstruction, evidence: Evidence) -> str | None:

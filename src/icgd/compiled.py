@@ -454,7 +454,7 @@ class Compiled:
             >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
             >>> proof = compiled.certify([[0.5, 1.0]], [1.0], initial=[0.0, 0.0])
             >>> print(proof.claim)
-            After each of 2 steps every number of the run lies within its stated distance ...
+            After each of 2 steps every number of the run is within its stated distance of ...
         """
         task = self.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
         backend = chosen_backend(backend, self.program, task).name

@@ -284,6 +284,8 @@ class _Search:
         missing = log2(now / wanted) + lost * (self.n_steps - n_done)
         if missing <= 0:
             return 0
+        if attempt.method == NORM:  # the fewer bits a step loses, the longer it trains
+            missing = min(missing, attempt.bits)
         return ceil(max(1.1 * missing + SPARE_BITS, attempt.bits / 8))
 
     def _attempt(self, bits: int, method: str, *, patient: bool = False) -> _Attempt:

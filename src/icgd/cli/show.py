@@ -334,10 +334,12 @@ def _bounded(
 def _prediction_rows(report: Report, n_paper: int) -> list[tuple[str, ...]]:
     """The row of the predictions, if there are any; the paper proves nothing of them."""
     errors, bounds = report.prediction_errors, report.told.get("prediction_bounds")
-    if errors is None or bounds is None or not errors.numel():
+    if errors is None or not errors.numel():
         return []
-    proved = largest(bounds)
-    told = no_information(report.certificate) if isnan(proved) else error_text(proved)
+    told = "not proved"
+    if bounds is not None:
+        proved = largest(bounds)
+        told = no_information(report.certificate) if isnan(proved) else error_text(proved)
     anywhere = report.certificate.domain_predictions
     domain = error_text(anywhere) if isfinite(anywhere) else no_information(report.certificate)
     return [("predictions", error_text(largest(errors)), told, domain, *[""] * (n_paper // 2))]
