@@ -412,11 +412,12 @@ SUPREMA = {  # upper bounds on |r'| and |r''|
     "gelu": (1.13, 0.798),
     "softplus": (1.0, 0.25),
 }
-ROOM = 1 + 1e-9  # for the rounding of these bounds, which are computed in doubles
+ROOM = 1 + 1e-9  # for the rounding of these bounds, sums of products computed in doubles
 
 
-def floats(part: arb_mat) -> list[list[float]]:
-    entries, wide = list(map(float, part.entries())), part.ncols()
+def sizes(part: arb_mat) -> list[list[float]]:
+    """Upper bounds on the absolute values of all entries, but for their rounding to doubles."""
+    entries, wide = [float(entry.abs_upper()) for entry in part.entries()], part.ncols()
     return [entries[place : place + wide] for place in range(0, len(entries), wide)]
 
 
@@ -424,7 +425,7 @@ def spectral(part: arb_mat) -> float:
     """An upper bound on the spectral norm: the eighth root of the sum of its eighth powers."""
     other = part.transpose()
     square = part * other if part.nrows() < part.ncols() else other * part
-    return sqrt(sqrt(hypot(*map(float, (square * square).entries()))))
+    return sqrt(sqrt(hypot(*(hypot(*row) for row in sizes(square * square)))))
 
 
 def expansion(network: Network, weights: list[arb_mat], rule: Rule, of: Pass, r: float) -> float:
@@ -438,11 +439,11 @@ def expansion(network: Network, weights: list[arb_mat], rule: Rule, of: Pass, r:
     units = [network.backward(weights, layers, matrix([one] * n_examples)) for one in ones]
 
     # |q_j|, and |s_j| and max|t_j| of the loss and of every output, by layer and example.
-    lengths = [[hypot(*row) for row in floats(layer["inputs"])] for layer in layers]
+    lengths = [[hypot(*row) for row in sizes(layer["inputs"])] for layer in layers]
     passes = [
         (
-            [[hypot(*row) for row in floats(slopes)] for slopes in deltas],
-            [[max(map(abs, row)) for row in floats(ups)] for ups in backs],
+            [[hypot(*row) for row in sizes(slopes)] for slopes in deltas],
+            [[max(row) for row in sizes(ups)] for ups in backs],
         )
         for deltas, backs in (loss_pass, *units)
     ]

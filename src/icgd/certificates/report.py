@@ -570,15 +570,15 @@ class Report:
         """
         panels = {"Error of one step": self._curves("step")}
         panels["Distance from real descent"] = self._curves("trajectory")
-        return pictures.report_picture.draw(panels, self.verdict.value, path)
+        title = self.headline if self.rigorous is not None else None
+        return pictures.report_picture.draw(panels, title or self.verdict.value, path)
 
     def _curves(self, which: str) -> dict[str, list[float]]:
         """The measured errors and their bounds by name, with NaN where a bound says nothing."""
         errors = getattr(self, f"{which}_errors")
         everywhere = self.certificate.told(getattr(self.certificate, f"domain_{which}"))
-        found = {"measured": errors}
-        if f"{which}_bounds" in self.told:
-            found["proved for this run (b)"] = self.told[f"{which}_bounds"]
+        of_run = self.told.get(f"{which}_bounds", torch.full_like(errors, nan))
+        found = {"measured": errors, "proved for this run (b)": of_run}
         found["proved for every run (a)"] = torch.full_like(errors, everywhere or nan)
         if which == "trajectory" and self.paper_trajectory is not None:
             found["the paper's line (c)"] = self.paper_trajectory

@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite, isnan, nan
+from typing import Any
 
 from icgd.pictures import plotting
 from icgd.pictures.picture import Picture, saved
-from icgd.pictures.plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, Axes
+from icgd.pictures.plotting import BLUE, FAINT, ORANGE, PURPLE, Axes
 
 SMALLEST = 1e-17
 """Where an error of exactly 0 is drawn, which has no place on a logarithmic axis."""
 
-STYLES = ((BLUE, "-"), (ORANGE, "--"), (PURPLE, ":"), (FAINT, "-."), (GREEN, "--"))
-"""The colours and dashes of curves, in the order in which they come."""
+STYLES: tuple[dict[str, Any], ...] = (
+    {"color": BLUE, "ls": "-", "lw": 2, "zorder": 3},
+    {"color": ORANGE, "ls": "-", "lw": 7, "alpha": 0.6, "solid_capstyle": "round"},
+    {"color": PURPLE, "ls": ":", "lw": 2},
+    {"color": FAINT, "ls": "-.", "lw": 2},
+)
+"""The styles of curves, in the order in which they come: what is proved of a run is a broad band,
+on which the thin line of what was measured can be seen."""
 
 Curves = Mapping[str, Sequence[float]]
 """A number for each step by name, NaN where nothing is said."""
@@ -34,17 +41,10 @@ def _draw_panel(panel: Axes, name: str, curves: Curves) -> None:
     plotting.describe(panel, name, "training step", "largest error of any weight (log scale)")
     panel.set_yscale("log")
     plotting.whole_numbers(panel)
-    for (what, values), (colour, dashes) in zip(curves.items(), STYLES, strict=False):
+    for (what, values), style in zip(curves.items(), STYLES, strict=False):
         steps = range(1, len(values) + 1)
         heights = [_height(value) for value in values]
-        panel.plot(
-            steps,
-            heights,
-            color=colour,
-            ls=dashes,
-            lw=2,
-            label=said_of(plotting.literal(what), values),
-        )
+        panel.plot(steps, heights, label=said_of(plotting.literal(what), values), **style)
     panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), frameon=False, fontsize=10)
 
 

@@ -109,7 +109,8 @@ class RunError:
         for added in report.step_errors.tolist():
             piled = factor * piled + added
         ends = (report.trajectory_errors, report.trajectory_bounds, paper)
-        return cls(*(nan if part is None else float(part[-1]) for part in ends), piled)
+        error, bound, line = (nan if part is None else float(part[-1]) for part in ends)
+        return cls(error, bound, line, piled)
 
 
 def chain_in_float32(n_rounds: int = 20) -> RunError:
