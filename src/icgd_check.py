@@ -167,6 +167,8 @@ class Rule:
 
     def __init__(self, of: Data) -> None:
         fields(of, "weights state decay root average", "a rule")
+        quantities = {"weights", "gradient", "square", "scaled", "average"}
+        require(not quantities & {*of["state"]}, "a part of the state has the name of a quantity")
         self.decay, self.weights = number(of["decay"]), terms(of["weights"])
         self.state = {name: terms(part) for name, part in of["state"].items()}
         self.kept = None if of["average"] is None else number(of["average"])
@@ -208,8 +210,8 @@ def total(parts: dict[str, arb], known: dict[str, arb_mat]) -> arb_mat:
 
 
 def root_of(z: arb) -> arb:
-    """The root of a number that is known not to be negative."""
-    return z.sqrt() if z >= ZERO else ZERO.union(z.upper().max(ZERO).sqrt())
+    """The root of a number whose exact value is not negative; of any other it is no number."""
+    return z.sqrt() if z >= ZERO else ZERO.union(z.upper().sqrt())
 
 
 class Network:
@@ -235,7 +237,7 @@ class Network:
         for first, last in of["shortcuts"]:
             self.sources[last].append(first)
             require(0 <= first < last, "a shortcut does not lead to a later layer")
-        self.norms, self.norm_eps = set(of["norms"]), positive(of["norm_eps"])
+        self.norms, self.norm_eps = once_each(of["norms"]), positive(of["norm_eps"])
         require(self.norms <= {*self.sources}, "a norm belongs to no layer")
         self.batch = len(x) if of["batch_size"] is None else count(of["batch_size"])
         require(self.batch <= len(x), "a batch has more examples than there are")
@@ -243,6 +245,7 @@ class Network:
         self.share /= 2 * self.batch
         self.rules = [Rule(rule) for rule in of["rules"]]
         self.names = ["weights", *of["remembered"]]
+        once_each(self.names)
         self.rates: Row | None = None  # what multiplies the gradient of each example
         self.kinks: list[tuple[int, int, int, int]] = []  # step, layer, example, unit
 
@@ -271,7 +274,8 @@ class Network:
         is_chain = not self.norms and not any(self.sources.values())
         require(is_chain and {*self.names} <= {"weights", "average"}, "it takes no plain steps")
         after, rule, passed = self.stepped(state, step)
-        require(rule.root is None, "it takes no plain steps")
+        is_plain = {*rule.weights} <= {"weights", "gradient"} and not rule.state
+        require(is_plain, "it takes no plain steps")
         radius = max(float(apart["weights"].upper()), 1e-300)
         with ctx.workprec(LEAST_BITS):
             factor = expansion(self, state["weights"], rule, passed, radius)
@@ -490,8 +494,8 @@ def expansion(network: Network, weights: list[arb_mat], rule: Rule, of: Pass, r:
     spreads = [
         spectral(layer["inputs"]) + sqrt(n_examples) * blur for layer, blur in zipped(layers, blurs)
     ]
-    squares = [(s * spread) ** 2 for row in steepest for s, spread in zipped(row, spreads)]
-    convex: float = share * network.curvature * most * sum(squares)
+    reaches = [s * spread for row in steepest for s, spread in zipped(row, spreads)]
+    convex: float = share * network.curvature * most * hypot(*reaches) * hypot(*reaches)
     kept, moved = (float(rule.weights.get(name, ZERO)) for name in ("weights", "gradient"))
     require(moved <= 0, "a step goes uphill")
     kept += moved * float(rule.decay)
@@ -509,6 +513,7 @@ class Momentum:
     def __init__(self, of: Data) -> None:
         self.shares = [number(share) for share in of["momenta"]]
         self.nesterov = switch(of["nesterov"])
+        require(bool(self.shares) or not self.nesterov, "it looks ahead without momentum")
 
     def moved(self, now: arb_mat, before: arb_mat, step: int) -> tuple[arb_mat, arb_mat]:
         """Where the step starts, and where its gradient is taken."""
@@ -694,6 +699,11 @@ def rows_of(data: Any) -> list[Row]:
     return rows
 
 
+def once_each(names: list[Any]) -> set[Any]:
+    require(len({*names}) == len(names), "a list names something twice")
+    return {*names}
+
+
 def once(pairs: list[tuple[str, Any]]) -> Data:
     require(len(dict(pairs)) == len(pairs), "a name occurs twice")
     return dict(pairs)
@@ -837,6 +847,10 @@ def check(text: bytes) -> Data:
     fields(certificate, NAMES, "it")
     unsealed = text.replace(certificate["sha256"].encode(), b"", 1)
     require(hashlib.sha256(unsealed).hexdigest() == certificate["sha256"], "its seal is broken")
+    fields(certificate["transformer"], "construction backend dtype", "the transformer")
+    texts = [*certificate["transformer"].values(), certificate["file_sha256"] or ""]
+    texts.append(certificate["data_sha256"] or "")
+    require(all(type(text) is str and len(text) <= 64 for text in texts), "a text is none")
     steps, allowed, bits = (certificate[name] for name in ("steps", "distances", "bits"))
     require(count(bits) <= MOST_BITS, f"it asks for more than {MOST_BITS} bits")
     sentence = claim_of(certificate)
@@ -846,10 +860,14 @@ def check(text: bytes) -> Data:
     for step, (given, limit) in enumerate(zipped(steps, map(number, allowed)), 1):
         is_near = distance(descent.step(), plain(given)) <= limit
         require(is_near, f"step {step} is not as close to exact descent as it claims")
-    given = [entry for row in certificate["predictions"] for entry in row]
-    limit = number(certificate["prediction_distance"]) if given else ZERO
-    is_near = distance(descent.predictions(), plain(given)) <= limit
-    require(is_near, "a prediction is not as close to that of exact descent as it claims")
+    predicted, most = (certificate[name] for name in ("predictions", "prediction_distance"))
+    shape = [len(data["y"][0])] * len(data["queries"])
+    require([len(row) for row in predicted] == shape, "its predictions do not fit its queries")
+    require((most is None) == (not predicted), "it claims a distance of predictions or not")
+    if predicted:
+        given = plain([entry for row in predicted for entry in row])
+        is_near = distance(descent.predictions(), given) <= number(most)
+        require(is_near, "a prediction is not as close to that of exact descent as it claims")
     return certificate
 
 

@@ -419,6 +419,7 @@ class Compiled:
         dtype: str | torch.dtype = "float64",
         files: tuple[str | os.PathLike[str] | None, str | os.PathLike[str] | None] = (None, None),
         on_progress: OnProgress | None = None,
+        rates: Any = None,
     ) -> Proof:
         """Run on one task, and prove its distance from exact descent in real numbers.
 
@@ -437,6 +438,8 @@ class Compiled:
             files: those that the transformer and the data were read from; the certificate then
                 names their SHA-256.
             on_progress: is called with the number of steps done and the number in all.
+            rates: a number for each example by which its gradient is multiplied, where the domain
+                has a largest rate.
 
         Returns:
             The certificate.
@@ -456,7 +459,8 @@ class Compiled:
             >>> print(proof.claim)
             After each of 2 steps every number of the run is within its stated distance of ...
         """
-        task = self.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
+        start = {"initial": initial, "seed": seed}
+        task = self.task(X, y, queries=queries, **start, dtype=dtype, rates=rates)
         backend = chosen_backend(backend, self.program, task).name
         transformer = {
             "construction": self.program.construction,

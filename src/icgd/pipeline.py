@@ -10,7 +10,7 @@ import torch
 
 from icgd.backends.registry import AUTO, chosen_backend
 from icgd.backends.run import OnProgress, part_of
-from icgd.certificates.balls import why_unproved
+from icgd.certificates.balls import require_enclosable, why_unproved
 from icgd.certificates.guarantee import Guarantee, check_guarantee
 from icgd.certificates.linear import LinearBounds
 from icgd.certificates.report import (
@@ -161,8 +161,8 @@ def verify(
     if rigorous is None:
         unproved = why_unproved(problem, task, n_steps)
         rigorous = unproved is None
-    if rigorous:
-        problem.oracle.described(task, n_steps)  # raises before the run if it cannot be proved
+    elif rigorous:
+        require_enclosable(problem, task, n_steps)
     running, bounding, proving = (part_of(on_progress, n, 2 + rigorous) for n in range(3))
     backend, fused_because = chosen_backend(backend, program, task)
     run = compiled._run(task, backend, on_progress=running)

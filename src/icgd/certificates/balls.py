@@ -58,6 +58,9 @@ SMALL = 2.0**-10
 NEGLIGIBLE = 2.0**-70
 """A ball is small also if its radius is at most this share of the largest number of the run."""
 
+LEAST = 5e-324
+"""The smallest positive double."""
+
 HOPELESS_BITS = 4096
 """With this many bits, a ball that stays infinite is given up."""
 
@@ -127,10 +130,28 @@ def why_unproved(problem: Problem, task: Task, n_steps: int) -> str | None:
             "rigorous=True proves it all the same"
         )
     try:
-        problem.oracle.described(task, min(n_steps, 1))
+        require_enclosable(problem, task, n_steps)
     except ProofError as reason:
-        return str(reason).rstrip(".")
+        return str(reason).removesuffix(".")
     return None
+
+
+def require_enclosable(problem: Problem, task: Task, n_steps: int) -> None:
+    """Raise `ProofError` if exact descent on a task cannot be enclosed, before it is run."""
+    single = task.of_batch(0) if task.batch else task
+    _descent(problem.oracle.described(single, n_steps), exact_data(single), n_steps, FIRST_BITS)
+
+
+def _descent(
+    described: dict[str, Any], data: dict[str, Any], n_steps: int, bits: int, method: str = BALLS
+) -> Any:
+    try:
+        return checker().Descent(described, data, n_steps, bits, method)
+    except checker().RefusedError as problem:
+        raise ProofError(
+            f"icgd-check would refuse a proof of this run: {problem}. Take fewer examples, or a "
+            "narrower network."
+        ) from None
 
 
 def rigorous_trajectory(
@@ -242,7 +263,8 @@ class _Search:
     def result(self) -> _Attempt:
         """Enclose in balls, or in the 2-norm if balls of a long run would need many bits."""
         attempt = self._attempt(FIRST_BITS, BALLS)
-        if not attempt.final and attempt.bits + self._missing_bits(attempt) > LONG_BITS:
+        is_long = not attempt.final and attempt.bits + self._missing_bits(attempt) > LONG_BITS
+        if is_long and self.described["kind"] == "network":
             with suppress(checker().RefusedError):  # other steps than plain ones, or a kink is near
                 bits = max(FIRST_BITS, 64 + self.n_steps // 12)  # what runs of this length took
                 return self._refined(self._attempt(bits, NORM))
@@ -275,13 +297,12 @@ class _Search:
         radii, n_done = attempt.radii, len(attempt.radii)
         if not isfinite(radii[-1]):
             return attempt.bits
-        least = 2.0**-attempt.bits
-        now, before = (max(radius, least) for radius in (radii[-1], radii[-PILOT_STEPS:][0]))
-        lost = max(0.0, log2(now / before) / max(1, min(n_done, PILOT_STEPS) - 1))
+        now, before = (log2(radius or LEAST) for radius in (radii[-1], radii[-PILOT_STEPS:][0]))
+        lost = max(0.0, (now - before) / max(1, min(n_done, PILOT_STEPS) - 1))
         expected = float((self.run[-1] - self.real[-1]).abs().max())
         size = float(self.run[-1].abs().max()) or 1.0
-        wanted = max(SMALL * expected, NEGLIGIBLE * size) if isfinite(expected) else NEGLIGIBLE
-        missing = log2(now / wanted) + lost * (self.n_steps - n_done)
+        wanted = max(SMALL * expected if isfinite(expected) else 0.0, NEGLIGIBLE * size, LEAST)
+        missing = now - log2(wanted) + lost * (self.n_steps - n_done)
         if missing <= 0:
             return 0
         if attempt.method == NORM:  # the fewer bits a step loses, the longer it trains
@@ -290,13 +311,7 @@ class _Search:
 
     def _attempt(self, bits: int, method: str, *, patient: bool = False) -> _Attempt:
         """Enclose the run up to the first ball that is not small, or to its end if `patient`."""
-        try:
-            descent = checker().Descent(self.described, self.data, self.n_steps, bits, method)
-        except checker().RefusedError as problem:
-            raise ProofError(
-                f"icgd-check would refuse a proof of this run: {problem}. Take fewer examples, or "
-                "a narrower network."
-            ) from None
+        descent = _descent(self.described, self.data, self.n_steps, bits, method)
         attempt = _Attempt(bits, method)
         for step in range(1, self.n_steps + 1):
             numbers, balls = self.run[step].tolist(), descent.step()
@@ -314,13 +329,13 @@ class _Search:
             if not patient and (not is_small or (is_pilot and self._missing_bits(attempt))):
                 return attempt
         lost = self.n_steps - len(attempt.radii)
-        if lost and not patient:
+        is_finite = all(map(isfinite, attempt.radii[-1:]))
+        if not is_finite and not patient:
             return attempt
         attempt.distances += [inf] * lost
         attempt.of_oracle += [inf] * lost
         attempt.least += [0.0] * lost
         attempt.kinks, attempt.final = descent.trained.kinks, True
-        is_finite = not lost and all(map(isfinite, attempt.radii[-1:]))
         balls = descent.predictions() if is_finite else None
         attempt.predictions = _distances(balls, self.predictions)
         attempt.predictions_of_oracle = _distances(balls, self.real_predictions)
@@ -441,7 +456,7 @@ def prove(
 
 def require_provable(problem: Problem, task: Task, n_steps: int) -> None:
     """Raise an error if no run of this task could be certified, before it takes its time."""
-    problem.oracle.described(task, n_steps)
+    require_enclosable(problem, task, n_steps)
     if task.batch:
         raise DataError(
             f"X has shape {tuple(task.x.shape)}; expected (n, d_x): one task at a time."

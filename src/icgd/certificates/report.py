@@ -507,20 +507,24 @@ class Report:
             return f"not proved by balls: {self.unproved_because}"
         if self.rigorous is None or not self.step_errors.numel():
             return None
-        proof, first = self.rigorous, self.rigorous.first_unproved
-        if first == 1:
-            return f"nothing is proved by balls of {proof.bits} bits: the first step has no end"
-        last = proof.distances.shape[-1] if first is None else first - 1
-        most = number(rounded_up(float(proof.distances[..., :last].max())))
-        which = "the whole run" if first is None else f"up to step {last:,} the run"
+        proof = self.rigorous
+        largest = proof.distances.reshape(-1, proof.distances.shape[-1]).amax(0)
+        is_told = (largest < self.certificate.widest) & largest.isfinite()
+        n_told = int(is_told.long().cumprod(0).sum())  # steps before the first that says nothing
         kinks = ""
         if proof.kinks:
             _, step, layer, example, unit = proof.kinks[0]
             kinks = (
-                f", with both slopes from step {step:,} on, where exact descent cannot be told "
-                f"from a kink (layer {layer}, example {example}, unit {unit})"
+                f"; from step {step:,} on with both slopes of a kink (layer {layer}, example "
+                f"{example}, unit {unit}), from which exact descent cannot be told"
             )
-        return f"proved: {which} is within {most} of exact gradient descent{kinks}"
+        if not n_told:
+            return f"nothing is proved of the whole run{kinks}"
+        most = number(rounded_up(float(largest[:n_told].max())))
+        is_whole = n_told == len(largest)
+        which = "the whole run" if is_whole else f"the run up to step {n_told:,}"
+        rest = "" if is_whole else "; nothing is proved of later steps"
+        return f"proved: {which} is within {most} of exact gradient descent{rest}{kinks}"
 
     @property
     def dtype(self) -> str:

@@ -297,8 +297,7 @@ def print_report(report: Report) -> None:
     name = "HOLDS" if verdict.holds else verdict.name
     print_verdict(f"{name}: {verdict.value}.", verdict.holds)
     if report.headline:
-        is_proved = report.rigorous is not None and report.rigorous.first_unproved is None
-        style = "bold green" if is_proved else "bold"
+        style = "bold green" if report.headline.startswith("proved: the whole") else "bold"
         output.print(Text(f"{report.headline[0].upper()}{report.headline[1:]}.", style=style))
 
 

@@ -505,7 +505,7 @@ class NetworkOracle(AbstractOracle):
     def work(self, task: Task, n_steps: int) -> int:
         n_examples = self.update.batch_size or task.n_examples
         of_example = 3 * self.target.n_parameters + 10 * sum(self.target.widths[1:])
-        of_step = n_examples * of_example + 10 * sum(map(prod, self.weight_shapes))
+        of_step = n_examples * of_example + 100 * sum(map(prod, self.weight_shapes))
         return prod(task.batch) * n_steps * of_step
 
     def _described_rule(self, step: int) -> dict[str, Any]:
@@ -985,7 +985,8 @@ def _described(head: KernelHead, width: int) -> dict[str, Any]:
     """Describe a head for a certificate, defaults included."""
     if head.function.is_own:
         raise ProofError(
-            f"The kernel {brief(head.kernel)} is a function of your own, which no ball can enclose."
+            f"The kernel {brief(head.kernel)} is a function of your own, which no ball can "
+            "enclose. Use one of icgd's kernels to have whole runs proved."
         )
     shape = SHAPES.get(head.kernel, 0.0) if head.shape is None else head.shape
     return {
