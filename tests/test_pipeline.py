@@ -1,6 +1,5 @@
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -175,26 +174,16 @@ def test_a_broken_transformer_is_found_out(monkeypatch, construction):
     assert icgd.verify(compiled, x, y, seed=0).verdict is icgd.Verdict.BROKEN
 
 
-def test_progress_is_passed_on():
+@pytest.mark.parametrize("rigorous", [None, True, False])
+@pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack", "cot-network"])
+def test_progress_goes_on_from_the_run_to_its_bounds_and_its_proof(construction, rigorous):
     x, y = data()
-    seen = []
-    compiled = icgd.compile(problem_with(), n_steps=3)
-    icgd.verify(compiled, x, y, on_progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(done, 6) for done in range(1, 7)]
-
-
-def test_progress_of_a_chain_goes_on_while_its_bounds_are_proved():
-    update = icgd.GradientStep(0.1, 1.0, batch_size=2)
-    problem = icgd.Problem(icgd.MLP((2, 1), "identity"), "squared", update, icgd.Domain(1.0, 1.0))
-    compiled = icgd.compile(problem, n_steps=3, construction="cot-network")
-    calls: list[tuple[int, int]] = []
-    icgd.verify(
-        compiled,
-        np.array([[0.5, 1.0], [0.25, -1.0]]),
-        np.array([1.0, 0.5]),
-        on_progress=lambda done, total: calls.append((done, total)),
-    )
-    assert calls == [(done, 6) for done in range(1, 7)]
+    update = icgd.GradientStep(0.1, box=1.0, batch_size=2)
+    problem, seen = replace(problem_with(), update=update), []
+    compiled = icgd.compile(problem, construction, n_steps=3)
+    icgd.verify(compiled, x, y, rigorous=rigorous, on_progress=lambda *call: seen.append(call))
+    total = 6 if rigorous is False else 9
+    assert seen == [(done, total) for done in range(1, total + 1)]
 
 
 def test_fits_are_made_by_one_thread_so_that_programs_do_not_depend_on_how_many_there_are(

@@ -102,7 +102,8 @@ def test_where_scores_have_no_digit_that_is_known_shares_are_still_at_most_1():
     problem = icgd.Problem(icgd.KernelMachine(2, "softmax"), "squared", update, domain)
     compiled = icgd.compile(problem, n_steps=2)
     x = torch.tensor([[1e6, -9e5], [3e5, 7e5]], dtype=torch.float64)
-    report = icgd.verify(compiled, x, torch.full((2,), 0.01).double(), dtype="float32")
+    y = torch.full((2,), 0.01).double()
+    report = icgd.verify(compiled, x, y, dtype="float32", rigorous=False)
     assert report.trajectory_bounds.max() <= 0.01
     assert report.verdict is icgd.Verdict.HOLDS
 
@@ -116,7 +117,8 @@ def test_where_inputs_move_the_bounds_of_kernels_up_to_1_stay_finite(kernel, dty
     update = icgd.FunctionalStep(0.05, noise=0.1, transforms=0.02)
     problem = icgd.Problem(icgd.KernelMachine(3, kernel), "squared", update, icgd.Domain(1.1, 2.0))
     compiled = icgd.compile(problem, n_steps=60)
-    report = icgd.verify(compiled, x, (4 * x[:, 0]).sin(), backend=backend, dtype=dtype)
+    how = {"backend": backend, "dtype": dtype, "rigorous": False}
+    report = icgd.verify(compiled, x, (4 * x[:, 0]).sin(), **how)
     assert report.empty == ()
     assert report.verdict is icgd.Verdict.HOLDS
     unit = torch.finfo(getattr(torch, dtype)).eps
@@ -132,14 +134,13 @@ def test_where_inputs_move_and_bounds_leave_the_range_they_are_no_information(ke
     for n_steps in range(1, 40):
         compiled = icgd.compile(problem, n_steps=n_steps)
         try:
-            report = icgd.verify(compiled, x, [0.5, -0.5], queries=x[:1])
+            report = icgd.verify(compiled, x, [0.5, -0.5], queries=x[:1], rigorous=False)
         except (icgd.errors.OverflowedRunError, icgd.errors.KernelError):
             break
         for bounds in (report.step_bounds, report.trajectory_bounds, report.prediction_bounds):
             assert not bounds.isnan().any()
-        assert report.verdict.holds
-        assert report.verdict is (icgd.Verdict.HOLDS_EMPTY if report.empty else icgd.Verdict.HOLDS)
-    assert report.empty, "infinite before the run overflows"
+        assert report.verdict is icgd.Verdict.HOLDS
+    assert report.empty == ("domain_step", "domain_trajectory"), "before the run overflows"
 
 
 @pytest.mark.parametrize("backend", ["fused", "dense"])
@@ -196,7 +197,7 @@ def test_errors_of_tiny_labels_are_not_squared_away(largest, momentum):
     y = largest * torch.rand(3, 1, generator=generator, dtype=torch.float64)
     step, domain = icgd.FunctionalStep(0.5, momentum=momentum), icgd.Domain(x=2.0, y=largest)
     problem = icgd.Problem(icgd.KernelMachine(2, "rbf"), "squared", step, domain)
-    report = icgd.verify(icgd.compile(problem, n_steps=3), x, y)
+    report = icgd.verify(icgd.compile(problem, n_steps=3), x, y, rigorous=False)
     assert report.verdict.holds
     assert bool((report.trajectory_bounds > 0).all())
 
@@ -667,9 +668,9 @@ def test_a_kernel_that_is_not_defined_at_0_needs_a_bound_for_all_data():
     icgd.register_kernel("cosine", cosine, lipschitz=8.0)
     report = icgd.verify(compiled("cosine"), x, y)
     assert report.empty == ("domain_step", "domain_trajectory")
-    assert report.verdict is icgd.Verdict.HOLDS_EMPTY
+    assert report.verdict is icgd.Verdict.HOLDS
     icgd.register_kernel("cosine", cosine, lipschitz=8.0, bound=1.0)
-    assert icgd.verify(compiled("cosine"), x, y).verdict is icgd.Verdict.HOLDS
+    assert icgd.verify(compiled("cosine"), x, y).empty == ()
 
 
 def test_one_example_alone_has_nothing_to_be_compared_with():

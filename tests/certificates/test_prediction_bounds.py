@@ -9,26 +9,23 @@ import torch
 import icgd
 from icgd import facts
 from icgd.backends.registry import BACKENDS
-from icgd.certificates.enclosures import Arithmetic
-from icgd.certificates.network import of_table
 from icgd.certificates.report import Verdict, at_end, prediction_errors
-from icgd.constructions.registry import CONSTRUCTIONS
-from icgd.errors import ProgramError
 from icgd.problems.linear_model import LINKS
 from icgd.problems.mlp import MLP
 from tests import linear_cases
 from tests.backends import chain_cases
-from tests.cases import FEW, KERNEL_CASES, TINY, Case, every_construction_on
+from tests.cases import FEW, KERNEL_CASES, Case, every_construction_on
 
 DRAW = torch.Generator().manual_seed(2)
 N_SAMPLES = 4
 OTHER_CHAINS = [("relu", "dense"), ("tanh", "fused"), ("tanh", "dense")]
 
 
-def verified(compiled: icgd.Compiled, task: icgd.Task, backend: str) -> icgd.Report:
-    return icgd.verify(
-        compiled, task.x, task.y, queries=task.queries, initial=task.initial, backend=backend
-    )
+def verified(
+    compiled: icgd.Compiled, task: icgd.Task, backend: str, rigorous: bool | None = None
+) -> icgd.Report:
+    given = {"queries": task.queries, "initial": task.initial}
+    return icgd.verify(compiled, task.x, task.y, **given, backend=backend, rigorous=rigorous)
 
 
 def moved(weights: torch.Tensor, error: torch.Tensor, number: int) -> torch.Tensor:
@@ -45,13 +42,22 @@ def check_samples(compiled: icgd.Compiled, task: icgd.Task, backend: str, size: 
     rules = compiled.bounds_for(task, backend)
     sizes = size * torch.rand(start.shape, generator=DRAW, dtype=torch.float64)
     for error in (torch.full_like(start[..., :1], size), sizes):
-        bound = rules.predictions(task, real, real, error)
+        bound = rules.predictions(task, real, error)
         assert bound.shape == (*task.batch, task.n_queries, task.y.shape[-1])
         truth = oracle.predict(task, start)
         for number in range(N_SAMPLES):
             other = replace(task, initial=moved(start, error, number))
             found = compiled.run_task(other, backend=backend).predictions
             assert bool(((found - truth).abs() <= bound).all())
+
+
+def check_closeness(report: icgd.Report) -> None:
+    """What balls prove is as tight as the measurement: they add what float64 is off, twice."""
+    errors, bounds = report.prediction_errors, report.prediction_bounds
+    assert report.verdict.holds
+    assert errors.shape == bounds.shape
+    assert bool((errors <= bounds).all())
+    assert bool((bounds <= 1.1 * (errors + 2 * report.rigorous.predictions_of_oracle)).all())
 
 
 def compiled_case(construction, case: Case, n_steps: int) -> icgd.Compiled:
@@ -63,22 +69,7 @@ def compiled_case(construction, case: Case, n_steps: int) -> icgd.Compiled:
 @every_construction_on(FEW, fast=FEW[:2])
 def test_runs_of_every_construction_predict_as_closely_as_proved(construction, case, backend):
     compiled = compiled_case(construction, case, n_steps=2)
-    report = verified(compiled, case.task(), backend)
-    assert report.verdict.holds
-    assert report.prediction_errors.shape == report.prediction_bounds.shape
-    assert bool((report.prediction_errors <= report.prediction_bounds).all())
-    if construction.name != "universal":
-        assert float(report.prediction_bounds.max()) < 1.0
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@every_construction_on(FEW, fast=FEW[:1])
-def test_weights_within_the_error_of_a_network_predict_within_the_bound(
-    construction, case, backend
-):
-    compiled = compiled_case(construction, case, n_steps=0)
-    for size in (1e-6, 1e-2):
-        check_samples(compiled, case.task(), backend, size)
+    check_closeness(verified(compiled, case.task(), backend))
 
 
 @pytest.mark.parametrize(
@@ -87,13 +78,10 @@ def test_weights_within_the_error_of_a_network_predict_within_the_bound(
 )
 def test_chains_predict_as_closely_as_proved(activation, backend):
     problem = chain_cases.problem_of(MLP((2, 3, 1), activation))
-    task = chain_cases.task_of(problem)
-    start = icgd.compile(problem, "cot-network", n_steps=0)
-    for size in (1e-6, 1e-2):
-        check_samples(start, task, backend, size)
-    report = verified(icgd.compile(problem, "cot-network", n_steps=3), task, backend)
-    assert report.verdict.holds
-    assert 0 < float(report.prediction_bounds.max()) < 1e-6
+    compiled = icgd.compile(problem, "cot-network", n_steps=3)
+    report = verified(compiled, chain_cases.task_of(problem), backend)
+    check_closeness(report)
+    assert 0 < float(report.prediction_bounds.max()) < 1e-9
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -103,7 +91,7 @@ def test_linear_models_predict_as_closely_as_proved(link, backend):
     task = linear_cases.task_of(problem)
     for size in (1e-9, 1e-2):
         check_samples(linear_cases.compiled_of(problem, 0), task, backend, size)
-    report = verified(linear_cases.compiled_of(problem), task, backend)
+    report = verified(linear_cases.compiled_of(problem), task, backend, rigorous=False)
     assert report.verdict.holds
     assert 0 < float(report.prediction_bounds.max()) < 1e-9
 
@@ -113,7 +101,7 @@ def test_the_bound_of_a_linear_model_is_reached_by_a_corner():
     problem = linear_cases.problem_of("identity")
     task, compiled = linear_cases.task_of(problem), linear_cases.compiled_of(problem, 0)
     real, error = torch.zeros(1, 4, dtype=torch.float64), torch.full((1,), 1e-3).double()
-    bound = compiled.bounds_for(task, "fused").predictions(task, real, real, error)
+    bound = compiled.bounds_for(task, "fused").predictions(task, real, error)
     corner = compiled.run_task(replace(task, initial=torch.full((4,), 1e-3).double()))
     torch.testing.assert_close(corner.predictions, bound, rtol=1e-9, atol=0)  # queries are >= 0
 
@@ -122,17 +110,9 @@ def test_the_bound_of_a_linear_model_is_reached_by_a_corner():
 @pytest.mark.parametrize("case", KERNEL_CASES, ids=str)
 def test_functions_have_their_predictions_among_their_values(case, backend):
     compiled = icgd.compile(case.problem, n_steps=3)
-    report = verified(compiled, case.task(), backend)
+    report = verified(compiled, case.task(), backend, rigorous=False)
     assert report.verdict.holds
     assert bool((report.prediction_bounds == report.trajectory_bounds[..., -1]).all())
-
-
-def test_a_table_says_no_more_than_its_range():
-    construction = CONSTRUCTIONS["universal"]
-    compiled = icgd.compile(TINY.problem, construction, n_steps=1)
-    report = verified(compiled, TINY.task(), "fused")
-    assert bool((report.prediction_errors <= report.prediction_bounds).all())
-    assert float(report.prediction_bounds.max()) < 4.0
 
 
 def test_many_tasks_have_bounds_of_their_own():
@@ -247,12 +227,3 @@ def test_a_report_shows_the_error_of_predictions_and_its_bound_if_there_are_quer
     assert words in report._repr_html_()
     without = icgd.verify(compiled, task.x, task.y, initial=task.initial)
     assert "error of predictions" not in without.facts()
-
-
-def test_a_table_that_is_not_looked_up_is_an_error_of_ours():
-    program = icgd.compile(TINY.problem, CONSTRUCTIONS["universal"], n_steps=1).program
-    wipes = program.prediction[-1].instructions[1:]
-    broken = replace(program, prediction=(replace(program.prediction[-1], instructions=wipes),))
-    how = Arithmetic.of(torch.float64, 3, "fused")
-    with pytest.raises(ProgramError, match=r"^The prediction looks up 0 tables, expected one.$"):
-        of_table(broken, how, torch.zeros(1, 1, dtype=torch.float64))

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import icgd
+from icgd.certificates import balls
+from icgd.certificates.balls import Straddle, Trajectory
 from icgd.certificates.chain import ChainBounds
 from icgd.certificates.enclosures import Arithmetic, one_by_one
 from icgd.certificates.functional import FunctionBounds
@@ -94,7 +96,8 @@ def test_a_bound_that_is_no_smaller_than_the_box_holds_but_says_nothing(widest, 
     certificate = replace(report().certificate, widest=widest)
     found = replace(report(), certificate=certificate)
     assert found.empty == empty
-    assert found.verdict is (Verdict.HOLDS_EMPTY if empty else Verdict.HOLDS)
+    is_empty_of_run = "trajectory_bounds" in empty  # one for all data spoils no verdict of a run
+    assert found.verdict is (Verdict.HOLDS_EMPTY if is_empty_of_run else Verdict.HOLDS)
     assert found.verdict.holds
     assert certificate.told(4.0) == (None if "domain_step" in empty else 4.0)
     broken = replace(found, step_errors=torch.tensor([0.5, 9.0]))
@@ -159,6 +162,45 @@ def test_an_infinite_bound_of_a_prediction_says_nothing():
     )
     assert found.empty == ("prediction_bounds",)
     assert found.verdict is Verdict.HOLDS_EMPTY
+
+
+def proof_of(*distances: float, kinks: tuple[Straddle, ...] = ()) -> Trajectory:
+    zeros, nothing = torch.zeros(len(distances)), torch.zeros(0, 1)
+    parts = (torch.tensor(distances, dtype=torch.float64), zeros, nothing, zeros, nothing)
+    return Trajectory(*parts, bits=160, n_kinks=len(kinks), kinks=kinks)
+
+
+@pytest.mark.parametrize(
+    ("proof", "headline"),
+    [
+        (proof_of(1.0, 0.5), "proved: the whole run is within 1 of exact gradient descent"),
+        (
+            proof_of(1e-9, 2.3412e-9),
+            "proved: the whole run is within 2.35e-09 of exact gradient descent",
+        ),
+        (
+            proof_of(2.0**-10, inf),
+            "proved: up to step 1 the run is within 0.000977 of exact gradient descent",
+        ),
+        (
+            proof_of(inf, inf),
+            "nothing is proved by balls of 160 bits: the first step has no end",
+        ),
+        (
+            proof_of(0.25, 0.5, kinks=(Straddle(0, 2, 1, 3, 4), Straddle(0, 2, 2, 0, 0))),
+            "proved: the whole run is within 0.5 of exact gradient descent, with both slopes from "
+            "step 2 on, where exact descent cannot be told from a kink (layer 1, example 3, unit "
+            "4)",
+        ),
+        (None, None),
+    ],
+)
+def test_a_headline_says_what_is_proved_of_the_whole_run(proof, headline):
+    found = replace(report(), rigorous=proof)
+    assert found.headline == headline
+    assert found.facts().get("whole run") == headline
+    because = replace(report(), unproved_because="it would take a week")
+    assert because.headline == "not proved by balls: it would take a week"
 
 
 def test_verdicts_are_sentences():
@@ -324,16 +366,48 @@ def test_a_run_has_the_bounds_of_its_steps_and_tells_how_far_it_is(kind):
     calls: list[tuple[int, int]] = []
     bounds = compiled.bounds_for(task, "fused")
     proved = bounds.run(task, history, real, lambda *call: calls.append(call))
-    assert calls == [(1, 3), (2, 3), (3, 3)]
+    at_once = [(3, 3)]  # a small network
+    assert calls == (at_once if kind == "network" else [(1, 3), (2, 3), (3, 3)])
     torch.testing.assert_close(proved.steps, bounds.steps(task, history), rtol=1e-12, atol=0)
-    assert proved.steps.shape == proved.trajectory.shape == (N_STEPS,)
-    assert (
-        (compiled.problem.oracle.stepped(task, history) - history[1:])
-        .abs()
-        .amax(-1)
-        .le(proved.steps)
-        .all()
-    )
+    assert proved.steps.shape == (N_STEPS,)
+    assert (stepwise_errors(compiled.problem, task, history) <= proved.steps).all()
+
+
+@pytest.mark.parametrize("kind", ["network", "chain", "function", "linear"])
+def test_a_whole_run_is_proved_by_balls_or_by_contraction_where_that_is_tighter(kind):
+    compiled, task = compiled_and_task(kind)
+    given = {"initial": task.initial} if kind in ("network", "chain") else {}
+
+    def verified(rigorous: bool | None) -> icgd.Report:
+        parts = (compiled, task.x, task.y)
+        return icgd.verify(*parts, queries=task.queries, rigorous=rigorous, **given)
+
+    found, without = verified(None), verified(False)
+    proof = found.rigorous
+    assert (found.verdict, without.verdict) == (Verdict.HOLDS, Verdict.HOLDS)
+    assert without.rigorous is without.headline is None
+    for name in ("trajectory", "prediction"):
+        errors, bounds = (getattr(found, f"{name}_{part}") for part in ("errors", "bounds"))
+        by_contraction = getattr(without, f"{name}_bounds")
+        assert (errors <= bounds).all()
+        assert (by_contraction is None) == (kind in ("network", "chain"))
+        assert by_contraction is None or (bounds <= by_contraction).all()
+    # Balls are as tight as the measurement: they add no more than float64 is off itself.
+    assert (proof.least <= proof.distances).all()
+    assert (proof.distances <= 1.1 * (found.trajectory_errors + proof.of_oracle)).all()
+
+
+def test_a_run_that_takes_long_to_prove_is_proved_only_if_that_is_asked_for(monkeypatch):
+    compiled, task = compiled_and_task("network")
+    monkeypatch.setattr(balls, "LARGEST_WORK", 10)
+    found = icgd.verify(compiled, task.x, task.y, seed=0)
+    assert found.rigorous is found.trajectory_bounds is found.prediction_bounds is None
+    assert found.headline.startswith("not proved by balls: exact descent in balls takes")
+    assert found.headline.endswith("; rigorous=True proves it all the same")
+    assert found.verdict is Verdict.HOLDS
+    asked = icgd.verify(compiled, task.x, task.y, seed=0, rigorous=True)
+    assert (asked.trajectory_errors <= asked.trajectory_bounds).all()
+    assert asked.unproved_because is None
 
 
 @pytest.mark.parametrize("kind", ["function", "linear"])

@@ -18,7 +18,7 @@ def certify(command, tmp_path):
 def test_it_writes_a_certificate_that_the_checker_accepts(certify, tmp_path, monkeypatch, capsys):
     outcome = certify("--seed", "5")
     assert outcome.code == 0
-    assert "After each of 2 steps every number of the run lies within" in outcome.stdout
+    assert "After each of 2 steps every number of the run is within" in outcome.stdout
     assert "Check it with: icgd-check run.cert.json" in outcome.stdout
     monkeypatch.chdir(tmp_path)
     files = ["--file", "run.safetensors", "--data", "train.csv"]

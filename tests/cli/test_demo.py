@@ -21,7 +21,8 @@ def test_it_tells_the_story_and_saves_figure_and_numbers(demo, tmp_path):
     for part in (
         "A 4-3-3-1 tanh network learns the miles per gallon",
         "The transformer (relu-stack)",
-        "HOLDS: every measured error is within its bounds, but a bound says nothing.",
+        "HOLDS: every measured error is within its proved bounds.",
+        "Proved: the whole run is within",
         "real gradient descent",
         "transformer, 5 steps",
     ):
@@ -39,7 +40,8 @@ def test_the_example_of_the_help_with_json_holds_the_librarys_numbers(demo, comm
     assert data["transformer_losses"] == list(expected.transformer_losses)
     assert data["transformer_rmse"] == expected.transformer_rmse
     assert data["predictions"][0]["car"] == expected.predictions[0].car
-    assert data["report"]["verdict"] == "HOLDS_EMPTY"
+    assert data["report"]["verdict"] == "HOLDS"
+    assert data["report"]["headline"] == expected.report.headline
     assert data["report"]["step_errors"] == expected.report.step_errors.tolist()
     assert data["summary"]["dense_bytes"] == 8 * expected.summary.parameters
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import icgd
+from icgd.certificates.balls import rounded_up
 from icgd.problems import kernel_machine as kernels
 from tests.cli.files import PROBLEM, compiled_run, listing, write_all
 from tests.cli.test_run import FILES, QUERIES, X, Y
@@ -23,8 +24,9 @@ def test_json_holds_the_librarys_report(verify):
     outcome = verify("--seed", "5", "--json")
     data, report = json.loads(outcome.stdout), icgd.verify(compiled_run(), X, Y, seed=5)
     assert outcome.code == 0
-    assert data["verdict"] == "HOLDS_EMPTY"
-    assert data["meaning"] == icgd.Verdict.HOLDS_EMPTY.value
+    assert data["verdict"] == "HOLDS"
+    assert data["meaning"] == icgd.Verdict.HOLDS.value
+    assert data["headline"] == report.headline
     assert data["says_nothing"] == data["certificate"]["says_nothing"] == ["domain_trajectory"]
     assert data["certificate"]["domain_trajectory"] is None
     for name in ("step_errors", "step_bounds", "trajectory_errors", "trajectory_bounds"):
@@ -47,17 +49,28 @@ def test_the_table_shows_errors_beside_their_bounds(verify):
     assert "(b) this run" in text
     assert "Near-kink events: 0" in text
     assert "no information (the box)" in " ".join(text.split())
-    assert "HOLDS: every measured error is within its bounds, but a bound says nothing." in text
+    assert "HOLDS: every measured error is within its proved bounds." in text
 
 
-def test_the_rigorous_distance_stands_in_the_table_and_in_json(verify):
-    text, data = verify("--rigorous").stdout, json.loads(verify("--rigorous", "--json").stdout)
-    report = icgd.verify(compiled_run(), X, Y, seed=0, rigorous=True)
-    assert "rigorous" in text
-    assert f"{float(report.rigorous.distances.max()):.1e}" in text
+@pytest.mark.parametrize("options", [(), ("--rigorous",)])
+def test_what_is_proved_of_the_whole_run_stands_in_the_last_line_and_in_json(verify, options):
+    text, data = verify(*options).stdout, json.loads(verify(*options, "--json").stdout)
+    report = icgd.verify(compiled_run(), X, Y, seed=0)
+    most = rounded_up(float(report.rigorous.distances.max()))
+    last = f"\nProved: the whole run is within {most:.3g} of exact gradient descent.\n"
+    assert text.endswith(last)
     assert data["rigorous"]["distances"] == report.rigorous.distances.tolist()
     assert data["rigorous"]["bits"] == report.rigorous.bits
-    assert "rigorous" not in verify().stdout
+
+
+def test_a_proof_that_nobody_wants_is_left_out(verify):
+    options = ("--no-rigorous", "--queries", "new.csv")
+    text, data = verify(*options).stdout, json.loads(verify(*options, "--json").stdout)
+    for name in ("headline", "rigorous", "trajectory_bounds", "prediction_bounds"):
+        assert data[name] is None
+    assert data["verdict"] == "HOLDS"
+    assert text.count("not proved") == 2
+    assert text.endswith("\nHOLDS: every measured error is within its proved bounds.\n")
 
 
 def test_predictions_are_verified_with_queries(verify):
@@ -70,7 +83,7 @@ def test_predictions_are_verified_with_queries(verify):
     assert data["prediction_errors"] == report.prediction_errors.tolist()
     assert data["prediction_bounds"] == report.prediction_bounds.tolist()
     assert data["largest"]["prediction_bounds"] == float(report.prediction_bounds.max())
-    assert data["verdict"] == "HOLDS_EMPTY"
+    assert data["verdict"] == "HOLDS"
     assert "predictions" not in verify().stdout
 
 
@@ -85,7 +98,7 @@ def test_a_short_run_shows_what_is_proved_of_predictions_on_the_whole_domain(ver
 def test_bounds_that_say_nothing_are_never_shown_as_numbers(command, tmp_path):
     write_all(tmp_path)
     problem = replace(PROBLEM, update=icgd.GradientStep(step_size=50.0, box=0.5))
-    compiled = icgd.compile(problem, icgd.ReluStack(pieces=4), n_steps=4)
+    compiled = icgd.compile(problem, icgd.ReluStack(pieces=3), n_steps=4)
     compiled.save(tmp_path / "far.safetensors")
     files = ("verify", "far.safetensors", "train.csv", "--queries", "new.csv")
     data, text = json.loads(command(*files, "--json").stdout), command(*files).stdout
@@ -100,7 +113,7 @@ def test_bounds_that_say_nothing_are_never_shown_as_numbers(command, tmp_path):
 def test_dense_and_float32_reach_the_library(verify):
     data = json.loads(verify("--backend", "dense", "--dtype", "float32", "--json").stdout)
     assert (data["backend"], data["dtype"]) == ("dense", "float32")
-    assert data["verdict"] == "HOLDS_EMPTY"
+    assert data["verdict"] == "HOLDS"
 
 
 def test_softmax_stack_is_verified_without_a_bound_of_a_paper(verify, tmp_path):
@@ -145,7 +158,7 @@ def test_a_missing_file_is_refused(verify, tmp_path):
 def test_the_example_of_the_help_works(verify, command):
     assert verify().code == 0
     outcome = command(*command("verify", "--help").example())
-    assert json.loads(outcome.stdout)["verdict"] == "HOLDS_EMPTY"
+    assert json.loads(outcome.stdout)["verdict"] == "HOLDS"
 
 
 @pytest.mark.parametrize("backend", ["fused", "dense"])
@@ -159,8 +172,8 @@ def test_a_chain_is_compiled_run_and_verified(command, tmp_path, backend):
     assert len(json.loads(outcome.stdout)["predictions"]) == 2
     outcome = command("verify", "c.safetensors", "train.csv", "--backend", backend, "--json")
     data = json.loads(outcome.stdout)
-    assert data["verdict"] == "HOLDS_EMPTY", "some data fall on a kink"
-    assert data["says_nothing"] == ["domain_step", "domain_trajectory"]
+    assert data["verdict"] == "HOLDS"
+    assert data["says_nothing"] == ["domain_step", "domain_trajectory"], "some data meet a kink"
     assert data["largest"]["trajectory_bounds"] < 1e-8
     assert data["paper_trajectory"][0] == data["step_bounds"][0]
     assert data["paper_trajectory"][-1] == pytest.approx(sum(data["step_bounds"]))
@@ -215,10 +228,11 @@ def test_infinite_bounds_are_null_in_json_and_no_information_in_words(verify_own
 
 
 def test_kernels_of_the_users_own_are_refused_in_one_line(verify_own, command):
-    message = (
-        "The kernel 'falling' is a function of your own, which no rigorous proof can enclose. Use "
-        "one of icgd's kernels, or leave the rigorous proof out."
-    )
+    reason = "The kernel 'falling' is a function of your own, which no ball can enclose"
+    unproved = json.loads(verify_own("--json", lipschitz=1.0).stdout)
+    assert unproved["unproved_because"] == reason
+    assert unproved["headline"] == f"not proved by balls: {reason}"
+    message = f"{reason}."
     assert verify_own("--rigorous").refusal() == message
     assert verify_own("--rigorous", lipschitz=1.0).refusal() == message
     assert command("certify", "own.safetensors", "own.csv").refusal() == message

@@ -19,7 +19,6 @@ from icgd.constructions.relu_stack import ReluStack
 from icgd.errors import (
     DataError,
     DomainError,
-    ProofError,
     SettingError,
     UnknownNameError,
     UnsupportedProblemError,
@@ -608,23 +607,6 @@ def test_refusals_name_relu_stack():
         "its networks have no shortcuts and no layer norms; use relu-stack."
     )
     assert softmax_stack.why_not(rated) == "its examples have no rates; use relu-stack."
-
-
-def test_rigorous_proofs_say_what_they_cannot_follow():
-    data = data_of(TTT)
-    compiled = icgd.compile(problem_of(TTT), "relu-stack", n_steps=1)
-    with pytest.raises(
-        ProofError, match="icgd-check cannot check networks with shortcuts or layer norms"
-    ):
-        icgd.verify(compiled, **data, rigorous=True)
-    with pytest.raises(
-        ProofError, match="icgd-check cannot check networks with shortcuts or layer norms"
-    ):
-        compiled.certify(data["X"], data["y"])
-    plain = icgd.MLP((3, 3))
-    rated = icgd.compile(problem_of(plain, domain=RATED), "relu-stack", n_steps=1)
-    with pytest.raises(ProofError, match="icgd-check cannot check rates of examples"):
-        icgd.verify(rated, **data, rigorous=True)
 
 
 def test_rates_that_do_not_fit_are_refused():

@@ -10,7 +10,10 @@ from torch.optim import SGD, Adam, AdamW, RMSprop, lr_scheduler
 
 import icgd
 from icgd.constructions.registry import CONSTRUCTIONS
-from tests.problems.test_from_torch import N_STEPS, Script, distance, in_batches
+from tests.problems.test_from_torch import N_STEPS, Script, distance, in_batches, proved
+
+TORCH_ROUNDING = 1e-14
+"""How far torch's own loop may be from the oracle's: both round, in other orders."""
 
 STACKS = ("relu-stack", "softmax-stack")
 ABLE = (*STACKS, "cot-network")
@@ -53,7 +56,7 @@ def test_it_is_torch_s_own_loop_within_what_is_proved(name, construction):
         return
     compiled = icgd.compile(problem, construction, n_steps=N_STEPS)
     task = compiled.task(*script.data())
-    assert distance(script, compiled, problem.oracle.train(task, N_STEPS)) < 1e-14
+    assert distance(script, compiled, problem.oracle.train(task, N_STEPS)) < TORCH_ROUNDING
     fused, dense = (compiled.run_task(task, backend=backend) for backend in ("fused", "dense"))
     gap = (fused.parameters - dense.parameters).abs().max() / fused.parameters.abs().max()
     assert float(gap) < 1e-10
@@ -62,7 +65,7 @@ def test_it_is_torch_s_own_loop_within_what_is_proved(name, construction):
         assert report.verdict.holds
         assert report.step_bounds.isfinite().all()
         off = distance(script, compiled, run.parameters)
-        assert off <= float(report.trajectory_bounds.max())
+        assert off <= proved(report) + TORCH_ROUNDING
 
 
 def by_torch(model: nn.Module, x: Tensor, classes: Tensor, n_steps: int) -> list[Tensor]:
@@ -123,7 +126,7 @@ def test_classes_are_learnt_as_torch_learns_them(name, construction):
         float((ours - real).detach().abs().max())
         for ours, real in zip(learnt.parameters(), by_torch(model, x, classes, 5), strict=True)
     ]
-    assert max(gaps) <= min(1e-2, float(reports[0].trajectory_bounds.max()))
+    assert max(gaps) <= min(1e-2, proved(reports[0]) + TORCH_ROUNDING)
     for report in reports:
         assert report.verdict.holds
         assert float(report.step_bounds.max()) < (0.01 if construction == "relu-stack" else 1e-9)

@@ -17,6 +17,10 @@ from icgd.errors import BoxWarning, IcgdError, SettingError, UnreadableError
 from icgd.problems.optimisers import GradientStep
 
 N_STEPS = 20
+TORCH_ROUNDING = 2e-15
+NORM_ROUNDING = 1e-13
+"""How far torch's own loop may be from the oracle's: both round, in other orders, and layer norms
+divide by small numbers."""
 PLAIN = partial(SGD, lr=0.1)
 ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.Softplus)
 
@@ -177,6 +181,11 @@ def distance(script: Script, compiled: icgd.Compiled, history: Tensor) -> float:
     return largest
 
 
+def proved(report: icgd.Report) -> float:
+    """The largest proved distance of any step from exact training as float64 rounds it."""
+    return float(report.trajectory_bounds.max())
+
+
 def in_batches(script: Script) -> Script:
     """The same script, in batches of all examples if it has no others."""
     return replace(script, batch_size=script.batch_size or len(script.data()[0]))
@@ -188,7 +197,7 @@ def test_the_reference_is_torch_s_own_loop(name):
     problem, (x, y) = script.problem(), script.data()
     history = problem.oracle.train(icgd.as_task(problem, x, y), N_STEPS)
     compiled = icgd.compile(problem, "relu-stack", n_steps=N_STEPS)
-    assert distance(script, compiled, history) < 2e-15
+    assert distance(script, compiled, history) < TORCH_ROUNDING
     assert float((history[-1] - history[0]).abs().max()) > 0.01  # it has learnt something
 
 
@@ -197,11 +206,11 @@ def test_norms_are_those_of_torch(script):
     problem, (x, y) = script.problem(), script.data()
     history = problem.oracle.train(icgd.as_task(problem, x, y), N_STEPS)
     compiled = icgd.compile(problem, "relu-stack", n_steps=N_STEPS)
-    assert distance(script, compiled, history) < 1e-13
+    assert distance(script, compiled, history) < NORM_ROUNDING
     report = icgd.verify(compiled, x, y)
     assert report.verdict.holds
     off = distance(script, compiled, compiled.run(x, y).parameters)
-    assert off <= float(report.trajectory_bounds.max())
+    assert off <= proved(report) + NORM_ROUNDING
     assert off < 2e-3
 
 
@@ -211,7 +220,7 @@ def test_activations_are_those_of_torch(activation):
     problem, (x, y) = script.problem(), script.data()
     history = problem.oracle.train(icgd.as_task(problem, x, y), N_STEPS)
     compiled = icgd.compile(problem, "relu-stack", n_steps=N_STEPS)
-    assert distance(script, compiled, history) < 2e-15
+    assert distance(script, compiled, history) < TORCH_ROUNDING
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -222,7 +231,7 @@ def test_softmax_stack_performs_it(name):
     assert distance(script, compiled, run.parameters) < 1e-9
     report = icgd.verify(compiled, *script.data())
     assert report.verdict.holds
-    assert distance(script, compiled, run.parameters) <= float(report.trajectory_bounds.max())
+    assert distance(script, compiled, run.parameters) <= proved(report) + TORCH_ROUNDING
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -234,8 +243,8 @@ def test_a_chain_performs_it(name):
     assert distance(script, compiled, run.parameters) < 1e-11
     report = icgd.verify(compiled, *script.data(), backend="fused")
     assert report.verdict.holds
-    assert distance(script, compiled, run.parameters) <= float(report.trajectory_bounds.max())
-    assert float(report.trajectory_bounds.max()) < 1e-8
+    assert distance(script, compiled, run.parameters) <= proved(report) + TORCH_ROUNDING
+    assert proved(report) < 1e-11
 
 
 @pytest.mark.parametrize("name", ROOTS)
@@ -255,7 +264,7 @@ def test_relu_stack_performs_it_within_what_is_proved(name):
     assert float(report.step_bounds.max()) < 0.05  # which says something
     run = compiled.run(*script.data())
     off = distance(script, compiled, run.parameters)
-    assert off <= float(report.trajectory_bounds.max())
+    assert off <= proved(report) + TORCH_ROUNDING
     assert off < (1e-4 if name == "adam" else 2e-3)
 
 
@@ -280,7 +289,7 @@ def test_recursion_performs_it_with_biases(name):
     assert off < (2e-5 if name == "silu" else 1e-9)  # a few silus miss the logistic slope
     report = icgd.verify(compiled, *script.data())
     assert report.verdict.holds
-    assert off <= float(report.trajectory_bounds.max())
+    assert off <= proved(report) + TORCH_ROUNDING
 
 
 @pytest.mark.parametrize(
@@ -321,7 +330,7 @@ def test_the_average_of_the_reference_is_torch_s_own(name, n_steps):
     last = problem.oracle.train(task, n_steps)[-1]
     named = problem.oracle.by_name(task, last)
     averages = {key: value for key, value in named.items() if key.startswith("average")}
-    assert gap_of_averages(script, averages, n_steps) < 2e-15
+    assert gap_of_averages(script, averages, n_steps) < TORCH_ROUNDING
 
 
 @pytest.mark.parametrize("construction", ["relu-stack", "softmax-stack"])
@@ -341,7 +350,7 @@ def test_averages_are_those_of_torch_step_by_step(name, construction):
         named = problem.oracle.by_name(task, run.parameters[n_steps])
         averages = {key: value for key, value in named.items() if key.startswith("average")}
         gap = gap_of_averages(script, averages, n_steps)
-        assert gap <= float(report.trajectory_bounds[n_steps - 1])
+        assert gap <= float(report.trajectory_bounds[n_steps - 1]) + TORCH_ROUNDING
         assert gap < (1e-9 if construction == "softmax-stack" else 2e-3)
     averaged = script.averaged()
     off = (run.predictions - averaged(data[0])).abs().max()

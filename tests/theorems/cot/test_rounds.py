@@ -21,5 +21,6 @@ def test_at_a_saddle_errors_outgrow_the_papers_line_but_not_lipschitz_steps():
 
 def test_chains_stay_within_our_bound_and_one_leaves_the_papers_line():
     expanding, deep = rounds.chain_in_float32(), rounds.deep_chain(0, "fused")
-    assert expanding.paper < expanding.error <= expanding.bound
+    assert expanding.paper < expanding.error <= min(expanding.bound, expanding.piled)
+    assert expanding.bound <= (1 + 1e-9) * expanding.error, "balls are as tight as the measurement"
     assert deep.error <= min(deep.bound, deep.paper)
