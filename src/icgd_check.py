@@ -848,8 +848,8 @@ def check(text: bytes) -> Data:
     unsealed = text.replace(certificate["sha256"].encode(), b"", 1)
     require(hashlib.sha256(unsealed).hexdigest() == certificate["sha256"], "its seal is broken")
     fields(certificate["transformer"], "construction backend dtype", "the transformer")
-    for text in (certificate["file_sha256"], certificate["data_sha256"]):
-        require(text is None or len(bytes.fromhex(text)) == 32, "a SHA-256 is none")
+    for digest in (certificate["file_sha256"], certificate["data_sha256"]):
+        require(digest is None or len(bytes.fromhex(digest)) == 32, "a SHA-256 is none")
     steps, allowed, bits = (certificate[name] for name in ("steps", "distances", "bits"))
     require(count(bits) <= MOST_BITS, f"it asks for more than {MOST_BITS} bits")
     sentence = claim_of(certificate)
