@@ -30,8 +30,10 @@ Curves = Mapping[str, Sequence[float]]
 def draw(
     panels: Mapping[str, Curves], title: str, path: str | os.PathLike[str] | None = None
 ) -> Picture:
-    """A panel for each kind of error, on logarithmic axes."""
-    figure, places = plotting.new_figure(6.0 * len(panels), 5.0, len(panels))
+    """A panel for each kind of error, on logarithmic axes, below the title."""
+    figure, places = plotting.new_figure(6.0 * len(panels), 5.3, len(panels))
+    text = plotting.literal(f"{title[0].upper()}{title[1:]}")
+    figure.suptitle(text, fontsize=13, color=plotting.INK)
     for place, (name, curves) in zip(places, panels.items(), strict=True):
         _draw_panel(place, name, curves)
     return saved(Picture(title, figure), path)
