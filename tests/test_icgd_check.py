@@ -233,6 +233,14 @@ def test_what_is_not_checked_may_not_say_anything(others):
     assert refusal({**fields, **others})
 
 
+def test_predictions_have_the_form_of_the_labels():
+    (first, second) = fields_of("kernel")["predictions"]
+    assert len(first) == len(second) == 2
+    for others in ([first + second], [[entry] for entry in first + second], [first], []):
+        expected = "its predictions do not fit its queries"
+        assert refusal(changed("kernel", predictions=others)) == expected
+
+
 @pytest.mark.parametrize("name", ["\ud800", "x\nAccepted: all is proved", "\x1b[2K\rAccepted: x"])
 def test_a_refusal_is_one_line_of_plain_text_whatever_the_file_holds(check, name):
     head = fields_of("kernel")["problem"]["heads"][0][0]

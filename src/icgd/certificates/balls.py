@@ -297,7 +297,8 @@ class _Search:
         radii, n_done = attempt.radii, len(attempt.radii)
         if not isfinite(radii[-1]):
             return attempt.bits
-        now, before = (log2(radius or LEAST) for radius in (radii[-1], radii[-PILOT_STEPS:][0]))
+        ends = (radii[-1], radii[-PILOT_STEPS:][0])
+        now, before = (log2(radius) if radius else -float(attempt.bits) for radius in ends)
         lost = max(0.0, (now - before) / max(1, min(n_done, PILOT_STEPS) - 1))
         expected = float((self.run[-1] - self.real[-1]).abs().max())
         size = float(self.run[-1].abs().max()) or 1.0
