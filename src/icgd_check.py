@@ -29,8 +29,8 @@ except ImportError:
 VERSION = 2
 MOST_BYTES = 2**28  # of a certificate
 MOST_BITS = 2**16  # of a ball
-MOST_MEMORY = 2**33  # bits of the largest matrix
-LEAST_BITS, SPARE_BITS = 64, 20
+MOST_MEMORY = 2**33  # bits of the largest matrix, with 1,024 for what a ball takes besides
+LEAST_BITS, SPARE_BITS = 64, 20  # the least precision, and how much finer it is than the radii
 NAMES = """sha256 version claim transformer file_sha256 data_sha256 problem data bits method
            distances steps prediction_distance predictions"""
 Row = list[arb]
@@ -47,6 +47,58 @@ class RefusedError(Exception):
 def require(condition: bool, otherwise: str) -> None:
     if not condition:
         raise RefusedError(otherwise)
+
+
+# What a file may hold
+
+
+def fields(of: Data, names: str, what: str) -> None:
+    require({*of} == {*names.split()}, f"{what} has other fields than it should")
+
+
+def number(text: str) -> arb:
+    value = float.fromhex(text)  # such as "0x1.8p+1", an exact binary fraction
+    require(arb(value).is_finite() and value.hex() == text, "a number is not a finite double")
+    return arb(value)
+
+
+def positive(text: str) -> arb:
+    require(number(text) > 0, "a step, a box or another number is not positive")
+    return number(text)
+
+
+def count(value: int) -> int:
+    require(type(value) is int and value > 0, "a count is not a positive whole number")
+    return value
+
+
+def switch(value: bool) -> bool:
+    require(type(value) is bool, "a switch is neither true nor false")
+    return value
+
+
+def rows_of(data: Any) -> list[Row]:
+    rows = [[number(entry) for entry in row] for row in data]
+    require(len({len(row) for row in rows}) <= 1, "a matrix has rows of different lengths")
+    return rows
+
+
+def once_each(names: list[Any]) -> set[Any]:
+    require(len({*names}) == len(names), "a list names something twice")
+    return {*names}
+
+
+def once(pairs: list[tuple[str, Any]]) -> Data:
+    require(len(dict(pairs)) == len(pairs), "a name occurs twice")
+    return dict(pairs)
+
+
+def no_real(text: str) -> None:
+    raise RefusedError(f"the real number {text} is not given as a text of an exact binary fraction")
+
+
+def require_memory(balls: int, bits: int) -> None:
+    require(balls * (bits + 1024) <= MOST_MEMORY, f"it needs {balls} balls at once, too many")
 
 
 # Functions of one number, on rows of balls. An activation returns its values and its slopes.
@@ -155,14 +207,30 @@ def mean(row: Row) -> arb:
     return sum(row, ZERO) / len(row)
 
 
+def terms(of: Data) -> dict[str, arb]:
+    return {name: number(factor) for name, factor in of.items()}
+
+
+def total(parts: dict[str, arb], known: dict[str, arb_mat]) -> arb_mat:
+    (first, *others) = [known[name] * factor for name, factor in parts.items()]
+    return sum(others, first)
+
+
+def root_of(z: arb) -> arb:
+    """The root of a number whose exact value is not negative; of any other it is no number."""
+    return z.sqrt() if z >= ZERO else ZERO.union(z.upper().sqrt())
+
+
 class Rule:
     """One step of an optimiser, entry by entry, as a table of sums.
 
-    g  <- g + decay * w
-    s' <- sum of coefficient * quantity        of w, g, s and g^2, for each part of the state
-    d  <- factor / (sqrt(sum) + eps)           if there is a root
-    w' <- clip(sum of coefficient * quantity)  of w, g, s' and d
-    average <- kept * average + (1 - kept) w'  if there is an average
+    gradient <- gradient + decay * weights
+    square   =  gradient^2
+    state    <- sums of coefficient * quantity, for each part of the state, of quantities before
+    scaled   =  factor / (sqrt(argument) + eps), if there is a root: the factor after the step, the
+                argument a sum of quantities before it
+    weights  <- clip(sum of coefficient * quantity), with the state after the step
+    average  <- kept * average + (1 - kept) * weights, if there is an average
     """
 
     def __init__(self, of: Data) -> None:
@@ -172,6 +240,8 @@ class Rule:
         self.decay, self.weights = number(of["decay"]), terms(of["weights"])
         self.state = {name: terms(part) for name, part in of["state"].items()}
         self.kept = None if of["average"] is None else number(of["average"])
+        is_share = self.kept is None or ZERO <= self.kept <= ONE
+        require(is_share, "an average keeps a share outside 0 to 1")
         self.root = of["root"]
         if self.root is not None:
             fields(self.root, "factor argument eps", "a root")
@@ -193,25 +263,15 @@ class Rule:
         moved = {"weights": entrywise(partial(clip, box), after), **moved}
         if self.kept is not None:
             moved["average"] = state["average"] * self.kept + moved["weights"] * (1 - self.kept)
-        require({*moved} == {*state}, "a rule does not say what becomes of all that is remembered")
+        require({*moved} == {*state}, "a rule does not update exactly what is remembered")
         return moved
 
     def rooted(self, z: arb) -> arb:
         return root_of(z) + self.eps
 
 
-def terms(of: Data) -> dict[str, arb]:
-    return {name: number(factor) for name, factor in of.items()}
-
-
-def total(parts: dict[str, arb], known: dict[str, arb_mat]) -> arb_mat:
-    (first, *others) = [known[name] * factor for name, factor in parts.items()]
-    return sum(others, first)
-
-
-def root_of(z: arb) -> arb:
-    """The root of a number whose exact value is not negative; of any other it is no number."""
-    return z.sqrt() if z >= ZERO else ZERO.union(z.upper().sqrt())
+Pass = tuple[list[Data], list[arb_mat], list[arb_mat]]  # layers, slopes in z, slopes in outputs
+KINKED = ("relu", "leaky_relu")
 
 
 class Network:
@@ -272,10 +332,13 @@ class Network:
     def step_beside(self, state: State, step: int, apart: dict[str, arb]) -> tuple[State, Data]:
         """A plain step of an exact point, and how far exact descent is apart from it after that."""
         is_chain = not self.norms and not any(self.sources.values())
-        require(is_chain and {*self.names} <= {"weights", "average"}, "it takes no plain steps")
+        require(
+            is_chain and {*self.names} <= {"weights", "average"},
+            "the method norm needs plain steps of a chain of layers",
+        )
         after, rule, passed = self.stepped(state, step)
         is_plain = {*rule.weights} <= {"weights", "gradient"} and not rule.state
-        require(is_plain, "it takes no plain steps")
+        require(is_plain, "the method norm needs plain steps of a chain of layers")
         radius = max(float(apart["weights"].upper()), 1e-300)
         with ctx.workprec(LEAST_BITS):
             factor = expansion(self, state["weights"], rule, passed, radius)
@@ -303,10 +366,10 @@ class Network:
         after = [
             rule.applied(
                 delta.transpose() * layer["inputs"] * self.share,  # the gradient
-                {name: state[name][number] for name in self.names},
+                {name: state[name][j] for name in self.names},
                 self.box,
             )
-            for number, (delta, layer) in enumerate(zipped(deltas, layers))
+            for j, (delta, layer) in enumerate(zipped(deltas, layers))
         ]
         found = {name: [part[name] for part in after] for name in self.names}
         return found, rule, (layers, deltas, backs)
@@ -320,14 +383,14 @@ class Network:
     def forward(self, weights: list[arb_mat], x: arb_mat) -> tuple[list[arb_mat], list[Data]]:
         """The outputs of all layers from the input on, and what going back needs of each layer."""
         outputs, layers = [x], list[Data]()
-        for number, (by, function) in enumerate(zipped(weights, self.functions), 1):
+        for j, (by, function) in enumerate(zipped(weights, self.functions), 1):
             inputs, scales = self.with_bias(outputs[-1]), None
             z = inputs * by.transpose()
-            if number in self.norms:
+            if j in self.norms:
                 z, scales = normalised(z, self.norm_eps)
             values, slopes = function(z.entries())
             outputs.append(arb_mat(z.nrows(), z.ncols(), values))
-            for source in self.sources[number]:
+            for source in self.sources[j]:
                 outputs[-1] += outputs[source]
             layers.append({"inputs": inputs, "z": z, "slopes": slopes, "scales": scales})
         return outputs, layers
@@ -337,32 +400,28 @@ class Network:
     ) -> tuple[list[arb_mat], list[arb_mat]]:
         """The slopes in every layer's preactivations and in its outputs, from those in the last."""
         back, deltas = {len(layers): slopes}, [slopes] * len(layers)
-        for number in range(len(layers), 0, -1):
-            layer, upstream = layers[number - 1], back[number]
-            product = [a * b for a, b in zipped(layer["slopes"], upstream.entries())]
-            delta = arb_mat(upstream.nrows(), upstream.ncols(), product)
+        for j in range(len(layers), 0, -1):
+            layer, upstream = layers[j - 1], back[j]
+            products = [a * b for a, b in zipped(layer["slopes"], upstream.entries())]
+            delta = arb_mat(upstream.nrows(), upstream.ncols(), products)
             if layer["scales"] is not None:
                 delta = back_through_norm(delta, layer["z"], layer["scales"])
-            deltas[number - 1] = delta
-            for source in self.sources[number]:
+            deltas[j - 1] = delta
+            for source in self.sources[j]:
                 back[source] = back[source] + upstream if source in back else upstream
-            if number > 1:
-                passed = delta * self.without_bias(weights[number - 1])
-                back[number - 1] = passed + back[number - 1] if number - 1 in back else passed
-        return deltas, [back[number] for number in range(1, len(layers) + 1)]
+            if j > 1:
+                passed = delta * self.without_bias(weights[j - 1])
+                back[j - 1] = passed + back[j - 1] if j - 1 in back else passed
+        return deltas, [back[j] for j in range(1, len(layers) + 1)]
 
     def note_kinks(self, layers: list[Data], rows: list[int], step: int) -> None:
         """Remember where the slope of a kinked activation is not known."""
-        for number, layer in enumerate(layers, 1):
-            if self.functions[number - 1] in KINKED:
-                width = self.widths[number]
+        for j, layer in enumerate(layers, 1):
+            if self.activations[j - 1] in KINKED:
                 for place, slope in enumerate(layer["slopes"]):
                     if not slope.is_exact():
-                        self.kinks.append((step + 1, number, rows[place // width], place % width))
-
-
-Pass = tuple[list[Data], list[arb_mat], list[arb_mat]]  # layers, slopes in z and in outputs
-KINKED = (ACTIVATIONS["relu"], ACTIVATIONS["leaky_relu"])
+                        example, unit = divmod(place, self.widths[j])
+                        self.kinks.append((step + 1, j, rows[example], unit))
 
 
 def normalised(z: arb_mat, eps: arb) -> tuple[arb_mat, Row]:
@@ -387,7 +446,7 @@ def back_through_norm(delta: arb_mat, z: arb_mat, scales: Row) -> arb_mat:
 # Balls around every weight forget that their errors belong together: each step makes them wider by
 # a bit or more, though descent itself hardly expands. For plain steps w' = clip(a w - e gradient)
 # there is a better way. Follow one exact point beside exact descent, and bound their distance r in
-# the 2-norm: a step from the point itself is only rounded, and makes at most G r of the distance,
+# the 2-norm: a step from the point itself is only rounded, and turns a distance r into at most G r,
 # where G bounds the norm of the derivative of a step at all weights within r of the point:
 #
 #     a I - e (A + R),  A = share sum_i J_i^T l'' J_i,  R = share sum_i u_i p_i''
@@ -426,67 +485,76 @@ def sizes(part: arb_mat) -> list[list[float]]:
 
 
 def spectral(part: arb_mat) -> float:
-    """An upper bound on the spectral norm: the eighth root of the sum of its eighth powers."""
+    """An upper bound on the largest singular value: the eighth root of the sum of eighth powers."""
     other = part.transpose()
     square = part * other if part.nrows() < part.ncols() else other * part
     return sqrt(sqrt(hypot(*(hypot(*row) for row in sizes(square * square)))))
 
 
-def expansion(network: Network, weights: list[arb_mat], rule: Rule, of: Pass, r: float) -> float:
-    """The factor G of a step from `weights`, within r of them."""
-    (layers, *loss_pass), depth = of, len(weights)
-    above, bend = zip(*(SUPREMA[name] for name in network.activations), strict=True)
+def expansion(
+    network: Network, weights: list[arb_mat], rule: Rule, passed: Pass, radius: float
+) -> float:
+    """The factor G of a step from `weights`, within `radius` of them."""
+    layers, depth, r = passed[0], len(weights), radius
+    slope_bounds, bend_bounds = zip(*(SUPREMA[name] for name in network.activations), strict=True)
     norms = [spectral(network.without_bias(by)) + r for by in weights]
-    most = max(float(rate) for rate in network.rates or [ONE])
-    n_examples, n_outputs = loss_pass[0][-1].nrows(), loss_pass[0][-1].ncols()
-    ones = [[ONE if k == o else ZERO for k in range(n_outputs)] for o in range(n_outputs)]
-    units = [network.backward(weights, layers, matrix([one] * n_examples)) for one in ones]
+    largest_rate = max(float(rate) for rate in network.rates or [ONE])
+    n_examples, n_outputs = passed[1][-1].nrows(), passed[1][-1].ncols()
+    unit_rows = [[ONE if k == o else ZERO for k in range(n_outputs)] for o in range(n_outputs)]
+    jacobians = [network.backward(weights, layers, matrix([u] * n_examples)) for u in unit_rows]
 
     # |q_j|, and |s_j| and max|t_j| of the loss and of every output, by layer and example.
     lengths = [[hypot(*row) for row in sizes(layer["inputs"])] for layer in layers]
     passes = [
         (
-            [[hypot(*row) for row in sizes(slopes)] for slopes in deltas],
-            [[max(row) for row in sizes(ups)] for ups in backs],
+            [[hypot(*row) for row in sizes(part)] for part in slopes_in_z],
+            [[max(row) for row in sizes(part)] for part in slopes_in_outputs],
         )
-        for deltas, backs in (loss_pass, *units)
+        for slopes_in_z, slopes_in_outputs in (passed[1:], *jacobians)
     ]
     changes = [[0.0] * depth for _ in range(depth)]  # of the gradients, by R, over all examples
     steepest = [[0.0] * depth for _ in range(n_outputs)]  # the largest |s_j| of every output
     blurs = [0.0] * depth  # the largest change of q_j
-    for i in range(n_examples):
+    for example in range(n_examples):
         inputs, alphas, betas = list[float](), list[list[float]](), [[0.0] * depth]
         for j in range(depth):
-            blurs[j] = max(blurs[j], hypot(*betas[j]) * r)
-            inputs.append(lengths[j][i] + hypot(*betas[j]) * r)
+            blur = hypot(*betas[j]) * r
+            blurs[j] = max(blurs[j], blur)
+            inputs.append(lengths[j][example] + blur)
             alphas.append([norms[j] * beta for beta in betas[j]])
             alphas[j][j] += inputs[j]
-            betas.append([above[j] * alpha for alpha in alphas[j]])
-            if network.functions[j] in KINKED:
-                wide = network.widths[j + 1]
-                near = layers[j]["z"].entries()[i * wide : (i + 1) * wide]
-                nearest = min(float(z.abs_lower()) for z in near)
+            betas.append([slope_bounds[j] * alpha for alpha in alphas[j]])
+            if network.activations[j] in KINKED:
+                units = range(network.widths[j + 1])
+                nearest = min(float(layers[j]["z"][example, k].abs_lower()) for k in units)
                 require(nearest > ROOM * hypot(*alphas[j]) * r, "a kink is too near for norms")
-        for number, (of_slopes, of_ups) in enumerate(passes):
-            # All that changes within r; in the last layer only the slope of the loss does.
-            tau = [network.curvature * most * beta * (number == 0) for beta in betas[depth]]
+
+        def sigma_of(j: int, up: float, tau: list[float]) -> list[float]:
+            pairs = zipped(alphas[j], tau)  # noqa: B023 - it is used in this round of the loop only
+            return [bend_bounds[j] * up * alpha + slope_bounds[j] * t for alpha, t in pairs]
+
+        for number_of_pass, (in_z, in_outputs) in enumerate(passes):
+            # How large the slopes are within r. Those in the last outputs change with the slope of
+            # the loss, and do not for the Jacobians.
+            curvature = 0.0 if number_of_pass else network.curvature * largest_rate
+            tau = [curvature * beta for beta in betas[depth]]
             slopes, ups = [0.0] * depth, [0.0] * depth
             for j in reversed(range(depth)):
-                ups[j] = of_ups[j][i] + hypot(*tau) * r
-                sigma = [bend[j] * ups[j] * a + above[j] * t for a, t in zipped(alphas[j], tau)]
-                slopes[j] = of_slopes[j][i] + hypot(*sigma) * r
-                tau = [norms[j] * part for part in sigma]
+                ups[j] = in_outputs[j][example] + hypot(*tau) * r
+                sigma = sigma_of(j, ups[j], tau)
+                slopes[j] = in_z[j][example] + hypot(*sigma) * r
+                tau = [norms[j] * entry for entry in sigma]
                 tau[j] += slopes[j]
-            if number:
-                pairs = zipped(steepest[number - 1], slopes)
-                steepest[number - 1] = [max(pair) for pair in pairs]
+            if number_of_pass:
+                of_output = steepest[number_of_pass - 1]
+                of_output[:] = map(max, of_output, slopes)
                 continue
-            tau = [0.0] * depth  # R: the slope of the loss does not change
+            tau = [0.0] * depth  # R leaves the slope of the loss as it is
             for j in reversed(range(depth)):
-                sigma = [bend[j] * ups[j] * a + above[j] * t for a, t in zipped(alphas[j], tau)]
-                rows = zipped(changes[j], sigma, betas[j])
-                changes[j] = [c + inputs[j] * x + slopes[j] * y for c, x, y in rows]
-                tau = [norms[j] * part for part in sigma]
+                sigma = sigma_of(j, ups[j], tau)
+                for k in range(depth):
+                    changes[j][k] += inputs[j] * sigma[k] + slopes[j] * betas[j][k]
+                tau = [norms[j] * entry for entry in sigma]
                 tau[j] += slopes[j]
 
     share = float(network.share)
@@ -494,8 +562,8 @@ def expansion(network: Network, weights: list[arb_mat], rule: Rule, of: Pass, r:
     spreads = [
         spectral(layer["inputs"]) + sqrt(n_examples) * blur for layer, blur in zipped(layers, blurs)
     ]
-    reaches = [s * spread for row in steepest for s, spread in zipped(row, spreads)]
-    convex: float = share * network.curvature * most * hypot(*reaches) * hypot(*reaches)
+    reach = hypot(*(s * spread for row in steepest for s, spread in zipped(row, spreads)))
+    convex = share * network.curvature * largest_rate * reach * reach
     kept, moved = (float(rule.weights.get(name, ZERO)) for name in ("weights", "gradient"))
     require(moved <= 0, "a step goes uphill")
     kept += moved * float(rule.decay)
@@ -544,7 +612,8 @@ class Linear:
         self.thresholds = [self.size * l1] * len(x[0]) + [ZERO] * len(one)
         self.box = None if of["box"] is None else positive(of["box"])
         self.momentum, self.shapes = Momentum(of), [(len(x[0]) + len(one), 1)]
-        require(len(y[0]) == 1 and l1 >= 0, "its labels or its l1 are wrong")
+        require(len(y[0]) == 1, "a linear model has one label for each example")
+        require(l1 >= ZERO, "its l1 is negative")
 
     def start(self, numbers: Row) -> State:
         weights = arb_mat(len(numbers), 1, numbers)
@@ -606,7 +675,7 @@ class Function:
 
     def __init__(self, of: Data, x: list[Row], y: list[Row], queries: list[Row], bits: int) -> None:
         moves = [head["transform"] for heads in of["heads"] for head in heads] + of["transforms"]
-        require_memory(len(x + queries) * max(len(x + move) for move in moves), bits)
+        require_memory(len(x + queries) * max(len(x) + len(move) for move in moves), bits)
         self.heads, self.y, self.n = of["heads"], matrix(y), len(x)
         self.points = matrix(x + queries)
         self.kernel: arb_mat | None = None
@@ -632,7 +701,7 @@ class Function:
         if kernel is None or self.moves or len(self.heads) > 1:
             heads = self.heads[step if len(self.heads) > 1 else 0]
             nothing = arb_mat(points.nrows(), self.n)
-            kernel = self.kernel = sum((self.head(points, **head) for head in heads), nothing)
+            kernel = self.kernel = sum((self.head(points, head) for head in heads), nothing)
         start, at = self.momentum.moved(state["weights"][0], state["before"][0], step)
         left = self.y - self.examples(at)
         noise = (left * self.noise).tolist()
@@ -647,7 +716,7 @@ class Function:
     def examples(self, tokens: arb_mat) -> arb_mat:
         return matrix(tokens.tolist()[: self.n])
 
-    def head(self, points: arb_mat, **of: Any) -> arb_mat:
+    def head(self, points: arb_mat, of: Data) -> arb_mat:
         """weight * K(G u, H w) of all points u and all examples w."""
         fields(of, "kernel transform key_transform weight shape", "a head")
         form, kernel = float(number(of["shape"])), of["kernel"]
@@ -657,60 +726,14 @@ class Function:
         if kernel in OF_PRODUCT:
             found = entrywise(lambda t: OF_PRODUCT[kernel](t, form), left * right.transpose())
         else:
-            keys = right.tolist()
-            pairs = [[[a - b for a, b in zipped(u, w)] for w in keys] for u in left.tolist()]
-            found = matrix([[OF_DIFFERENCES[kernel](gaps, form) for gaps in row] for row in pairs])
+            value, keys = OF_DIFFERENCES[kernel], right.tolist()
+            rows = [
+                [value([a - b for a, b in zipped(u, w)], form) for w in keys] for u in left.tolist()
+            ]
+            found = matrix(rows)
         if kernel == "softmax":
             found = matrix([softmax(row) for row in found.tolist()])
         return found * number(of["weight"])
-
-
-# What a file may hold
-
-
-def fields(of: Data, names: str, what: str) -> None:
-    require({*of} == {*names.split()}, f"{what} has other fields than it should")
-
-
-def number(text: str) -> arb:
-    value = float.fromhex(text)  # such as "0x1.8p+1", an exact binary fraction
-    require(arb(value).is_finite() and value.hex() == text, "a number is not a finite double")
-    return arb(value)
-
-
-def positive(text: str) -> arb:
-    require(number(text) > 0, "a step, a box or another number is not positive")
-    return number(text)
-
-
-def count(value: int) -> int:
-    require(type(value) is int and value > 0, "a count is not a positive whole number")
-    return value
-
-
-def switch(value: bool) -> bool:
-    require(type(value) is bool, "a switch is neither true nor false")
-    return value
-
-
-def rows_of(data: Any) -> list[Row]:
-    rows = [[number(entry) for entry in row] for row in data]
-    require(len({len(row) for row in rows}) <= 1, "a matrix has rows of different lengths")
-    return rows
-
-
-def once_each(names: list[Any]) -> set[Any]:
-    require(len({*names}) == len(names), "a list names something twice")
-    return {*names}
-
-
-def once(pairs: list[tuple[str, Any]]) -> Data:
-    require(len(dict(pairs)) == len(pairs), "a name occurs twice")
-    return dict(pairs)
-
-
-def require_memory(balls: int, bits: int) -> None:
-    require(balls * (bits + 1024) <= MOST_MEMORY, f"it needs {balls} balls at once, too many")
 
 
 # The check
@@ -735,13 +758,14 @@ class Descent:
             one_for_all = len(problem.get(name, [])) <= 1
             require(one_for_all or len(problem[name]) == n_steps, f"{name} do not fit the steps")
         x, y, queries = (rows_of(data[name]) for name in ("x", "y", "queries"))
-        require(len(x) == len(y) > 0, "it has not as many labels as examples")
+        require(len(x) == len(y) > 0, f"it has {len(x)} examples and {len(y)} labels")
         with ctx.workprec(bits):
             self.trained = kind(problem, x, y, queries, bits)
         if data["rates"] is not None:
             require(kind is Network, "only the examples of a network have rates")
             self.trained.rates = [number(rate) for rate in data["rates"]]
-            require(len(self.trained.rates) == len(x), "it has not as many rates as examples")
+            n_rates = len(self.trained.rates)
+            require(n_rates == len(x), f"it has {len(x)} examples and {n_rates} rates")
             require(min(self.trained.rates) >= ZERO, "a rate is negative")
         self.bits, self.n_done, self.n_queries = bits, 0, len(queries)
         initial, shapes = [number(entry) for entry in data["initial"]], self.trained.shapes
@@ -750,7 +774,7 @@ class Descent:
         self.state: State = self.trained.start(initial)
         self.precision = bits
         self.apart = {"norm": dict.fromkeys(self.trained.names, ZERO), "balls": None}[method]
-        require(self.apart is None or kind is Network, "only networks are followed by norms")
+        require(self.apart is None or kind is Network, "the method norm is for networks")
 
     def step(self) -> Row:
         """The numbers after one more step.
@@ -804,42 +828,36 @@ def claim_of(certificate: Data) -> str:
     return (
         f"After each of {steps} steps every number of the run is within its stated distance of "
         f"exact descent in real numbers, on the same data from the same start: at the end within "
-        f"{ends}{predictions}. What descends is {in_words(problem)} on {len(data['x'])} examples."
+        f"{ends}{predictions}. What is trained is {in_words(problem)}, on {len(data['x'])} "
+        "examples, by the rules in the file."
     )
 
 
 def in_words(problem: Data) -> str:
-    """What is trained, and by which update."""
+    """What is trained."""
     if problem["kind"] == "linear":
         return f"a linear model with {problem['link']} link"
     if problem["kind"] == "function":
         kernels = dict.fromkeys(head["kernel"] for heads in problem["heads"] for head in heads)
         return f"a function in the space of the {', '.join(kernels)} kernel"
-    rules, widths = problem["rules"], "-".join(map(str, problem["widths"]))
-    first = "" if len(rules) == 1 else "in the first step "
-    updates = {**rules[0]["state"], "w": rules[0]["weights"]}
-    sums = "; ".join(f"{name} <- {sum_in_words(part)}" for name, part in updates.items())
-    network = f"a {widths} {problem['activation']} network on the {problem['loss']} loss"
-    return f"{network}, {first}by {sums},"
-
-
-def sum_in_words(parts: Data) -> str:
-    return " + ".join(f"{float.fromhex(factor):g} {name}" for name, factor in parts.items())
+    widths = "-".join(map(str, problem["widths"]))
+    return f"a {widths} {problem['activation']} network on the {problem['loss']} loss"
 
 
 def is_table(path: Path, data: Data, form: str) -> bool:
-    """Whether a CSV file holds the data. Labels may stand in any column."""
+    """Whether a CSV file holds the data. Columns may stand in any order."""
     lines = [line for line in csv.reader(path.read_text("utf-8-sig").splitlines()) if any(line)]
     start = 0 if lines[0][0].strip().lstrip("+-.")[:1].isdigit() else 1  # below the header
-    read = [array(form, map(float, line)) for line in lines[start:]]
+    table = [array(form, map(float, line)) for line in lines[start:]]
     rows = [[float.fromhex(entry) for entry in x + y] for x, y in zipped(data["x"], data["y"])]
-    return sorted(zipped(*rows)) == sorted(zipped(*read))
+    return sorted(zipped(*rows)) == sorted(zipped(*table))
 
 
 def check(text: bytes) -> Data:
     """The certificate that `text` is, if all that it claims is true."""
-    reals: Data = dict.fromkeys(("parse_float", "parse_constant"), number)  # reals are texts
-    certificate: Data = json.loads(text, object_pairs_hook=once, **reals)
+    certificate: Data = json.loads(
+        text, object_pairs_hook=once, parse_float=no_real, parse_constant=no_real
+    )
     require(
         count(certificate["version"]) == VERSION,
         f"it has version {certificate['version']}, and this program reads version {VERSION} only",
@@ -849,7 +867,10 @@ def check(text: bytes) -> Data:
     require(hashlib.sha256(unsealed).hexdigest() == certificate["sha256"], "its seal is broken")
     fields(certificate["transformer"], "construction backend dtype", "the transformer")
     for digest in (certificate["file_sha256"], certificate["data_sha256"]):
-        require(digest is None or len(bytes.fromhex(digest)) == 32, "a SHA-256 is none")
+        require(
+            digest is None or len(bytes.fromhex(digest)) == 32,
+            "a SHA-256 does not have 64 hexadecimal digits",
+        )
     steps, allowed, bits = (certificate[name] for name in ("steps", "distances", "bits"))
     require(count(bits) <= MOST_BITS, f"it asks for more than {MOST_BITS} bits")
     sentence = claim_of(certificate)
@@ -862,7 +883,10 @@ def check(text: bytes) -> Data:
     predicted, most = (certificate[name] for name in ("predictions", "prediction_distance"))
     shape = [len(data["y"][0])] * len(data["queries"])
     require([len(row) for row in predicted] == shape, "its predictions do not fit its queries")
-    require((most is None) == (not predicted), "it claims a distance of predictions or not")
+    require(
+        (most is None) == (not predicted),
+        "it has predictions without a distance, or a distance without them",
+    )
     if predicted:
         given = plain([entry for row in predicted for entry in row])
         is_near = distance(descent.predictions(), given) <= number(most)
@@ -892,7 +916,8 @@ def main(arguments: list[str] | None = None) -> int:
             found = None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
             require(found in (None, certificate[f"{name}_sha256"]), f"{path} is another {name}")
         form = {"float64": "d", "float32": "f"}[certificate["transformer"]["dtype"]]
-        require(path is None or is_table(path, certificate["data"], form), f"{path} is other data")
+        is_other = options.data and not is_table(options.data, certificate["data"], form)
+        require(not is_other, f"{options.data} is other data")
     except BaseException as error:  # whatever is wrong with it, it is not accepted
         why = error if isinstance(error, RefusedError) else f"it cannot be checked: {error!r}"
         print(ascii(f"Refused: {options.certificate}: {why}.")[1:-1])  # one line, whatever it holds

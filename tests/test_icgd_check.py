@@ -77,7 +77,6 @@ def test_it_runs_alone_and_says_what_is_proved(tmp_path):
         f"at the end within {float.fromhex(fields['distances'][-1])}, and its predictions",
         f"within {float.fromhex(fields['prediction_distance'])}.",
         "a 2-2-1 tanh network on the squared loss",
-        "momentum <- 0.7 momentum + 1 gradient; w <- 1 weights + -0.3 momentum",
         "on 4 examples",
     ):
         assert words in accepted
@@ -193,7 +192,7 @@ def test_numbers_that_are_no_finite_doubles_are_refused_everywhere(check, text):
 def test_a_real_number_that_is_no_text_is_refused_wherever_it_stands(check, text):
     for name in ("transformer", "file_sha256", "data_sha256"):
         plain = sealed(changed(**{name: 7})).replace(f'"{name}": 7', f'"{name}": {text}')
-        assert check(plain)[1].endswith("a number is not a finite double.\n"), name
+        assert f"the real number {text} is not given as a text" in check(plain)[1], name
 
 
 @pytest.mark.parametrize("bits", [0, -1, 2**16 + 1, 10**30, 1.5, "128", None, True])

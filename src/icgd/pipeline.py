@@ -28,7 +28,7 @@ from icgd.choice import STEP, choose, construction_for, goal_of
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.environment import own_modes, warn
-from icgd.errors import EstimateWarning, SettingError
+from icgd.errors import EstimateWarning, ProofError, SettingError
 from icgd.problems.data import Task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import MOST_STEPS, count
@@ -129,7 +129,7 @@ def verify(
             20 seconds, counted from its heads, and else fused; the report says so.
         dtype: "float64" or "float32".
         rigorous: whether the distance of the whole run from exact descent in real numbers is
-            proved, by balls. By default it is, unless that takes minutes or a kernel is your own;
+            proved, by balls. By default it is, unless that takes long or a kernel is your own;
             the report then says why not.
         on_progress: is called with the number of steps done and the number in all.
         rates: a number for each example by which its gradient is multiplied, where the domain has a
@@ -160,10 +160,10 @@ def verify(
     n_steps, unproved = program.n_steps, None
     if rigorous is None:
         unproved = why_unproved(problem, task, n_steps)
-        rigorous = unproved is None
     elif rigorous:
         require_enclosable(problem, task, n_steps)
-    running, bounding, proving = (part_of(on_progress, n, 2 + rigorous) for n in range(3))
+    proves = unproved is None if rigorous is None else rigorous
+    running, bounding, proving = (part_of(on_progress, n, 2 + proves) for n in range(3))
     backend, fused_because = chosen_backend(backend, program, task)
     run = compiled._run(task, backend, on_progress=running)
     history, real = run.parameters, real_training(problem, task, n_steps)
@@ -176,9 +176,14 @@ def verify(
                 "they prove nothing. State them with icgd.register_kernel(..., lipschitz=...)."
             )
         )
-    of_run = bounds_of_run(
-        bounds, task, run, real, by_balls=rigorous, on_progress=(bounding, proving)
-    )
+    progress = (bounding, proving)
+    try:
+        of_run = bounds_of_run(bounds, task, run, real, by_balls=proves, on_progress=progress)
+    except ProofError as reason:  # the bits that the run turns out to need do not fit into memory
+        if rigorous:
+            raise
+        unproved = str(reason).removesuffix(".")
+        of_run = bounds_of_run(bounds, task, run, real, by_balls=False)
     certificate = Certificate.of(bounds, backend, task.x.dtype)
     return Report(
         certificate=certificate.of_run(is_covered=problem.oracle.starts_fresh(task.initial)),

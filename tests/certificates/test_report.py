@@ -164,41 +164,49 @@ def test_an_infinite_bound_of_a_prediction_says_nothing():
     assert found.verdict is Verdict.HOLDS_EMPTY
 
 
+BEYOND_THE_BOX = 6.0
+
+
 def proof_of(*distances: float, kinks: tuple[Straddle, ...] = ()) -> Trajectory:
     zeros, nothing = torch.zeros(len(distances)), torch.zeros(0, 1)
     parts = (torch.tensor(distances, dtype=torch.float64), zeros, nothing, zeros, nothing)
     return Trajectory(*parts, bits=160, n_kinks=len(kinks), kinks=kinks)
 
 
+WITHIN = "proved: the whole run is within {} of exact gradient descent"
+IN_PART = (
+    "proved: the run up to step 1 is within 0.000977 of exact gradient descent; nothing is proved "
+    "of later steps"
+)
+AT_KINK = (
+    "; from step 2 on this allows for both slopes of a kink that exact descent may lie on (layer 1, "
+    "example 3, unit 4)"
+)
+
+
 @pytest.mark.parametrize(
     ("proof", "headline"),
     [
-        (proof_of(1.0, 0.5), "proved: the whole run is within 1 of exact gradient descent"),
-        (
-            proof_of(1e-9, 2.3412e-9),
-            "proved: the whole run is within 2.35e-09 of exact gradient descent",
-        ),
-        (
-            proof_of(2.0**-10, inf),
-            "proved: up to step 1 the run is within 0.000977 of exact gradient descent",
-        ),
-        (
-            proof_of(inf, inf),
-            "nothing is proved by balls of 160 bits: the first step has no end",
-        ),
+        (proof_of(1.0, 0.5), WITHIN.format("1")),
+        (proof_of(1e-9, 2.3412e-9), WITHIN.format("2.35e-09")),
+        (proof_of(2.0**-10, inf), IN_PART),
+        (proof_of(2.0**-10, BEYOND_THE_BOX), IN_PART),
+        (proof_of(inf, inf), "nothing is proved of the whole run"),
         (
             proof_of(0.25, 0.5, kinks=(Straddle(0, 2, 1, 3, 4), Straddle(0, 2, 2, 0, 0))),
-            "proved: the whole run is within 0.5 of exact gradient descent, with both slopes from "
-            "step 2 on, where exact descent cannot be told from a kink (layer 1, example 3, unit "
-            "4)",
+            WITHIN.format("0.5") + AT_KINK,
         ),
         (None, None),
     ],
 )
 def test_a_headline_says_what_is_proved_of_the_whole_run(proof, headline):
-    found = replace(report(), rigorous=proof)
+    certificate = replace(report().certificate, widest=BEYOND_THE_BOX)
+    found = replace(report(), certificate=certificate, rigorous=proof)
     assert found.headline == headline
     assert found.facts().get("whole run") == headline
+
+
+def test_a_headline_says_why_nothing_is_proved():
     because = replace(report(), unproved_because="it would take a week")
     assert because.headline == "not proved by balls: it would take a week"
 
@@ -403,7 +411,7 @@ def test_a_run_that_takes_long_to_prove_is_proved_only_if_that_is_asked_for(monk
     found = icgd.verify(compiled, task.x, task.y, seed=0)
     assert found.rigorous is found.trajectory_bounds is found.prediction_bounds is None
     assert found.headline.startswith("not proved by balls: exact descent in balls takes")
-    assert found.headline.endswith("; rigorous=True proves it all the same")
+    assert found.headline.endswith("; ask for it with rigorous=True or --rigorous")
     assert found.verdict is Verdict.HOLDS
     asked = icgd.verify(compiled, task.x, task.y, seed=0, rigorous=True)
     assert (asked.trajectory_errors <= asked.trajectory_bounds).all()

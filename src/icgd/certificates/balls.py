@@ -1,15 +1,16 @@
 r"""Whole runs: how far a run is from exact descent in real numbers, proved by balls.
 
 `icgd_check`, which checks certificates without icgd, encloses exact descent from the run's data and
-initial weights; here its balls are compared with the run. Balls grow from step to step, each by
-about as many bits. So the bits that a run needs are projected from its first steps: at the end its
-balls are to be small beside the distance that they prove. If they are not, the run is enclosed
-again with more bits. Where a ball holds a kink of an activation both slopes are kept; more bits
-help unless exact descent is at the kink itself, and then the distance is as large as both slopes
-make it.
+initial weights; here its balls are compared with the run. Balls grow from step to step, by about
+the same number of bits each. So the bits that a run needs are projected from its first steps: at
+the end its balls are to be small beside the distance that they prove. If they are not, the run is
+enclosed again with more bits. Where a ball holds a kink of an activation both slopes are kept; more
+bits help unless exact descent is at the kink itself, and then the distance is as large as both
+slopes make it.
 
-Time and memory are O(steps) times those of a step; bits, and with them the time of a step, grow
-slowly with the number of steps. `python -m benchmarks rigorous` measures it.
+Bits grow linearly with the steps. Long runs of plain steps are followed in the 2-norm instead
+(`LONG_BITS`), whose bits hardly grow. Memory is O(steps). `python -m benchmarks rigorous` measures
+the time.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from icgd.weights.files import is_same_file, whole_file
 FIRST_BITS = 128
 """The precision of the first attempt."""
 
-SPARE_BITS = 4
+SAFETY_BITS = 4
 """Bits beyond those that are projected."""
 
 PILOT_STEPS = 8
@@ -72,7 +73,10 @@ MOST_KINKS = 20
 
 
 class Straddle(NamedTuple):
-    """A ball that holds a kink: the slope of this unit is not known at this step and example."""
+    """A ball that holds a kink: the slope of this unit is not known at this step and example.
+
+    Steps and layers count from 1, tasks, examples and units from 0.
+    """
 
     task: int
     step: int
@@ -127,7 +131,7 @@ def why_unproved(problem: Problem, task: Task, n_steps: int) -> str | None:
     if work > LARGEST_WORK:
         return (
             f"exact descent in balls takes {work:.1e} operations, more than {LARGEST_WORK:.0e}; "
-            "rigorous=True proves it all the same"
+            "ask for it with rigorous=True or --rigorous"
         )
     try:
         require_enclosable(problem, task, n_steps)
@@ -183,6 +187,7 @@ def rigorous_trajectory(
         return torch.tensor(rows, dtype=torch.float64).reshape(*batch, *shape)
 
     kinks = [Straddle(place, *kink) for place, each in enumerate(found) for kink in each.kinks]
+    kinks.sort(key=lambda kink: kink.step)
     return Trajectory(
         distances=stacked("distances", (n_steps,)),
         least=stacked("least", (n_steps,)),
@@ -219,7 +224,7 @@ class _Follow:
     furthest: int = 0
 
     def reached(self, step: int, n_steps: int) -> None:
-        """Tell that a step was enclosed."""
+        """Report progress after a step."""
         if self.on_progress and step > self.furthest:
             self.furthest = step
             self.on_progress(self.task * n_steps + step, self.n_tasks * n_steps)
@@ -308,7 +313,7 @@ class _Search:
             return 0
         if attempt.method == NORM:  # the fewer bits a step loses, the longer it trains
             missing = min(missing, attempt.bits)
-        return ceil(max(1.1 * missing + SPARE_BITS, attempt.bits / 8))
+        return ceil(max(1.1 * missing + SAFETY_BITS, attempt.bits / 8))
 
     def _attempt(self, bits: int, method: str, *, patient: bool = False) -> _Attempt:
         """Enclose the run up to the first ball that is not small, or to its end if `patient`."""
@@ -414,12 +419,11 @@ def prove(
     sources: Sources,
     on_progress: OnProgress | None = None,
 ) -> Proof:
-    """Certify the run of one task.
+    """Certify the run of one task, which `require_provable` allows.
 
-    Raises `ProofError` if exact descent has no finite enclosure, `DataError` for several tasks.
+    Raises `ProofError` if exact descent has no finite enclosure.
     """
     n_steps = history.shape[-2] - 1
-    require_provable(problem, task, n_steps)
     real = problem.oracle.train(task, n_steps)
     enclosed = rigorous_trajectory(problem, task, history, predictions, real, on_progress)
     if enclosed.first_unproved is not None:
@@ -478,7 +482,7 @@ def require_elsewhere(path: str | os.PathLike[str] | None, sources: Sources) -> 
 
 
 def rounded_up(distance: float) -> float:
-    """The distance with few digits, rounded up; as a double it is not below the distance either."""
+    """Round a distance up to few digits; as a double it is not below the distance either."""
     if not isfinite(distance) or distance == 0.0:
         return distance
     short = float(Context(prec=DIGITS, rounding=ROUND_UP).create_decimal(Decimal(distance)))
@@ -486,7 +490,7 @@ def rounded_up(distance: float) -> float:
 
 
 def _hash_of(path: str | os.PathLike[str] | None) -> str | None:
-    """SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file's bytes."""
     if path is None:
         return None
     try:
@@ -496,7 +500,7 @@ def _hash_of(path: str | os.PathLike[str] | None) -> str | None:
 
 
 def _sealed(fields: dict[str, Any]) -> str:
-    """JSON with a line for each field; the seal is SHA-256 of the text with an empty seal."""
+    """Write JSON with a line for each field; the seal is SHA-256 of the text with an empty seal."""
     lines = [f'"{name}": {json.dumps(value)}' for name, value in fields.items()]
     text = '{\n"sha256": "",\n' + ",\n".join(lines) + "\n}\n"
     seal = hashlib.sha256(text.encode()).hexdigest()

@@ -117,13 +117,13 @@ class ChainBounds(AbstractBounds):
             "a run that gets there is stopped with an error"
         )
 
-    def steps(self, task: Task, history: History) -> Tensor:
-        return one_by_one(self._rounds(task, history.double()), history)
+    def steps(self, task: Task, history: History, on_progress: OnProgress | None = None) -> Tensor:
+        return one_by_one(self._rounds(task, history.double()), history, on_progress)
 
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
     ) -> RunBounds:
-        steps = one_by_one(self._rounds(task, history.double()), history, on_progress)
+        steps = self.steps(task, history, on_progress)
         return RunBounds(steps, paper=steps.cumsum(-1))
 
     def _rounds(self, task: Task, history: History) -> Iterator[Tensor]:

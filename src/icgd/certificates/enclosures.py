@@ -727,14 +727,14 @@ class AbstractBounds(ABC):
         """Bound (a): for every task in the domain, before any run."""
 
     @abstractmethod
-    def steps(self, task: Task, history: History) -> Tensor:
+    def steps(self, task: Task, history: History, on_progress: OnProgress | None = None) -> Tensor:
         """Bound (b) for each step of a run: the error that it adds to any weight."""
 
-    @abstractmethod
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
     ) -> RunBounds:
         """Bounds (b) for each step of a run, and for its distance from the `real` one if known."""
+        return RunBounds(self.steps(task, history, on_progress))
 
     def predictions(self, task: Task, real: History, error: Tensor) -> Predictions | None:
         """A bound on how far predictions at the queries are from those of the `real` run, if known.

@@ -668,7 +668,7 @@ class FunctionBounds(AbstractBounds):
                 return DomainBound(inf, inf)
         return DomainBound(known(worst.step_error), known(worst.error + worst.query_error))
 
-    def steps(self, task: Task, history: History) -> Tensor:
+    def steps(self, task: Task, history: History, on_progress: OnProgress | None = None) -> Tensor:
         labels = known_labels(task).double()
         before = history[..., :-1, :].double().unflatten(-1, labels.shape[-2:]).unbind(-3)
         none, steps = torch.zeros_like(labels), self._steps(task, len(before))
@@ -677,7 +677,7 @@ class FunctionBounds(AbstractBounds):
             _largest(step.rounding(labels, values, none, motion, self.how))
             for step, values, motion in zip(steps, before, motions, strict=True)
         )
-        return one_by_one(bounds, history)
+        return one_by_one(bounds, history, on_progress)
 
     def _motions(
         self, labels: Tensor, values: Sequence[Tensor], steps: list[_Step]

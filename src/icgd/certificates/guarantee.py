@@ -228,7 +228,7 @@ def check_guarantee(bounds: LinearBounds, task: Task, history: History) -> Guara
     if update.momentum is not None:
         raise SettingError(
             "Theorems 3.1 to 3.3 are about steps without momentum, and here they have some. Leave "
-            "it out, or use icgd.verify without rigorous=True, which bounds every step."
+            "it out, or use icgd.verify, which proves runs with momentum too."
         )
     found = find_minimiser(oracle, replace(task, initial=history[-1]))
     promised = _promised(bounds, task, history, found)

@@ -332,7 +332,7 @@ class LinearBounds(AbstractBounds):
         size = self._size(before, inputs, self._left(before, inputs, labels, scores, kept), kept)
         return kept._replace(apart=self._apart(size, before, len(inputs)))
 
-    def steps(self, task: Task, history: History) -> Tensor:
+    def steps(self, task: Task, history: History, on_progress: OnProgress | None = None) -> Tensor:
         return self.errors(task, history).amax(-1)
 
     def run(

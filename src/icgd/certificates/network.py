@@ -40,7 +40,6 @@ from icgd.certificates.enclosures import (
     DomainBound,
     Enclosure,
     Interval,
-    RunBounds,
     one_by_one,
 )
 from icgd.certificates.propagation import Data, Enclosures, State
@@ -155,13 +154,10 @@ class StackBounds(AbstractBounds):
         off, apart = (torch.full_like(box.low, size) for size in (proved.trajectory, proved.drift))
         data = self._any_token
         data["y"] = Interval.point(torch.zeros_like(data["y"].low))
-        return float(self._predicted(data, Enclosure.around(box, off, own), apart).max())
-
-    def _predicted(self, data: Data, weights: Enclosure, drift: Parameters) -> Tensor:
-        """The error of predictions by these weights, whose copies may lie `drift` apart."""
         domain = Enclosures(self.program, self.how)
-        after = domain.after(self.program.prediction, domain.start(data, weights, drift))
-        return after["y"].value.error.nan_to_num(nan=inf, posinf=inf)
+        start = domain.start(data, Enclosure.around(box, off, own), apart)
+        errors = domain.after(self.program.prediction, start)["y"].value.error
+        return float(errors.nan_to_num(nan=inf, posinf=inf).max())
 
     def steps(self, task: Task, history: History, on_progress: OnProgress | None = None) -> Tensor:
         """Bound many steps at a time where they are independent of each other.
@@ -172,8 +168,7 @@ class StackBounds(AbstractBounds):
         program, before = self.program, history[..., :-1, :].double()
         have_copies = Enclosures(program, self.how).have_copies
         if have_copies or program.schedule or program.batch_size is not None:
-            found = self._after_steps(task, history)
-            return one_by_one((weights.error.amax(-1) for weights in found), history, on_progress)
+            return one_by_one(self._one_after_another(task, history), history, on_progress)
         if not before.numel():
             return before[..., :0, 0]
         # Weights are stored once a step, other slots for every token.
@@ -201,19 +196,14 @@ class StackBounds(AbstractBounds):
             data[RATES] = used.rates.expand_as(used.y)
         return {name: Interval.point(column.double()) for name, column in data.items()}
 
-    def _after_steps(self, task: Task, history: History) -> Iterator[Weights]:
-        """What each step leaves, from the run's own weights and the drift of their copies."""
+    def _one_after_another(self, task: Task, history: History) -> Iterator[Tensor]:
+        """Bound each step, from the run's own weights and the drift of their copies."""
         drift = torch.zeros_like(task.initial).double()
         for step, parameters in enumerate(history[..., :-1, :].double().unbind(-2)):
             start = Enclosure.common(Interval.point(parameters))
             weights = self.after_block(self._data(task, step), start, drift, step)
-            yield weights
+            yield weights.error.amax(-1)
             drift = weights.drift
-
-    def run(
-        self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
-    ) -> RunBounds:
-        return RunBounds(self.steps(task, history, on_progress))
 
     @property
     def widest(self) -> float:

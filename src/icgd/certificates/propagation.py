@@ -3,12 +3,10 @@ r"""The domain of error bounds: the primitives of meanings on enclosures.
 Each slot carries an enclosure: where the exact quantity lies, where the transformer's own quantity
 lies, and how far apart the two are at most. What an instruction means (`program/meaning.py`) turns
 the enclosures that it reads into those that it writes; what its heads get wrong by themselves it
-says in `own_error` and `product_error`. The same domain serves three bounds:
+says in `own_error` and `product_error`. The same domain serves two bounds:
 
 - whole domain: the exact quantities are intervals given by the domain and the box;
-- this run, one step: the exact quantities are numbers, computed from the run's own weights;
-- this run, whole trajectory: the exact quantities are those of real gradient descent, and the
-  weights enter each step with the error that the steps before left.
+- this run, one step: the exact quantities are numbers, computed from the run's own weights.
 
 A sum of units is off by its certified error and by its rounding: with the sizes z_i of its
 arguments, a unit's value and what a rounded argument changes are at most

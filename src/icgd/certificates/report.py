@@ -504,7 +504,8 @@ class Report:
         Where balls hold kinks or become infinite, it says at which step.
         """
         if self.unproved_because is not None:
-            return f"not proved by balls: {self.unproved_because}"
+            reason = self.unproved_because
+            return f"not proved by balls: {reason[0].lower()}{reason[1:]}"
         if self.rigorous is None or not self.step_errors.numel():
             return None
         proof = self.rigorous
@@ -515,8 +516,8 @@ class Report:
         if proof.kinks:
             _, step, layer, example, unit = proof.kinks[0]
             kinks = (
-                f"; from step {step:,} on with both slopes of a kink (layer {layer}, example "
-                f"{example}, unit {unit}), from which exact descent cannot be told"
+                f"; from step {step:,} on this allows for both slopes of a kink that exact descent "
+                f"may lie on (layer {layer}, example {example}, unit {unit})"
             )
         if not n_told:
             return f"nothing is proved of the whole run{kinks}"
@@ -546,7 +547,7 @@ class Report:
             return "no step was taken"
         measured, proved = float(getattr(self, errors).max()), self.told.get(bounds)
         if proved is None:
-            return f"{number(measured)}, not bounded"
+            return f"{number(measured)}, not proved"
         what = "says nothing" if proved.isnan().any() else f"is {number(float(proved.max()))}"
         return f"{number(measured)}, the bound of the run {what}"
 
@@ -574,7 +575,7 @@ class Report:
         """
         panels = {"Error of one step": self._curves("step")}
         panels["Distance from real descent"] = self._curves("trajectory")
-        title = self.headline if self.rigorous is not None else None
+        title = self.headline if self.rigorous is not None and self.verdict.holds else None
         return pictures.report_picture.draw(panels, title or self.verdict.value, path)
 
     def _curves(self, which: str) -> dict[str, list[float]]:

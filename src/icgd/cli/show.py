@@ -281,6 +281,8 @@ def print_report(report: Report) -> None:
     how = f"{report.backend} backend, {report.dtype}"
     bounds = "bounds, of which (b) is an estimate" if proved.estimated else "proved bounds"
     print_columns(f"Largest error of anything learnt, and its {bounds} ({how})", names, rows)
+    if report.rigorous is not None:
+        output.print("(b) counts the rounding of the float64 training that was measured against.")
     print_why_fused(report.fused_because)
     _print_own_kernels(proved)
     if proved.condition is not None:
@@ -297,7 +299,8 @@ def print_report(report: Report) -> None:
     name = "HOLDS" if verdict.holds else verdict.name
     print_verdict(f"{name}: {verdict.value}.", verdict.holds)
     if report.headline:
-        style = "bold green" if report.headline.startswith("proved: the whole") else "bold"
+        is_proved = verdict.holds and report.headline.startswith("proved: the whole")
+        style = "bold green" if is_proved else "bold"
         output.print(Text(f"{report.headline[0].upper()}{report.headline[1:]}.", style=style))
 
 

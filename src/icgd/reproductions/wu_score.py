@@ -179,7 +179,7 @@ def _findings(outcome: Outcome) -> Row:
         "sample_difference": six_digits(outcome.sample_difference),
         "step_error": six_digits(outcome.step_error),
         "step_bound": six_digits(outcome.step_bound),
-        "proved": None if outcome.proved is None else six_digits(outcome.proved),
+        "proved": six_digits(outcome.proved),
         "seconds": round(outcome.seconds, 1),
     }
 

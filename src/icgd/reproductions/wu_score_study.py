@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from time import process_time
 from typing import Any, final
@@ -131,9 +132,8 @@ class Outcome:
     """The largest difference of a sample's coordinate, in context and direct."""
     step_error: float
     step_bound: float
-    proved: float | None
-    """The proved distance of the weights from exact descent after the verified steps at the start;
-    None without the extra `proofs`."""
+    proved: float
+    """The proved distance of the weights from exact descent after a few steps from the start."""
     seconds: float
 
 
@@ -272,7 +272,7 @@ class Bench:
             sample_difference=_apart(*ends),
             step_error=max(float(report.step_errors.max()) for report in (first, last)),
             step_bound=max(float(report.step_bounds.max()) for report in (first, last)),
-            proved=float(first.rigorous.distances[-1]) if first.rigorous else None,
+            proved=float(first.rigorous.distances[-1]) if first.rigorous else inf,
             seconds=self.stopwatch.seconds,
         )
 
