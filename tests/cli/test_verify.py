@@ -234,7 +234,7 @@ def test_kernels_of_the_users_own_are_refused_in_one_line(verify_own, command):
     )
     unproved = json.loads(verify_own("--json", lipschitz=1.0).stdout)
     assert unproved["unproved_because"] == reason
-    assert unproved["headline"] == f"not proved by balls: {reason}"
+    assert unproved["headline"] == f"not proved by balls: t{reason[1:]}"
     message = f"{reason}."
     assert verify_own("--rigorous").refusal() == message
     assert verify_own("--rigorous", lipschitz=1.0).refusal() == message
