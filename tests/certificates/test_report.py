@@ -179,8 +179,8 @@ IN_PART = (
     "of later steps"
 )
 AT_KINK = (
-    "; from step 2 on this allows for both slopes of a kink that exact descent may lie on (layer 1, "
-    "example 3, unit 4)"
+    "; from step 2 on this allows for both slopes of a kink that exact descent may lie on (layer "
+    "1, example 3, unit 4)"
 )
 
 
