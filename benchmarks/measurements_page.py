@@ -137,7 +137,7 @@ SECTIONS = {
     "rigorous": (
         "Whole runs proved by balls",
         '`ratio` is the time of the whole of `verify(backend="fused")` over that of the same steps '
-        "by torch.autograd. `proved` is the distance from exact descent, `measured` that from descent "
+        "by torch.autograd. `proved` is the distance from exact descent, `measured` that from one "
         "in float64. Labels are normal numbers, or the mean of the sines of the inputs.",
     ),
     "verify_speed": ("Time of the bounds of a run", "Beside the fused run itself."),

@@ -14,10 +14,9 @@ import csv
 import hashlib
 import json
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import islice, pairwise
-from math import hypot, isfinite, sqrt
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,9 @@ except ImportError:
 VERSION = 2
 MOST_BYTES = 2**28  # of a certificate
 MOST_BITS = 2**16  # of a ball
-MOST_MEMORY = 2**33  # bits of the largest matrix, with 1,024 for what a ball takes besides
+MOST_MEMORY = (
+    2**33
+)  # bits of all outputs or of a kernel, with 1,024 a ball for what it takes besides
 LEAST_BITS, SPARE_BITS = 64, 20  # the least precision, and how much finer it is than the radii
 NAMES = """sha256 version claim transformer file_sha256 data_sha256 problem data bits method
            distances steps prediction_distance predictions"""
@@ -187,6 +188,7 @@ def loss_named(name: str) -> tuple[Slope, float]:
     if not name.startswith("smooth_l1_"):
         return LOSSES[name]
     width = float(name.removeprefix("smooth_l1_"))
+    require(name == f"smooth_l1_{width!r}", "its loss has a name that is not written plainly")
     require(0 < width < float("inf"), "its loss has a width that is not positive")
     return lambda p, y: [clip(ONE, (a - b) / arb(width)) for a, b in zipped(p, y)], 1 / width
 
@@ -285,7 +287,7 @@ class Network:
 
     def __init__(self, of: Data, x: list[Row], y: list[Row], queries: list[Row], bits: int) -> None:
         widths = [count(width) for width in of["widths"]]
-        require_memory(len(x + queries) * max(widths), bits)
+        require_memory(len(x + queries) * sum(widths), bits)
         require((len(x[0]), len(y[0])) == (widths[0], widths[-1]), "its data do not fit its widths")
         self.x, self.y, self.queries, self.widths = x, y, matrix(queries), widths
         self.bias = [ONE] * switch(of["biases"])
@@ -294,10 +296,12 @@ class Network:
         self.activations, self.functions = names, [ACTIVATIONS[name] for name in names]
         self.slope, self.curvature = loss_named(of["loss"])
         self.sources = {layer: list[int]() for layer in range(1, len(widths))}
-        for first, last in of["shortcuts"]:
-            self.sources[last].append(first)
-            require(0 <= first < last, "a shortcut does not lead to a later layer")
-        self.norms, self.norm_eps = once_each(of["norms"]), positive(of["norm_eps"])
+        for first, last in once_each([tuple(pair) for pair in of["shortcuts"]]):
+            self.sources[count(last)].append(first)
+            is_earlier = type(first) is int and 0 <= first < last
+            require(is_earlier, "a shortcut does not lead to a later layer")
+        self.norms = once_each([count(layer) for layer in of["norms"]])
+        self.norm_eps = positive(of["norm_eps"])
         require(self.norms <= {*self.sources}, "a norm belongs to no layer")
         self.batch = len(x) if of["batch_size"] is None else count(of["batch_size"])
         require(self.batch <= len(x), "a batch has more examples than there are")
@@ -339,10 +343,9 @@ class Network:
         after, rule, passed = self.stepped(state, step)
         is_plain = {*rule.weights} <= {"weights", "gradient"} and not rule.state
         require(is_plain, "the method norm needs plain steps of a chain of layers")
-        radius = max(float(apart["weights"].upper()), 1e-300)
         with ctx.workprec(LEAST_BITS):
-            factor = expansion(self, state["weights"], rule, passed, radius)
-        require(isfinite(factor), f"distances grow beyond all bounds in step {step + 1}")
+            factor = expansion(self, state["weights"], rule, passed, apart["weights"].upper())
+        require(factor.is_finite(), f"distances grow beyond all bounds in step {step + 1}")
         found = {"weights": apart["weights"] * factor}
         if rule.kept is not None:
             new = found["weights"] * (1 - rule.kept)
@@ -475,81 +478,84 @@ SUPREMA = {  # upper bounds on |r'| and |r''|
     "gelu": (1.13, 0.798),
     "softplus": (1.0, 0.25),
 }
-ROOM = 1 + 1e-9  # for the rounding of these bounds, sums of products computed in doubles
 
 
-def sizes(part: arb_mat) -> list[list[float]]:
-    """Upper bounds on the absolute values of all entries, but for their rounding to doubles."""
-    entries, wide = [float(entry.abs_upper()) for entry in part.entries()], part.ncols()
+def sizes(part: arb_mat) -> list[Row]:
+    """Upper bounds on the absolute values of all entries."""
+    entries, wide = [entry.abs_upper() for entry in part.entries()], part.ncols()
     return [entries[place : place + wide] for place in range(0, len(entries), wide)]
 
 
-def spectral(part: arb_mat) -> float:
+def length(entries: Iterable[arb]) -> arb:
+    row = list(entries)
+    return sum(map(arb.__mul__, row, row), ZERO).sqrt()
+
+
+def spectral(part: arb_mat) -> arb:
     """An upper bound on the largest singular value: the eighth root of the sum of eighth powers."""
     other = part.transpose()
     square = part * other if part.nrows() < part.ncols() else other * part
-    return sqrt(sqrt(hypot(*(hypot(*row) for row in sizes(square * square)))))
+    return length(entry for row in sizes(square * square) for entry in row).root(4)
 
 
 def expansion(
-    network: Network, weights: list[arb_mat], rule: Rule, passed: Pass, radius: float
-) -> float:
+    network: Network, weights: list[arb_mat], rule: Rule, passed: Pass, radius: arb
+) -> arb:
     """The factor G of a step from `weights`, within `radius` of them."""
     layers, depth, r = passed[0], len(weights), radius
     slope_bounds, bend_bounds = zip(*(SUPREMA[name] for name in network.activations), strict=True)
     norms = [spectral(network.without_bias(by)) + r for by in weights]
-    largest_rate = max(float(rate) for rate in network.rates or [ONE])
+    curvature = arb(network.curvature) * max(network.rates or [ONE])
     n_examples, n_outputs = passed[1][-1].nrows(), passed[1][-1].ncols()
     unit_rows = [[ONE if k == o else ZERO for k in range(n_outputs)] for o in range(n_outputs)]
-    jacobians = [network.backward(weights, layers, matrix([u] * n_examples)) for u in unit_rows]
+    jacobians = (network.backward(weights, layers, matrix([u] * n_examples)) for u in unit_rows)
 
     # |q_j|, and |s_j| and max|t_j| of the loss and of every output, by layer and example.
-    lengths = [[hypot(*row) for row in sizes(layer["inputs"])] for layer in layers]
+    lengths = [list(map(length, sizes(layer["inputs"]))) for layer in layers]
     passes = [
         (
-            [[hypot(*row) for row in sizes(part)] for part in slopes_in_z],
-            [[max(row) for row in sizes(part)] for part in slopes_in_outputs],
+            [list(map(length, sizes(part))) for part in slopes_in_z],
+            [list(map(max, sizes(part))) for part in slopes_in_outputs],
         )
-        for slopes_in_z, slopes_in_outputs in (passed[1:], *jacobians)
+        for slopes_in_z, slopes_in_outputs in chain([passed[1:]], jacobians)
     ]
-    changes = [[0.0] * depth for _ in range(depth)]  # of the gradients, by R, over all examples
-    steepest = [[0.0] * depth for _ in range(n_outputs)]  # the largest |s_j| of every output
-    blurs = [0.0] * depth  # the largest change of q_j
+    changes = [[ZERO] * depth for _ in range(depth)]  # of the gradients, by R, over all examples
+    steepest = [[ZERO] * depth for _ in range(n_outputs)]  # the largest |s_j| of every output
+    blurs = [ZERO] * depth  # the largest change of q_j
     for example in range(n_examples):
-        inputs, alphas, betas = list[float](), list[list[float]](), [[0.0] * depth]
+        inputs, alphas, betas = Row(), list[Row](), [[ZERO] * depth]
         for j in range(depth):
-            blur = hypot(*betas[j]) * r
-            blurs[j] = max(blurs[j], blur)
+            blur = length(betas[j]) * r
+            blurs[j] = blurs[j].max(blur)
             inputs.append(lengths[j][example] + blur)
             alphas.append([norms[j] * beta for beta in betas[j]])
             alphas[j][j] += inputs[j]
             betas.append([slope_bounds[j] * alpha for alpha in alphas[j]])
             if network.activations[j] in KINKED:
                 units = range(network.widths[j + 1])
-                nearest = min(float(layers[j]["z"][example, k].abs_lower()) for k in units)
-                require(nearest > ROOM * hypot(*alphas[j]) * r, "a kink is too near for norms")
+                nearest = min(layers[j]["z"][example, unit].abs_lower() for unit in units)
+                require(nearest > length(alphas[j]) * r, "a kink is too near for norms")
 
-        def sigma_of(j: int, up: float, tau: list[float]) -> list[float]:
+        def sigma_of(j: int, up: arb, tau: Row) -> Row:
             pairs = zipped(alphas[j], tau)  # noqa: B023 - it is used in this round of the loop only
             return [bend_bounds[j] * up * alpha + slope_bounds[j] * t for alpha, t in pairs]
 
         for number_of_pass, (in_z, in_outputs) in enumerate(passes):
             # How large the slopes are within r. Those in the last outputs change with the slope of
             # the loss, and do not for the Jacobians.
-            curvature = 0.0 if number_of_pass else network.curvature * largest_rate
-            tau = [curvature * beta for beta in betas[depth]]
-            slopes, ups = [0.0] * depth, [0.0] * depth
+            tau = [ZERO if number_of_pass else curvature * beta for beta in betas[depth]]
+            slopes, ups = [ZERO] * depth, [ZERO] * depth
             for j in reversed(range(depth)):
-                ups[j] = in_outputs[j][example] + hypot(*tau) * r
+                ups[j] = in_outputs[j][example] + length(tau) * r
                 sigma = sigma_of(j, ups[j], tau)
-                slopes[j] = in_z[j][example] + hypot(*sigma) * r
+                slopes[j] = in_z[j][example] + length(sigma) * r
                 tau = [norms[j] * entry for entry in sigma]
                 tau[j] += slopes[j]
             if number_of_pass:
                 of_output = steepest[number_of_pass - 1]
-                of_output[:] = map(max, of_output, slopes)
+                of_output[:] = map(arb.max, of_output, slopes)
                 continue
-            tau = [0.0] * depth  # R leaves the slope of the loss as it is
+            tau = [ZERO] * depth  # R leaves the slope of the loss as it is
             for j in reversed(range(depth)):
                 sigma = sigma_of(j, ups[j], tau)
                 for k in range(depth):
@@ -557,17 +563,15 @@ def expansion(
                 tau = [norms[j] * entry for entry in sigma]
                 tau[j] += slopes[j]
 
-    share = float(network.share)
-    rest = share * hypot(*(hypot(*row) for row in changes))
-    spreads = [
-        spectral(layer["inputs"]) + sqrt(n_examples) * blur for layer, blur in zipped(layers, blurs)
-    ]
-    reach = hypot(*(s * spread for row in steepest for s, spread in zipped(row, spreads)))
-    convex = share * network.curvature * largest_rate * reach * reach
-    kept, moved = (float(rule.weights.get(name, ZERO)) for name in ("weights", "gradient"))
-    require(moved <= 0, "a step goes uphill")
-    kept += moved * float(rule.decay)
-    return ROOM * (max(abs(kept), abs(kept + moved * convex)) - moved * rest)
+    rest = network.share * length(entry for row in changes for entry in row)
+    root = arb(n_examples).sqrt()
+    spreads = [spectral(layer["inputs"]) + root * blur for layer, blur in zipped(layers, blurs)]
+    reach = length(s * spread for row in steepest for s, spread in zipped(row, spreads))
+    convex = network.share * curvature * reach * reach
+    kept, moved = (rule.weights.get(name, ZERO) for name in ("weights", "gradient"))
+    require(moved <= ZERO, "a step goes uphill")
+    kept += moved * rule.decay
+    return (abs(kept).max(abs(kept + moved * convex)) - moved * rest).upper()
 
 
 # Linear models
@@ -872,7 +876,8 @@ def check(text: bytes) -> Data:
             "a SHA-256 does not have 64 hexadecimal digits",
         )
     steps, allowed, bits = (certificate[name] for name in ("steps", "distances", "bits"))
-    require(count(bits) <= MOST_BITS, f"it asks for more than {MOST_BITS} bits")
+    is_known = LEAST_BITS <= count(bits) <= MOST_BITS
+    require(is_known, f"it asks for {bits} bits, and {LEAST_BITS} to {MOST_BITS} are allowed")
     sentence = claim_of(certificate)
     require(certificate["claim"] == sentence, f"it claims more or less than this: {sentence}")
     problem, data, method = (certificate[name] for name in ("problem", "data", "method"))
@@ -882,7 +887,8 @@ def check(text: bytes) -> Data:
         require(is_near, f"step {step} is not as close to exact descent as it claims")
     predicted, most = (certificate[name] for name in ("predictions", "prediction_distance"))
     shape = [len(data["y"][0])] * len(data["queries"])
-    require([len(row) for row in predicted] == shape, "its predictions do not fit its queries")
+    fits = type(predicted) is list and [len(row) for row in predicted] == shape
+    require(fits, "its predictions do not fit its queries")
     require(
         (most is None) == (not predicted),
         "it has predictions without a distance, or a distance without them",
@@ -922,7 +928,7 @@ def main(arguments: list[str] | None = None) -> int:
         why = error if isinstance(error, RefusedError) else f"it cannot be checked: {error!r}"
         print(ascii(f"Refused: {options.certificate}: {why}.")[1:-1])  # one line, whatever it holds
         return 1
-    print(f"Accepted: {certificate['claim']}")
+    print(ascii(f"Accepted: {certificate['claim']}")[1:-1])
     return 0
 
 

@@ -401,7 +401,7 @@ def test_a_run_that_takes_too_much_memory_is_refused(monkeypatch):
     monkeypatch.setattr(icgd_check, "MOST_MEMORY", 2**12)
     case = make_case(icgd.MLP((2, 3, 1), "tanh"), "squared", n_examples=4)
     compiled = icgd.compile(case.problem, "relu-stack", n_steps=1)
-    expected = "icgd-check would refuse a proof of this run: it needs 12 balls at once, too many"
+    expected = "icgd-check would refuse a proof of this run: it needs 24 balls at once, too many"
     with pytest.raises(ProofError, match=expected):
         icgd.verify(compiled, case.x, case.y, rigorous=True)
 

@@ -22,6 +22,11 @@ def test_of_a_batch_the_largest_are_drawn():
     assert steps.lines[0].get_ydata().tolist() == report.step_errors.amax(0).tolist()
 
 
+def test_a_run_without_steps_has_a_picture_without_curves():
+    report = icgd.verify(drawn.compiled("relu-stack", n_steps=0), X, Y)
+    assert [len(panel.lines[0].get_ydata()) for panel in report.plot().figure.axes] == [0, 0]
+
+
 def test_a_bound_that_says_nothing_is_said_so():
     said_of = report_picture.said_of
     assert said_of("proved", [1.0, 2.0]) == "proved"

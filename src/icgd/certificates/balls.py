@@ -47,7 +47,7 @@ SAFETY_BITS = 4
 PILOT_STEPS = 8
 """The steps from which the bits of a whole run are projected."""
 
-LONG_BITS = 320
+LONG_BITS = 640
 """If balls would need more bits, plain steps are followed in the 2-norm, whose bits hardly grow."""
 
 BALLS, NORM = "balls", "norm"
@@ -116,7 +116,7 @@ class Trajectory:
     @property
     def first_unproved(self) -> int | None:
         """The first step, counted from 1, after which nothing is proved, or None."""
-        is_lost = ~self.distances.isfinite().reshape(-1, self.distances.shape[-1]).all(0)
+        is_lost = ~self.distances.isfinite().unsqueeze(0).flatten(0, -2).all(0)
         return int(is_lost.nonzero()[0]) + 1 if is_lost.any() else None
 
 
@@ -481,11 +481,11 @@ def require_elsewhere(path: str | os.PathLike[str] | None, sources: Sources) -> 
         )
 
 
-def rounded_up(distance: float) -> float:
+def rounded_up(distance: float, digits: int = DIGITS) -> float:
     """Round a distance up to few digits; as a double it is not below the distance either."""
     if not isfinite(distance) or distance == 0.0:
         return distance
-    short = float(Context(prec=DIGITS, rounding=ROUND_UP).create_decimal(Decimal(distance)))
+    short = float(Context(prec=digits, rounding=ROUND_UP).create_decimal(Decimal(distance)))
     return short if short >= distance else nextafter(distance, inf)
 
 

@@ -509,7 +509,7 @@ class Report:
         if self.rigorous is None or not self.step_errors.numel():
             return None
         proof = self.rigorous
-        largest = proof.distances.reshape(-1, proof.distances.shape[-1]).amax(0)
+        largest = proof.distances.unsqueeze(0).flatten(0, -2).amax(0)
         is_told = (largest < self.certificate.widest) & largest.isfinite()
         n_told = int(is_told.long().cumprod(0).sum())  # steps before the first that says nothing
         kinks = ""
@@ -548,7 +548,9 @@ class Report:
         measured, proved = float(getattr(self, errors).max()), self.told.get(bounds)
         if proved is None:
             return f"{number(measured)}, not proved"
-        what = "says nothing" if proved.isnan().any() else f"is {number(float(proved.max()))}"
+        what = "says nothing"
+        if not proved.isnan().any():
+            what = f"is {number(rounded_up(float(proved.max())))}"
         return f"{number(measured)}, the bound of the run {what}"
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
@@ -592,7 +594,7 @@ class Report:
             found = {f"measured, at the end largest for {self.furthest}": errors, **found}
         # The largest of all tasks, for each step.
         return {
-            name: part.reshape(-1, part.shape[-1]).amax(0).tolist() for name, part in found.items()
+            name: part.unsqueeze(0).flatten(0, -2).amax(0).tolist() for name, part in found.items()
         }
 
     @property

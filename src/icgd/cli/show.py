@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from icgd.certificates.balls import rounded_up
 from icgd.certificates.report import Certificate, Report
 from icgd.program.functions import Function
 from icgd.program.instructions import LayerKind
@@ -131,7 +132,9 @@ def error_text(value: float | None) -> str:
 
 def bound_text(value: float, certificate: Certificate) -> str:
     """A bound, or that it says nothing: then the box, if there is one, is all that is known."""
-    return no_information(certificate) if certificate.says_nothing(value) else error_text(value)
+    if certificate.says_nothing(value):
+        return no_information(certificate)
+    return error_text(rounded_up(value, digits=2))
 
 
 def no_information(certificate: Certificate) -> str:
@@ -341,7 +344,9 @@ def _prediction_rows(report: Report, n_paper: int) -> list[tuple[str, ...]]:
     told = "not proved"
     if bounds is not None:
         proved = largest(bounds)
-        told = no_information(report.certificate) if isnan(proved) else error_text(proved)
+        told = no_information(report.certificate)
+        if not isnan(proved):
+            told = error_text(rounded_up(proved, digits=2))
     anywhere = report.certificate.domain_predictions
     domain = error_text(anywhere) if isfinite(anywhere) else no_information(report.certificate)
     return [("predictions", error_text(largest(errors)), told, domain, *[""] * (n_paper // 2))]
