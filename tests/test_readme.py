@@ -268,10 +268,13 @@ def test_the_page_of_certificates_shows_the_last_measurement():
     for row in RESULTS["rigorous"]:
         cells = (
             f"{row['widths']}, n = {row['n']}",
-            str(row["steps"]),
+            row["labels"],
+            f"{row['steps']:,}",
             row["construction"],
             *(f"{row[name]:.1e}" for name in ("measured", "proved")),
-            str(row["bits"]),
+            row["method"],
+            f"{row['bits']:,}",
+            f"{row['proof, CPU s']:.2g}",
             f"{row['ratio']:.0f}",
         )
         assert f"| {' | '.join(cells)} |" in page

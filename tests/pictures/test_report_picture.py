@@ -23,7 +23,8 @@ def test_of_a_batch_the_largest_are_drawn():
 
 
 def test_a_run_without_steps_has_a_picture_without_curves():
-    report = icgd.verify(drawn.compiled("relu-stack", n_steps=0), X, Y)
+    compiled = icgd.compile(drawn.compiled("relu-stack").problem, "relu-stack", n_steps=0)
+    report = icgd.verify(compiled, X, Y)
     assert [len(panel.lines[0].get_ydata()) for panel in report.plot().figure.axes] == [0, 0]
 
 
