@@ -920,7 +920,8 @@ def main(arguments: list[str] | None = None) -> int:
         certificate = check(read(options.certificate))
         for name, path in (("file", options.file), ("data", options.data)):
             found = None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
-            require(found in (None, certificate[f"{name}_sha256"]), f"{path} is another {name}")
+            is_same = found in (None, certificate[f"{name}_sha256"])
+            require(is_same, f"{path} is not the {name} that it is about")
         form = {"float64": "d", "float32": "f"}[certificate["transformer"]["dtype"]]
         is_other = options.data and not is_table(options.data, certificate["data"], form)
         require(not is_other, f"{options.data} is other data")

@@ -297,7 +297,7 @@ def test_the_files_of_a_run_are_recognised(check, tmp_path):
     proof = compiled.certify(x, y, files=(file, data))
     assert check(proof.text, "--file", str(file), "--data", str(data))[0] == 0
     code, printed = check(proof.text, "--file", str(data))
-    assert (code, "train.csv is another file" in printed) == (1, True)
+    assert (code, "train.csv is not the file that it is about" in printed) == (1, True)
     assert check(proof.text, "--data", str(file))[0] == 1
     assert check(proof.text, "--data", str(tmp_path / "none.csv"))[0] == 1
     assert check(sealed(fields_of("plain")), "--file", str(file))[0] == 1
