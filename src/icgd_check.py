@@ -312,6 +312,7 @@ class Network:
         once_each(self.names)
         self.rates: Row | None = None  # what multiplies the gradient of each example
         self.kinks: list[tuple[int, int, int, int]] = []  # step, layer, example, unit
+        self.nearby: tuple[list[arb_mat], arb, arb] | None = None  # where a factor holds, and it
 
     def start(self, numbers: Row) -> State:
         entries = iter(numbers)
@@ -344,7 +345,7 @@ class Network:
         is_plain = {*rule.weights} <= {"weights", "gradient"} and not rule.state
         require(is_plain, "the method norm needs plain steps of a chain of layers")
         with ctx.workprec(LEAST_BITS):
-            factor = expansion(self, state["weights"], rule, passed, apart["weights"].upper())
+            factor = self.factor(state["weights"], after["weights"], rule, passed, apart["weights"])
         require(factor.is_finite(), f"distances grow beyond all bounds in step {step + 1}")
         found = {"weights": apart["weights"] * factor}
         if rule.kept is not None:
@@ -355,6 +356,26 @@ class Network:
             rounded = max(ball.rad() for ball in balls) * len(balls)
             found[name] = (found[name] + rounded).upper()
         return {name: [part.mid() for part in after[name]] for name in self.names}, found
+
+    def factor(
+        self, now: list[arb_mat], after: list[arb_mat], rule: Rule, passed: Pass, apart: arb
+    ) -> arb:
+        """The factor of a step, or one that was found nearby and holds here too.
+
+        Steps of a smooth network on all examples by one rule share it while they are short: it is
+        bounded within several steps of where it was found.
+        """
+        if self.nearby is not None:
+            centre, radius, factor = self.nearby
+            if (far_apart(now, centre) + apart).upper() <= radius:
+                return factor
+        moved = far_apart(after, now).upper()
+        is_shared = len(self.rules) == 1 and self.batch == len(self.x)
+        is_shared = is_shared and moved < SHORT and not {*KINKED} & {*self.activations}
+        radius = (apart + (SHARED_STEPS * moved if is_shared else ZERO)).upper()
+        factor = expansion(self, now, rule, passed, radius)
+        self.nearby = (now, radius, factor) if is_shared else None
+        return factor
 
     def stepped(self, state: State, step: int) -> tuple[State, Rule, Pass]:
         """The state after a step, its rule, and what its gradient was made of."""
@@ -480,6 +501,9 @@ SUPREMA = {  # upper bounds on |r'| and |r''|
 }
 
 
+SHORT, SHARED_STEPS = 0.01, 4  # steps of at most this length share a factor, so many of them
+
+
 def sizes(part: arb_mat) -> list[Row]:
     """Upper bounds on the absolute values of all entries."""
     entries, wide = [entry.abs_upper() for entry in part.entries()], part.ncols()
@@ -489,6 +513,12 @@ def sizes(part: arb_mat) -> list[Row]:
 def length(entries: Iterable[arb]) -> arb:
     row = list(entries)
     return sum(map(arb.__mul__, row, row), ZERO).sqrt()
+
+
+def far_apart(these: list[arb_mat], those: list[arb_mat]) -> arb:
+    """The distance of two lists of matrices in the 2-norm."""
+    gaps = (a - b for a, b in zipped(these, those))
+    return length(entry for gap in gaps for entry in gap.entries())
 
 
 def spectral(part: arb_mat) -> arb:

@@ -108,6 +108,55 @@ def test_the_factor_is_that_of_the_derivative_where_norms_lose_little(step_size,
     assert exact * (1 - 1e-9) <= factor_of(problem, task, 1e-30) <= 3 * exact
 
 
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_short_steps_of_smooth_networks_share_a_factor_that_holds_for_all(activation, monkeypatch):
+    found, used = [], []
+    expansion, factor = icgd_check.expansion, icgd_check.Network.factor
+
+    def spy_expansion(*given):
+        found.append(expansion(*given))
+        return found[-1]
+
+    def spy_factor(*given):
+        used.append(float(factor(*given)))
+        return factor(*given)
+
+    monkeypatch.setattr(icgd_check, "expansion", spy_expansion)
+    monkeypatch.setattr(icgd_check.Network, "factor", spy_factor)
+    case = make_case(icgd.MLP((3, 6, 4, 2), activation, biases=True), "squared", step_size=0.004)
+    task = icgd.as_task(case.problem, case.x, case.y, seed=0)
+    exact, enclosing = (numbers for numbers, _ in both(case.problem, task, 40))
+    assert all(ball.contains(number) for ball, number in zip(enclosing, exact, strict=True))
+    assert len(found) <= 25 if activation == "tanh" else len(found) >= 40
+    for weights, factor_of_step in zip(case.problem.oracle.train(task, 39), used, strict=True):
+        derivative = torch.autograd.functional.jacobian(
+            lambda point: case.problem.oracle.step(task, point), weights
+        )
+        assert float(torch.linalg.matrix_norm(derivative, 2)) <= factor_of_step
+
+
+def test_a_factor_is_shared_only_within_its_radius(monkeypatch):
+    case = make_case(icgd.MLP((3, 6, 1)), "squared", step_size=0.004)
+    task = icgd.as_task(case.problem, case.x, case.y, seed=0)
+    described = case.problem.oracle.described(task, 1)
+    descent = icgd_check.Descent(described, exact_data(task), 1, 128, "norm")
+    network, state = descent.trained, descent.state
+    after, rule, passed = network.stepped(state, 0)
+    zero = icgd_check.ZERO
+    network.factor(state["weights"], after["weights"], rule, passed, zero)
+    centre, radius, shared = network.nearby
+    monkeypatch.setattr(icgd_check, "expansion", lambda *given: zero - 1)
+
+    def factor_at(distance, apart):
+        moved = [part + 0 * part for part in centre]
+        moved[0][0, 0] += distance * radius
+        network.nearby = (centre, radius, shared)
+        return float(network.factor(moved, after["weights"], rule, passed, apart * radius))
+
+    assert factor_at(0.5, 0.4) == factor_at(0.0, 0.99) == float(shared)
+    assert factor_at(0.5, 0.6) == factor_at(1.1, 0.0) == factor_at(0.0, 1.1) == -1.0
+
+
 @pytest.mark.parametrize("power", [-300, -90, 90, 300])
 def test_no_number_is_too_small_or_too_large_for_the_factor(power):
     x = 2.0**power

@@ -47,7 +47,7 @@ SAFETY_BITS = 4
 PILOT_STEPS = 8
 """The steps from which the bits of a whole run are projected."""
 
-LONG_BITS = 640
+LONG_BITS = 400
 """If balls would need more bits, plain steps are followed in the 2-norm, whose bits hardly grow."""
 
 BALLS, NORM = "balls", "norm"
