@@ -28,9 +28,7 @@ except ImportError:
 VERSION = 2
 MOST_BYTES = 2**28  # of a certificate
 MOST_BITS = 2**16  # of a ball
-MOST_MEMORY = (
-    2**33
-)  # bits of all outputs or of a kernel, with 1,024 a ball for what it takes besides
+MOST_MEMORY = 2**33  # bits of the largest set of balls, each with 1,024 bits of overhead
 LEAST_BITS, SPARE_BITS = 64, 20  # the least precision, and how much finer it is than the radii
 NAMES = """sha256 version claim transformer file_sha256 data_sha256 problem data bits method
            distances steps prediction_distance predictions"""
