@@ -7,9 +7,8 @@ import torch
 
 import icgd
 from icgd.environment import one_thread
-from icgd.reproductions.cost_lines import fitted_exponent
-from icgd.reproductions.descent import descend
-from icgd.reproductions.timing import interleaved_medians
+from icgd.timing import descend, interleaved_medians
+from icgd_papers.studies.cost_lines import fitted_exponent
 
 DEPTHS = (2, 4, 8, 16, 32, 64)
 

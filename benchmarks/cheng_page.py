@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from icgd.reproductions.results import stored_numbers
 from icgd.weights.files import whole_file
+from icgd_papers.results import stored_numbers
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reproductions" / "cheng.md"

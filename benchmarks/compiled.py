@@ -20,8 +20,7 @@ from benchmarks.problems import problem_of, task_of
 from icgd.errors import MissingExtraError
 from icgd.problems.data import Task
 from icgd.problems.problem import Problem
-from icgd.reproductions.descent import descend
-from icgd.reproductions.timing import interleaved_medians
+from icgd.timing import descend, interleaved_medians
 
 try:
     import jax

@@ -1,7 +1,7 @@
 """Training steps of the decoder against those of transformers' GPT2Model in the same loop.
 
-Both take the steps of `icgd.training.train` on the same prompts, with the same Adam, in float32, on
-one thread: a batch is drawn, its gradient is found and clipped, and the weights are updated. Steps
+Both take the steps of `icgd_papers.training.train` on the same prompts, with the same Adam, in
+float32, on one thread: a batch is drawn, its gradient found and clipped, the weights updated. Steps
 take turns, and medians of processor time are compared. GPT2Model has no dropout, as
 the decoder, its own attention (sdpa) and its own GELU (gelu_new, by tanh). It always has
 interleaved tokens, which are those of the paper.
@@ -17,11 +17,18 @@ from torch import nn
 
 from benchmarks.gpt2 import Gpt2
 from icgd.environment import one_thread
-from icgd.reproductions.timing import interleaved_seconds
-from icgd.training import CausalTask, Decoder, InContextTask, Settings, ShiftedMixture, Teachers
-from icgd.training.devices import device_named
-from icgd.training.parallel import Processes
-from icgd.training.training_run import TrainingRun
+from icgd.timing import interleaved_seconds
+from icgd_papers.training import (
+    CausalTask,
+    Decoder,
+    InContextTask,
+    Settings,
+    ShiftedMixture,
+    Teachers,
+)
+from icgd_papers.training.devices import device_named
+from icgd_papers.training.parallel import Processes
+from icgd_papers.training.training_run import TrainingRun
 
 SIZES = ((4, 64, 20), (8, 128, 40))  # blocks, width, examples
 N_HEADS, BATCH, INPUT_WIDTH, ROUNDS = 4, 64, 5, 25

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import icgd
 from benchmarks import chain_mask, drawings, error_decay, example_pictures, function_learning
+from icgd.cli import comparison
 from icgd.cli.show import plain
 from icgd.pictures import plotting
-from icgd.reproductions import comparison
 from icgd.weights.files import whole_file
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

@@ -8,7 +8,7 @@ import icgd
 from icgd.errors import DivergenceWarning
 from icgd.problems.spectrum import growth
 from icgd.problems.steps import best_constant_step, chebyshev_steps
-from icgd.reproductions.timing import interleaved_medians
+from icgd.timing import interleaved_medians
 
 KERNELS = ("linear", "relu", "exp", "rbf", "laplace", "matern", "polynomial", "softmax")
 N_EXAMPLES, N_QUERIES, WIDTH, N_LAYERS = 30, 10, 5, 40

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from icgd.errors import MissingExtraError
-from icgd.training.decoder import Decoder
-from icgd.training.token_layouts import TOKEN_LAYOUTS
+from icgd_papers.training.decoder import Decoder
+from icgd_papers.training.token_layouts import TOKEN_LAYOUTS
 
 try:
     import transformers

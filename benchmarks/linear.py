@@ -14,8 +14,7 @@ from sklearn.preprocessing import StandardScaler
 import icgd
 from icgd.approximation.lattice import mean_of_link
 from icgd.environment import one_thread
-from icgd.reproductions.descent import descend
-from icgd.reproductions.timing import interleaved_medians
+from icgd.timing import descend, interleaved_medians
 
 STILL = 1e-12
 """Below this change of every coefficient, relative to the box, a run has arrived."""

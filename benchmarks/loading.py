@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 import icgd
 from benchmarks.problems import problem_of
 from icgd.environment import one_thread
-from icgd.reproductions.timing import interleaved_medians
+from icgd.timing import interleaved_medians
 
 WIDTHS = ((4, 16, 1), (8, 64, 64, 1))
 CONSTRUCTIONS = ("relu-stack", "softmax-stack", "recursion")

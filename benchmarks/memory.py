@@ -6,7 +6,7 @@ from pathlib import Path
 
 import icgd
 from benchmarks.problems import problem_of, task_of
-from icgd.reproductions.descent import descend
+from icgd.timing import descend
 
 CASES = (((8, 64, 64, 1), 64, 256), ((8, 256, 256, 1), 4096, None))
 N_STEPS = 5

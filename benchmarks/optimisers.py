@@ -16,7 +16,7 @@ from benchmarks.problems import problem_of, task_of
 from icgd.problems.data import Task
 from icgd.problems.functions import reciprocal_root
 from icgd.problems.problem import Problem
-from icgd.reproductions.timing import interleaved_medians
+from icgd.timing import interleaved_medians
 
 WIDTHS, N_EXAMPLES = (8, 64, 64, 1), 64
 BOX = 3.0

@@ -5,7 +5,7 @@ import torch
 import icgd
 from benchmarks.problems import problem_of, task_of
 from icgd.problems.functions import UNIT_ACTIVATIONS
-from icgd.reproductions.timing import interleaved_medians
+from icgd.timing import interleaved_medians
 
 N_STEPS, N_EXAMPLES = 5, 6
 WIDE = (32, 32, 32, 1)

@@ -12,8 +12,7 @@ import icgd
 from benchmarks.problems import problem_of, task_of
 from icgd.certificates.balls import rigorous_trajectory
 from icgd.environment import one_thread
-from icgd.reproductions.descent import descend
-from icgd.reproductions.timing import interleaved_medians
+from icgd.timing import descend, interleaved_medians
 
 SMALL, WIDE = (8, 16, 16, 1), (8, 64, 64, 1)
 RANDOM, SMOOTH = "random", "smooth"

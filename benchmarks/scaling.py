@@ -2,7 +2,7 @@
 
 import icgd
 from benchmarks.problems import problem_of, task_of
-from icgd.reproductions.timing import interleaved_medians
+from icgd.timing import interleaved_medians
 
 BASE = {"depth": 3, "n": 1024, "steps": 20, "pieces": 64}
 RANGES = {

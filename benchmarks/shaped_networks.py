@@ -13,7 +13,7 @@ from icgd.compiled import Compiled
 from icgd.environment import one_thread
 from icgd.problems.functions import reciprocal_deviation
 from icgd.problems.mlp import MLP
-from icgd.reproductions.timing import interleaved_medians
+from icgd.timing import interleaved_medians
 
 STEP_SIZE = 0.1
 

@@ -6,8 +6,7 @@ it stands the ratio of a run that keeps the weights of every step, as runs do by
 
 import icgd
 from benchmarks.problems import problem_of, task_of
-from icgd.reproductions.descent import descend
-from icgd.reproductions.timing import interleaved_medians
+from icgd.timing import descend, interleaved_medians
 
 SIZES = (((8, 16, 16, 1), 32), ((8, 64, 64, 1), 64))
 LIMITS = {("tanh", None): 1.3, ("tanh", 256): 1.7, ("relu", None): 1.0, ("relu", 256): 1.2}

@@ -11,7 +11,7 @@ from benchmarks.problems import problem_of, task_of
 from icgd.approximation import lattice, relu_sum
 from icgd.environment import one_thread
 from icgd.estimators import InContextRegressor
-from icgd.reproductions.timing import Job, interleaved_medians
+from icgd.timing import Job, interleaved_medians
 
 
 def rows() -> list[dict[str, object]]:

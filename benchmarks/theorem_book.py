@@ -17,11 +17,11 @@ from textwrap import indent
 from typing import Any
 
 from icgd.cli.show import error_text
-from icgd.theorems.book import Entry, from_data, to_data, tried
-from icgd.theorems.papers import PAPERS, Paper
-from icgd.theorems.registry import STATEMENTS
-from icgd.theorems.statement import Comparison, Statement, Verdict
 from icgd.weights.files import whole_file
+from icgd_papers.theorems.book import Entry, from_data, to_data, tried
+from icgd_papers.theorems.papers import PAPERS, Paper
+from icgd_papers.theorems.registry import STATEMENTS
+from icgd_papers.theorems.statement import Comparison, Statement, Verdict
 
 DOCS = Path(__file__).parents[1] / "docs"
 SEED = 0
@@ -41,7 +41,7 @@ INTRODUCTION = (
 )
 
 ORIGIN = (
-    "`make theorems` writes this page, from the statements in `src/icgd/theorems/` and from"
+    "`make theorems` writes this page, from the statements in `src/icgd_papers/theorems/` and from"
     f" [theorems.json](theorems.json), which has every case that was tried, with seed {SEED}. Shown"
     " here is the case that comes nearest to what is allowed, and of a printed form that fails the"
     " case that is furthest from it.\n"

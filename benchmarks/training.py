@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from icgd.problems.kernel_machine import KernelMachine
-from icgd.reproductions.timing import interleaved_medians
-from icgd.training.covariates import Ellipsoid
-from icgd.training.labels import KernelProcess
-from icgd.training.models import KernelTransformer
-from icgd.training.tasks import InContextTask
+from icgd.timing import interleaved_medians
+from icgd_papers.training.covariates import Ellipsoid
+from icgd_papers.training.labels import KernelProcess
+from icgd_papers.training.models import KernelTransformer
+from icgd_papers.training.tasks import InContextTask
 
 N_TASKS, N_EXAMPLES, INPUT_WIDTH, N_LAYERS = 3000, 30, 5, 3
 ATTENTIONS = ("linear", "relu", "exp", "softmax")

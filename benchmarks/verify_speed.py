@@ -13,7 +13,7 @@ import icgd
 from benchmarks.memory import status
 from benchmarks.problems import problem_of, task_of
 from icgd.environment import one_thread
-from icgd.reproductions.timing import interleaved_medians
+from icgd.timing import interleaved_medians
 
 WIDTHS, N, ACTIVATION = (8, 16, 16, 1), 32, "tanh"
 N_STEPS = (50, 100, 200, 400)

@@ -6,7 +6,8 @@ Run it with `python examples/meta_learning.py`; it takes a few seconds on a free
 import numpy as np
 
 import icgd
-from icgd.training import GeneratedTask, LearnableRun, QueryTask, Settings, train
+from icgd import LearnableRun
+from icgd_papers.training import GeneratedTask, QueryTask, Settings, train
 
 
 def sines(n_tasks, generator):

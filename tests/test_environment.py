@@ -14,7 +14,7 @@ import icgd
 from icgd import environment as memory
 from icgd.environment import Memory, own_modes, usable_memory, warn
 from icgd.errors import SizeError
-from icgd.training import (
+from icgd_papers.training import (
     Gaussian,
     InContextTask,
     KernelTransformer,

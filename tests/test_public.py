@@ -18,6 +18,7 @@ import icgd
 import icgd.errors
 from icgd import estimators
 from icgd.problems.kernel_machine import KERNELS
+from icgd_papers import training
 
 
 def test_every_public_name_is_that_of_its_home():
@@ -40,7 +41,7 @@ def test_importing_takes_no_torch():
 
 
 def is_from_icgd(part: object) -> bool:
-    return getattr(part, "__module__", "").startswith("icgd.")
+    return getattr(part, "__module__", "").startswith(("icgd.", "icgd_papers."))
 
 
 def methods_of(kind: type) -> dict[str, object]:
@@ -110,7 +111,7 @@ def gaps_of(part: object) -> Iterator[str]:
 
 
 FUNCTIONS = [
-    *(f"icgd.training.{name}" for name in icgd.training.__all__ if name[0].islower()),
+    *(f"icgd_papers.training.{name}" for name in training.__all__ if name[0].islower()),
     "icgd.exports.onnx.export_onnx",
     "icgd.exports.onnx.run_onnx",
     "icgd.exports.transformer_lens.open_in_transformer_lens",

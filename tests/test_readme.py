@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from icgd.cli.show import count_text, error_text, three_digits
-from icgd.reproductions.cost_lines import best_points, crossing
-from icgd.reproductions.reproduction import groups
-from icgd.theorems.papers import PAPERS
+from icgd_papers.reproduction import groups
+from icgd_papers.studies.cost_lines import best_points, crossing
+from icgd_papers.theorems.papers import PAPERS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

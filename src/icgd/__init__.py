@@ -12,7 +12,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _STAGES = ("training", "exports")
-"""Folders that a user calls by name, such as `icgd.training.train`."""
+"""Modules that a user calls by name, such as `icgd.exports.to_onnx`."""
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
 _HOME_OF = {

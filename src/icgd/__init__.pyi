@@ -1,7 +1,6 @@
 """What a user may call: the one list of public names, and where each of them is defined."""
 
 from icgd import exports as exports
-from icgd import training as training
 from icgd.approximation.general_decay import (
     GeneralDecay as GeneralDecay,
 )
@@ -36,6 +35,15 @@ from icgd.constructions.recursion import Recursion as Recursion
 from icgd.constructions.relu_stack import ReluStack as ReluStack
 from icgd.constructions.softmax_stack import SoftmaxStack as SoftmaxStack
 from icgd.constructions.universal import Universal as Universal
+from icgd.learnable import (
+    LearnableRun as LearnableRun,
+)
+from icgd.learnable import (
+    UntiedRun as UntiedRun,
+)
+from icgd.learnable import (
+    unrolled_descent as unrolled_descent,
+)
 from icgd.many_tasks import TaskResults as TaskResults
 from icgd.many_tasks import run_tasks as run_tasks
 from icgd.pipeline import (

@@ -4,7 +4,7 @@ import json
 
 from benchmarks import cheng_page
 from benchmarks.cheng_page import FIGURES, PAGE, rows_of, with_tables
-from icgd.reproductions.sealed import sealed
+from icgd_papers.checksummed_json import with_checksum
 
 
 def test_the_page_shows_the_committed_results():
@@ -40,7 +40,7 @@ def test_matrices_show_the_largest_distance_of_all_seeds():
 def test_the_first_table_below_a_heading_is_replaced(monkeypatch, tmp_path):
     (tmp_path / "results/cheng-fig2").mkdir(parents=True)
     (tmp_path / "results/cheng-fig2/laptop.json").write_text(
-        json.dumps(sealed({"summary": [{"n": "6", "best": "exp"}]}))
+        json.dumps(with_checksum({"summary": [{"n": "6", "best": "exp"}]}))
     )
     monkeypatch.setattr(cheng_page, "ROOT", tmp_path)
     old, new = "| old |\n| --- |\n| 1 |\n", "| n | best |\n| --- | --- |\n| 6 | exp |\n"

@@ -11,7 +11,7 @@ from benchmarks import gpt2
 from benchmarks.__main__ import _is_over_its_limit
 from benchmarks.decoder import LIMITS, SIZES, prompts
 from icgd.errors import MissingExtraError
-from icgd.training.decoder import Decoder
+from icgd_papers.training.decoder import Decoder
 
 ROOT = Path(__file__).parents[2]
 ROWS = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))["decoder"]

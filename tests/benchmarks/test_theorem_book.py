@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks import theorem_book
 from benchmarks.theorem_book import DOCS, SEED, render
-from icgd.theorems.book import from_data, tried
-from icgd.theorems.registry import STATEMENTS
-from icgd.theorems.statement import Finding, Statement, Verdict
+from icgd_papers.theorems.book import from_data, tried
+from icgd_papers.theorems.registry import STATEMENTS
+from icgd_papers.theorems.statement import Finding, Statement, Verdict
 
 DATA = json.loads((DOCS / "theorems.json").read_text(encoding="utf-8"))
 STALE = "docs/theorems.json and docs/theorems.md are not up to date: run `make theorems`."

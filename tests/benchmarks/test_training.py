@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.__main__ import _is_over_its_limit
 from benchmarks.training import ATTENTIONS, bmm_forward, einsum_forward
-from icgd.training.models import KernelTransformer
+from icgd_papers.training.models import KernelTransformer
 
 
 @pytest.mark.parametrize("transforms_covariates", [False, True])

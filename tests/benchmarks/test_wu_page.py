@@ -2,7 +2,7 @@
 
 from benchmarks.cheng_page import with_tables
 from benchmarks.wu_page import FIGURES, PAGE
-from icgd.reproductions.registry import REPRODUCTIONS
+from icgd_papers.registry import REPRODUCTIONS
 
 
 def test_the_page_shows_the_committed_results():

@@ -31,7 +31,7 @@ import icgd
 from icgd import training
 from icgd.cli import progress
 from icgd.cli.app import COMMANDS, main
-from icgd.training.lock import LOCK
+from icgd_papers.training.lock import LOCK
 
 PATIENCE = 20
 """Seconds after which a command without a bar hangs, and one with a bar is stopped."""

@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
-from icgd.training.covariates import Gaussian
-from icgd.training.labels import LinearFunctions
-from icgd.training.loop import Settings, train
-from icgd.training.models import KernelTransformer
-from icgd.training.tasks import InContextTask
+from icgd_papers.training.covariates import Gaussian
+from icgd_papers.training.labels import LinearFunctions
+from icgd_papers.training.loop import Settings, train
+from icgd_papers.training.models import KernelTransformer
+from icgd_papers.training.tasks import InContextTask
 from tests.campaigns.mutations import damaged
 from tests.campaigns.outcomes import Campaign, both_sizes, outcome_of_error
 

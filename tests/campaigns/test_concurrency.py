@@ -14,8 +14,8 @@ import pytest
 
 import icgd
 from icgd.errors import RunFolderError
-from icgd.reproductions.sealed import read_sealed, write_sealed
-from icgd.training.lock import locked
+from icgd_papers.checksummed_json import read_checksummed, write_checksummed
+from icgd_papers.training.lock import locked
 from tests.campaigns.compiled_files import compiled
 from tests.campaigns.outcomes import Campaign, both_sizes, outcome_of_error
 
@@ -44,8 +44,8 @@ def load(path: Path, number: int) -> str:
 
 def seal(path: Path, number: int) -> str:
     try:
-        write_sealed(path.with_suffix(".json"), [number] * 100)
-        found = read_sealed(path.with_suffix(".json"))
+        write_checksummed(path.with_suffix(".json"), [number] * 100)
+        found = read_checksummed(path.with_suffix(".json"))
         return "saved" if len(set(found)) == 1 else "torn"
     except BaseException as problem:
         return f"seal {outcome_of_error(problem)}"

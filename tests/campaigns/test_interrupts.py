@@ -18,8 +18,8 @@ import torch
 import icgd
 from icgd.backends.run import kept_steps
 from icgd.errors import InterruptedRunError
-from icgd.training import Gaussian, InContextTask, KernelTransformer, LinearFunctions, train
-from icgd.training import Settings as TrainingSettings
+from icgd_papers.training import Gaussian, InContextTask, KernelTransformer, LinearFunctions, train
+from icgd_papers.training import Settings as TrainingSettings
 from tests.campaigns.compiled_files import ORDERS, data_for
 from tests.campaigns.outcomes import Campaign, both_sizes, outcome_of_error
 

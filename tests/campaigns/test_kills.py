@@ -19,11 +19,11 @@ import pytest
 import torch
 
 import icgd
-from icgd.reproductions.sealed import read_sealed, write_sealed
-from icgd.training.checkpoints import read_checkpoint
+from icgd_papers.checksummed_json import read_checksummed, write_checksummed
+from icgd_papers.training.checkpoints import read_checkpoint
 from tests.campaigns.compiled_files import compiled
 from tests.campaigns.outcomes import Campaign, both_sizes
-from tests.training.toy import train_toy
+from tests.papers.training.toy import train_toy
 
 ROOT = Path(__file__).parents[2]
 FIRST, SECOND = "relu-stack", "softmax-stack"
@@ -43,13 +43,13 @@ def is_saved(folder: Path) -> bool:
 def seals(folder: Path) -> None:
     number = 0.0
     while True:
-        write_sealed(folder / "outcome.json", [number] * 1000)
+        write_checksummed(folder / "outcome.json", [number] * 1000)
         number += 1.0
 
 
 def is_sealed(folder: Path) -> bool:
     path = folder / "outcome.json"
-    return not path.exists() or len(set(read_sealed(path))) == 1
+    return not path.exists() or len(set(read_checksummed(path))) == 1
 
 
 def trains(folder: Path) -> None:
@@ -126,7 +126,7 @@ KILLS = Campaign(
 POOL = """
 import sys, time
 from pathlib import Path
-from icgd.training.workers import working
+from icgd_papers.training.workers import working
 
 if __name__ == "__main__":
     with working(waits, [Path(sys.argv[1])] * 2, 2) as all_news:

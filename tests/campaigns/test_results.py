@@ -8,14 +8,14 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from icgd.reproductions.partial import FOUND, Job, carry_out, claim
-from icgd.reproductions.results import stored_numbers, stored_rows
-from icgd.reproductions.sealed import sealed
-from icgd.reproductions.stopwatch import Stopwatch
+from icgd_papers.checksummed_json import with_checksum
+from icgd_papers.partial import FOUND, Job, carry_out, claim
+from icgd_papers.results import stored_numbers, stored_rows
+from icgd_papers.stopwatch import Stopwatch
 from tests.campaigns.mutations import damaged
 from tests.campaigns.outcomes import Campaign, both_sizes, outcome_of_error
-from tests.reproductions.committed import RESULTS
-from tests.reproductions.test_partial import Counting
+from tests.papers.committed import RESULTS
+from tests.papers.runner.test_partial import Counting
 
 Read = Callable[[Path], Any]
 
@@ -44,7 +44,7 @@ def work() -> dict[str, tuple[str, bytes, Read]]:
         record_in(folder)
         outcome_in(folder)
         outcome, record = (folder / "000" / FOUND).read_bytes(), (folder / "runs.json").read_bytes()
-    seconds = json.dumps(sealed({"content": 12.5})).encode()
+    seconds = json.dumps(with_checksum({"content": 12.5})).encode()
     result = (RESULTS / "wang-rates" / "laptop.json").read_bytes()
     return {
         "outcome": (f"000/{FOUND}", outcome, outcome_in),

@@ -11,7 +11,7 @@ from rich.console import Console
 import icgd
 from icgd.cli import show
 from icgd.cli.app import COMMANDS
-from icgd.reproductions.demo import QUICK
+from icgd.cli.cars_demo import QUICK
 from tests.cli.files import write_all
 
 TABLES = [

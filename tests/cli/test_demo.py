@@ -4,7 +4,7 @@ from importlib import import_module
 import pytest
 
 import icgd
-from icgd.reproductions.demo import QUICK, numbers
+from icgd.cli.cars_demo import QUICK, numbers
 from tests.cli.files import listing
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from icgd.cli.writing import make_folder, write_file
 from icgd.errors import FileError
-from icgd.training.logs import Log, write_json
+from icgd_papers.training.logs import Log, write_json
 from tests.cli.files import listing, write_all
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import icgd
+from icgd import LearnableRun
 from icgd.backends.dense import DenseBackend
 from icgd.backends.fused import FusedBackend
 from icgd.backends.run import RunOptions
@@ -30,7 +31,6 @@ from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.program.instructions import ApplyUnits, MapSlots
 from icgd.program.stack import StackProgram
-from icgd.training import LearnableRun
 from tests import cases
 from tests.cases import build, make_case, over
 from tests.problems.test_oracles import SHAPED

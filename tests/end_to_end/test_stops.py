@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from icgd.errors import FileError, RunFolderError
-from icgd.reproductions.cheng_matrices import FIGURE_3
-from icgd.reproductions.results import reproduce
-from icgd.training.lock import LOCK
+from icgd_papers.figures.cheng_matrices import FIGURE_3
+from icgd_papers.results import reproduce
+from icgd_papers.training.lock import LOCK
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 FORKING = get_context("fork")  # starts at once

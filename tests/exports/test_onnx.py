@@ -28,9 +28,9 @@ from icgd.layers import Transformer
 from icgd.problems.functions import UNIT_ACTIVATIONS
 from icgd.problems.problem import Problem
 from icgd.program.check import from_data
-from icgd.training.covariates import Ellipsoid
-from icgd.training.descents import as_compiled
-from icgd.training.models import KernelTransformer
+from icgd_papers.training.covariates import Ellipsoid
+from icgd_papers.training.descents import as_compiled
+from icgd_papers.training.models import KernelTransformer
 from tests import cases
 from tests.cases import KERNEL_CASES, build, over
 from tests.exports.hand_made import run, streams

@@ -43,6 +43,9 @@ COMMANDS = {
 }
 """The subcommands in the order of the help, each with the first sentence of its own."""
 
+PAPERS = ("theorems", "resources", "train", "plot", "reproduce")
+"""The subcommands of the second package, which knows icgd and is not known by it."""
+
 FIRST_STEPS = """\
 icgd compiles a training run into the weights of a transformer, and proves how close it comes.
 
@@ -61,7 +64,8 @@ class LateCommand(TyperCommand):
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         """The context of the real subcommand, which then is invoked in place of this one."""
-        function = getattr(import_module(f"icgd.cli.{self.name}"), str(self.name))
+        package = "icgd_papers.cli" if self.name in PAPERS else "icgd.cli"
+        function = getattr(import_module(f"{package}.{self.name}"), str(self.name))
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         alone.command(self.name)(function)
         return get_command(alone).make_context(*arguments, **options)

@@ -9,14 +9,14 @@ import typer
 
 from icgd.backends.registry import AUTO, BACKENDS
 from icgd.cli import show
+from icgd.cli.comparison import SIZES, Comparison, Row, Settings, draw
+from icgd.cli.comparison import compare as measure
 from icgd.cli.options import AsJson, output
 from icgd.cli.problem_options import Steps, takes_problem
 from icgd.cli.progress import progress
 from icgd.cli.writing import make_folder, write_file
 from icgd.pictures import plotting
 from icgd.problems.problem import Problem
-from icgd.reproductions.comparison import SIZES, Comparison, Row, Settings, draw
-from icgd.reproductions.comparison import compare as measure
 
 
 @takes_problem

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from icgd.cli import show
+from icgd.cli.cars_demo import Result, Settings, numbers, picture
 from icgd.cli.options import AsJson, output
 from icgd.cli.progress import progress
 from icgd.cli.writing import make_folder, write_file
 from icgd.pictures import plotting
-from icgd.reproductions.demo import Result, Settings, numbers, picture
 
 SETTINGS = Settings()
 

@@ -1,0 +1,273 @@
+r"""Gradients through a compiled run: its step sizes and initial weights learn, or all its weights.
+
+A compiled transformer is an ordinary torch module, so the loss at the queries has a gradient by
+everything that the run depends on. The initial weights stand in the prompt. The step size is a
+factor of W_O in one layer of the block (`program/program.py`); here every step has a factor of
+its own, or all have the same:
+
+    stream <- block(stream; W_O = step_size_l W_O(1)),   l = 1 .. n_steps
+
+By the chain rule that is the gradient that autograd finds through exact descent, as far as the
+transformer's functions have the slopes of the real ones (docs/training/through_the_run.md).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from icgd.backends.dense import build_transformer
+from icgd.backends.prompt import encode, read_parameters, read_predictions
+from icgd.compiled import Compiled
+from icgd.environment import own_modes
+from icgd.errors import ConstructionError, SettingError
+from icgd.layers import Transformer, Writing
+from icgd.problems.data import Task, as_numbers, as_task, dtype_named
+from icgd.problems.oracles import gradient, predict
+from icgd.problems.problem import Problem
+from icgd.problems.settings import entries, is_row, positive
+from icgd.program.stack import StackProgram, of_unit_step, step_layer
+from icgd.shapes import History, Inputs, Labels, Parameters, Predictions, Queries, Stream
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a run holds before its first step and after every step."""
+
+    parameters: History
+    predictions: Float[Tensor, "*tasks step query output_width"]
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[Parameters, Predictions]]) -> Steps:
+        """The steps whose weights and predictions these are, one after the other."""
+        parameters, predictions = zip(*pairs, strict=True)
+        return cls(torch.stack(parameters, dim=-2), torch.stack(predictions, dim=-3))
+
+
+class AbstractRun(nn.Module, ABC):
+    """A compiled run as a module: every head of every layer, on one task or a batch of them.
+
+    The parameter `initial` goes into the prompt, clipped to the box as weights are after a step.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        program: StackProgram,
+        initial: Parameters,
+        transformer: Transformer,
+    ) -> None:
+        super().__init__()
+        self.problem, self.program = problem, program
+        self.initial = nn.Parameter(initial.detach().clone())
+        self.transformer = transformer
+
+    @abstractmethod
+    def after_step(self, stream: Stream, number: int) -> Stream:
+        """The stream after the layers of step `number`, counted from 0."""
+
+    @own_modes()
+    def forward(self, x: Any, y: Any, queries: Any) -> Predictions:
+        """The predictions at the queries after all steps.
+
+        `x` is (n, d_x), or (tasks, n, d_x) for many tasks at once, and so on as in `Compiled.run`.
+        Gradients reach tensors that are given here, too.
+        """
+        task = self._task(x, y, queries)
+        *_, last = self._streams(task)
+        return self._predictions(last, task)
+
+    @own_modes()
+    def steps(self, x: Any, y: Any, queries: Any) -> Steps:
+        """The weights in the stream, and what they predict, before the first step and after each.
+
+        The layers that predict stand behind the last step; here they run behind every step.
+        """
+        task = self._task(x, y, queries)
+        return Steps.of(
+            (read_parameters(self.program.layout, stream), self._predictions(stream, task))
+            for stream in self._streams(task)
+        )
+
+    def description(self) -> dict[str, Any]:
+        """Plain data that identifies the run before training; checkpoints hold it."""
+        return {
+            "kind": type(self).__name__,
+            "construction": self.program.construction,
+            "n_steps": self.program.n_steps,
+            "problem": self.problem.to_data(),
+        }
+
+    def _streams(self, task: Task) -> Iterator[Stream]:
+        """The prompt, then the stream after every step."""
+        stream = encode(self.program, task)
+        yield stream
+        for number in range(self.program.n_steps):
+            stream = self.after_step(stream, number)
+            yield stream
+
+    def _predictions(self, stream: Stream, task: Task) -> Predictions:
+        for layer in self.transformer.final:
+            stream = layer(stream)
+        return read_predictions(self.program, stream, task.n_examples)
+
+    def _task(self, x: Any, y: Any, queries: Any) -> Task:
+        """The checked data, with their own gradients, and the initial weights."""
+        box = self.problem.gradient_step.box
+        start = self.initial.clamp(-box, box)
+        checked = as_task(self.problem, x, y, queries=queries, initial=start, dtype=start.dtype)
+        given = {"x": x, "y": y, "queries": queries}
+        x, y, queries = (_with_gradient(*part).to(start) for part in given.items())
+        start = start.expand_as(checked.initial)
+        return replace(checked, x=x, y=y.reshape(checked.y.shape), queries=queries, initial=start)
+
+
+@final
+class LearnableRun(AbstractRun):
+    """A compiled run whose step sizes and initial weights are parameters.
+
+    `step_sizes` is one number for all steps or one for each (default: the problem's). Initial
+    weights are `initial`, or they are drawn from `seed`. The weights of the transformer are those
+    of step size 1 and do not learn. Only relu-stack and softmax-stack have them.
+    """
+
+    def __init__(
+        self,
+        compiled: Compiled,
+        *,
+        step_sizes: Any = None,
+        initial: Any = None,
+        seed: int | None = None,
+        dtype: str | torch.dtype = "float64",
+    ) -> None:
+        place, precision = step_layer(compiled.program), dtype_named(dtype)
+        problem, n_steps = compiled.problem, compiled.program.n_steps
+        if compiled.stack.schedule:
+            raise ConstructionError(
+                f"The step size cannot be learnt of {problem.gradient_step.in_words()}: the layers "
+                "of its steps differ from each other. Give an update with one step size for all "
+                "steps and without an average."
+            )
+        usual = problem.gradient_step.size_of(0)
+        sizes = _step_sizes(usual if step_sizes is None else step_sizes, n_steps)
+        start = _start(problem, initial, seed, precision)
+        transformer = build_transformer(of_unit_step(compiled.stack, usual), precision)
+        frozen = transformer.requires_grad_(requires_grad=False)
+        super().__init__(problem, compiled.stack, start, frozen)
+        self.place = place
+        self.step_sizes = nn.Parameter(torch.tensor(sizes, dtype=precision))
+
+    def after_step(self, stream: Stream, number: int) -> Stream:
+        for place, layer in enumerate(self.transformer.block):
+            if place == self.place:
+                stream = functional_call(layer, {"W_O": self.output(number)}, (stream,))
+            else:
+                stream = layer(stream)
+        return stream
+
+    def output(self, number: int) -> Writing:
+        """W_O of the layer that moves the weights, in step `number`, counted from 0."""
+        unit = self.transformer.block[self.place].get_parameter("W_O")
+        return self.step_sizes.expand(self.program.n_steps)[number] * unit
+
+    @torch.no_grad()
+    def untied(self) -> UntiedRun:
+        """The same run, in which every weight of every layer is a parameter of its own."""
+        block: list[nn.Module] = []
+        for number in range(self.program.n_steps):
+            block += deepcopy(list(self.transformer.block))
+            block[self.place - self.program.layers_per_step].get_parameter("W_O").copy_(
+                self.output(number)
+            )
+        final = deepcopy(list(self.transformer.final))
+        transformer = Transformer(block, 1, final).requires_grad_()
+        return UntiedRun(self.problem, self.program, self.initial.detach().clone(), transformer)
+
+
+@final
+class UntiedRun(AbstractRun):
+    """A run whose steps share no weight: all weights of all layers are parameters."""
+
+    def after_step(self, stream: Stream, number: int) -> Stream:
+        length = self.program.layers_per_step
+        for layer in self.transformer.block[number * length : (number + 1) * length]:
+            stream = layer(stream)
+        return stream
+
+
+def unrolled_descent(
+    problem: Problem,
+    x: Inputs,
+    y: Labels,
+    queries: Queries,
+    initial: Float[Tensor, " parameter"],
+    step_sizes: Float[Tensor, " step"],
+) -> Steps:
+    """Exact descent from `initial`, step by step, without a transformer; autograd can follow it.
+
+    Args:
+        problem: the problem of a network.
+        x: the inputs of the examples.
+        y: their labels.
+        queries: inputs whose labels are predicted after every step.
+        initial: the initial weights.
+        step_sizes: a step size for each step.
+
+    Returns:
+        What was reached after every step.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> import torch
+        >>> from icgd import unrolled_descent
+        >>> x, y = torch.eye(2, dtype=torch.float64), torch.ones(2, 1, dtype=torch.float64)
+        >>> sizes = torch.full((3,), 0.1, dtype=torch.float64)
+        >>> start = torch.zeros(2, dtype=torch.float64)
+        >>> unrolled_descent(problem, x, y, x[:1], start, sizes).parameters.shape
+        torch.Size([4, 2])
+    """
+    target, box = problem.network, problem.gradient_step.box
+    weights = initial.clamp(-box, box).expand(*x.shape[:-2], -1)
+    reached = [weights]
+    for step_size in step_sizes:
+        moved = weights - step_size * gradient(target, problem.loss_function, weights, x, y)
+        weights = moved.clamp(-box, box)
+        reached.append(weights)
+    return Steps.of((weights, predict(target, weights, queries)) for weights in reached)
+
+
+def _start(problem: Problem, initial: Any, seed: int | None, dtype: torch.dtype) -> Parameters:
+    """The initial weights, checked as those of a run."""
+    inputs = torch.zeros(1, problem.target.input_width, dtype=torch.float64)
+    labels = torch.zeros(1, problem.target.output_width, dtype=torch.float64)
+    task = as_task(problem, inputs, labels, initial=initial, seed=seed, dtype=dtype)
+    return task.initial.clone()
+
+
+def _with_gradient(name: str, data: Any) -> Tensor:
+    """Tensors as they are, so that gradients reach them, and other arrays as tensors."""
+    return data if isinstance(data, Tensor) else as_numbers(name, data)
+
+
+def _step_sizes(given: object, n_steps: int) -> float | list[float]:
+    """One positive number, or one for each step."""
+    given = as_numbers("step_sizes", given).tolist() if isinstance(given, Tensor) else given
+    if not is_row(given):
+        return positive("step_sizes", given)
+    row = entries(given)
+    sizes = [positive(f"step_sizes[{number}]", size) for number, size in enumerate(row)]
+    if len(sizes) != n_steps:
+        raise SettingError(
+            f"step_sizes has {len(sizes)} entries; expected {n_steps}, one for each step."
+        )
+    return sizes

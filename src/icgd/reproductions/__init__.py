@@ -1,1 +1,0 @@
-"""Figures: settings, numbers and pictures, apart."""

@@ -1,0 +1,1 @@
+"""Subcommands of icgd that belong to the papers."""

@@ -1,0 +1,96 @@
+"""A figure: a table of settings, a function from a setting to rows, and a drawing of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import polars as pl
+
+from icgd.errors import UnknownNameError
+from icgd.pictures import plotting
+from icgd_papers.checksummed_json import read_checksummed, write_checksummed
+
+PRESETS = ("smoke", "laptop", "paper")
+"""Seconds, minutes on two cores, and the paper's own sizes."""
+
+OnStep = Callable[[int, int, float], None]
+"""Called after a training step with its number, the number of steps, and the loss before it."""
+
+Setting = TypeVar("Setting")
+"""A frozen dataclass that JSON can hold: all that decides the rows of one job.
+
+A figure with panels has a field or property `panel` here: the letters of the panels that show it.
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Where a job works: its folder for checkpoints, its device, and who hears of its steps."""
+
+    folder: Path | None = None
+    device: str = "cpu"
+    on_step: OnStep | None = None
+
+    def kept(self, name: str, find: Callable[[], Any]) -> Any:
+        """Return what `find` returns, or what it returned before an interruption.
+
+        It must be plain data. JSON writes a float64 with all its digits, so bits are the same.
+        """
+        if self.folder is None:
+            return find()
+        path = self.folder / f"{name}.json"
+        if path.exists():
+            return read_checksummed(path)
+        found = find()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_checksummed(path, found)
+        return found
+
+
+def _one(_: Any) -> float:
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Figure(Generic[Setting]):
+    """A figure of a paper, or of a study beside the papers.
+
+    Attributes:
+        name: the name on the command line.
+        place: where the paper shows it.
+        shows: what is plotted.
+        settings: the settings of a preset, one for each job, from the first seed on.
+        run: does one job and returns its rows; all rows of a figure have the same columns.
+        summarise: the numbers that a reader looks for first, as a small frame of texts.
+        draw: the picture, drawn from the rows alone.
+        work: how much a job has to do, in any unit that all jobs of the figure share.
+        memory: the bytes that a job needs, if it may need more than there are.
+        uses_device: whether jobs compute on the job's device, or always on the processor.
+    """
+
+    name: str
+    place: str
+    shows: str
+    settings: Callable[[str, int], Sequence[Setting]]
+    run: Callable[[Setting, Job], pl.DataFrame]
+    summarise: Callable[[pl.DataFrame], pl.DataFrame]
+    draw: Callable[[pl.DataFrame], plotting.Figure]
+    work: Callable[[Setting], float] = _one
+    memory: Callable[[Setting], float] | None = None
+    uses_device: bool = False
+
+
+def of_preset(table: dict[str, Any], preset: str) -> Any:
+    """Return the entry of `preset` in a table of presets."""
+    if preset not in table:
+        raise UnknownNameError.of("preset", preset, known=list(table))
+    return table[preset]
+
+
+def six_digits(value: float) -> float | None:
+    """Round to six significant digits, so that files stay small; None for what is not finite."""
+    return float(f"{value:.6g}") if isfinite(value) else None

@@ -1,0 +1,199 @@
+r"""The family of Theorems 4.5 and 4.6: its best point, and how the loss bends away from it.
+
+On the family B = b S^-1, C = c S^-1 and A = a I in every layer, with S = Sigma^(1/2). Only the
+product b c counts, so c is 1 here. A tilt t along a matrix K of norm 1 and trace 0 leaves the
+family:
+
+    B = b (I + t sqrt(d) K) S^-1,        A = a S (I + t sqrt(d) K) S^-1.
+
+Then S B^T C S has the distance t / sqrt(1 + t^2) from the multiples of I, in Frobenius norms. The
+slope along t is 0 on the family (Proposition E.3). By the same symmetry the curvature does not
+depend on K, as long as K is symmetric in all layers, or antisymmetric in all; and the two kinds do
+not mix. So each kind has one small matrix of curvatures, with a row for each tilted matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import register_parametrization
+
+from icgd_papers.training.averaged import AveragedBatch, AveragedTask
+from icgd_papers.training.covariates import AbstractCovariates, Square, normal
+from icgd_papers.training.models import KernelTransformer
+from icgd_papers.training.tasks import generator_of
+
+KINDS = ("antisymmetric", "symmetric")
+"""The two kinds of tilts; their order is that of all tensors here."""
+
+TILT = 0.002
+"""Slopes are compared at tilts of this size: large enough to meet the kinks of relu attention."""
+
+MOST_ITERATIONS = 200
+
+HOMOGENEOUS = ("linear", "relu")
+"""Kernels for which a multiple of B is a multiple of A and r, and so has nothing to find."""
+
+Curvatures = Float[Tensor, "kind matrix matrix"]
+"""The second derivatives of the loss by the tilts of two matrices, over the loss, for each kind."""
+
+
+class Tilted(nn.Module):
+    """Matrices left (m (I + sqrt(d) sum_k t_k K_k)) right, with a multiple m for each layer."""
+
+    left: Tensor
+    right: Tensor
+    directions: Tensor
+
+    def __init__(self, multiples: Tensor, left: Square, right: Square) -> None:
+        super().__init__()
+        self.multiples = nn.Parameter(multiples)
+        self.tilts = nn.Parameter(multiples.new_zeros(len(KINDS), len(multiples)))
+        for name, matrix in (("left", left), ("right", right)):
+            self.register_buffer(name, matrix, persistent=False)
+        self.register_buffer("directions", left.new_zeros(len(KINDS), *left.shape))
+
+    def forward(self, _: Tensor) -> Tensor:
+        identity = torch.eye(len(self.left), dtype=self.left.dtype)
+        off = len(identity) ** 0.5 * torch.einsum("kl,kij->lij", self.tilts, self.directions)
+        moved = self.multiples[:, None, None] * (identity + off)
+        matrices: Tensor = self.left @ moved @ self.right
+        return matrices[:, None]
+
+
+def family_model(
+    kernel: str,
+    covariates: AbstractCovariates,
+    n_layers: int,
+    step: float,
+    *,
+    transforms_covariates: bool,
+) -> KernelTransformer:
+    """A model that stays on the family, or is tilted off it.
+
+    Its layers begin with steps around `step` that all differ, since equal layers are a saddle of
+    the loss on the family.
+    """
+    width, root, whitening = covariates.input_width, covariates.root, covariates.whitening
+    model = KernelTransformer(
+        width, n_layers, (kernel,), transforms_covariates=transforms_covariates, seed=0
+    )
+    fade = torch.linspace(1.2, 0.4, n_layers, dtype=torch.float64)
+    rise = torch.linspace(0.8, 1.2, n_layers, dtype=torch.float64)
+    with torch.no_grad():
+        model.r.copy_(-step * fade[:, None])
+        model.C.copy_(whitening.expand_as(model.C))
+    model.C.requires_grad_(False)
+    _tilt(model, "B", Tilted(rise, torch.eye(width, dtype=torch.float64), whitening))
+    if transforms_covariates:
+        _tilt(model, "A", Tilted(-0.1 * step * rise, root, whitening))
+    return model
+
+
+def _tilt(model: KernelTransformer, name: str, tilted: Tilted) -> None:
+    # Unsafe, because the matrix no longer depends on the parameter that it replaces.
+    register_parametrization(model, name, tilted, unsafe=True)
+    getattr(model.parametrizations, name).original.requires_grad_(False)
+
+
+def tilted_parts(model: KernelTransformer) -> list[Tilted]:
+    """What makes B and, if it is there, A."""
+    names = ("B", "A") if model.transforms_covariates else ("B",)
+    return [getattr(model.parametrizations, name)[0] for name in names]
+
+
+def settle(model: KernelTransformer, task: AveragedTask, batch: AveragedBatch) -> float:
+    """Minimise the loss on the family by L-BFGS, over the steps r and the multiples; return it.
+
+    On some families the loss falls towards infinity, as that of softmax attention on linear labels
+    does with small scores and large steps. Then the end is a point far out.
+    """
+    parts = tilted_parts(model)
+    used = parts[1:] if model.kernels[0] in HOMOGENEOUS else parts
+    parameters = [model.r, *(part.multiples for part in used)]
+    method = torch.optim.LBFGS(
+        parameters,
+        max_iter=MOST_ITERATIONS,
+        history_size=20,
+        line_search_fn="strong_wolfe",
+        tolerance_grad=1e-10,
+        tolerance_change=1e-14,
+    )
+
+    def gradient() -> float:
+        method.zero_grad()
+        loss = task.mean_loss(model, batch).log()
+        loss.backward()
+        return float(loss.detach())
+
+    method.step(gradient)
+    with torch.no_grad():
+        return float(task.mean_loss(model, batch))
+
+
+def random_directions(width: int, seed: int, index: int) -> Float[Tensor, "kind width width"]:
+    """An antisymmetric and a symmetric matrix of norm 1 and trace 0."""
+    drawn = normal(generator_of(seed, index, 1), width, width)
+    even = drawn + drawn.mT
+    even = even - even.trace() / width * torch.eye(width, dtype=torch.float64)
+    odd = drawn - drawn.mT
+    return torch.stack([odd / odd.norm(), even / even.norm()])
+
+
+def curvatures(
+    model: KernelTransformer, task: AveragedTask, batch: AveragedBatch, seed: int, index: int
+) -> Curvatures:
+    """The curvatures of the loss on a batch, over the loss, along random directions.
+
+    They are differences of slopes, because relu attention has kinks, which a second derivative of
+    a sample misses.
+    """
+    directions = random_directions(model.input_width, seed, index)
+    for part in tilted_parts(model):
+        part.directions.copy_(directions)
+    found = torch.stack([_of_kind(model, task, batch, kind) for kind in range(len(KINDS))])
+    with torch.no_grad():
+        return found / task.mean_loss(model, batch)
+
+
+def _of_kind(
+    model: KernelTransformer, task: AveragedTask, batch: AveragedBatch, kind: int
+) -> Tensor:
+    rows = []
+    for place in _tilts(model, kind):
+        ends = [
+            _with_tilt(place, size, lambda: _slopes(model, task, batch, kind))
+            for size in (TILT, -TILT)
+        ]
+        rows.append((ends[0] - ends[1]) / (2 * TILT))
+    found = torch.stack(rows)
+    return (found + found.mT) / 2
+
+
+def _tilts(model: KernelTransformer, kind: int) -> Iterator[Tensor]:
+    """A view of every tilt of this kind; the last A never reaches the query's label."""
+    for part, n_used in zip(
+        tilted_parts(model), (model.n_layers, model.n_layers - 1), strict=False
+    ):
+        for layer in range(n_used):
+            yield part.tilts.detach()[kind, layer]
+
+
+def _with_tilt(place: Tensor, size: float, measure: Callable[[], Tensor]) -> Tensor:
+    place.fill_(size)
+    try:
+        return measure()
+    finally:
+        place.zero_()
+
+
+def _slopes(
+    model: KernelTransformer, task: AveragedTask, batch: AveragedBatch, kind: int
+) -> Tensor:
+    """The derivatives of the loss by all tilts of this kind."""
+    tilts = [part.tilts for part in tilted_parts(model)]
+    slopes = torch.autograd.grad(task.mean_loss(model, batch), tilts)
+    return torch.cat([slopes[0][kind], *(slope[kind, :-1] for slope in slopes[1:])])

@@ -1,0 +1,229 @@
+r"""The transformer that is trained: layers of kernel attention with few free numbers (eq. 3).
+
+The stream Z = [X; y] has a column for every example and, last, one for the query, whose label is
+0. A layer is
+
+    Z <- Z + sum_heads V Z M k(B X, C X),    V = diag(A, r),    k(U, W)[j, i] = K(U_j, W_i),
+
+where M removes the query: token i reads example j with weight K(C x_i, B x_j). The prediction is
+minus the query's label. A may be absent. Then the inputs never change, and a layer is a step of
+functional gradient descent if B = C and r < 0 (Proposition 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import add
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
+
+from icgd.environment import require_memory
+from icgd.errors import SettingError
+from icgd.problems.kernel_machine import Kernel, KernelMachine, kernel_named
+from icgd.problems.settings import count, described, finite, positive
+from icgd_papers.training.covariates import as_matrix, require_width
+from icgd_papers.training.gathering import FAST
+from icgd_papers.training.reading import Reading, plain_head
+from icgd_papers.training.units import Units
+from icgd_papers.training.visit import Weights, fast_predictions
+
+INIT_SCALE = 0.3
+"""The standard deviation of the first B and C: scores of unit vectors are below 1."""
+
+OF_SCORES = ("linear", "relu", "exp", "softmax", "polynomial")
+"""The kernels that depend on <B x, C x'> only."""
+
+VALUE_SCALE = 0.02
+"""The standard deviation of the first A and r: tens of examples add as much as a token holds."""
+
+
+class KernelTransformer(nn.Module):
+    """Layers of kernel attention: r (layer, head), and A, B, C (layer, head, out, in).
+
+    `kernels` names the kernel of every head: one of icgd's, or one of your own that was registered
+    with `icgd.register_kernel` and that torch can differentiate. The first numbers follow from
+    `seed` alone. They are float64; use `.to(torch.float32)` to train in float32.
+    """
+
+    def __init__(
+        self,
+        input_width: int,
+        n_layers: int,
+        kernels: tuple[str, ...],
+        *,
+        transforms_covariates: bool,
+        seed: int,
+        init_scale: float = INIT_SCALE,
+        value_scale: float = VALUE_SCALE,
+        shapes: tuple[float | None, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        self.input_width = count("input_width", input_width)
+        self.n_layers = count("n_layers", n_layers)
+        self.kernels = tuple(kernels)
+        self.shapes = shapes or (None,) * len(self.kernels)
+        self.transforms_covariates = transforms_covariates
+        self.seed = count("seed", seed, least=0)
+        self._require_heads()
+        self.init_scale = positive("init_scale", init_scale)
+        self.value_scale = positive("value_scale", value_scale)
+        n_numbers = 3 * self.n_layers * len(self.kernels) * self.input_width**2
+        require_memory(f"A model of {n_numbers:,} numbers", 8 * n_numbers, "Give smaller sizes.")
+        self.units: dict[str, Tensor] = {}
+        self._draw(torch.Generator().manual_seed(seed))
+
+    def _draw(self, generator: torch.Generator) -> None:
+        def gaussian(scale: float, *shape: int) -> nn.Parameter:
+            drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
+            return nn.Parameter(scale * drawn)
+
+        per_head = (self.n_layers, len(self.kernels))
+        square = (*per_head, self.input_width, self.input_width)
+        self.r = gaussian(self.value_scale, *per_head)
+        self.B = gaussian(self.init_scale, *square)
+        self.C = gaussian(self.init_scale, *square)
+        self.A = gaussian(self.value_scale, *square) if self.transforms_covariates else None
+
+    def _require_heads(self) -> None:
+        n_heads = len(self.kernels)
+        if not n_heads:
+            raise SettingError("kernels is empty; give at least one.")
+        if len(self.shapes) != n_heads:
+            raise SettingError(
+                f"shapes has {len(self.shapes)} entries; expected {n_heads}, one for each kernel."
+            )
+        self.heads()
+
+    def heads(self) -> list[Kernel]:
+        """The kernel of every head."""
+        return [kernel_named(*pair) for pair in zip(self.kernels, self.shapes, strict=True)]
+
+    @classmethod
+    def constructed(
+        cls,
+        machine: KernelMachine,
+        step_sizes: Sequence[float],
+        whitening: Float[Tensor, "input_width input_width"] | None = None,
+    ) -> KernelTransformer:
+        """Functional gradient descent on `machine` after x -> whitening x, one layer for each step.
+
+        B = C = G whitening and r = -step_size * weight, for a head of transform G.
+        """
+        kernels = tuple(head.kernel for head in machine.heads)
+        shapes = tuple(head.shape for head in machine.heads)
+        sizes = machine.input_width, len(step_sizes)
+        model = cls(*sizes, kernels, transforms_covariates=False, seed=0, shapes=shapes)
+        moves = torch.eye(machine.input_width, dtype=torch.float64)
+        if whitening is not None:
+            moves = as_matrix("whitening", whitening)
+            require_width(len(moves), machine.input_width)
+        matrices = torch.stack([head.moved(moves.mT).mT for head in machine.heads])
+        weights = torch.tensor([head.weight for head in machine.heads], dtype=torch.float64)
+        finite_sizes = [finite("step_sizes", size) for size in step_sizes]
+        steps = torch.tensor(finite_sizes, dtype=torch.float64)
+        with torch.no_grad():
+            model.r.copy_(-steps[:, None] * weights)
+            model.B.copy_(matrices.expand_as(model.B))
+            model.C.copy_(matrices.expand_as(model.C))
+        return model
+
+    @classmethod
+    def like(cls, model: KernelTransformer, *, transforms_covariates: bool) -> KernelTransformer:
+        """A new model with the sizes, the kernels and the precision of another."""
+        sizes = model.input_width, model.n_layers, model.kernels
+        new = cls(*sizes, transforms_covariates=transforms_covariates, seed=0, shapes=model.shapes)
+        return new.to(model.B)
+
+    def learn_in_units(self, **units: Tensor) -> None:
+        """Learn the parameters of these names as multiples of their units.
+
+        Units broadcast against the trailing axes of a parameter. The model computes the same.
+        """
+        for name, unit in units.items():
+            register_parametrization(self, name, Units(unit))
+            self.units[name] = unit.double()
+
+    def forget_units(self) -> None:
+        """Make plain parameters of those that were learnt in units."""
+        for name in self.units:
+            remove_parametrizations(self, name)
+        self.units = {}
+
+    @classmethod
+    def of_description(cls, data: Mapping[str, Any]) -> KernelTransformer:
+        """The model that `description` told of, with its first numbers."""
+        with described("kernel transformer"):
+            own = {name: value for name, value in data.items() if name not in ("kind", "units")}
+            own |= {"kernels": tuple(data["kernels"]), "shapes": tuple(data["shapes"])}
+            model = cls(**own)
+            units = data.get("units", {}).items()
+            model.learn_in_units(
+                **{name: torch.tensor(u, dtype=torch.float64) for name, u in units}
+            )
+            return model
+
+    def description(self) -> dict[str, Any]:
+        """Plain data that identifies this model before training; checkpoints hold it."""
+        units = {name: unit.tolist() for name, unit in self.units.items()}
+        return {
+            **({"units": units} if units else {}),
+            "kind": "kernel transformer",
+            "input_width": self.input_width,
+            "n_layers": self.n_layers,
+            "kernels": list(self.kernels),
+            "shapes": list(self.shapes),
+            "transforms_covariates": self.transforms_covariates,
+            "seed": self.seed,
+            "init_scale": self.init_scale,
+            "value_scale": self.value_scale,
+        }
+
+    def forward(
+        self,
+        x: Float[Tensor, "task token input_width"],
+        y: Float[Tensor, "task token *output_width"],
+    ) -> Float[Tensor, "task *output_width"]:
+        """The predictions at the query, which is the last token; its own label is not read.
+
+        Each entry of a label that is a vector is predicted by itself, because attention reads the
+        inputs alone. Kernels lose too much in bfloat16: autocast is switched off.
+        """
+        with torch.autocast(x.device.type, enabled=False):
+            if y.ndim == 2:
+                return self._predictions(x, y)
+            return torch.stack([self._predictions(x, entry) for entry in y.unbind(-1)], dim=-1)
+
+    def _predictions(self, x: Tensor, y: Tensor) -> Tensor:
+        """If every head has a fast kernel, gradients are by hand; otherwise autograd does all."""
+        if FAST.keys() >= set(self.kernels):
+            return fast_predictions(x, y, Weights(self.r, self.A, self.B.mT @ self.C, self.kernels))
+        labels, n_examples = y[:, None].clone(), x.shape[1] - 1
+        labels[..., -1] = 0
+        stream = labels if self.A is None else torch.cat([labels, x.mT], dim=1)
+        apart = x.mT.contiguous() if self.A is None else None
+        for layer in range(self.n_layers - 1):
+            stream = self._layer(layer, Reading(stream, apart, n_examples, query_only=False))
+        last = Reading(stream, apart, n_examples, query_only=True)
+        return -self._layer(self.n_layers - 1, last)[:, 0, 0]
+
+    def _layer(self, layer: int, reading: Reading) -> Tensor:
+        """The readers' columns after this layer; in the last layer, the query's label."""
+        heads = enumerate(self.heads())
+        return reduce(add, (self._head(layer, head, kernel, reading) for head, kernel in heads))
+
+    def _head(self, layer: int, head: int, kernel: Kernel, reading: Reading) -> Tensor:
+        """What a head adds to the readers' columns; the first head includes what they hold."""
+        V = self._value_matrix(layer, head, labels_only=reading.query_only)
+        B, C = self.B[layer, head], self.C[layer, head]
+        added = plain_head(reading, V, B, C, kernel)
+        return reading.old(len(V)) + added if head == 0 else added
+
+    def _value_matrix(self, layer: int, head: int, *, labels_only: bool) -> Tensor:
+        """The matrix diag(r, A), because the labels are the first row of the stream."""
+        r = self.r[layer, head].reshape(1, 1)
+        return r if self.A is None or labels_only else torch.block_diag(r, self.A[layer, head])
