@@ -21,9 +21,9 @@ test-exports: $(INSTALLED) ## Install TransformerLens too, and run the tests of 
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,lens]"
 	$(BIN)/pytest -n 2 tests/exports
 
-test-sweeps: $(INSTALLED) ## Install Ray too, and run the tests of sweeps and of many tasks
+test-sweeps: $(INSTALLED) ## Install Ray too, and run the tests of the runner and of many tasks
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,sweeps]"
-	$(BIN)/pytest -m "slow or not slow" tests/papers/training/test_sweeps.py tests/test_many_tasks.py
+	$(BIN)/pytest -m "slow or not slow" tests/papers/test_runner.py tests/test_many_tasks.py
 
 test-wheel: $(INSTALLED) ## Build the package, install it by itself, and run it without a network
 	$(BIN)/pytest -m slow tests/test_wheel.py

@@ -8,7 +8,7 @@ import torch
 import icgd
 from icgd.environment import one_thread
 from icgd.timing import descend, interleaved_medians
-from icgd_papers.studies.cost_lines import fitted_exponent
+from icgd_papers.studies.cot_cost import fitted_exponent
 
 DEPTHS = (2, 4, 8, 16, 32, 64)
 

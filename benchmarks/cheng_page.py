@@ -2,19 +2,21 @@
 
     python -m benchmarks.cheng_page
 
-The first table below the heading of a figure is replaced. Figures of losses show the summary of
-their results. Figures of matrices show the largest distance of all seeds, and how many seeds have
-converged.
+The first table below the heading of a figure is replaced by the summary of its results. Figures of
+matrices have a line for each pair of kernels: the largest distances of all seeds, how the trainings
+ended, and what `cheng-curvature` found at the predicted point.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
+import polars as pl
+
 from icgd.weights.files import whole_file
-from icgd_papers.results import stored_numbers
+from icgd_papers.runner import stored_results
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reproductions" / "cheng.md"
@@ -25,14 +27,12 @@ FIGURES = {
     "## Figure 3": "cheng-fig3",
     "## Figure 4": "cheng-fig4",
     "## Figure 5": "cheng-fig5",
-    "### The curvature": "cheng-curvature",
     "## Figure 6": "cheng-fig6",
+    "## The curvature": "cheng-curvature",
 }
 """The figure whose table stands below a heading that begins so."""
 
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
-
-Line = Mapping[str, str]
 
 
 def main() -> None:
@@ -43,36 +43,45 @@ def main() -> None:
 
 
 def with_tables(page: str, figures: Mapping[str, str] = FIGURES) -> str:
-    """The page with the tables of all figures that have results."""
+    """Return the page with the tables of all figures that have results."""
     for heading, figure in figures.items():
-        results = ROOT / "results" / figure / "laptop.json"
-        before, found, after = page.partition(f"\n{heading}")
-        if found and results.exists():
-            table = _table(rows_of(stored_numbers(results)["summary"]))
-            page = before + found + TABLE.sub(lambda _, table=table: table, after, count=1)
+        before, separator, after = page.partition(f"\n{heading}")
+        if separator and (summary := summary_of(figure)) is not None:
+            if "end" in summary.columns:
+                summary = of_pairs(summary, summary_of("cheng-curvature"))
+            table = markdown(summary)
+            page = before + separator + TABLE.sub(lambda _, table=table: table, after, count=1)
     return page
 
 
-def rows_of(summary: Sequence[Line]) -> list[Line]:
-    """The rows that the page shows of a summary."""
-    if "near" not in summary[0]:
-        return list(summary)
-    pairs = dict.fromkeys((row["pair"], row["A"]) for row in summary)
-    return [_largest([row for row in summary if (row["pair"], row["A"]) == pair]) for pair in pairs]
+def summary_of(figure: str) -> pl.DataFrame | None:
+    """Read the summary of a figure's laptop preset, if there are results."""
+    path = ROOT / "results" / figure / "laptop.json"
+    return pl.DataFrame(stored_results(path)["summary"]) if path.exists() else None
 
 
-def _largest(seeds: Sequence[Line]) -> Line:
-    """The largest distances of a pair, and the number of its seeds that are near."""
-    first, near = seeds[0], sum(row["near"] == "yes" for row in seeds)
-    names = [name for name in first if name not in ("pair", "A", "seed", "near")]
-    distances = {name: max(row[name] for row in seeds) for name in names}
-    place = {"labels, attention": first["pair"], "A": first["A"]}
-    return {**place, **distances, "seeds below 0.1": f"{near} of {len(seeds)}"}
+def of_pairs(models: pl.DataFrame, points: pl.DataFrame | None) -> pl.DataFrame:
+    """Join the seeds of each pair: largest distances and loss, and how many trainings ended how."""
+    counts = [
+        pl.when((pl.col("end") == end).any()).then(
+            pl.format("{} " + end, (pl.col("end") == end).sum())
+        )
+        for end in ("converged", "moving", "stalled")
+    ]
+    pairs = models.group_by("pair", "A", maintain_order=True).agg(
+        pl.exclude("pair", "A", "seed", "end").max(),
+        pl.concat_str(counts, separator=", ", ignore_nulls=True).first().alias("seeds"),
+    )
+    if points is not None:
+        pairs = pairs.join(
+            points.select("pair", "A", "best point"), on=["pair", "A"], maintain_order="left"
+        )
+    return pairs
 
 
-def _table(rows: Sequence[Line]) -> str:
-    names = list(rows[0])
-    lines = [names, ["---"] * len(names), *([row[name] for name in names] for row in rows)]
+def markdown(table: pl.DataFrame) -> str:
+    """Write a frame of texts as a table."""
+    lines = [table.columns, ["---"] * table.width, *table.rows()]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 

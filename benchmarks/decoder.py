@@ -12,7 +12,6 @@ from itertools import product
 from statistics import median
 from time import process_time
 
-import torch
 from torch import nn
 
 from benchmarks.gpt2 import Gpt2
@@ -26,9 +25,7 @@ from icgd_papers.training import (
     ShiftedMixture,
     Teachers,
 )
-from icgd_papers.training.devices import device_named
-from icgd_papers.training.parallel import Processes
-from icgd_papers.training.training_run import TrainingRun
+from icgd_papers.training.loop import TrainingRun
 
 SIZES = ((4, 64, 20), (8, 128, 40))  # blocks, width, examples
 N_HEADS, BATCH, INPUT_WIDTH, ROUNDS = 4, 64, 5, 25
@@ -79,8 +76,7 @@ def _rows(n_blocks: int, width: int, n_examples: int) -> list[dict[str, object]]
 def steps(model: nn.Module, task: CausalTask) -> Callable[[], None]:
     """A function that takes the next step of the loop."""
     settings = Settings(n_steps=10**6, batch_size=BATCH, learning_rate=1e-4, clip_norm=1.0)
-    model.to(torch.float32).train()
-    run = TrainingRun(model, task, settings, device_named("cpu"), Processes(), None)
+    run = TrainingRun(model, task, settings, None)
 
     def step() -> None:
         run.evaluate()

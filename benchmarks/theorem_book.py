@@ -18,10 +18,8 @@ from typing import Any
 
 from icgd.cli.show import error_text
 from icgd.weights.files import whole_file
-from icgd_papers.theorems.book import Entry, from_data, to_data, tried
-from icgd_papers.theorems.papers import PAPERS, Paper
-from icgd_papers.theorems.registry import STATEMENTS
-from icgd_papers.theorems.statement import Comparison, Statement, Verdict
+from icgd_papers.theorems.book import Paper, from_data, papers, statements, to_data, tried
+from icgd_papers.theorems.statement import Comparison, Entry, Statement, Verdict
 
 DOCS = Path(__file__).parents[1] / "docs"
 SEED = 0
@@ -32,20 +30,30 @@ COMMANDS = """\
     icgd theorems --run cheng-proposition-3.1   # one statement in full, with the cases tried
 """
 
-INTRODUCTION = (
-    "icgd tries what four papers state. Each statement has a check that measures it on small cases,"
-    " beside the number that the statement allows. A statement that does not hold as printed has a"
-    " counterexample and, where one is known, a correction, which is measured in the same way. A"
-    " check that holds is evidence for a statement, not a proof; a counterexample is proof that the"
-    " printed form is wrong. The sentences and formulas here are ours, not quotations.\n"
-)
+INTRODUCTION = """\
+icgd tries what four papers state. Each statement has a check that measures it on small cases, \
+beside the number that the statement allows. The sentences and formulas here are ours, not \
+quotations.
 
-ORIGIN = (
-    "`make theorems` writes this page, from the statements in `src/icgd_papers/theorems/` and from"
-    f" [theorems.json](theorems.json), which has every case that was tried, with seed {SEED}. Shown"
-    " here is the case that comes nearest to what is allowed, and of a printed form that fails the"
-    " case that is furthest from it.\n"
-)
+| verdict | what it means |
+| --- | --- |
+| holds | every case is within what the statement allows: evidence, not a proof |
+| holds with a correction | the printed form has a counterexample; the corrected form holds in \
+every case |
+| fails as printed | the printed form has a counterexample, and no correction is known |
+| a step of its proof fails | the statement was not refuted, but a step of its printed proof has a \
+counterexample |
+| not decided here | it can be tried, but no number here decides it: unnamed constants, settings \
+that the paper does not give, sizes below floating point |
+| not executable | it has nothing to measure |
+"""
+
+ORIGIN = f"""\
+`make theorems` writes this page from `src/icgd_papers/theorems/statements.toml` and from \
+[theorems.json](theorems.json), which has every case that was tried, with seed {SEED}. Shown here \
+is the case that comes nearest to what is allowed and, where something printed fails, the case that \
+is furthest beyond it.
+"""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -53,19 +61,19 @@ def main(arguments: Sequence[str]) -> None:
     if list(arguments) != ["--page"]:
         _write(path, json.dumps(_try_all(), indent=1, allow_nan=False) + "\n")
     data = json.loads(path.read_text(encoding="utf-8"))
-    if missing := STATEMENTS.keys() - data["statements"].keys():
+    if missing := statements().keys() - data["statements"].keys():
         raise SystemExit(f"{path} has no finding of {', '.join(missing)}: run `make theorems`.")
-    _write(DOCS / "theorems.md", render(STATEMENTS.values(), data))
+    _write(DOCS / "theorems.md", render(statements().values(), data))
 
 
 def _try_all() -> dict[str, Any]:
     """What every check finds, with its verdict."""
     found = {}
-    for key, statement in STATEMENTS.items():
-        start = time.perf_counter()
+    for key, statement in statements().items():
+        start = time.process_time()
         entry = tried(statement, SEED)
-        found[key] = {"verdict": entry.verdict.name, **to_data(entry.finding)}
-        print(f"{time.perf_counter() - start:6.1f} s  {key}: {entry.verdict.value}")
+        found[key] = to_data(entry)
+        print(f"{time.process_time() - start:6.1f} s  {key}: {entry.verdict.value}", flush=True)
     return {"seed": SEED, "statements": found}
 
 
@@ -75,11 +83,11 @@ def _write(path: Path, text: str) -> None:
     print(f"Written to docs/{path.name}")
 
 
-def render(statements: Iterable[Statement], data: Mapping[str, Any]) -> str:
+def render(chosen: Iterable[Statement], data: Mapping[str, Any]) -> str:
     """The page of these statements, with the findings that `data` holds for each key."""
-    entries = [Entry(each, from_data(data["statements"][each.key])) for each in statements]
+    entries = [from_data(statement, data["statements"][statement.key]) for statement in chosen]
     parts = ["# The theorem book\n", INTRODUCTION, COMMANDS, ORIGIN, _counts(entries)]
-    for paper in PAPERS.values():
+    for paper in papers().values():
         own = [entry for entry in entries if entry.statement.paper == paper.key]
         parts += [_paper_head(paper), *([_summary(own)] if own else []), *map(_section, own)]
     return "\n".join(parts)
@@ -88,7 +96,7 @@ def render(statements: Iterable[Statement], data: Mapping[str, Any]) -> str:
 def _counts(entries: Sequence[Entry]) -> str:
     """How many statements of every paper have which verdict."""
     rows = []
-    for paper in PAPERS.values():
+    for paper in papers().values():
         own = Counter(each.verdict for each in entries if each.statement.paper == paper.key)
         link = f"[{paper.key}](#{paper.key})"
         rows.append((link, str(own.total()), *(str(own[verdict]) for verdict in Verdict)))
@@ -100,8 +108,11 @@ def _paper_head(paper: Paper) -> str:
     arxiv = paper.arxiv and f"[arXiv:{paper.arxiv}](https://arxiv.org/abs/{paper.arxiv})"
     known = [f"*{paper.title}*", paper.authors or "Authors unknown", paper.venue, arxiv]
     text = ". ".join(part for part in known if part) + "."
-    earlier = f" An earlier version was called *{paper.earlier_title}*."
-    return f"## {paper.key}\n\n{text}{earlier if paper.earlier_title else ''}\n"
+    if paper.earlier_title:
+        text += f" An earlier version was called *{paper.earlier_title}*."
+    if paper.numbering:
+        text += f" {paper.numbering}"
+    return f"## {paper.key}\n\n{text}\n"
 
 
 def _summary(entries: Sequence[Entry]) -> str:
@@ -110,9 +121,9 @@ def _summary(entries: Sequence[Entry]) -> str:
 
 
 def _summary_cells(entry: Entry) -> tuple[str, ...]:
-    right, printed = entry.telling, entry.counterexample
-    numbers = ("", "") if right is None else _numbers(right)
-    failure = "" if printed is None else " > ".join(_numbers(printed))
+    closest, worst = entry.closest, entry.counterexample
+    numbers = ("", "") if closest is None else _numbers(closest)
+    failure = "" if worst is None else " > ".join(_numbers(worst))
     label = f"[{_escaped(entry.statement.label)}](#{entry.statement.key})"
     return label, entry.verdict.value, *numbers, _escaped(failure)
 
@@ -120,20 +131,21 @@ def _summary_cells(entry: Entry) -> tuple[str, ...]:
 def _section(entry: Entry) -> str:
     """A statement in words and symbols, its verdict, and the comparison that tells most."""
     statement, verdict = entry.statement, entry.verdict.value.capitalize()
-    note = statement.correction or statement.reason
-    tail = f" {_escaped(note)}" if note else ""
+    notes = [statement.correction, statement.undecided, statement.reason]
     parts = [
         f'### <a id="{statement.key}"></a>{_escaped(statement.label)}',
         _escaped(statement.claim),
         indent(statement.formula, "    "),
-        f"**{verdict}.**{tail}",
+        " ".join([f"**{verdict}.**", *(_escaped(note) for note in notes if note)]),
     ]
-    return "\n\n".join(parts) + f"\n{_measured(entry)}"
+    return "\n\n".join(part for part in parts if part) + f"\n{_measured(entry)}"
 
 
 def _measured(entry: Entry) -> str:
-    named = (("", entry.telling), ("As printed: ", entry.counterexample))
-    lines = [f"- {prefix}{_sentence(part)}" for prefix, part in named if part is not None]
+    closest, worst = entry.closest, entry.counterexample
+    lines = [] if closest is None else [f"- {_sentence(closest)}"]
+    if worst is not None:
+        lines.append(f"- {worst.about.value}: {_sentence(worst)}")
     return "\n" + "\n".join(lines) + "\n" if lines else ""
 
 

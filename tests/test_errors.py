@@ -34,7 +34,6 @@ BUILTINS = {
     "SeparableDataError": ValueError,
     "SettingError": ValueError,
     "SizeError": MemoryError,
-    "SweepError": RuntimeError,
     "ToleranceError": ValueError,
     "TrainingError": RuntimeError,
     "UnknownNameError": ValueError,

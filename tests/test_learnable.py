@@ -10,9 +10,8 @@ import torch
 from torch.nn import functional
 
 import icgd
-from icgd.errors import CheckpointError, DataError, DomainError, PrecisionWarning, SettingError
+from icgd.errors import DataError, DomainError, PrecisionWarning, SettingError
 from icgd.learnable import LearnableRun, unrolled_descent
-from icgd_papers.training import GeneratedTask, QueryTask, Settings, train
 
 ROOT = Path(__file__).parents[1]
 STEP_SIZES = [0.3, 0.2, 0.4]
@@ -318,69 +317,6 @@ def test_initial_weights_and_data_are_checked_as_those_of_a_run():
         run(x, y[:, :4], queries)
 
 
-def sines(n_tasks, generator):
-    """Sines of random phase at 12 points, with a constant-1 input."""
-    x = generator.uniform(-1, 1, (n_tasks, 12, 1))
-    y = 0.5 * torch.sin(torch.from_numpy(2 * x[..., 0] + generator.uniform(0, 6, (n_tasks, 1))))
-    return torch.cat([torch.from_numpy(x), torch.ones(n_tasks, 12, 1).double()], -1), y
-
-
-TASK = QueryTask(GeneratedTask(sines), n_queries=5)
-SETTINGS = Settings(
-    n_steps=7,
-    batch_size=4,
-    learning_rate=0.03,
-    dtype="float64",
-    log_every=3,
-    checkpoint_every=3,
-    n_validation=20,
-)
-
-
-def run_on_sines():
-    """Its ramps are wide enough that all weights can learn."""
-    compiled = compiled_of(problem_of(widths=(2, 5, 1)), kink_width=2.0**-13)
-    return LearnableRun(compiled, step_sizes=STEP_SIZES, seed=0)
-
-
-def test_training_through_the_run_makes_the_loss_on_other_tasks_smaller():
-    run = run_on_sines()
-    first = run.initial.detach().clone()
-    losses = train(run, TASK, replace(SETTINGS, n_steps=20)).column("validation_loss")
-    assert losses[-1] < 0.8 * losses[0]
-    assert (run.initial != first).sum() > 10  # a unit that no input switches on stays as it is
-    assert (run.step_sizes != torch.tensor(STEP_SIZES)).all()
-
-
-@pytest.mark.parametrize("is_untied", [False, True])
-def test_a_killed_training_ends_with_the_same_bits(tmp_path, is_untied):
-    def new():
-        return run_on_sines().untied() if is_untied else run_on_sines()
-
-    def kill(step, n_steps, loss):
-        if step == 5:
-            raise RuntimeError("killed")
-
-    whole, killed, resumed = new(), new(), new()
-    settings = replace(SETTINGS, learning_rate=1e-6 if is_untied else 0.03)
-    train(whole, TASK, settings)
-    with pytest.raises(RuntimeError, match="killed"):
-        train(killed, TASK, settings, folder=tmp_path, on_step=kill)
-    train(resumed, TASK, settings, folder=tmp_path)
-    first = new().state_dict()
-    assert any(not torch.equal(tensor, first[name]) for name, tensor in whole.state_dict().items())
-    for name, tensor in whole.state_dict().items():
-        assert torch.equal(tensor, resumed.state_dict()[name]), name
-
-
-def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    settings = replace(SETTINGS, n_steps=1, n_validation=0)
-    train(run_on_sines(), TASK, settings, folder=tmp_path)
-    other = replace(problem_of(widths=(2, 5, 1)), loss="huber")
-    with pytest.raises(CheckpointError, match=r"problem\.loss is 'squared', here it is 'huber'"):
-        train(LearnableRun(compiled_of(other)), TASK, settings, folder=tmp_path)
-
-
 def test_the_page_runs_and_learns(capsys):
     page = (ROOT / "docs/training/through_the_run.md").read_text(encoding="utf-8")
     [code] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
@@ -396,5 +332,5 @@ def test_the_page_runs_and_learns(capsys):
 def test_steps_that_differ_are_refused(options):
     problem = problem_of()
     problem = replace(problem, update=replace(problem.update, **options))
-    with pytest.raises(SettingError, match=r"^The step size cannot be learnt of gradient steps"):
+    with pytest.raises(SettingError, match=r"^Step sizes cannot be learnt for gradient steps"):
         LearnableRun(compiled_of(problem))

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from icgd.cli.show import count_text, error_text, three_digits
-from icgd_papers.reproduction import groups
-from icgd_papers.studies.cost_lines import best_points, crossing
-from icgd_papers.theorems.papers import PAPERS
+from icgd_papers.runner import stored_results, stored_rows
+from icgd_papers.studies.cot_cost import best_points, crossing, exponent
+from icgd_papers.theorems.book import papers
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -66,7 +66,7 @@ def test_files_that_it_points_to_exist():
 
 
 def test_the_papers_are_those_of_the_theorem_book():
-    for paper in PAPERS.values():
+    for paper in papers().values():
         link = f" [arXiv:{paper.arxiv}](https://arxiv.org/abs/{paper.arxiv})."
         words = f"{paper.authors or 'Authors unknown'}. *{paper.title}*. {paper.venue}."
         assert f"- **{paper.key}**: {words}{link if paper.arxiv else ''}\n" in README
@@ -148,30 +148,27 @@ def test_the_figures_of_chains_are_those_of_the_last_benchmark():
 
 def test_what_is_said_of_the_cost_of_a_chain_was_measured():
     path = ROOT / "results" / "cot-cost" / "laptop.json"
-    numbers = json.loads(path.read_text(encoding="utf-8"))
     page = (ROOT / "docs" / "reproductions" / "cot.md").read_text(encoding="utf-8")
-    for row in numbers["summary"]:
+    for row in stored_results(path)["summary"]:
         assert f"| {' | '.join(row.values())} |" in page
-    lines = groups(numbers["rows"], "axis", "name", "backend")
-    stack, chain = (lines["depth", name, "dense"] for name in ("relu-stack", "cot-network"))
-    size, _ = crossing(best_points(stack, "FLOPs"), best_points(chain, "FLOPs"))
+    depths = stored_rows(path).filter(axis="depth")
+    names = ("relu-stack", "cot-network")
+    flops = [best_points(depths.filter(name=x, backend="dense"), "FLOPs") for x in names]
+    size, _ = crossing(*flops)
     construction = (ROOT / "docs" / "constructions" / "cot_network.md").read_text(encoding="utf-8")
     for text in (page, construction, PAGES):
         assert f"N = {size:.0f}" in text
-    exponents = [best_points(line, "FLOPs").exponent() for line in (stack, chain)]
-    growth = " and ".join(f"N^{exponent:.2f}" for exponent in exponents)
+    exponents = [exponent(points) for points in flops]
+    growth = " and ".join(f"N^{x:.2f}" for x in exponents)
     assert growth in page
     assert growth in construction
     assert exponents[0] > 1.9
     assert exponents[1] < 1.01
-    slower = _at(lines, "cot-network", "seconds") / _at(lines, "relu-stack", "seconds")
+    deepest = depths.filter(size=64, backend="fused")
+    stack, chain = (deepest.filter(name=name)["seconds"].item() for name in names)
+    slower = chain / stack
     assert f"{slower:.0f} times as long as fused relu-stack" in page
     assert f"{slower:.0f} times as long as fused relu-stack" in construction
-
-
-def _at(lines, name, column):
-    [row] = [row for row in lines["depth", name, "fused"] if row["size"] == 64]
-    return row[column]
 
 
 def test_what_is_said_of_the_mask_was_measured():

@@ -177,10 +177,6 @@ class InterruptedTrainingError(IcgdError, KeyboardInterrupt):
     """The user stopped a training; the model holds its last whole step."""
 
 
-class SweepError(IcgdError, RuntimeError):
-    """A configuration of a sweep failed."""
-
-
 class WorkerError(IcgdError, RuntimeError):
     """A process that does part of the work is gone."""
 

@@ -1,14 +1,14 @@
-r"""Gradients through a compiled run: its step sizes and initial weights learn, or all its weights.
+r"""Gradients through a compiled run: learn its step sizes and initial weights, or all weights.
 
 A compiled transformer is an ordinary torch module, so the loss at the queries has a gradient by
-everything that the run depends on. The initial weights stand in the prompt. The step size is a
-factor of W_O in one layer of the block (`program/program.py`); here every step has a factor of
-its own, or all have the same:
+everything that the run depends on. The initial weights are part of the prompt. The step size is a
+factor of W_O in one layer of the block (`program/stack.py`); here each step has its own factor, or
+all share one:
 
     stream <- block(stream; W_O = step_size_l W_O(1)),   l = 1 .. n_steps
 
-By the chain rule that is the gradient that autograd finds through exact descent, as far as the
-transformer's functions have the slopes of the real ones (docs/training/through_the_run.md).
+By the chain rule this is the gradient of autograd through exact descent, as far as the functions
+of the transformer have the slopes of the real ones (docs/training/through_the_run.md).
 """
 
 from __future__ import annotations
@@ -40,20 +40,25 @@ from icgd.shapes import History, Inputs, Labels, Parameters, Predictions, Querie
 
 @dataclass(frozen=True)
 class Steps:
-    """What a run holds before its first step and after every step."""
+    """The weights before the first step and after every step, and their predictions.
+
+    Attributes:
+        parameters: the weights, (..., n_steps + 1, n_parameters).
+        predictions: the predictions at the queries, (..., n_steps + 1, n_queries, d_y).
+    """
 
     parameters: History
     predictions: Float[Tensor, "*tasks step query output_width"]
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[Parameters, Predictions]]) -> Steps:
-        """The steps whose weights and predictions these are, one after the other."""
+        """Stack the weights and predictions of one step after the other."""
         parameters, predictions = zip(*pairs, strict=True)
         return cls(torch.stack(parameters, dim=-2), torch.stack(predictions, dim=-3))
 
 
 class AbstractRun(nn.Module, ABC):
-    """A compiled run as a module: every head of every layer, on one task or a batch of them.
+    """A compiled run as a module that computes every head of every layer.
 
     The parameter `initial` goes into the prompt, clipped to the box as weights are after a step.
     """
@@ -71,15 +76,36 @@ class AbstractRun(nn.Module, ABC):
         self.transformer = transformer
 
     @abstractmethod
-    def after_step(self, stream: Stream, number: int) -> Stream:
-        """The stream after the layers of step `number`, counted from 0."""
+    def _after_step(self, stream: Stream, number: int) -> Stream:
+        """Apply the layers of step `number`, counted from 0."""
 
     @own_modes()
     def forward(self, x: Any, y: Any, queries: Any) -> Predictions:
-        """The predictions at the queries after all steps.
+        """Run all steps and predict at the queries.
 
-        `x` is (n, d_x), or (tasks, n, d_x) for many tasks at once, and so on as in `Compiled.run`.
-        Gradients reach tensors that are given here, too.
+        Gradients also reach `x`, `y` and `queries`, if they are tensors that require them.
+
+        Args:
+            x: the inputs of the examples, (n, d_x), or (tasks, n, d_x) for many tasks at once.
+            y: their labels.
+            queries: the inputs to predict at.
+
+        Returns:
+            The predictions after the last step.
+
+        Raises:
+            DataError: if the data do not fit together or to the problem.
+            DomainError: if they leave the domain of the problem.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=3)
+            >>> run = icgd.LearnableRun(compiled, initial=[0.0, 0.0])
+            >>> predictions = run([[1.0, 0.0], [0.0, 1.0]], [1.0, 1.0], [[1.0, 0.0]])
+            >>> round(predictions.item(), 6)  # 1 - 0.95^3
+            0.142625
         """
         task = self._task(x, y, queries)
         *_, last = self._streams(task)
@@ -87,9 +113,30 @@ class AbstractRun(nn.Module, ABC):
 
     @own_modes()
     def steps(self, x: Any, y: Any, queries: Any) -> Steps:
-        """The weights in the stream, and what they predict, before the first step and after each.
+        """Run all steps, and read the weights and predict at the queries after each.
 
-        The layers that predict stand behind the last step; here they run behind every step.
+        The layers that predict follow the last step; here they are applied after every step.
+
+        Args:
+            x: the inputs of the examples, (n, d_x), or (tasks, n, d_x) for many tasks at once.
+            y: their labels.
+            queries: the inputs to predict at.
+
+        Returns:
+            The weights and predictions before the first step and after every step.
+
+        Raises:
+            DataError: if the data do not fit together or to the problem.
+            DomainError: if they leave the domain of the problem.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=3)
+            >>> run = icgd.LearnableRun(compiled, initial=[0.0, 0.0])
+            >>> run.steps([[1.0, 0.0], [0.0, 1.0]], [1.0, 1.0], [[1.0, 0.0]]).parameters.shape
+            torch.Size([4, 2])
         """
         task = self._task(x, y, queries)
         return Steps.of(
@@ -98,7 +145,19 @@ class AbstractRun(nn.Module, ABC):
         )
 
     def description(self) -> dict[str, Any]:
-        """Plain data that identifies the run before training; checkpoints hold it."""
+        """Return plain data that identify the run before training, for checkpoints.
+
+        Returns:
+            The kind of the run, its construction, number of steps and problem.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> run = icgd.LearnableRun(icgd.compile(problem, "relu-stack", n_steps=3))
+            >>> run.description()["construction"]
+            'relu-stack'
+        """
         return {
             "kind": type(self).__name__,
             "construction": self.program.construction,
@@ -107,11 +166,11 @@ class AbstractRun(nn.Module, ABC):
         }
 
     def _streams(self, task: Task) -> Iterator[Stream]:
-        """The prompt, then the stream after every step."""
+        """Yield the prompt, then the stream after every step."""
         stream = encode(self.program, task)
         yield stream
         for number in range(self.program.n_steps):
-            stream = self.after_step(stream, number)
+            stream = self._after_step(stream, number)
             yield stream
 
     def _predictions(self, stream: Stream, task: Task) -> Predictions:
@@ -120,7 +179,7 @@ class AbstractRun(nn.Module, ABC):
         return read_predictions(self.program, stream, task.n_examples)
 
     def _task(self, x: Any, y: Any, queries: Any) -> Task:
-        """The checked data, with their own gradients, and the initial weights."""
+        """Check the data; keep their gradients and that of the initial weights."""
         box = self.problem.gradient_step.box
         start = self.initial.clamp(-box, box)
         checked = as_task(self.problem, x, y, queries=queries, initial=start, dtype=start.dtype)
@@ -134,9 +193,32 @@ class AbstractRun(nn.Module, ABC):
 class LearnableRun(AbstractRun):
     """A compiled run whose step sizes and initial weights are parameters.
 
-    `step_sizes` is one number for all steps or one for each (default: the problem's). Initial
-    weights are `initial`, or they are drawn from `seed`. The weights of the transformer are those
-    of step size 1 and do not learn. Only relu-stack and softmax-stack have them.
+    The weights of the transformer are those of step size 1 and do not learn. Only relu-stack and
+    softmax-stack are possible.
+
+    Args:
+        compiled: the compiled run.
+        step_sizes: one step size for all steps, or one for each; the default is the problem's.
+        initial: the initial weights; by default they are drawn.
+        seed: what the initial weights are drawn from, if none are given; the default is 0.
+        dtype: "float64" or "float32".
+
+    Raises:
+        ConstructionError: if the step size is not a factor of one layer in this construction, or
+            if the steps differ from each other.
+        SettingError: if a step size is not positive, or their number is wrong.
+        DataError: if `initial` has another shape than the weights.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+        >>> run = icgd.LearnableRun(compiled, step_sizes=[0.5, 1.0], initial=[0.0, 0.0])
+        >>> x, y = [[1.0, 0.0], [0.0, 1.0]], [1.0, 1.0]
+        >>> run(x, y, [[1.0, 0.0]]).sum().backward()
+        >>> run.step_sizes.grad.tolist()  # of 1 - (1 - s / 2) (1 - t / 2) by s and t
+        [0.25, 0.375]
     """
 
     def __init__(
@@ -152,7 +234,7 @@ class LearnableRun(AbstractRun):
         problem, n_steps = compiled.problem, compiled.program.n_steps
         if compiled.stack.schedule:
             raise ConstructionError(
-                f"The step size cannot be learnt of {problem.gradient_step.in_words()}: the layers "
+                f"Step sizes cannot be learnt for {problem.gradient_step.in_words()}: the layers "
                 "of its steps differ from each other. Give an update with one step size for all "
                 "steps and without an average."
             )
@@ -165,27 +247,39 @@ class LearnableRun(AbstractRun):
         self.place = place
         self.step_sizes = nn.Parameter(torch.tensor(sizes, dtype=precision))
 
-    def after_step(self, stream: Stream, number: int) -> Stream:
+    def _after_step(self, stream: Stream, number: int) -> Stream:
         for place, layer in enumerate(self.transformer.block):
             if place == self.place:
-                stream = functional_call(layer, {"W_O": self.output(number)}, (stream,))
+                stream = functional_call(layer, {"W_O": self._output(number)}, (stream,))
             else:
                 stream = layer(stream)
         return stream
 
-    def output(self, number: int) -> Writing:
-        """W_O of the layer that moves the weights, in step `number`, counted from 0."""
+    def _output(self, number: int) -> Writing:
+        """Return W_O of the layer that moves the weights, in step `number`, counted from 0."""
         unit = self.transformer.block[self.place].get_parameter("W_O")
         return self.step_sizes.expand(self.program.n_steps)[number] * unit
 
     @torch.no_grad()
     def untied(self) -> UntiedRun:
-        """The same run, in which every weight of every layer is a parameter of its own."""
+        """Copy the run so that every weight of every layer is a parameter.
+
+        Returns:
+            A run that predicts the same.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> run = icgd.LearnableRun(icgd.compile(problem, "relu-stack", n_steps=3)).untied()
+            >>> all(parameter.requires_grad for parameter in run.parameters())
+            True
+        """
         block: list[nn.Module] = []
         for number in range(self.program.n_steps):
             block += deepcopy(list(self.transformer.block))
             block[self.place - self.program.layers_per_step].get_parameter("W_O").copy_(
-                self.output(number)
+                self._output(number)
             )
         final = deepcopy(list(self.transformer.final))
         transformer = Transformer(block, 1, final).requires_grad_()
@@ -194,9 +288,29 @@ class LearnableRun(AbstractRun):
 
 @final
 class UntiedRun(AbstractRun):
-    """A run whose steps share no weight: all weights of all layers are parameters."""
+    """A run whose steps share no weight: all weights of all layers are parameters.
 
-    def after_step(self, stream: Stream, number: int) -> Stream:
+    `LearnableRun.untied` makes it.
+
+    Args:
+        problem: the problem of the run.
+        program: its program.
+        initial: the initial weights.
+        transformer: the layers of all steps, one after the other.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "relu-stack", n_steps=3)
+        >>> run = icgd.LearnableRun(compiled).untied()
+        >>> isinstance(run, icgd.UntiedRun)
+        True
+        >>> len(run.transformer.block) == 3 * compiled.program.layers_per_step
+        True
+    """
+
+    def _after_step(self, stream: Stream, number: int) -> Stream:
         length = self.program.layers_per_step
         for layer in self.transformer.block[number * length : (number + 1) * length]:
             stream = layer(stream)
@@ -211,29 +325,27 @@ def unrolled_descent(
     initial: Float[Tensor, " parameter"],
     step_sizes: Float[Tensor, " step"],
 ) -> Steps:
-    """Exact descent from `initial`, step by step, without a transformer; autograd can follow it.
+    """Run exact gradient descent without a transformer, such that autograd can follow it.
 
     Args:
         problem: the problem of a network.
         x: the inputs of the examples.
         y: their labels.
-        queries: inputs whose labels are predicted after every step.
+        queries: the inputs to predict at after every step.
         initial: the initial weights.
         step_sizes: a step size for each step.
 
     Returns:
-        What was reached after every step.
+        The weights and predictions before the first step and after every step.
 
     Example:
-        >>> import icgd
+        >>> import icgd, torch
         >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
         >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
-        >>> import torch
-        >>> from icgd import unrolled_descent
         >>> x, y = torch.eye(2, dtype=torch.float64), torch.ones(2, 1, dtype=torch.float64)
         >>> sizes = torch.full((3,), 0.1, dtype=torch.float64)
         >>> start = torch.zeros(2, dtype=torch.float64)
-        >>> unrolled_descent(problem, x, y, x[:1], start, sizes).parameters.shape
+        >>> icgd.unrolled_descent(problem, x, y, x[:1], start, sizes).parameters.shape
         torch.Size([4, 2])
     """
     target, box = problem.network, problem.gradient_step.box
@@ -247,7 +359,7 @@ def unrolled_descent(
 
 
 def _start(problem: Problem, initial: Any, seed: int | None, dtype: torch.dtype) -> Parameters:
-    """The initial weights, checked as those of a run."""
+    """Check or draw the initial weights as a run does."""
     inputs = torch.zeros(1, problem.target.input_width, dtype=torch.float64)
     labels = torch.zeros(1, problem.target.output_width, dtype=torch.float64)
     task = as_task(problem, inputs, labels, initial=initial, seed=seed, dtype=dtype)
@@ -255,12 +367,12 @@ def _start(problem: Problem, initial: Any, seed: int | None, dtype: torch.dtype)
 
 
 def _with_gradient(name: str, data: Any) -> Tensor:
-    """Tensors as they are, so that gradients reach them, and other arrays as tensors."""
+    """Return a tensor as it is, so that gradients reach it, and other arrays as tensors."""
     return data if isinstance(data, Tensor) else as_numbers(name, data)
 
 
 def _step_sizes(given: object, n_steps: int) -> float | list[float]:
-    """One positive number, or one for each step."""
+    """Check that there is one positive number, or one for each step."""
     given = as_numbers("step_sizes", given).tolist() if isinstance(given, Tensor) else given
     if not is_row(given):
         return positive("step_sizes", given)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.resources import files
 from itertools import chain
@@ -194,9 +194,9 @@ class Reproduction(Generic[Setting]):
 
 @dataclass(frozen=True)
 class Reproduced:
-    """A figure's rows, their summary, and where they were written."""
+    """A figure's rows, their summary, and where they were written; `table` is the JSON file."""
 
-    facts: dict[str, Any]
+    table: dict[str, Any]
     rows: pl.DataFrame
     summary: pl.DataFrame
     folder: Path
@@ -207,7 +207,7 @@ def core_seconds(figure: str) -> dict[str, float]:
     """The core-seconds of a figure's presets, measured or extrapolated: `times.toml`."""
     text = files("icgd_papers").joinpath(TIMES).read_text(encoding="utf-8")
     times = tomllib.loads(text).get(figure, {})
-    return {name.removesuffix("_core_seconds"): value for name, value in times.items()}
+    return {name.removesuffix("_core_seconds"): float(value) for name, value in times.items()}
 
 
 def core_time(seconds: float) -> str:
@@ -284,8 +284,8 @@ def _do_jobs(order: Reproduction[Setting]) -> None:
     settings = order.unfinished
     device = order.device if order.figure.uses_device else "cpu"
     tasks = (
-        joblib.delayed(_do)(order.figure.run, i, setting, order.job_folder(setting), device)
-        for i, setting in enumerate(settings)
+        joblib.delayed(_do)(order.figure.run, i, x, order.job_folder(x), device, os.getpid())
+        for i, x in enumerate(settings)
     )
     with _workers(order) as parallel:
         try:
@@ -321,10 +321,15 @@ def _workers(order: Reproduction[Setting]) -> Iterator[Any]:
 
 
 def _do(
-    run: Callable[[Any, Job], pl.DataFrame], index: int, setting: Any, folder: Path, device: str
+    run: Callable[[Any, Job], pl.DataFrame],
+    index: int,
+    setting: Any,
+    folder: Path,
+    device: str,
+    parent: int,
 ) -> tuple[int, dict[str, Any]]:
     """Do a job on one thread, here or in a worker process; return its rows and its seconds."""
-    if joblib.parallel.mp.parent_process() is not None:
+    if os.getpid() != parent:
         _end_with_parent()
     report = _Report(folder)
     with one_thread():
@@ -332,8 +337,9 @@ def _do(
     return index, {"seconds": round(report.seconds, 1), "rows": rows.to_dict(as_series=False)}
 
 
+@cache
 def _end_with_parent() -> None:
-    """End this worker as soon as its parent is gone, even if that was killed."""
+    """End this worker soon after its parent is gone, even if that was killed."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -415,12 +421,16 @@ def _progress(order: Reproduction[Setting]) -> Progress:
 
 
 def frame_of(records: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """Join the rows of jobs; each has its job's seconds in the column `seconds`."""
-    frames = [
-        pl.DataFrame(record["rows"], strict=False).with_columns(seconds=pl.lit(record["seconds"]))
-        for record in records
+    """Join the rows of jobs; each has its job's seconds in the column `seconds`.
+
+    A figure whose rows measure `seconds` themselves keeps its own.
+    """
+    frames = [pl.DataFrame(record["rows"], strict=False) for record in records]
+    timed = [
+        frame if "seconds" in frame.columns else frame.with_columns(seconds=pl.lit(x["seconds"]))
+        for frame, x in zip(frames, records, strict=True)
     ]
-    return pl.concat(frames, how="diagonal_relaxed")
+    return pl.concat(timed, how="diagonal_relaxed")
 
 
 def _write(
@@ -462,7 +472,7 @@ def write_results(
     for file, content in contents.items():
         with whole_file(folder / file) as temporary:
             temporary.write_bytes(content)
-    return Reproduced(facts, rows, summary, folder, tuple(contents))
+    return Reproduced(table, rows, summary, folder, tuple(contents))
 
 
 def values_of_settings(settings: Sequence[Any]) -> dict[str, list[Any]]:

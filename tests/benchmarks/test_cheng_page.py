@@ -1,10 +1,8 @@
 """The page of cheng shows the committed results."""
 
-import json
+import polars as pl
 
-from benchmarks import cheng_page
-from benchmarks.cheng_page import FIGURES, PAGE, rows_of, with_tables
-from icgd_papers.checksummed_json import with_checksum
+from benchmarks.cheng_page import FIGURES, PAGE, of_pairs, with_tables
 
 
 def test_the_page_shows_the_committed_results():
@@ -15,34 +13,17 @@ def test_the_page_shows_the_committed_results():
     assert [heading for heading in FIGURES if f"\n{heading}" not in page] == []
 
 
-def test_matrices_show_the_largest_distance_of_all_seeds():
-    first = {"pair": "exp, relu", "A": "0", "seed": "0", "BC_0": "0.050", "A_0": "", "near": "yes"}
-    second = {**first, "seed": "1", "BC_0": "0.200", "near": "no"}
-    other = {**first, "A": "free", "A_0": "0.010"}
-    assert rows_of([first, second, other]) == [
-        {
-            "labels, attention": "exp, relu",
-            "A": "0",
-            "BC_0": "0.200",
-            "A_0": "",
-            "seeds below 0.1": "1 of 2",
-        },
-        {
-            "labels, attention": "exp, relu",
-            "A": "free",
-            "BC_0": "0.050",
-            "A_0": "0.010",
-            "seeds below 0.1": "1 of 1",
-        },
+def test_the_seeds_of_a_pair_share_a_line():
+    names = ("pair", "A", "seed", "BC_0", "A_0", "end", "loss / family's")
+    seeds = [
+        ("exp, relu", "0", "0", "0.050", "", "converged", "1.0010"),
+        ("exp, relu", "0", "1", "0.200", "", "moving", "1.0020"),
+        ("exp, relu", "free", "0", "0.050", "0.010", "converged", "0.9990"),
     ]
-
-
-def test_the_first_table_below_a_heading_is_replaced(monkeypatch, tmp_path):
-    (tmp_path / "results/cheng-fig2").mkdir(parents=True)
-    (tmp_path / "results/cheng-fig2/laptop.json").write_text(
-        json.dumps(with_checksum({"summary": [{"n": "6", "best": "exp"}]}))
-    )
-    monkeypatch.setattr(cheng_page, "ROOT", tmp_path)
-    old, new = "| old |\n| --- |\n| 1 |\n", "| n | best |\n| --- | --- |\n| 6 | exp |\n"
-    page = "# Page\n\n## Figure 2: loss\n\nText.\n\n{}\n| kept |\n"
-    assert with_tables(page.format(old)) == page.format(new)
+    found = {"pair": ["exp, relu"] * 2, "A": ["free", "0"], "best point": ["minimum", "saddle"]}
+    lines = of_pairs(pl.DataFrame(seeds, schema=list(names), orient="row"), pl.DataFrame(found))
+    assert lines.columns == ["pair", "A", "BC_0", "A_0", "loss / family's", "seeds", "best point"]
+    assert lines.rows() == [
+        ("exp, relu", "0", "0.200", "", "1.0020", "1 converged, 1 moving", "saddle"),
+        ("exp, relu", "free", "0.050", "0.010", "0.9990", "1 converged", "minimum"),
+    ]

@@ -30,8 +30,8 @@ from typer.main import get_command
 import icgd
 from icgd import training
 from icgd.cli import progress
-from icgd.cli.app import COMMANDS, main
-from icgd_papers.training.lock import LOCK
+from icgd.cli.app import COMMANDS, PAPERS, main
+from icgd_papers.training.checkpoints import LOCK
 
 PATIENCE = 20
 """Seconds after which a command without a bar hangs, and one with a bar is stopped."""
@@ -98,7 +98,8 @@ def parameters() -> Iterator[tuple[str, str, bool]]:
     """Every command, every name of an option or argument, and whether it is a flag."""
     for name in COMMANDS:
         alone = typer.Typer(add_completion=False)
-        alone.command(name)(getattr(import_module(f"icgd.cli.{name}"), name))
+        package = "icgd_papers.cli" if name in PAPERS else "icgd.cli"
+        alone.command(name)(getattr(import_module(f"{package}.{name}"), name))
         for part in get_command(alone).params:
             yield name, part.opts[0], bool(getattr(part, "is_flag", False))
 

@@ -15,7 +15,7 @@ import pytest
 import icgd
 from icgd.errors import RunFolderError
 from icgd_papers.checksummed_json import read_checksummed, write_checksummed
-from icgd_papers.training.lock import locked
+from icgd_papers.training.checkpoints import locked
 from tests.campaigns.compiled_files import compiled
 from tests.campaigns.outcomes import Campaign, both_sizes, outcome_of_error
 
@@ -104,7 +104,7 @@ ALLOWED = {
     "saved": "the file was written",
     "loaded": "the file was one of those that were written",
     "had the folder": "nobody else had it at the time",
-    "folder is in use": "an error of icgd says who has it",
+    "folder is in use": "an error of icgd says so",
 }
 
 THREADS = Campaign("threads", "Threads that use the same files", 200, 10_000, ALLOWED, threads)

@@ -6,8 +6,6 @@ there may be one that it had not finished, whose name says so.
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -25,7 +23,6 @@ from tests.campaigns.compiled_files import compiled
 from tests.campaigns.outcomes import Campaign, both_sizes
 from tests.papers.training.toy import train_toy
 
-ROOT = Path(__file__).parents[2]
 FIRST, SECOND = "relu-stack", "softmax-stack"
 
 
@@ -123,73 +120,11 @@ KILLS = Campaign(
     cases=kills,
 )
 
-POOL = """
-import sys, time
-from pathlib import Path
-from icgd_papers.training.workers import working
-
-if __name__ == "__main__":
-    with working(waits, [Path(sys.argv[1])] * 2, 2) as all_news:
-        for _ in all_news:
-            pass
-"""
-
-
-def parents_that_are_killed(n: int) -> Iterator[tuple[str, str]]:
-    for index in range(n):
-        random = Random(f"parent {index}")
-        number, seconds = random.choice([signal.SIGKILL, signal.SIGTERM]), random.uniform(0, 8)
-        with TemporaryDirectory() as folder:
-            script = Path(folder) / "parent.py"
-            script.write_text(POOL)
-            mark = f"icgd-campaign-{os.getpid()}-{index}"
-            paths = os.pathsep.join([str(ROOT), *sys.path])
-            process = subprocess.Popen(
-                [sys.executable, script, folder],
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": paths, "M": mark},
-                start_new_session=True,
-            )
-            time.sleep(seconds)
-            process.send_signal(number)
-            process.wait()
-            yield f"case {index}: {seconds:.2f} s", orphans_of(mark)
-
-
-def orphans_of(mark: str) -> str:
-    """Whether a process with this mark in its environment is there two seconds later."""
-    time.sleep(2)
-    found = [path for path in Path("/proc").iterdir() if path.name.isdigit() and has(path, mark)]
-    return "orphan" if found else "no process left"
-
-
-def has(process: Path, mark: str) -> bool:
-    try:
-        return f"M={mark}\0".encode() in (process / "environ").read_bytes()
-    except OSError:
-        return False
-
-
-ORPHANS = Campaign(
-    name="orphans",
-    title="Parents of workers that are killed",
-    sample=0,
-    whole=30,
-    allowed={"no process left": "two seconds later all its processes are gone"},
-    cases=parents_that_are_killed,
-)
-
 
 @both_sizes
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a process that starts at once is forked")
 def test_what_a_killed_process_leaves_is_whole(whole):
     KILLS.carry_out(whole=whole)
-
-
-@pytest.mark.campaign
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
-def test_no_worker_outlives_a_parent_that_is_killed():
-    ORPHANS.carry_out(whole=True)
 
 
 def test_the_campaign_notices_what_is_torn(tmp_path):

@@ -1,89 +1,69 @@
-"""Damaged results of figures and outcomes of studies."""
+"""Damaged results of figures, damaged rows of their jobs, and figures that are killed."""
 
-import json
-from collections.abc import Callable, Iterator
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from time import monotonic, sleep
 from typing import Any
 
-from icgd_papers.checksummed_json import with_checksum
-from icgd_papers.partial import FOUND, Job, carry_out, claim
-from icgd_papers.results import stored_numbers, stored_rows
-from icgd_papers.stopwatch import Stopwatch
+import polars as pl
+
+from icgd_papers.checksummed_json import read_checksummed
+from icgd_papers.figures import cheng
+from icgd_papers.registry import figure_named
+from icgd_papers.runner import Reproduction, reproduce, stored_results, stored_rows
 from tests.campaigns.mutations import damaged
-from tests.campaigns.outcomes import Campaign, both_sizes, outcome_of_error
-from tests.papers.committed import RESULTS
-from tests.papers.runner.test_partial import Counting
-
-Read = Callable[[Path], Any]
+from tests.campaigns.outcomes import ONE_THREAD, ROOT, Campaign, both_sizes, outcome_of_error
+from tests.papers.test_runner import POWERS
 
 
-def outcome_in(folder: Path) -> Any:
-    return carry_out([Job(Counting(2), folder / "000", "cpu")], 1, None)
+def rows_of_a_job(path: Path) -> Any:
+    return read_checksummed(path)
 
 
-def record_in(folder: Path) -> Any:
-    return claim(folder, 0, [Counting(2)])
-
-
-def seconds_in(folder: Path) -> Any:
-    return Stopwatch(folder)._earlier
-
-
-def result_in(folder: Path) -> Any:
-    return stored_numbers(folder / "laptop.json"), stored_rows(folder / "laptop.json")
+def result(path: Path) -> Any:
+    return stored_results(path), stored_rows(path).to_dicts()
 
 
 @cache
-def work() -> dict[str, tuple[str, bytes, Read]]:
-    """Files of an unfinished figure and of a finished one, and what reads each."""
+def contents() -> dict[str, tuple[bytes, Any]]:
+    """A file of an unfinished figure and one of a finished figure, and what reads each."""
     with TemporaryDirectory() as name:
-        folder = Path(name)
-        record_in(folder)
-        outcome_in(folder)
-        outcome, record = (folder / "000" / FOUND).read_bytes(), (folder / "runs.json").read_bytes()
-    seconds = json.dumps(with_checksum({"content": 12.5})).encode()
-    result = (RESULTS / "wang-rates" / "laptop.json").read_bytes()
-    return {
-        "outcome": (f"000/{FOUND}", outcome, outcome_in),
-        "record": ("runs.json", record, record_in),
-        "seconds": ("seconds.json", seconds, seconds_in),
-        "result": ("laptop.json", result, result_in),
-    }
-
-
-def read(name: str, content: bytes) -> Any:
-    """What is read in a folder with this file."""
-    place, _, reads = work()[name]
-    with TemporaryDirectory() as folder:
-        (Path(folder) / place).parent.mkdir(exist_ok=True)
-        (Path(folder) / place).write_bytes(content)
-        return reads(Path(folder))
-
-
-@cache
-def expected(name: str) -> Any:
-    return read(name, work()[name][1])
+        order = Reproduction(POWERS, "smoke", Path(name), only=("panel-a",))
+        reproduce(order)
+        rows = order.rows_file(order.settings[0]).read_bytes()
+    committed = (ROOT / "results" / "wang-rates" / "laptop.json").read_bytes()
+    return {"rows": (rows, rows_of_a_job), "result": (committed, result)}
 
 
 def damaged_results(n: int) -> Iterator[tuple[str, str]]:
-    for index in range(n):
-        random = Random(f"result {index}")
-        name = random.choice(list(work()))
-        said, content = damaged(random, work()[name][1])
-        try:
-            same = read(name, content) == expected(name)
-            outcome = "the same" if same else "silently changed"
-        except BaseException as problem:
-            outcome = outcome_of_error(problem)
-        yield f"case {index}: {name}, {said}", outcome
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "file.json"
+        for index in range(n):
+            random = Random(f"result {index}")
+            name = random.choice(list(contents()))
+            whole, read = contents()[name]
+            said, content = damaged(random, whole)
+            path.write_bytes(whole)
+            expected = read(path)
+            path.write_bytes(content)
+            try:
+                outcome = "the same" if read(path) == expected else "silently changed"
+            except BaseException as problem:
+                outcome = outcome_of_error(problem)
+            yield f"case {index}: {name}, {said}", outcome
 
 
 DAMAGED = Campaign(
     name="damaged_results",
-    title="Results and outcomes with damaged bytes",
+    title="Results and rows of jobs with damaged bytes",
     sample=400,
     whole=20_000,
     allowed={"refused": "an error of icgd", "the same": "the damage changed nothing that is read"},
@@ -94,3 +74,71 @@ DAMAGED = Campaign(
 @both_sizes
 def test_damaged_results_are_refused(whole):
     DAMAGED.carry_out(whole=whole)
+
+
+def few_steps(preset: str, seed: int) -> list[cheng.Model]:
+    """Three models of Figure 5 that train for about a second each."""
+    models = figure_named("cheng-fig5").settings("laptop", seed)[:3]
+    return [replace(x, budget=replace(x.budget, n_steps=300, n_test=50)) for x in models]
+
+
+def reproduced(folder: Path) -> pl.DataFrame:
+    figure = replace(figure_named("cheng-fig5"), settings=few_steps)
+    return reproduce(Reproduction(figure, "laptop", folder, n_workers=2)).rows.drop("seconds")
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.campaigns.test_results import reproduced
+reproduced(Path(sys.argv[1]))
+"""
+
+
+def started(folder: Path) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", SCRIPT, str(folder)]
+    return subprocess.Popen(command, env=environment, start_new_session=True)
+
+
+def workers_of(group: int) -> list[str]:
+    """The processes of a session that are left."""
+    done = subprocess.run(["ps", "-o", "pid=", "-s", str(group)], capture_output=True, text=True)
+    return done.stdout.split()
+
+
+def killed_figures(n: int) -> Iterator[tuple[str, str]]:
+    with TemporaryDirectory() as name:
+        start = monotonic()
+        started(Path(name) / "timed").wait()
+        seconds = monotonic() - start
+        expected = reproduced(Path(name) / "undisturbed")
+        for index in range(n):
+            random = Random(f"killed figure {index}")
+            folder = Path(name) / str(index)
+            process = started(folder)
+            moment = random.uniform(0.1, 1.0) * seconds
+            sleep(moment)
+            process.send_signal(random.choice([signal.SIGKILL, signal.SIGTERM]))
+            process.wait()
+            sleep(2.0)
+            if workers_of(process.pid):
+                yield f"case {index}, after {moment:.2f} s", "orphan"
+                continue
+            same = reproduced(folder).equals(expected)
+            yield f"case {index}, after {moment:.2f} s", "the same rows" if same else "other rows"
+
+
+KILLED = Campaign(
+    name="killed_figures",
+    title="Figures that are killed at a random moment and started again",
+    sample=1,
+    whole=50,
+    allowed={"the same rows": "no worker outlived its parent, and the rows are those of one run"},
+    cases=killed_figures,
+)
+
+
+@both_sizes
+def test_killed_figures_end_with_the_same_rows(whole):
+    KILLED.carry_out(whole=whole)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 import icgd
 from icgd.cli import show
-from icgd.cli.app import COMMANDS
+from icgd.cli.app import COMMANDS, PAPERS
 from icgd.cli.cars_demo import QUICK
 from tests.cli.files import write_all
 
@@ -36,13 +36,15 @@ def test_help_lists_every_subcommand_with_its_own_first_sentence(command):
     help_text = command("--help").stdout
     for name, sentence in COMMANDS.items():
         assert f" {name} " in help_text
-        function = getattr(import_module(f"icgd.cli.{name}"), name)
+        package = "icgd_papers.cli" if name in PAPERS else "icgd.cli"
+        function = getattr(import_module(f"{package}.{name}"), name)
         assert function.__doc__.splitlines()[0] == sentence
 
 
 def test_every_file_of_a_subcommand_is_listed():
     """A file with a function of its own name is a subcommand, if that takes options of a shell."""
-    files = Path(import_module("icgd.cli").__file__).parent.glob("*.py")
+    packages = [import_module(name) for name in ("icgd.cli", "icgd_papers.cli")]
+    files = [path for package in packages for path in Path(package.__file__).parent.glob("*.py")]
     texts = {path.stem: path.read_text() for path in files}
     found = {name for name, text in texts.items() if text.startswith(f'"""`icgd {name}`')}
     assert found == set(COMMANDS)

@@ -1,6 +1,6 @@
-"""Hostile ends of `icgd reproduce` and `icgd train`.
+"""Hostile ends of `icgd reproduce`.
 
-Whatever stops them, nothing is lost, damaged or left running.
+Whatever stops it, nothing is lost, damaged or left running.
 """
 
 import json
@@ -16,15 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from icgd.errors import FileError, RunFolderError
-from icgd_papers.figures.cheng_matrices import FIGURE_3
-from icgd_papers.results import reproduce
-from icgd_papers.training.lock import LOCK
+from icgd.errors import FileError
+from icgd_papers.registry import figure_named
+from icgd_papers.runner import Reproduction, reproduce
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 FORKING = get_context("fork")  # starts at once
 
-REFUSED, STOPPED = 2, 130
+STOPPED = 130
 
 WAITING = "import sys; from icgd.cli.app import main; print('ready', flush=True); input(); main()"
 """A program that has imported everything, and begins when it is told to."""
@@ -33,12 +32,16 @@ WAITING = "import sys; from icgd.cli.app import main; print('ready', flush=True)
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     """The rows of a run that nobody stopped."""
-    return rows_of(reproduce(FIGURE_3, "smoke", out=tmp_path_factory.mktemp("whole")).numbers)
+    return rows_of(reproduce_here(tmp_path_factory.mktemp("whole")).table)
 
 
-def rows_of(numbers):
+def reproduce_here(out: Path):
+    return reproduce(Reproduction(figure_named("cheng-fig3"), "smoke", out))
+
+
+def rows_of(table):
     """All numbers but the times."""
-    return [row | {"seconds": 0} for row in numbers["rows"]]
+    return [row | {"seconds": 0} for row in table["rows"]]
 
 
 def written(out: Path):
@@ -107,9 +110,7 @@ def stop(process: subprocess.Popen[str], number: signal.Signals) -> bool:
         time.sleep(0.01)
     if number is signal.SIGINT and process.returncode == STOPPED:
         assert "Traceback" not in errors
-        assert errors.rstrip().endswith(
-            ("Give the same command again to go on.", "again to continue.")
-        )
+        assert errors.rstrip().endswith("Give the same command again to resume.")
     return process.returncode in (STOPPED, -number)
 
 
@@ -131,7 +132,7 @@ def stop_and_resume(out: Path, n_workers: int, number: signal.Signals, moment: f
     """
     process = started(*command(out, n_workers))
     was_at_work = stop_after(process, out / "cheng-fig3", number, moment)
-    reproduce(FIGURE_3, "smoke", out=out)
+    reproduce_here(out)
     return was_at_work
 
 
@@ -164,55 +165,6 @@ def test_stops_at_random_moments_change_no_number(tmp_path, expected, n_workers)
     assert hits >= 10
 
 
-def training(folder: Path) -> list[str]:
-    """The arguments of a training that saves all the time."""
-    options = {
-        "labels": "exp",
-        "kernels": "exp",
-        "n-steps": 150,
-        "batch-size": 16,
-        "n-validation": 8,
-        "log-every": 2,
-        "checkpoint-every": 1,
-        "folder": folder,
-    }
-    return [
-        "train",
-        *(text for name, value in options.items() for text in (f"--{name}", str(value))),
-    ]
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    """What a training wrote, without the lock."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != LOCK}
-
-
-def test_a_training_that_is_stopped_ends_with_the_same_bytes(tmp_path):
-    whole, folder = tmp_path / "whole" / "run", tmp_path / "stopped" / "run"
-    assert time_of(*training(whole)) > 0
-    assert stop_after(started(*training(folder)), folder, signal.SIGINT, 0.0)
-    time_of(*training(folder))
-    assert files_of(folder) == files_of(whole)
-
-
-@pytest.mark.slow
-def test_trainings_that_are_stopped_at_random_moments_end_with_the_same_bytes(tmp_path):
-    chance, hits, trials = random.Random(0), 0, 50
-    longest = time_of(*training(tmp_path / "whole" / "run"))
-    for trial in range(trials):
-        folder, moment = tmp_path / f"{trial}" / "run", chance.uniform(0, longest)
-        process, number = started(*training(folder)), chance.choice(SIGNALS)
-        hits += stop_after(process, folder, number, moment)
-        time_of(*training(folder))
-        assert files_of(folder) == files_of(tmp_path / "whole" / "run")
-    assert hits >= trials // 2
-
-
-def reproduce_here(out: Path) -> None:
-    """What a forked process does."""
-    reproduce(FIGURE_3, "smoke", out=out)
-
-
 def test_kills_at_random_moments_change_no_number(tmp_path, expected):
     """Forked processes, which are killed while files are being written."""
     chance, hits = random.Random(0), 0
@@ -225,58 +177,16 @@ def test_kills_at_random_moments_change_no_number(tmp_path, expected):
         os.kill(process.pid, number)
         process.join()
         hits += process.exitcode != 0
-    reproduce(FIGURE_3, "smoke", out=tmp_path)
+    reproduce_here(tmp_path)
     assert hits >= 3
     assert written(tmp_path) == expected
-
-
-def use(out: Path, barrier, answers) -> None:
-    barrier.wait()
-    try:
-        reproduce(FIGURE_3, "smoke", out=out)
-        answers.put("finished")
-    except RunFolderError as refusal:
-        answers.put(str(refusal))
-
-
-def test_of_two_processes_on_one_folder_one_is_refused(tmp_path, expected):
-    for trial in range(3):
-        out = tmp_path / f"{trial}"
-        barrier, answers = FORKING.Barrier(2), FORKING.Queue()
-        both = [FORKING.Process(target=use, args=(out, barrier, answers)) for _ in range(2)]
-        for process in both:
-            process.start()
-        refusal, end = sorted((answers.get() for _ in both), key=lambda text: text == "finished")
-        for process in both:
-            process.join()
-        assert end == "finished"
-        texts = [
-            f"{out}/cheng-fig3/.smoke.partial is in use by process {each.pid};" for each in both
-        ]
-        assert refusal.startswith(tuple(texts))
-        assert written(out) == expected
-
-
-@pytest.mark.slow
-def test_of_two_commands_on_one_folder_one_is_refused(tmp_path, expected):
-    for trial in range(20):
-        out = tmp_path / f"{trial}"
-        both = [started(*command(out, 1)) for _ in range(2)]
-        for process in both:
-            begin(process)
-        errors = {process.pid: process.communicate()[1] for process in both}
-        [refused] = [process.pid for process in both if process.returncode == REFUSED]
-        [other] = errors.keys() - {refused}
-        assert f" is in use by process {other};" in errors[refused]
-        assert errors[refused].count("\n") == 1
-        assert written(out) == expected
 
 
 def on_a_full_disk(out: Path, answers) -> None:
     """Files of this process may hold no more than 3000 bytes."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
     try:
-        reproduce(FIGURE_3, "smoke", out=out)
+        reproduce_here(out)
     except FileError as problem:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         answers.put(str(problem))
@@ -288,7 +198,7 @@ def test_a_full_disk_is_one_clear_error_and_the_work_goes_on_later(tmp_path, exp
     process.start()
     message = answers.get()
     process.join()
-    assert message.startswith(f"Cannot write {tmp_path}/cheng-fig3/.smoke.partial/000/")
+    assert message.startswith(f"Cannot write {tmp_path}/cheng-fig3/.smoke.partial/")
     assert message.endswith(": File too large.")
-    reproduce(FIGURE_3, "smoke", out=tmp_path)
+    reproduce_here(tmp_path)
     assert written(tmp_path) == expected

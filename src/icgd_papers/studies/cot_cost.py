@@ -7,30 +7,27 @@ fused, and a block of a chain that reads two blocks, or all. The paper has no ex
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
-from math import nan
-from pathlib import Path
-from statistics import median
-from time import perf_counter
-from typing import Any, final
+from math import log, nan
+from statistics import linear_regression, median
+from typing import Any
 
-from icgd.pictures.plotting import Figure
-from icgd_papers.reproduction import (
-    AbstractReproduction,
-    AbstractStudy,
-    Row,
-    Summary,
-    groups,
-    preset_of,
-    six_digits,
+import polars as pl
+
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, Axes
+from icgd_papers.figure import Figure, Job, of_preset, six_digits
+from icgd_papers.studies.cost_cases import (
+    CONSTRUCTIONS,
+    Case,
+    Network,
+    chain_cases,
+    measure,
+    step_cases,
 )
-from icgd_papers.studies import cot_cost_picture
-from icgd_papers.studies.cost_cases import AbstractCase, Measured, Network, measure
-from icgd_papers.studies.cost_chains import MEMORIES, READINGS, MemoryCase, ReadingCase
-from icgd_papers.studies.cost_lines import exponents
-from icgd_papers.studies.cost_steps import BACKENDS, VARIANTS, AbstractVariant, StepCase
 
 AXES = ("depth", "width", "length", "wide box")
 """The depth N at one width, the width at one N, the chain's length, and N in a box of 1."""
@@ -39,18 +36,18 @@ WIDE_BOX = 1.0
 
 
 @dataclass(frozen=True)
-class Budget:
-    """The sizes along each axis, what is fixed meanwhile, and how often everything is timed.
+class Setting:
+    """The sizes along an axis, what is fixed meanwhile, and how often everything is timed.
 
-    Fused runs do not take the sizes in `counted_depths` and `counted_lengths`. Lengths are
-    multiples of 4 `depth`, two rounds. Fused jobs have `n_layers` layers.
+    Fused runs do not take the `counted_sizes`. Lengths are multiples of 4 `depth`, two rounds.
+    Fused jobs have `n_layers` layers. Dense jobs take about a second, fused ones less, so each
+    has its own number of rounds in a turn.
     """
 
-    depths: tuple[int, ...]
-    counted_depths: tuple[int, ...]
-    widths: tuple[int, ...]
-    lengths: tuple[int, ...]
-    counted_lengths: tuple[int, ...]
+    axis: str
+    seed: int
+    sizes: tuple[int, ...]
+    counted_sizes: tuple[int, ...]
     n_turns: int
     width: int = 8
     depth: int = 4
@@ -59,136 +56,81 @@ class Budget:
     dense_rounds: int = 2
     fused_rounds: int = 3
 
-    @property
-    def rounds(self) -> dict[str, int]:
-        """How often each job is timed in a turn: fused jobs are short, dense ones take a second."""
-        return {"dense": self.dense_rounds, "fused": self.fused_rounds}
+
+def settings(preset: str, seed: int) -> list[Setting]:
+    """Return a setting for each axis.
+
+    The paper has no experiment; the preset `paper` is what more time can buy.
+    """
+    sizes, fixed = of_preset(
+        {
+            "smoke": (
+                {
+                    "depth": ((2, 3), (4,)),
+                    "width": ((2, 3), ()),
+                    "length": ((24, 48), (96,)),
+                    "wide box": ((2, 3), ()),
+                },
+                (1, 2, 2, 2, 4, 1, 1),
+            ),
+            "laptop": (
+                {
+                    "depth": ((2, 4, 8, 16, 32, 64), (128, 256, 512)),
+                    "width": ((2, 4, 8, 16, 32, 64, 128, 256), ()),
+                    "length": ((64, 256, 1024, 4096), (16_384, 65_536)),
+                    "wide box": ((2, 4, 8, 16, 32, 64), ()),
+                },
+                (4,),
+            ),
+            "paper": (
+                {
+                    "depth": ((2, 4, 8, 16, 32, 64, 128, 256), (512, 1024)),
+                    "width": ((2, 4, 8, 16, 32, 64, 128, 256, 512), ()),
+                    "length": ((64, 256, 1024, 4096, 16_384), (65_536,)),
+                    "wide box": ((2, 4, 8, 16, 32, 64, 128, 256), ()),
+                },
+                (25,),
+            ),
+        },
+        preset,
+    )
+    return [Setting(axis, seed, *sizes[axis], *fixed) for axis in AXES]
 
 
-PRESETS = {
-    "smoke": Budget((2, 3), (4,), (2, 3), (24, 48), (96,), 1, 2, 2, 2, 4, 1, 1),
-    "laptop": Budget(
-        depths=(2, 4, 8, 16, 32, 64),
-        counted_depths=(128, 256, 512),
-        widths=(2, 4, 8, 16, 32, 64, 128, 256),
-        lengths=(64, 256, 1024, 4096),
-        counted_lengths=(16_384, 65_536),
-        n_turns=4,
-    ),
-    "paper": Budget(
-        depths=(2, 4, 8, 16, 32, 64, 128, 256),
-        counted_depths=(512, 1024),
-        widths=(2, 4, 8, 16, 32, 64, 128, 256, 512),
-        lengths=(64, 256, 1024, 4096, 16_384),
-        counted_lengths=(65_536,),
-        n_turns=25,
-    ),
-}
-"""The paper has no experiment; the preset `paper` is what more time can buy."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one turn measured of every case of an axis."""
-
-    measured: tuple[Measured, ...]
-    seconds: float
-
-
-@final
-@dataclass(frozen=True)
-class Study(AbstractStudy[Outcome]):
-    """All cases of an axis, timed alternately; each further turn times them again, later."""
-
-    axis: str
-    turn: int
-    seed: int
-    budget: Budget
-
-    def cases(self) -> list[AbstractCase]:
-        """The cases in the order in which they are timed."""
-        if self.axis == "length":
-            return self._chains()
-        sizes = {
-            "depth": (*self.budget.depths, *self.budget.counted_depths),
-            "width": self.budget.widths,
-            "wide box": self.budget.depths,
-        }
-        return [
-            self._step(size, variant, backend)
-            for size, variant, backend in product(sizes[self.axis], VARIANTS, BACKENDS)
-            if self.axis != "wide box" or backend == "dense"
-        ]
-
-    def _step(self, size: int, variant: AbstractVariant, backend: str) -> StepCase:
-        """A case, which is only counted in the wide box and beyond the depths that are run."""
-        budget, is_box = self.budget, self.axis == "wide box"
-        depth, width = (budget.depth, size) if self.axis == "width" else (size, budget.width)
+def cases_of(setting: Setting) -> list[Case]:
+    """Return the cases of an axis in the order in which they are timed."""
+    if setting.axis == "length":
+        network = Network(setting.depth, setting.width, setting.n_examples, setting.seed)
+        return chain_cases(network, setting.sizes, setting.counted_sizes)
+    is_box, cases = setting.axis == "wide box", []
+    for size, name in product((*setting.sizes, *setting.counted_sizes), CONSTRUCTIONS):
+        is_width = setting.axis == "width"
+        depth, width = (setting.depth, size) if is_width else (size, setting.width)
         box = WIDE_BOX if is_box else None
-        network = Network(depth, width, budget.n_examples, self.seed, box)
-        is_run = not is_box and depth not in budget.counted_depths
-        return StepCase(self.axis, size, variant, backend, network, budget.n_layers, is_run)
-
-    def _chains(self) -> list[AbstractCase]:
-        budget = self.budget
-        network = Network(budget.depth, budget.width, budget.n_examples, self.seed)
-        every = (*budget.lengths, *budget.counted_lengths)
-        return [
-            *(ReadingCase(size, reading, network) for size, reading in product(every, READINGS)),
-            *(MemoryCase(size, kept, network) for size, kept in product(budget.lengths, MEMORIES)),
-        ]
-
-    def train(self, folder: Path | None = None) -> Outcome:
-        """Measure the cases; work is counted in the first turn, because it never changes."""
-        start = perf_counter()
-        measured = measure(self.cases(), self.budget.rounds, is_counted=self.turn == 0)
-        return Outcome(tuple(measured), perf_counter() - start)
-
-    def outcome_of(self, data: Mapping[str, Any]) -> Outcome:
-        return Outcome(tuple(Measured(**part) for part in data["measured"]), data["seconds"])
+        network = Network(depth, width, setting.n_examples, setting.seed, box)
+        is_run = not is_box and size not in setting.counted_sizes
+        both = step_cases(setting.axis, size, name, network, setting.n_layers, is_run=is_run)
+        cases += both[:1] if is_box else both
+    return cases
 
 
-@final
-class CostFigure(AbstractReproduction[Study, Outcome]):
-    """What a gradient step costs, counted and measured."""
-
-    def studies(self, preset: str, seed: int) -> list[Study]:
-        """Turn by turn, so that each axis is timed at several times of the day."""
-        budget = preset_of(PRESETS, preset)
-        turns = range(budget.n_turns)
-        return [Study(axis, turn, seed, budget) for turn, axis in product(turns, AXES)]
-
-    def rows(self, studies: Sequence[Study], outcomes: Sequence[Outcome]) -> list[Row]:
-        """A row for each case, with the median of its turns."""
-        found: list[Row] = []
-        for axis, study in {study.axis: study for study in studies}.items():
-            turns = [
-                outcome.measured
-                for other, outcome in zip(studies, outcomes, strict=True)
-                if other.axis == axis
-            ]
-            of_cases = zip(study.cases(), zip(*turns, strict=True), strict=True)
-            found += [_row(case, measured) for case, measured in of_cases]
-        return found
-
-    def summary(self, rows: Sequence[Row]) -> Summary:
-        """The exponents of every line, with the sizes to which they were fitted."""
-        lines = groups(rows, "axis", "name", "backend")
-        table = tuple(
-            (str(axis), f"{name}, {backend}", *exponents(line))
-            for (axis, name, backend), line in lines.items()
-            if axis != "wide box"
-        )
-        return Summary(("over", "what", "time", "at", "FLOPs", "memory", "both at"), table)
-
-    def picture(self, rows: Sequence[Row]) -> Figure:
-        """Time, FLOPs and memory along each axis."""
-        return cot_cost_picture.draw(rows)
+def run(setting: Setting, job: Job) -> pl.DataFrame:
+    """Time all cases of an axis in turns; a row for each case has the median of its turns."""
+    cases, turns = cases_of(setting), []
+    rounds = {"dense": setting.dense_rounds, "fused": setting.fused_rounds}
+    for turn in range(setting.n_turns):
+        # Operations are counted in the first turn, because they never change.
+        measure_all = partial(measure, cases, rounds, is_counted=turn == 0)
+        turns.append(job.kept(f"turn-{turn}", measure_all))
+        if job.on_step:
+            job.on_step(turn + 1, setting.n_turns, 0.0)
+    of_cases = zip(cases, zip(*turns, strict=True), strict=True)
+    return pl.DataFrame([_row(*x) for x in of_cases], infer_schema_length=None)
 
 
-def _row(case: AbstractCase, turns: Sequence[Measured]) -> Row:
-    counts, first = case.counts(), turns[0]
-    seconds = [turn.seconds for turn in turns if turn.seconds is not None]
+def _row(case: Case, turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    counts = case.counts
+    seconds = [turn["seconds"] for turn in turns if turn["seconds"] is not None]
     return {
         "axis": case.axis,
         "size": case.size,
@@ -200,17 +142,171 @@ def _row(case: AbstractCase, turns: Sequence[Measured]) -> Row:
         "fastest_turn": six_digits(min(seconds, default=nan)),
         "slowest_turn": six_digits(max(seconds, default=nan)),
         "flops_counted": counts.flops if counts else None,
-        "flops_measured": first.flops,
+        "flops_measured": turns[0]["flops"],
         "weights": counts.weights if counts else None,
         "bytes_counted": counts.bytes if counts else None,
-        "bytes_measured": first.bytes,
-        "why_not_measured": first.why_not,
+        "bytes_measured": turns[0]["bytes"],
+        "why_not_measured": case.why_not,
     }
 
 
-COST = CostFigure(
-    name="cot-cost",
-    place="Remark 4.1",
-    shows="time, FLOPs and memory of a gradient step over depth, width, chain length",
-    laptop_time="20 minutes",
+COSTS = {"time": "seconds", "FLOPs": "flops", "memory": "bytes"}
+"""Names of the costs, and of their columns, which end in _counted or _measured but for time."""
+
+N_FITTED = 4
+"""Exponents are fitted to this many of the largest sizes: at small ones overhead dominates."""
+
+
+def best_points(line: pl.DataFrame, cost: str) -> pl.DataFrame:
+    """Return sizes and measured costs; counted costs of dense runs, of which few can be run."""
+    column = COSTS[cost]
+    if column != "seconds":
+        column += "_counted" if line["backend"][0] == "dense" else "_measured"
+    return points(line, column)
+
+
+def points(line: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Return the sizes and costs of the rows that have a cost in this column."""
+    return line.select("size", cost=pl.col(column).cast(pl.Float64)).filter(pl.col("cost") > 0)
+
+
+def fitted_exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
+    """Return the exponent a of the power law c size^a that fits the costs best in logarithms."""
+    return linear_regression([log(size) for size in sizes], [log(cost) for cost in costs]).slope
+
+
+def exponent(line: pl.DataFrame) -> float | None:
+    """Return the exponent with which a cost grows at the largest sizes; None for one point."""
+    last = line.tail(N_FITTED)
+    return fitted_exponent(*last.to_dict(as_series=False).values()) if last.height > 1 else None
+
+
+def crossing(first: pl.DataFrame, second: pl.DataFrame) -> tuple[float, float] | None:
+    """Return where the first line rises above the second, if both are straight in logarithms."""
+    both = first.join(second, on="size", suffix="_second").sort("size")
+    gaps = [log(a / b) for a, b in zip(both["cost"], both["cost_second"], strict=True)]
+    for i in range(1, len(gaps)):
+        if gaps[i - 1] < 0 <= gaps[i]:
+            share = gaps[i - 1] / (gaps[i - 1] - gaps[i])
+            (low, high), (a, b) = both["size"][i - 1 : i + 1], both["cost_second"][i - 1 : i + 1]
+            return low * (high / low) ** share, a * (b / a) ** share
+    return None
+
+
+def summarise(rows: pl.DataFrame) -> pl.DataFrame:
+    """Give the exponents of every line, with the sizes to which they were fitted."""
+    lines = []
+    shown = rows.filter(pl.col("axis") != "wide box")
+    for (axis, name, backend), line in shown.group_by(
+        "axis", "name", "backend", maintain_order=True
+    ):
+        cells = {}
+        for cost in COSTS:
+            cost_points = best_points(line, cost)
+            growth, sizes = exponent(cost_points), cost_points["size"].tail(N_FITTED)
+            cells[cost] = "-" if growth is None else f"{growth:.2f}"
+            at = "at" if cost == "time" else "both at"
+            cells[at] = "-" if growth is None else f"{sizes[0]}-{sizes[-1]}"
+        lines.append({"over": str(axis), "what": f"{name}, {backend}", **cells})
+    names = ("over", "what", "time", "at", "FLOPs", "memory", "both at")
+    return pl.DataFrame(lines).select(names)
+
+
+LABELS = {
+    "depth": ("N", "layers N of the network, width {width}"),
+    "width": ("d", "width d of the network, {depth} layers"),
+    "length": ("T", "blocks T of the chain so far"),
+}
+UNITS = {"time": "seconds of one processor", "FLOPs": "FLOPs", "memory": "bytes"}
+STEP_COLOURS = dict(zip(CONSTRUCTIONS, (BLUE, ORANGE, GREEN, PURPLE), strict=True))
+CHAIN_COLOURS = {
+    "two blocks": GREEN,
+    "all blocks": RED,
+    "all blocks, not cached": ORANGE,
+    "short memory": GREEN,
+    "whole memory": RED,
+}
+BACKENDS = {"dense": "-", "fused": "--"}
+
+ROOM = 0.08, 0.036
+"""The shares of a panel's width and height that the name of a line takes."""
+
+
+def draw(rows: pl.DataFrame) -> plotting.Figure:
+    """Draw nine panels: a row for each axis, a column for each cost."""
+    figure, panels = plotting.new_grid(14.0, 12.6, len(LABELS), len(COSTS))
+    for panel, (axis, cost) in zip(panels, product(LABELS, COSTS), strict=True):
+        shown = rows.filter(axis=axis)
+        if (axis, cost) == ("length", "memory"):  # a chain is small beside dense weights
+            shown = shown.filter(backend="fused")
+        for (name, backend), line in shown.group_by("name", "backend", maintain_order=True):
+            _draw_line(panel, str(name), str(backend), line, cost)
+        _describe(panel, shown.row(0, named=True), cost)
+        _draw_exponents(panel, shown, cost)
+    dense = rows.filter(axis="depth", backend="dense")
+    stack, chain = (
+        best_points(dense.filter(name=name), "FLOPs") for name in ("relu-stack", "cot-network")
+    )
+    if place := crossing(stack, chain):
+        size, flops = place
+        panels[1].plot(size, flops, "s", color=INK, mfc="white", markersize=8)
+        plotting.tag(panels[1], f"equal at N = {size:.0f}  ", (size, flops * 6), ha="right")
+    for panel in (panels[6], panels[8]):
+        panel.legend(frameon=False, fontsize=10.5, loc="upper left")
+    entries = [*STEP_COLOURS.items(), *((f"{name} backend", FAINT) for name in BACKENDS)]
+    plotting.legend(figure, entries, dashed=["fused backend"])
+    return figure
+
+
+def _draw_line(panel: Axes, name: str, backend: str, line: pl.DataFrame, cost: str) -> None:
+    """Draw a line through the best points, and dots where the cost was measured."""
+    colour = (STEP_COLOURS | CHAIN_COLOURS)[name]
+    label = name if name in CHAIN_COLOURS else None
+    best = best_points(line, cost)
+    panel.plot(best["size"], best["cost"], BACKENDS[backend], color=colour, lw=1.8, label=label)
+    dots = points(line, "seconds" if cost == "time" else f"{COSTS[cost]}_measured")
+    face = "white" if backend == "fused" else colour
+    panel.plot(dots["size"], dots["cost"], "o", color=colour, mfc=face, markersize=5)
+
+
+def _describe(panel: Axes, row: dict[str, Any], cost: str) -> None:
+    is_chain = row["axis"] == "length"
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log")
+    panel.xaxis.set_major_formatter("{x:,.0f}")
+    title = f"{cost[0].upper()}{cost[1:]} of a {'block' if is_chain else 'gradient step'}"
+    if cost == "memory":
+        title = "Memory of a chain" if is_chain else "Memory, weights included"
+    plotting.describe(panel, title, LABELS[row["axis"]][1].format(**row), UNITS[cost])
+
+
+def _draw_exponents(panel: Axes, rows: pl.DataFrame, cost: str) -> None:
+    """Write the exponent at the right end of each line, unless another line ends there."""
+    (left, right), (low, high) = panel.get_xlim(), panel.get_ylim()
+    step = (right / left) ** 0.02
+    rooms = ROOM[0] * log(right / left), ROOM[1] * log(high / low)
+    taken: list[tuple[float, float]] = []
+    for _, line in rows.group_by("name", "backend", maintain_order=True):
+        best = best_points(line, cost)
+        if (growth := exponent(best)) is None:
+            continue
+        size, there = best.row(-1)
+        if any(abs(log(size / x)) < rooms[0] and abs(log(there / y)) < rooms[1] for x, y in taken):
+            continue
+        taken.append((size, there))
+        text = f"${LABELS[rows['axis'][0]][0]}^{{{growth:.1f}}}$".replace("-0.0", "0.0")
+        plotting.tag(panel, text, (size * step, there))
+    panel.set_xlim(left, right * step**4)
+
+
+FIGURES = (
+    Figure(
+        name="cot-cost",
+        place="Remark 4.1",
+        shows="time, FLOPs and memory of a gradient step over depth, width, chain length",
+        settings=settings,
+        run=run,
+        summarise=summarise,
+        draw=draw,
+    ),
 )

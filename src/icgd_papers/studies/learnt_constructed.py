@@ -1,275 +1,194 @@
-r"""Learnt and constructed side by side: what does training find that the construction has not?
+r"""learnt-constructed: what does training find that the construction does not have?
 
 Models with A = 0 learn labels of a kernel by attention with the same kernel, as in Figure 1 of
-cheng. Beside each stand the best constructions of functional descent on that kernel: one step size
-for all layers, one for each layer, and a step size and a width of the kernel for each layer, which
-is the family of Theorem 4.5. That family has several local minima. So the one that is nearest to
-the learnt model stands there too.
+cheng. They are compared with the best constructions of functional descent on that kernel: one step
+size for all layers, one for each layer, and a step size and a kernel width for each layer, which is
+the family of Theorem 4.5. That family has several local minima, so the one nearest to the learnt
+model is shown, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
-from statistics import fmean
-from time import perf_counter
-from typing import Any, final
+from typing import Any
 
+import polars as pl
 import torch
 
 from icgd.pictures import plotting
-from icgd.pictures.plotting import BLUE, GREEN, INK, ORANGE, PURPLE, RED, Axes, Figure
+from icgd.pictures.plotting import BLUE, GREEN, INK, ORANGE, PURPLE, RED, Axes
 from icgd.problems.kernel_machine import KernelMachine
-from icgd_papers.figures import cheng_training
-from icgd_papers.figures.cheng_training import INPUT_WIDTH, LABELS, Budget, first_model
-from icgd_papers.reproduction import (
-    AbstractReproduction,
-    AbstractStudy,
-    Row,
-    Summary,
-    groups,
-    number,
-    preset_of,
-    six_digits,
-)
-from icgd_papers.training.averaged import AveragedBatch, AveragedTask
-from icgd_papers.training.constructed import FAMILIES, NEAR, Comparison, compare_with_constructions
+from icgd_papers.figure import Figure, Job, of_preset, six_digits
+from icgd_papers.figures.cheng import INPUT_WIDTH, LABELS, Budget, Model, first_model
+from icgd_papers.training.averaged import AveragedTask
+from icgd_papers.training.constructed import FAMILIES, NEAR, compare_with_constructions
 from icgd_papers.training.descents import distances_to_descent, nearest_descent
 from icgd_papers.training.loop import train
 from icgd_papers.training.models import KernelTransformer
 
-N_EXAMPLES = 14
+KERNELS = ("linear", "relu", "exp")
 
-CONSTRUCTIONS = (*FAMILIES, NEAR)
+CONSTRUCTIONS = dict(zip((*FAMILIES, NEAR), ("constant", "steps", "widths", "near"), strict=True))
+"""The constructions, and names that fit the head of a column."""
+
 COLOURS = dict(zip(CONSTRUCTIONS, (ORANGE, BLUE, GREEN, PURPLE), strict=True))
-"""What learnt models are compared with, and the colour of each."""
 
-BUDGETS = {
-    "smoke": Budget(n_steps=2, batch_size=4, n_test=8, n_seeds=1, n_rows=1),
-    "laptop": Budget(
-        300, 400, 1000, n_seeds=3, learning_rate=0.03, resample_every=4, logarithmic=True, n_rows=1
+PRESETS = {
+    "smoke": ((1, 2), Budget(n_steps=2, batch_size=4, n_test=8, n_seeds=1, n_rows=1)),
+    "laptop": (
+        (1, 2, 3),
+        Budget(
+            300, 400, 1000, n_seeds=3, learning_rate=0.03, resample_every=4, logarithmic=True,
+            n_rows=1,
+        ),
     ),
-    "paper": Budget(
-        3000, 2000, 8000, n_seeds=5, learning_rate=0.02, resample_every=4, logarithmic=True
+    "paper": (
+        (1, 2, 3, 4, 6, 8),
+        Budget(
+            3000, 2000, 8000, n_seeds=5, learning_rate=0.02, resample_every=4, logarithmic=True
+        ),
     ),
-}
-"""No paper has this figure; the longest preset is called after the others."""
-
-SHORT = dict(zip(CONSTRUCTIONS, ("constant", "steps", "widths", "near"), strict=True))
-"""Names that fit the head of a column."""
+}  # fmt: skip
+"""Numbers of layers, and budgets. No paper has this figure; `paper` is the longest preset."""
 
 TEST_SEED = 2**16
-"""Batches of the test have this seed and later ones; training has that of the study."""
+"""Test batches have this seed plus the model's; training has the model's."""
 
 SMALLEST = 1e-6
 """A smaller loss, or distance of a cosine from 1, is rounding."""
 
-LAYERS = {"smoke": (1, 2), "laptop": (1, 2, 3), "paper": (1, 2, 3, 4, 6, 8)}
 
-
-@dataclass(frozen=True)
-class Constructed:
-    """The best construction of a family beside a learnt model."""
-
-    loss: float
-    cosine: float
-    """The mean cosine of the angle between the sensitivities of the two."""
-    difference: float
-    """The root mean square of the difference of their predictions."""
-
-    @classmethod
-    def of(cls, found: Comparison) -> Constructed:
-        alike = found.similarity
-        return cls(found.loss, alike.sensitivity_cosine, alike.prediction_difference)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A learnt model: its loss, how far it is from gradient descent, and all constructions."""
-
-    learnt_loss: float
-    bayes_loss: float
-    off_descent: float
-    """The largest distance of B^T C to a symmetric matrix without negative eigenvalues."""
-    nearest_loss: float
-    """The loss of the nearest model of gradient descent."""
-    constructed: dict[str, Constructed]
-    seconds: float
-
-
-@final
-@dataclass(frozen=True)
-class Study(AbstractStudy[Outcome]):
-    """One learnt model, and the constructions beside it."""
-
-    kernel: str
-    n_layers: int
-    seed: int
-    budget: Budget
-
-    @property
-    def model(self) -> cheng_training.Study:
-        """The model as the figures of cheng set it up."""
-        return cheng_training.Study(
-            self.kernel, (self.kernel,), N_EXAMPLES, self.n_layers, False, self.seed, self.budget
+def settings(preset: str, seed: int) -> list[Model]:
+    """Return every kernel with every depth and seed; all models have A = 0."""
+    layers, budget = of_preset(PRESETS, preset)
+    return [
+        Model(
+            panel="",
+            labels=kernel,
+            attention=(kernel,),
+            n_examples=14,
+            n_layers=n_layers,
+            transforms_covariates=False,
+            seed=seed + i,
+            budget=budget,
         )
-
-    def train(self, folder: Path | None = None) -> Outcome:
-        start, task = perf_counter(), AveragedTask(self.model.task, self.budget.logarithmic)
-        model = first_model(self.model)
-        train(model, task, self.model.settings, folder=folder)
-        model.forget_units()
-        learnt, nearest = model.double(), nearest_descent(model).model
-        test = task.sample(self.budget.n_test, seed=TEST_SEED + self.seed, index=1)
-        return Outcome(
-            learnt_loss=_loss(learnt, task, test),
-            bayes_loss=max(task.bayes_loss(test), 0.0),
-            off_descent=float(distances_to_descent(learnt).max()),
-            nearest_loss=_loss(nearest, task, test),
-            constructed=self._constructed(learnt, task),
-            seconds=perf_counter() - start,
-        )
-
-    def _constructed(self, learnt: KernelTransformer, task: AveragedTask) -> dict[str, Constructed]:
-        """The best constructions, fitted on one batch and measured on that of the test."""
-        found = compare_with_constructions(
-            learnt,
-            task,
-            KernelMachine(INPUT_WIDTH, LABELS[self.kernel]),
-            self.model.task.covariates.whitening,
-            n_tasks=self.budget.n_test,
-            seed=TEST_SEED + self.seed,
-        )
-        return {family: Constructed.of(comparison) for family, comparison in found.items()}
-
-    def outcome_of(self, data: Mapping[str, Any]) -> Outcome:
-        families = data["constructed"].items()
-        return Outcome(
-            **{**data, "constructed": {name: Constructed(**each) for name, each in families}}
-        )
+        for kernel, n_layers, i in product(KERNELS, layers, range(budget.n_seeds))
+    ]
 
 
-@final
-@dataclass(frozen=True)
-class SimilarityFigure(AbstractReproduction[Study, Outcome]):
-    """Losses and cosines of sensitivities over the layers, a column for each kernel."""
-
-    kernels: tuple[str, ...]
-
-    def studies(self, preset: str, seed: int) -> list[Study]:
-        """Every kernel with every depth and seed."""
-        budget, layers = preset_of(BUDGETS, preset), preset_of(LAYERS, preset)
-        seeds = range(seed, seed + budget.n_seeds)
-        return [
-            Study(kernel, n_layers, seed, budget)
-            for kernel, n_layers, seed in product(self.kernels, layers, seeds)
-        ]
-
-    def rows(self, studies: Sequence[Study], outcomes: Sequence[Outcome]) -> list[Row]:
-        """A row for each model and family."""
-        return [
-            _row(study, outcome, family)
-            for study, outcome in zip(studies, outcomes, strict=True)
-            for family in CONSTRUCTIONS
-        ]
-
-    def summary(self, rows: Sequence[Row]) -> Summary:
-        """Means over the seeds: all losses, and the cosines of sensitivities."""
-        names = ("kernel", "layers", "learnt", *SHORT.values(), "Bayes")
-        cosines = (f"cosine, {name}" for name in SHORT.values())
-        found = (
-            (str(kernel), str(n_layers), *_means(of_model))
-            for (kernel, n_layers), of_model in groups(rows, "kernel", "n_layers").items()
-        )
-        return Summary((*names, *cosines), tuple(found))
-
-    def picture(self, rows: Sequence[Row]) -> Figure:
-        """Losses above, one minus the cosine below."""
-        n = len(self.kernels)
-        figure, axes = plotting.new_panels(2 * n, n, 4.4, 3.4)
-        for column, kernel in enumerate(self.kernels):
-            of_kernel = [row for row in rows if row["kernel"] == kernel]
-            _draw_losses(axes[column], kernel, of_kernel)
-            _draw_cosines(axes[n + column], of_kernel)
-        entries = [("learnt", RED), *COLOURS.items(), ("best predictor", INK)]
-        plotting.legend(figure, entries, dashed=["learnt", "best predictor"])
-        return figure
+def work(setting: Model) -> float:
+    """Count layers times steps."""
+    return float(setting.n_layers * setting.budget.n_steps)
 
 
-def _loss(model: KernelTransformer, task: AveragedTask, test: AveragedBatch) -> float:
-    with torch.no_grad():
+def run(setting: Model, job: Job) -> pl.DataFrame:
+    """Train a model and compare it with the best construction of each family.
+
+    Constructions are fitted on one batch, and everything is measured on another.
+    """
+    budget, task = setting.budget, AveragedTask(setting.task, setting.budget.logarithmic)
+    learnt = first_model(setting)
+    train(learnt, task, setting.training, folder=job.folder, on_step=job.on_step)
+    learnt.forget_units()
+    learnt = learnt.double()
+    seed = TEST_SEED + setting.seed
+    test = task.sample(budget.n_test, seed=seed, index=1)
+    comparisons = compare_with_constructions(
+        learnt,
+        task,
+        KernelMachine(INPUT_WIDTH, LABELS[setting.labels]),
+        setting.task.covariates.whitening,
+        n_tasks=budget.n_test,
+        seed=seed,
+    )
+
+    @torch.no_grad()
+    def loss(model: KernelTransformer) -> float:
         return float(task.mean_loss(model, test))
 
-
-def _row(study: Study, outcome: Outcome, family: str) -> Row:
-    of_family = outcome.constructed[family]
-    return {
-        "kernel": study.kernel,
-        "n_examples": N_EXAMPLES,
-        "n_layers": study.n_layers,
-        "seed": study.seed,
-        "logarithmic": study.budget.logarithmic,
-        "family": family,
-        "loss": six_digits(of_family.loss),
-        "cosine": six_digits(of_family.cosine),
-        "prediction_difference": six_digits(of_family.difference),
-        "learnt_loss": six_digits(outcome.learnt_loss),
-        "nearest_loss": six_digits(outcome.nearest_loss),
-        "off_descent": six_digits(outcome.off_descent),
-        "bayes_loss": six_digits(outcome.bayes_loss),
-        "seconds": round(outcome.seconds, 1),
+    of_model = {
+        "kernel": setting.labels,
+        "n_examples": setting.n_examples,
+        "n_layers": setting.n_layers,
+        "seed": setting.seed,
+        "logarithmic": budget.logarithmic,
+        "learnt_loss": six_digits(loss(learnt)),
+        "nearest_loss": six_digits(loss(nearest_descent(learnt).model)),
+        "off_descent": six_digits(float(distances_to_descent(learnt).max())),
+        "bayes_loss": six_digits(max(task.bayes_loss(test), 0.0)),
     }
+    return pl.DataFrame(
+        {
+            **of_model,
+            "family": family,
+            "loss": six_digits(comparison.loss),
+            "cosine": six_digits(comparison.similarity.sensitivity_cosine),
+            "prediction_difference": six_digits(comparison.similarity.prediction_difference),
+        }
+        for family, comparison in comparisons.items()
+    )
 
 
-def _means(rows: Sequence[Row]) -> list[str]:
-    """The cells of a line of the summary."""
-    of_each = [groups(rows, "family")[(name,)] for name in CONSTRUCTIONS]
-    losses = [_mean(of_one, "loss") for of_one in of_each]
-    ends = [_mean(rows, name) for name in ("learnt_loss", "bayes_loss")]
-    cosines = [f"{_mean(of_one, 'cosine'):.4f}" for of_one in of_each]
-    return [*map(_text, (ends[0], *losses, ends[1])), *cosines]
+def summarise(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return means over the seeds: all losses, and the cosines of sensitivities."""
+    losses = {family: pl.col("loss").filter(family=family) for family in CONSTRUCTIONS}
+    cosines = {family: pl.col("cosine").filter(family=family) for family in CONSTRUCTIONS}
+    means = rows.group_by("kernel", pl.col("n_layers").alias("layers"), maintain_order=True).agg(
+        pl.col("learnt_loss").mean().alias("learnt"),
+        *(losses[family].mean().alias(short) for family, short in CONSTRUCTIONS.items()),
+        pl.col("bayes_loss").mean().alias("Bayes"),
+        *(cosines[family].mean().alias(f"cosine, {x}") for family, x in CONSTRUCTIONS.items()),
+    )
+
+    def text(loss: float) -> str:
+        return "0" if loss < SMALLEST else f"{loss:.4f}"
+
+    return means.with_columns(
+        pl.col("layers").cast(pl.String),
+        pl.col("learnt", *CONSTRUCTIONS.values(), "Bayes").map_elements(text, pl.String),
+        pl.col("^cosine.*$").map_elements("{:.4f}".format, pl.String),
+    )
 
 
-def _mean(rows: Sequence[Row], column: str) -> float:
-    return fmean(number(row, column) for row in rows)
+def draw(rows: pl.DataFrame) -> plotting.Figure:
+    """Draw a column for each kernel: losses above, one minus the cosine of sensitivities below."""
+    n = len(KERNELS)
+    figure, axes = plotting.new_panels(2 * n, n, 4.4, 3.4)
+    apart = (1 - pl.col("cosine")).clip(lower_bound=SMALLEST)
+    for kernel, losses, cosines in zip(KERNELS, axes[:n], axes[n:], strict=True):
+        of_kernel = rows.filter(kernel=kernel).with_columns(apart=apart)
+        for family, colour in COLOURS.items():
+            draw_band(losses, of_kernel.filter(family=family), "loss", colour)
+            draw_band(cosines, of_kernel.filter(family=family), "apart", colour)
+        draw_band(losses, of_kernel, "learnt_loss", RED, linestyle="--")  # often on top of one
+        if of_kernel.filter(pl.col("bayes_loss") <= SMALLEST).is_empty():
+            draw_band(losses, of_kernel, "bayes_loss", INK, linestyle="--")
+        plotting.describe(losses, f"{kernel} labels, {kernel} attention", "layers", "test loss")
+        losses.yaxis.labelpad = 14  # room for the numbers between powers of ten
+        plotting.describe(cosines, "sensitivities against learnt", "layers", "1 - cosine")
+    entries = [("learnt", RED), *COLOURS.items(), ("best predictor", INK)]
+    plotting.legend(figure, entries, dashed=["learnt", "best predictor"])
+    return figure
 
 
-def _text(loss: float) -> str:
-    return "0" if loss < SMALLEST else f"{loss:.4f}"
+def draw_band(panel: Axes, rows: pl.DataFrame, column: str, colour: str, **style: Any) -> None:
+    """Draw the mean over the seeds in a band of their range."""
+    seeds = rows.group_by("n_layers", maintain_order=True).agg(column)
+    layers = seeds["n_layers"].cast(pl.Float64).to_list()
+    plotting.band(panel, layers, seeds[column].to_list(), colour, marker="o", **style)
+    plotting.logarithmic_height(panel)
+    panel.set_xticks(layers)
 
 
-def _draw_losses(ax: Axes, kernel: str, rows: list[Row]) -> None:
-    plotting.logarithmic_height(ax)
-    for (family,), of_family in groups(rows, "family").items():
-        _band(ax, of_family, "loss", COLOURS[str(family)])
-    _band(ax, rows, "learnt_loss", RED, linestyle="--")  # often on top of a construction
-    if min(number(row, "bayes_loss") for row in rows) > SMALLEST:
-        _band(ax, rows, "bayes_loss", INK, linestyle="--")
-    plotting.describe(ax, f"{kernel} labels, {kernel} attention", "layers", "test loss")
-    ax.yaxis.labelpad = 14  # room for the numbers between powers of ten
-
-
-def _draw_cosines(ax: Axes, rows: list[Row]) -> None:
-    plotting.logarithmic_height(ax)
-    apart = [{**row, "apart": max(1 - number(row, "cosine"), SMALLEST)} for row in rows]
-    for (family,), of_family in groups(apart, "family").items():
-        _band(ax, of_family, "apart", COLOURS[str(family)])
-    plotting.describe(ax, "sensitivities against learnt", "layers", "1 - cosine")
-
-
-def _band(ax: Axes, rows: Sequence[Row], column: str, colour: str, linestyle: str = "-") -> None:
-    at = {number(of[0], "n_layers"): of for of in groups(rows, "n_layers").values()}
-    values = [[number(row, column) for row in of] for of in at.values()]
-    plotting.band(ax, list(at), values, colour, marker="o", linestyle=linestyle)
-    ax.set_xticks(list(at))
-
-
-SIMILARITY = SimilarityFigure(
-    name="learnt-constructed",
-    place="no paper; after von Oswald et al.",
-    shows="losses and sensitivities of learnt and best constructed models; n = 14, A = 0",
-    laptop_time="8 minutes",
-    kernels=("linear", "relu", "exp"),
+FIGURES = (
+    Figure(
+        name="learnt-constructed",
+        place="no paper; after von Oswald et al.",
+        shows="losses and sensitivities of learnt and best constructed models; n = 14, A = 0",
+        settings=settings,
+        run=run,
+        summarise=summarise,
+        draw=draw,
+        work=work,
+    ),
 )

@@ -8,8 +8,8 @@ function the network needs
     smooth of order s on       L layers, K = eps^(-1/(2 (L - 1)))   ln(1/eps) + 1 layers,
     [0, 1]^d                                                        K = eps^(-d/s)
 
-Constants that the paper hides in O(.) are 1 here: the numbers compare growth and are no sizes.
-Both widths on the left are from lemmas that say "at least"; the theorems take them as enough.
+Constants that the paper hides in O(.) are 1 here: the numbers compare growth, they are not sizes.
+Both widths on the left come from lemmas that say "at least"; the theorems take them as enough.
 Counts may exceed every float, so logarithms are kept.
 """
 
@@ -29,12 +29,12 @@ MOST = 10**6
 """The largest dimension, smoothness and depth: all logarithms of counts stay within floats."""
 
 BISECTIONS = 200
-"""The number of bisections: more than enough for every bit of a float."""
+"""More than enough bisections for every bit of a float."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """A network that is good enough, and the transformer that trains it; logarithms are natural."""
+    """The size of a network that reaches an error, and of the transformer that trains it."""
 
     network: str
     depth: float
@@ -56,6 +56,15 @@ class Resources:
     def log_matrices(self) -> float:
         """The number of matrices: layers times heads."""
         return log(self.n_layers) + self.log_heads
+
+    def logs(self) -> dict[str, float | None]:
+        """The logarithms of all counts; the last is the count of matrices that is printed."""
+        return {
+            "width": self.log_width,
+            "heads": self.log_heads,
+            "matrices": self.log_matrices,
+            "printed": self.log_printed,
+        }
 
 
 @dataclass(frozen=True)

@@ -2,191 +2,223 @@ r"""wang-rates: how fast errors fall with heads (Theorem 1) and with units (Lemm
 
 Theorem 1 promises an error eps of a step with O(eps^-2) heads and hidden units, whatever the
 activation. `recursion` is compiled with more and more units for each function, and the worst step
-of its dense transformer measured. Lemma 5 is where the rate comes from: n units are within
-C n^(-1/2) of a function. Its lottery is run, and a greedy choice of the same units beside it.
+of its dense transformer is measured. The rate comes from Lemma 5: n units are within C n^(-1/2) of
+a function. Its lottery is run, and a greedy choice of the same units beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from pathlib import Path
-from time import perf_counter
-from typing import Any, final
 
+import polars as pl
+import torch
+
+from icgd.compiled import Compiled
 from icgd.constructions.recursion import Recursion
-from icgd.pictures.plotting import Figure
+from icgd.pictures import plotting
+from icgd.pictures.plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, RED, Axes
 from icgd.pipeline import compile
-from icgd_papers.reproduction import (
-    AbstractReproduction,
-    AbstractStudy,
-    Row,
-    Summary,
-    groups,
-    number,
-    preset_of,
-    six_digits,
-)
-from icgd_papers.studies import wang_rates_picture
+from icgd.problems.data import Domain
+from icgd.problems.mlp import MLP
+from icgd.problems.optimisers import GradientStep
+from icgd.problems.problem import Problem
+from icgd_papers.figure import Figure, Job, of_preset, six_digits
 from icgd_papers.studies.lottery import Lottery
-from icgd_papers.studies.wang_rates_picture import DRAWN, GREEDY, HEADS
-from icgd_papers.studies.wang_steps import STEP, tanh_problem, worst_step
 
-WIDTHS = (2, 3, 1)
-"""The network whose steps are measured."""
+HEADS, DRAWN, GREEDY = "heads and units", "drawn units", "greedy units"
+
+STEP, BOX = 0.1, 0.5
+PROBLEM = Problem(MLP((2, 3, 1), "tanh"), "squared", GradientStep(STEP, box=BOX), Domain(1.0, 1.0))
+"""The network whose steps are measured, on data in [-1, 1]."""
+
+N_TASKS = 16
 
 
 @dataclass(frozen=True)
-class Budget:
-    """The sizes along each curve: units of each function, and units of a sum.
+class Setting:
+    """One curve: its kind, and the activation of the heads or the dimension of the ball.
 
-    A sum of n units is drawn `n_repeats` times; the greedy sum chooses from `n_drawn` units.
+    `sizes` are the units of each function, or the units of a sum. A sum of n units is drawn
+    `n_repeats` times; the greedy sum chooses from `n_drawn` units.
     """
-
-    units: tuple[int, ...]
-    n_units: tuple[int, ...]
-    n_repeats: int
-    n_drawn: int
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The activations of heads, the dimensions of Lemma 5, and how finely each is measured."""
-
-    activations: tuple[str, ...]
-    dimensions: tuple[int, ...]
-    budget: Budget
-
-
-PRESETS = {
-    "smoke": Sizes(("relu",), (1, 2), Budget((24, 48), (1, 4), 2, 20)),
-    "laptop": Sizes(
-        ("relu", "elu", "softplus", "sigmoid"),
-        (1, 4, 8),
-        Budget((24, 48, 96, 192, 384, 768), (1, 4, 16, 64, 256), 20, 1000),
-    ),
-    "paper": Sizes(
-        ("relu", "elu", "softplus", "gelu", "silu", "sigmoid", "tanh", "cos"),
-        (1, 2, 4, 8, 16),
-        Budget((24, 48, 96, 192, 384, 768, 1536), (1, 4, 16, 64, 256, 1024, 4096), 100, 10_000),
-    ),
-}
-"""The paper has no experiment; the preset `paper` is what more time can buy."""
-
-
-Point = tuple[int, float, float | None]
-"""A size, the error there, and what is allowed."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One curve: errors at some sizes, and what is allowed there, if that is a number."""
-
-    sizes: tuple[int, ...]
-    errors: tuple[float, ...]
-    allowed: tuple[float | None, ...]
-    seconds: float
-
-
-@final
-@dataclass(frozen=True)
-class Study(AbstractStudy[Outcome]):
-    """One curve; its `case` is an activation of heads, or a dimension in words."""
 
     curve: str
     case: str
     seed: int
-    budget: Budget
-
-    def train(self, folder: Path | None = None) -> Outcome:
-        """Measure the curve."""
-        del folder  # a curve takes a minute at most, and begins again if interrupted
-        began = perf_counter()
-        points = {HEADS: self._heads, DRAWN: self._drawn, GREEDY: self._greedy}[self.curve]()
-        sizes, errors, allowed = zip(*points, strict=True)
-        return Outcome(sizes, errors, allowed, perf_counter() - began)
-
-    def outcome_of(self, data: Mapping[str, Any]) -> Outcome:
-        sizes, errors, allowed = (tuple(data[name]) for name in ("sizes", "errors", "allowed"))
-        return Outcome(sizes, errors, allowed, data["seconds"])
-
-    @property
-    def _lottery(self) -> Lottery:
-        return Lottery(int(self.case))
-
-    def _heads(self) -> list[Point]:
-        """Heads and hidden units, and the worst |eps(w)|_2 over eta; Theorem 1 has no constant."""
-        found: list[Point] = []
-        for units in self.budget.units:
-            construction = Recursion(units, self.case)
-            compiled = compile(tanh_problem(WIDTHS), construction, n_steps=2)
-            size = sum(layer.units for layer in compiled.summary().layers_of_a_step)
-            found.append((size, worst_step(compiled, self.seed, "dense") / STEP, None))
-        return found
-
-    def _drawn(self) -> list[Point]:
-        lottery, repeats = self._lottery, self.budget.n_repeats
-        return [
-            (n, lottery.drawn_distance(n, repeats, self.seed), lottery.constant / sqrt(n))
-            for n in self.budget.n_units
-        ]
-
-    def _greedy(self) -> list[Point]:
-        lottery, sizes = self._lottery, self.budget.n_units
-        errors = lottery.greedy_distances(sizes, self.budget.n_drawn, self.seed)
-        allowed = [lottery.constant / sqrt(n) for n in sizes]
-        return list(zip(sizes, errors, allowed, strict=True))
+    sizes: tuple[int, ...]
+    n_repeats: int
+    n_drawn: int
 
 
-@final
-class RateFigure(AbstractReproduction[Study, Outcome]):
-    """Errors against heads and against units, each beside what the paper promises."""
+def settings(preset: str, seed: int) -> list[Setting]:
+    """Return a curve for each activation, and two for each dimension.
 
-    def studies(self, preset: str, seed: int) -> list[Study]:
-        """A curve for each activation, and two for each dimension."""
-        sizes = preset_of(PRESETS, preset)
-        cases = [(HEADS, activation) for activation in sizes.activations]
-        cases += [(curve, str(d)) for d in sizes.dimensions for curve in (DRAWN, GREEDY)]
-        return [Study(curve, case, seed, sizes.budget) for curve, case in cases]
+    The paper has no experiment; the preset `paper` is what more time can buy.
+    """
+    activations, dimensions, units, sums, n_repeats, n_drawn = of_preset(
+        {
+            "smoke": (("relu",), (1, 2), (24, 48), (1, 4), 2, 20),
+            "laptop": (
+                ("relu", "elu", "softplus", "sigmoid"),
+                (1, 4, 8),
+                (24, 48, 96, 192, 384, 768),
+                (1, 4, 16, 64, 256),
+                20,
+                1000,
+            ),
+            "paper": (
+                ("relu", "elu", "softplus", "gelu", "silu", "sigmoid", "tanh", "cos"),
+                (1, 2, 4, 8, 16),
+                (24, 48, 96, 192, 384, 768, 1536),
+                (1, 4, 16, 64, 256, 1024, 4096),
+                100,
+                10_000,
+            ),
+        },
+        preset,
+    )
+    heads = [Setting(HEADS, name, seed, units, n_repeats, n_drawn) for name in activations]
+    return heads + [
+        Setting(curve, str(d), seed, sums, n_repeats, n_drawn)
+        for d in dimensions
+        for curve in (DRAWN, GREEDY)
+    ]
 
-    def rows(self, studies: Sequence[Study], outcomes: Sequence[Outcome]) -> list[Row]:
-        """A row for each point of each curve."""
-        return [
+
+def run(setting: Setting, job: Job) -> pl.DataFrame:
+    """Measure one curve; its rows are sizes, the error there, and the proved bound if any."""
+    del job  # a curve takes a minute at most
+    sizes: Sequence[int] = setting.sizes
+    if setting.curve == HEADS:
+        results = [step_error(n_units, setting.case, setting.seed) for n_units in sizes]
+        sizes, errors = [size for size, _ in results], [error for _, error in results]
+        allowed: list[float | None] = [None] * len(sizes)  # Theorem 1 has no constant
+    else:
+        lottery = Lottery(int(setting.case))
+        allowed = [six_digits(lottery.constant / sqrt(n)) for n in sizes]
+        if setting.curve == DRAWN:
+            errors = [lottery.drawn_distance(n, setting.n_repeats, setting.seed) for n in sizes]
+        else:
+            errors = lottery.greedy_distances(setting.sizes, setting.n_drawn, setting.seed)
+    return pl.DataFrame(
+        {
+            "curve": setting.curve,
+            "case": setting.case,
+            "size": sizes,
+            "error": [six_digits(error) for error in errors],
+            "allowed": pl.Series(allowed, dtype=pl.Float64),
+        }
+    )
+
+
+def step_error(n_units: int, activation: str, seed: int) -> tuple[int, float]:
+    """Return the heads and hidden units of a step, and its worst |eps(w)|_2 over eta."""
+    compiled = compile(PROBLEM, Recursion(n_units, activation), n_steps=2)
+    size = sum(layer.units for layer in compiled.summary().layers_of_a_step)
+    return size, worst_step(compiled, seed, "dense") / STEP
+
+
+def worst_step(compiled: Compiled, seed: int, backend: str) -> float:
+    """Return the largest distance of a step from the exact one, over random tasks.
+
+    This is the norm of Theorem 1. Data lie in [-1, 1], initial weights in the box.
+    """
+    network, generator = compiled.problem.network, torch.Generator().manual_seed(seed)
+    shapes = ((5, network.input_width), (5, 1), (network.n_parameters,))
+    x, y, w = (
+        2 * torch.rand(N_TASKS, *shape, generator=generator, dtype=torch.float64) - 1
+        for shape in shapes
+    )
+    task = compiled.task(x, y, initial=BOX * w)
+    path = compiled.run_task(task, backend=backend).parameters
+    step = compiled.problem.oracle.exact_step(task)
+    errors = [
+        (path[..., i + 1, :] - step(path[..., i, :], i)).norm(dim=-1)
+        for i in range(path.shape[-2] - 1)
+    ]
+    return float(torch.stack(errors).max())
+
+
+def summarise(rows: pl.DataFrame) -> pl.DataFrame:
+    """Give the first and the last point of each curve, and the bound at the last."""
+    lines = []
+    for (curve, case), points in rows.group_by("curve", "case", maintain_order=True):
+        first, last = points.row(0, named=True), points.row(-1, named=True)
+        lines.append(
             {
-                "curve": study.curve,
-                "case": study.case,
-                "size": size,
-                "error": six_digits(error),
-                "allowed": None if allowed is None else six_digits(allowed),
+                "curve": str(curve),
+                "case": str(case),
+                "size": f"{first['size']:,} to {last['size']:,}",
+                "error": f"{first['error']:.2g} to {last['error']:.2g}",
+                "bound at the end": "-" if last["allowed"] is None else f"{last['allowed']:.2g}",
             }
-            for study, outcome in zip(studies, outcomes, strict=True)
-            for size, error, allowed in zip(
-                outcome.sizes, outcome.errors, outcome.allowed, strict=True
-            )
-        ]
-
-    def summary(self, rows: Sequence[Row]) -> Summary:
-        """The first and the last point of each curve, and the bound at the last."""
-        names = ("curve", "case", "size", "error", "bound at the end")
-        return Summary(names, tuple(_ends(*pair) for pair in groups(rows, "curve", "case").items()))
-
-    def picture(self, rows: Sequence[Row]) -> Figure:
-        """Heads on the left, units on the right."""
-        return wang_rates_picture.draw(rows)
+        )
+    return pl.DataFrame(lines)
 
 
-def _ends(key: tuple[object, ...], rows: Sequence[Row]) -> tuple[str, ...]:
-    first, last = rows[0], rows[-1]
-    sizes = f"{number(first, 'size'):,.0f} to {number(last, 'size'):,.0f}"
-    errors = f"{number(first, 'error'):.2g} to {number(last, 'error'):.2g}"
-    bound = "-" if last["allowed"] is None else f"{number(last, 'allowed'):.2g}"
-    return (*map(str, key), sizes, errors, bound)
+COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE)
+LEAST = 1e-16
+"""Errors below rounding are drawn here."""
 
 
-RATES = RateFigure(
-    name="wang-rates",
-    place="Theorem 1 and Lemma 5",
-    shows="errors over heads and over units, beside the promised rates",
-    laptop_time="1 minute",
+def draw(rows: pl.DataFrame) -> plotting.Figure:
+    """Draw heads and units of a step on the left, units of a sum on the right."""
+    rows = rows.with_columns(pl.col("error").clip(LEAST))
+    figure, (left, right) = plotting.new_figure(12.0, 5.2, 2)
+    _draw_heads(left, rows.filter(curve=HEADS))
+    _draw_units(right, rows.filter(pl.col("curve") != HEADS))
+    for panel in (left, right):
+        panel.set_xscale("log")
+        panel.set_yscale("log")
+    left.set_xlim(right=5 * left.get_xlim()[1])  # room for the names
+    return figure
+
+
+def _draw_heads(panel: Axes, rows: pl.DataFrame) -> None:
+    """Draw a curve for each activation, and the promised rate from the first point on."""
+    for index, ((name,), curve) in enumerate(rows.group_by("case", maintain_order=True)):
+        colour = COLOURS[index % len(COLOURS)]
+        panel.plot(curve["size"], curve["error"], "o-", color=colour, linewidth=1.8)
+        plotting.note(panel, str(name), (1.2 * curve["size"][-1], curve["error"][-1]), colour)
+    first = rows.filter(case=rows["case"][0])
+    promised = first["error"][0] * (first["size"][0] / first["size"]).sqrt()
+    panel.plot(first["size"], promised, "--", color=FAINT, linewidth=1.8)
+    plotting.note(panel, "Theorem 1", (1.2 * first["size"][-1], promised[-1]), FAINT)
+    plotting.describe(
+        panel,
+        "Theorem 1: error of a step of 2-3-1 tanh",
+        "heads and hidden units of a step",
+        "worst |eps(w)|, over the step size",
+    )
+
+
+def _draw_units(panel: Axes, rows: pl.DataFrame) -> None:
+    """Draw each dimension in a colour: its bound dashed, the lottery, the greedy sum dotted."""
+    for index, ((case,), curves) in enumerate(rows.group_by("case", maintain_order=True)):
+        colour = COLOURS[index % len(COLOURS)]
+        drawn, greedy = (curves.filter(curve=curve) for curve in (DRAWN, GREEDY))
+        panel.plot(
+            drawn["size"], drawn["error"], "o-", color=colour, linewidth=1.8, label=f"d = {case}"
+        )
+        panel.plot(drawn["size"], drawn["allowed"], "--", color=colour, linewidth=1.4)
+        panel.plot(greedy["size"], greedy["error"], "s:", markersize=4, color=colour, linewidth=1.6)
+    for name, style in (("bound", "--"), ("drawn by lot", "o-"), ("chosen greedily", "s:")):
+        panel.plot([], [], style, color=FAINT, label=name)
+    title = "Lemma 5: sums of n units for exp(-|x|^2/2)"
+    plotting.describe(panel, title, "units n", "distance in L^2")
+    panel.legend(frameon=False, fontsize=10.5, loc="lower left")
+
+
+FIGURES = (
+    Figure(
+        name="wang-rates",
+        place="Theorem 1 and Lemma 5",
+        shows="errors over heads and over units, beside the promised rates",
+        settings=settings,
+        run=run,
+        summarise=summarise,
+        draw=draw,
+    ),
 )

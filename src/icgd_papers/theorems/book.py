@@ -50,7 +50,10 @@ def _book() -> tuple[dict[str, Paper], dict[str, Statement]]:
     text = "\n".join(folder.joinpath(f"{name}.toml").read_text("utf-8") for name in MODULES)
     data = tomllib.loads(text)
     papers = {key: Paper(key, **words) for key, words in data["papers"].items()}
-    statements = [Statement(**words) for words in data["statement"]]
+    statements = [
+        Statement(**{name: text.strip() for name, text in words.items()})
+        for words in data["statement"]
+    ]
     return papers, {statement.key: statement for statement in statements}
 
 

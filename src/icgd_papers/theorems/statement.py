@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from math import inf, isnan
+from typing import SupportsFloat
 
 
 class Verdict(Enum):
@@ -71,17 +72,17 @@ class Comparison:
         return 0.0 if self.holds else inf
 
 
-def at_most(measured: float, allowed: float, case: str, unit: str) -> Comparison:
+def at_most(measured: SupportsFloat, allowed: SupportsFloat, case: str, unit: str) -> Comparison:
     """Compare a number with what the statement allows, corrected where it has a correction."""
     return Comparison(case, float(measured), float(allowed), unit)
 
 
-def printed(measured: float, allowed: float, case: str, unit: str) -> Comparison:
+def printed(measured: SupportsFloat, allowed: SupportsFloat, case: str, unit: str) -> Comparison:
     """Compare a number with what the printed form allows, where the right form differs."""
     return Comparison(case, float(measured), float(allowed), unit, About.PRINTED)
 
 
-def in_proof(measured: float, allowed: float, case: str, unit: str) -> Comparison:
+def in_proof(measured: SupportsFloat, allowed: SupportsFloat, case: str, unit: str) -> Comparison:
     """Compare a number with what a printed step of the proof claims."""
     return Comparison(case, float(measured), float(allowed), unit, About.PROOF)
 

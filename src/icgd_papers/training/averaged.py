@@ -10,10 +10,7 @@ Its gradient has the noise of the inputs only. At 30 examples this saves tens of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import final
 
 import torch
@@ -82,7 +79,7 @@ class AveragedTask(AbstractTask):
                 f"batch must be of type AveragedBatch, got {brief(type(batch).__name__)}."
             )
         with torch.autocast(batch.x.device.type, enabled=False):
-            weights = label_weights(model, batch.x)
+            weights = model.label_weights(batch.x)
             against = torch.cat([weights, -torch.ones_like(weights[:, :1])], dim=1)
             mean: Tensor = (against[:, None] @ batch.covariance @ against[..., None]).mean()
         return mean
@@ -98,44 +95,3 @@ class AveragedTask(AbstractTask):
         """The description of `task`, and how the loss differs."""
         own = {"averages_labels": True, "logarithmic": self.logarithmic}
         return {**self.task.description(), **own}
-
-
-def label_weights(
-    model: KernelTransformer, x: Float[Tensor, "task token input_width"]
-) -> Float[Tensor, "task example"]:
-    """The weights w of prediction = sum_j w_j y_j, at the cost of one prediction.
-
-    A layer turns the labels y into (I + T) y, with T = sum_heads r K. So the row of the query is
-    multiplied by matrices, from the last layer back to the first.
-    """
-    *matrices, last = _label_matrices(model, x)
-    row = last
-    for matrix in reversed(matrices):
-        row = row + row @ matrix[:, :-1] + matrix[:, -1:]
-    return -row[:, 0]
-
-
-def _label_matrices(model: KernelTransformer, x: Tensor) -> list[Tensor]:
-    """T of every layer, with a row for each reader; in the last layer the query alone reads."""
-    totals = []
-    for layer in range(model.n_layers):
-        readers = x if layer < model.n_layers - 1 else x[:, -1:]
-        kernels = _kernel_matrices(model, layer, readers, x[:, :-1])
-        pairs = zip(model.r[layer], kernels, strict=True)
-        totals.append(_sum(r * kernel for r, kernel in pairs))
-        if model.A is not None and layer < model.n_layers - 1:
-            moves = zip(kernels, model.A[layer], strict=True)
-            x = x + _sum((kernel @ x[:, :-1]) @ A.mT for kernel, A in moves)
-    return totals
-
-
-def _kernel_matrices(
-    model: KernelTransformer, layer: int, readers: Tensor, examples: Tensor
-) -> list[Tensor]:
-    """K(C x_i, B x_j) of every head, a row for each reader i."""
-    heads = zip(model.heads(), model.B[layer], model.C[layer], strict=True)
-    return [kernel.matrix(readers @ C.mT, examples @ B.mT) for kernel, B, C in heads]
-
-
-def _sum(parts: Iterable[Tensor]) -> Tensor:
-    return reduce(add, parts)

@@ -1,67 +1,80 @@
-"""Checkpoints: safetensors files from which a killed training continues with the same bits.
+"""Checkpoints: safetensors files from which a killed training resumes with the same bits.
 
-A file holds the model, Adam's state and the log as tensors, and the step and the configuration as
-JSON in its metadata, with a digest over everything. Nothing is pickled. The last two files are
-kept. A new one appears whole before an older one is removed, so that a kill at any time leaves a
-good one. The one of the smallest validation loss is kept beside them. Time and size grow with the
-parameters and the rows of the log.
+A file holds the model, the optimizer's state and the log as tensors; its metadata holds the step
+and the configuration as JSON, with a checksum over everything. Nothing is pickled. The last two
+files are kept: a new one appears whole before an older one is removed, so a kill at any moment
+leaves a good one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor, nn
-from torch.optim import Adam
+from torch.optim import Optimizer
 
 from icgd.environment import warn
-from icgd.errors import CheckpointError, brief
+from icgd.errors import CheckpointError, FileError, RunFolderError, brief
 from icgd.weights.files import checksum, read_tensors, write_tensors
 from icgd_papers.checksummed_json import damaged as damaged
 from icgd_papers.training.logs import Log
 
-FORMAT = 1
-"""The version of the file format; it rises when older readers could misread a file."""
+FORMAT = 2
+"""The version of the file format; it rises when older readers could misread a file.
+
+Format 1 called the state of the optimizer "adam".
+"""
 
 HEADER = "icgd_checkpoint"
 """The only entry of the metadata."""
 
-KEPT = 2
-"""How many files are kept: the newest, and one to fall back on if it is damaged."""
-
 BEST = "best.safetensors"
-"""The checkpoint of the smallest validation loss."""
+"""The checkpoint with the smallest validation loss."""
 
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-"""What Adam remembers of a parameter."""
+LOCK = ".lock"
 
 Configuration = dict[str, Any]
 """Plain JSON data that identify a training: its settings, its task, its model."""
 
 
-LATER_SETTINGS = {
-    "settings.warmup_steps": 0,
-    "settings.optimizer": "adam",
-    "settings.accumulate": 1,
-    "settings.n_validation": 0,
-    "settings.autocast": False,
-}
-"""Settings that early checkpoints do not name, and what they were."""
-
-
 @dataclass(frozen=True)
 class State:
-    """Everything that a training needs to continue after `step` updates."""
+    """Everything that a training needs to resume after `step` updates."""
 
     step: int
     tensors: Mapping[str, Tensor]
     log: Log
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make `folder`, and let no other process train there while the block runs.
+
+    The operating system holds the lock and drops it when the process ends, however it ends.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK)
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise RunFolderError(
+            f"{folder} is in use by another training. Nothing was changed; wait until it ends, or "
+            "use another folder."
+        ) from None
+    except OSError as problem:
+        raise FileError(f"Cannot write {folder}: {problem.strerror or problem}.") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class Checkpoints:
@@ -70,90 +83,76 @@ class Checkpoints:
     def __init__(self, folder: Path, configuration: Configuration) -> None:
         self.folder = folder
         self.configuration: Configuration = json.loads(json.dumps(configuration))
-        self._good: list[Path] = []
+        self._last: list[Path] = []  # good ones, of which two are kept
 
     def save(self, state: State) -> None:
-        """Write a checkpoint; then remove the earlier ones except one."""
+        """Write a checkpoint, then remove all earlier ones but one."""
         path = self.folder / f"checkpoint-{state.step:09d}.safetensors"
-        _write(path, state, self.configuration)
-        if path not in self._good:
-            self._good = [*self._good, path][-KEPT:]
+        self._write(path, state)
+        self._last = [*(other for other in self._last if other != path), path][-2:]
         self.tidy()
 
+    def tidy(self) -> None:
+        """Remove earlier checkpoints, and the unfinished files of killed processes.
+
+        Later checkpoints are damaged, or they would have been loaded. They stay until training
+        reaches their step.
+        """
+        newest = self._last[-1:]
+        old = [path for path in self._paths() if [path] < newest and path not in self._last]
+        for path in (*old, *self.folder.glob(".*.icgd-partial")):
+            with suppress(OSError):  # a file that stays does no harm
+                path.unlink()
+
     def save_best(self, state: State) -> None:
-        """Write the state of the smallest validation loss so far, in place of the one before."""
-        _write(self.folder / BEST, state, self.configuration)
+        """Write the state with the smallest validation loss so far, in place of the last one."""
+        self._write(self.folder / BEST, state)
 
     def best_log(self) -> Log:
-        """The log up to the best state that is kept; empty if there is none to read."""
+        """Return the log up to the best state; empty if there is none that can be read."""
         try:
             return read_checkpoint(self.folder / BEST)[0].log
         except CheckpointError:
             return Log()
 
-    def require_own_best(self) -> None:
-        """Raise `CheckpointError` if the file of the best state is something else."""
-        if (self.folder / BEST).exists():
-            read_checkpoint(self.folder / BEST)
-
-    def tidy(self) -> None:
-        """Remove earlier checkpoints that are not kept, and what killed processes left unfinished.
-
-        Later checkpoints are damaged, or they would have been loaded; they stay until training
-        reaches their step and replaces them.
-        """
-        newest = self._good[-1:]
-        old = [path for path in self._paths() if [path] < newest and path not in self._good]
-        # The folder is locked, so nobody is writing the unfinished files that are there.
-        for path in (*old, *self.folder.glob(".*.icgd-partial")):
-            with suppress(OSError):  # a file that stays does no harm
-                path.unlink()
-
     def load(self) -> State | None:
-        """The newest state that can be read; None if the training has not begun.
+        """Return the newest state that can be read, or None if there is no checkpoint.
 
-        Raises `CheckpointError` if no file can be read, or if it has another configuration. This
-        never changes a file.
+        Raises `CheckpointError` if every file is damaged, or if the configuration differs.
         """
-        damages: list[CheckpointError] = []
-        paths = self._paths()
-        while paths:
-            try:
-                state, stored = read_checkpoint(paths[-1])
-            except CheckpointError as problem:
-                damages.append(problem)
-                paths.pop()
-                continue
-            before, now = (LATER_SETTINGS | flat(each) for each in (stored, self.configuration))
-            free = ("settings.checkpoint_every", *["settings.n_steps"] * _may_train_on(before, now))
-            require_equal(paths[-1], before, now, free)
-            for damage in damages:
-                warn(UserWarning(f"{damage} Going on from {paths[-1]}."))
-            self._good = paths[-KEPT:]
-            return state
-        if damages:
-            raise damages[0]
-        return None
+        found = newest_checkpoint(self._paths())
+        if found is None:
+            return None
+        path, state, configuration = found
+        before, now = flat(configuration), flat(self.configuration)
+        exempt = ["settings.checkpoint_every"]
+        # A learning rate that falls depends on the number of steps; a constant one does not.
+        if now.get("settings.final_learning_rate") is None:
+            more = now.get("settings.n_steps", 0) > before.get("settings.n_steps", 0)
+            exempt += ["settings.n_steps"] * more
+        require_equal(path, before, now, exempt)
+        self._last = [other for other in self._paths() if other <= path][-2:]
+        return state
 
     def _paths(self) -> list[Path]:
-        """All checkpoints, the oldest first."""
         return sorted(self.folder.glob("checkpoint-*.safetensors"))
 
-
-def _write(path: Path, state: State, configuration: Configuration) -> None:
-    tensors = {**state.tensors, "log": _as_tensor(state.log)}
-    header = {
-        "format": FORMAT,
-        "step": state.step,
-        "columns": list(state.log.columns),
-        "configuration": configuration,
-    }
-    with_digest = {**header, "digest": _digest(header, tensors)}
-    write_tensors(path, tensors, {HEADER: json.dumps(with_digest)})
+    def _write(self, path: Path, state: State) -> None:
+        rows = [list(row.values()) for row in state.log.rows]
+        log = torch.tensor(rows, dtype=torch.float64).reshape(len(rows), len(state.log.columns))
+        tensors = {**state.tensors, "log": log}
+        header = {
+            "format": FORMAT,
+            "step": state.step,
+            "columns": list(state.log.columns),
+            "configuration": self.configuration,
+        }
+        digest = checksum({HEADER: json.dumps(header)}, tensors)
+        write_tensors(path, tensors, {HEADER: json.dumps({**header, "digest": digest})})
 
 
 def read_checkpoint(path: Path) -> tuple[State, Configuration]:
-    """The state and the configuration in a file whose checksum fits."""
+    """Read a checkpoint, and check its checksum."""
     try:
         metadata, tensors = read_tensors(path)
         header = json.loads(metadata.get(HEADER, "{}"))
@@ -161,31 +160,40 @@ def read_checkpoint(path: Path) -> tuple[State, Configuration]:
         raise damaged(path, problem) from None
     if not isinstance(header, dict):
         raise damaged(path, "its header is no table")
-    if header.get("format") != FORMAT:
+    if header.get("format") not in (1, FORMAT):
         raise CheckpointError(
             f"{path} has checkpoint format {brief(header.get('format'))}; this version of icgd "
-            f"reads format {FORMAT}. It was left as it is; use the icgd that wrote it, or train in "
-            "another folder."
+            f"reads formats 1 and {FORMAT}. It was left as it is; use the icgd that wrote it, or "
+            "train in another folder."
         )
-    if header.pop("digest", None) != _digest(header, tensors):
+    digest = header.pop("digest", None)
+    if digest != checksum({HEADER: json.dumps(header)}, tensors):
         raise damaged(path, "its checksum does not match")
-    log = _as_log(tensors.pop("log"), header["columns"])
+    rows = tensors.pop("log").tolist()
+    log = Log(tuple(dict(zip(header["columns"], row, strict=True)) for row in rows))
+    if header["format"] == 1:
+        tensors = {re.sub(r"^adam\.", "optimizer.", name): t for name, t in tensors.items()}
     return State(header["step"], tensors, log), header["configuration"]
 
 
-def _digest(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    return checksum({HEADER: json.dumps(header)}, tensors)
+def newest_checkpoint(paths: Sequence[Path]) -> tuple[Path, State, Configuration] | None:
+    """Read the last of these files that is not damaged, with a warning for each that is.
 
-
-def _as_tensor(log: Log) -> Tensor:
-    """The rows of the log; float64 keeps every bit, also of NaN."""
-    values = [list(row.values()) for row in log.rows]
-    return torch.tensor(values, dtype=torch.float64).reshape(len(log.rows), len(log.columns))
-
-
-def _as_log(values: Tensor, columns: list[str]) -> Log:
-    """The log that `_as_tensor` wrote."""
-    return Log(tuple(dict(zip(columns, row, strict=True)) for row in values.tolist()))
+    Raises `CheckpointError` if all are damaged.
+    """
+    failures: list[CheckpointError] = []
+    for path in reversed(paths):
+        try:
+            state, configuration = read_checkpoint(path)
+        except CheckpointError as problem:
+            failures.append(problem)
+            continue
+        for failure in failures:
+            warn(UserWarning(f"{failure} {path} is used instead."))
+        return path, state, configuration
+    if failures:
+        raise failures[0]
+    return None
 
 
 def require_equal(
@@ -197,46 +205,46 @@ def require_equal(
         if old != new and name not in exempt:
             raise CheckpointError(
                 f"{path} belongs to another run: its {name} is {brief(old)}, here it is "
-                f"{brief(new)}. It was left as it is; go on with the old value, or train in "
+                f"{brief(new)}. It was left as it is; resume with the old value, or train in "
                 "another folder."
             )
 
 
-def _may_train_on(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Whether only steps are added, and the learning rate is constant: a decay depends on them."""
-    constant = stored.get("settings.final_learning_rate") is None
-    return bool(constant and given.get("settings.n_steps", 0) > stored.get("settings.n_steps", 0))
-
-
 def flat(data: Any, name: str = "") -> dict[str, Any]:
-    """Nested data as a flat table, such as {"models.0.budget.n_steps": 4}."""
+    """Flatten nested data into a table such as {"models.0.budget.n_steps": 4}."""
     if isinstance(data, list | tuple):
         data = dict(enumerate(data))
     if not isinstance(data, dict):
         return {name: data}
-    inner = [flat(part, f"{name}.{key}" if name else key) for key, part in data.items()]
+    inner = [flat(value, f"{name}.{key}" if name else key) for key, value in data.items()]
     return {key: value for table in inner for key, value in table.items()}
 
 
-def tensors_of(model: nn.Module, optimizer: Adam) -> dict[str, Tensor]:
-    """Copies of what training changes, called model.<name> and adam.<parameter>.<moment>."""
+def tensors_of(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """Copy what training changes, as model.<name> and optimizer.<parameter>.<name>."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for name, parameter in model.named_parameters():
-        for moment, tensor in optimizer.state.get(parameter, {}).items():
-            tensors[f"adam.{name}.{moment}"] = tensor
+        for key, tensor in optimizer.state.get(parameter, {}).items():
+            tensors[f"optimizer.{name}.{key}"] = tensor
     # A clone, because safetensors refuses tensors that share memory, such as tied weights.
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
 
 
-def restore(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Adam) -> None:
-    """Put the tensors of `tensors_of` back into the model and Adam, bit for bit."""
-    parts = {name.removeprefix("model."): tensors[name] for name in tensors if name[:6] == "model."}
-    model.load_state_dict(parts)
-    optimizer.state.clear()
+def restore(tensors: Mapping[str, Tensor], model: nn.Module, optimizer: Optimizer) -> None:
+    """Put the tensors of `tensors_of` back into the model and the optimizer, bit for bit."""
+    model.load_state_dict(model_tensors(tensors))
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    states: dict[int, dict[str, Tensor]] = {}
     for name, parameter in model.named_parameters():
-        for moment in MOMENTS:
-            stored = tensors.get(f"adam.{name}.{moment}")
-            if stored is not None:
-                # Adam counts its steps on the processor, wherever the parameter is.
-                like = stored if moment == "step" else parameter
-                optimizer.state[parameter][moment] = stored.to(like.device, like.dtype, copy=True)
+        prefix = f"optimizer.{name}."
+        state = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        if state:
+            [number] = [i for i, other in enumerate(parameters) if other is parameter]
+            states[number] = state
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
+
+
+def model_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of the model alone, by the names that it gives them."""
+    return {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}

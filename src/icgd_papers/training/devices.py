@@ -1,89 +1,55 @@
-"""Devices by name, and what they can compute in."""
+"""Devices, precision and processes, by Lightning Fabric."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from math import inf
+import logging
+import os
+from importlib import import_module
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from icgd.errors import SettingError, brief
-from icgd.problems.data import device_of
+from icgd.errors import MissingExtraError, SettingError, brief
 
 
-@dataclass(frozen=True)
-class Device:
-    """Where a model computes, and whether it does so in bfloat16 where torch deems it safe."""
+def new_fabric(device: str, precision: str = "32-true") -> Any:
+    """Return Lightning Fabric for "cpu", "cuda", "cuda:1", "mps", or "auto", which takes the best.
 
-    place: torch.device
-    uses_bfloat16: bool = False
-
-    @contextmanager
-    def autocast(self) -> Iterator[None]:
-        """A block in which the model computes.
-
-        Torch keeps what it rounded until the outermost block ends, which may be the caller's, and
-        would not see that a step has moved the weights.
-        """
-        torch.clear_autocast_cache()
-        with torch.autocast(self.place.type, torch.bfloat16, enabled=self.uses_bfloat16):
-            yield
-
-
-def device_named(name: str, dtype: str = "float32", *, autocast: bool = False) -> Device:
-    """The device called "cpu", "cuda", "cuda:1", "mps", or "auto", which takes what there is.
-
-    Raises `SettingError` if it is not there, or if it lacks the precision.
+    Under torchrun it joins the processes, each with a card of its own.
     """
-    place = _place(name)
-    if place.type == "mps" and dtype == "float64":
-        raise SettingError(
-            f"device={brief(name)} does not compute in float64. Use dtype='float32'."
+    try:
+        # Not at the top: it loads torch's compiler, which takes a second. So does any optimizer.
+        lightning_fabric = import_module("lightning_fabric")
+    except ImportError:
+        raise MissingExtraError(
+            "Training needs Lightning Fabric. Install it with: pip install 'icgd[train]'"
+        ) from None
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces its choices
+    accelerator, _, card = device.partition(":")
+    n_here, n_nodes = 1, 1
+    if dist.is_available() and dist.is_torchelastic_launched():
+        n_here = int(os.environ["LOCAL_WORLD_SIZE"])
+        n_nodes = int(os.environ["WORLD_SIZE"]) // n_here
+    try:
+        fabric = lightning_fabric.Fabric(
+            accelerator=accelerator,
+            devices=[int(card)] if card else n_here,
+            num_nodes=n_nodes,
+            strategy="ddp" if n_here * n_nodes > 1 else "auto",
+            precision=precision,
         )
-    if autocast and not _has_bfloat16(place):
+    except Exception as problem:  # Fabric has an exception for each way in which this fails
+        raise SettingError(f"device={brief(device)} cannot be used here: {problem}") from None
+    if fabric.device.type == "mps" and precision == "64-true":
         raise SettingError(
-            f"device={brief(name)} does not compute in bfloat16. Use autocast=False."
+            f"device={brief(device)} does not compute in float64. Use dtype='float32'."
         )
-    return Device(place, autocast)
+    fabric.launch()
+    return fabric
 
 
-def _place(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if _has_mps() else "cpu"
-    kind, _, number = name.partition(":")
-    if kind not in ("cuda", "mps"):
-        return device_of(kind)
-    if kind == "mps" and _has_mps():
-        return torch.device(kind)
-    chosen = _own_card() if not number else int(number) if number.isdecimal() else inf
-    if kind == "mps" or chosen >= torch.cuda.device_count():
-        raise SettingError(
-            f"device={brief(name)} is not there: torch finds {', '.join(_there())}. Use one of "
-            "these, or 'auto' to take what there is."
-        )
-    return torch.device("cuda", int(chosen))
-
-
-def _own_card() -> int:
-    """The graphics card of this process: under torchrun each process of a machine has its own."""
-    under_torchrun = dist.is_available() and dist.is_torchelastic_launched()
-    return dist.get_node_local_rank() if under_torchrun else 0
-
-
-def _has_mps() -> bool:
-    return torch.backends.mps.is_available()
-
-
-def _has_bfloat16(place: torch.device) -> bool:
-    if place.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported())
-    return bool(torch.amp.is_autocast_available(place.type))
-
-
-def _there() -> list[str]:
-    """The names of all devices that are there."""
-    cards = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    return ["cpu", *cards, *(["mps"] if _has_mps() else [])]
+def torch_device(name: str) -> torch.device:
+    """Return the torch device called "cpu", "cuda", "cuda:1", "mps" or "auto"."""
+    device: torch.device = new_fabric(name).device
+    return device

@@ -6,15 +6,18 @@ family:
 
     B = b (I + t sqrt(d) K) S^-1,        A = a S (I + t sqrt(d) K) S^-1.
 
-Then S B^T C S has the distance t / sqrt(1 + t^2) from the multiples of I, in Frobenius norms. The
-slope along t is 0 on the family (Proposition E.3). By the same symmetry the curvature does not
-depend on K, as long as K is symmetric in all layers, or antisymmetric in all; and the two kinds do
-not mix. So each kind has one small matrix of curvatures, with a row for each tilted matrix.
+Then S B^T C S has the distance t / sqrt(1 + t^2) from the multiples of I, in Frobenius norms.
+
+The law here is a batch of prompts, each in all rotations of the whitened inputs. It satisfies the
+theorems' assumptions exactly. A rotation changes nothing on the family, so the loss there is the
+loss on the prompts themselves, and by symmetry the slope along t is 0 (Proposition E.3). Rotations
+carry K to every matrix of its kind, symmetric or antisymmetric, and mix no further, because both
+kinds are irreducible. So each kind has one small matrix of second derivatives, with a row for each
+tilted matrix: the mean, over an orthonormal basis of K, of those on the prompts alone. Neither
+directions nor rotations have to be sampled.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 
 import torch
 from jaxtyping import Float
@@ -22,9 +25,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
 from icgd_papers.training.averaged import AveragedBatch, AveragedTask
-from icgd_papers.training.covariates import AbstractCovariates, Square, normal
+from icgd_papers.training.covariates import AbstractCovariates, Square
 from icgd_papers.training.models import KernelTransformer
-from icgd_papers.training.tasks import generator_of
 
 KINDS = ("antisymmetric", "symmetric")
 """The two kinds of tilts; their order is that of all tensors here."""
@@ -134,66 +136,54 @@ def settle(model: KernelTransformer, task: AveragedTask, batch: AveragedBatch) -
         return float(task.mean_loss(model, batch))
 
 
-def random_directions(width: int, seed: int, index: int) -> Float[Tensor, "kind width width"]:
-    """An antisymmetric and a symmetric matrix of norm 1 and trace 0."""
-    drawn = normal(generator_of(seed, index, 1), width, width)
-    even = drawn + drawn.mT
-    even = even - even.trace() / width * torch.eye(width, dtype=torch.float64)
-    odd = drawn - drawn.mT
-    return torch.stack([odd / odd.norm(), even / even.norm()])
+def bases(width: int) -> list[Float[Tensor, "matrix width width"]]:
+    """Return orthonormal bases of the matrices of trace 0 of each kind."""
+    units = torch.eye(width**2, dtype=torch.float64).unflatten(1, (width, width))
+    identity = torch.eye(width, dtype=torch.float64)
+    symmetric = units + units.mT
+    traces = symmetric.diagonal(dim1=1, dim2=2).sum(1)
+    spanning = [units - units.mT, symmetric - traces[:, None, None] / width * identity]
+    return [_orthonormal(matrices) for matrices in spanning]
 
 
-def curvatures(
-    model: KernelTransformer, task: AveragedTask, batch: AveragedBatch, seed: int, index: int
-) -> Curvatures:
-    """The curvatures of the loss on a batch, over the loss, along random directions.
+def _orthonormal(spanning: Tensor) -> Tensor:
+    """Return an orthonormal basis of the span of some matrices."""
+    _, sizes, vectors = torch.linalg.svd(spanning.flatten(1))
+    basis: Tensor = vectors[sizes > 1e-9].unflatten(1, spanning.shape[1:])
+    return basis
+
+
+def curvatures(model: KernelTransformer, task: AveragedTask, batch: AveragedBatch) -> Curvatures:
+    """Return the curvatures of the loss, over the loss, on the prompts of a batch in all rotations.
 
     They are differences of slopes, because relu attention has kinks, which a second derivative of
     a sample misses.
     """
-    directions = random_directions(model.input_width, seed, index)
-    for part in tilted_parts(model):
-        part.directions.copy_(directions)
-    found = torch.stack([_of_kind(model, task, batch, kind) for kind in range(len(KINDS))])
+    parts = tilted_parts(model)
+    # The last A never reaches the query's label.
+    n_used = [model.n_layers, model.n_layers - 1][: len(parts)]
+
+    def slopes(kind: int) -> Tensor:
+        gradients = torch.autograd.grad(task.mean_loss(model, batch), [p.tilts for p in parts])
+        return torch.cat([slope[kind, :n] for slope, n in zip(gradients, n_used, strict=True)])
+
+    hessians = []
+    for kind, basis in enumerate(bases(model.input_width)):
+        total = torch.zeros(sum(n_used), sum(n_used), dtype=torch.float64)
+        for direction in basis:
+            for part in parts:
+                part.directions[kind] = direction
+            tilts = [
+                part.tilts.detach()[kind, layer]
+                for part, n in zip(parts, n_used, strict=True)
+                for layer in range(n)
+            ]
+            for row, tilt in enumerate(tilts):
+                tilt.fill_(TILT)
+                ahead = slopes(kind)
+                tilt.fill_(-TILT)
+                total[row] += (ahead - slopes(kind)) / (2 * TILT)
+                tilt.zero_()
+        hessians.append((total + total.mT) / (2 * len(basis)))
     with torch.no_grad():
-        return found / task.mean_loss(model, batch)
-
-
-def _of_kind(
-    model: KernelTransformer, task: AveragedTask, batch: AveragedBatch, kind: int
-) -> Tensor:
-    rows = []
-    for place in _tilts(model, kind):
-        ends = [
-            _with_tilt(place, size, lambda: _slopes(model, task, batch, kind))
-            for size in (TILT, -TILT)
-        ]
-        rows.append((ends[0] - ends[1]) / (2 * TILT))
-    found = torch.stack(rows)
-    return (found + found.mT) / 2
-
-
-def _tilts(model: KernelTransformer, kind: int) -> Iterator[Tensor]:
-    """A view of every tilt of this kind; the last A never reaches the query's label."""
-    for part, n_used in zip(
-        tilted_parts(model), (model.n_layers, model.n_layers - 1), strict=False
-    ):
-        for layer in range(n_used):
-            yield part.tilts.detach()[kind, layer]
-
-
-def _with_tilt(place: Tensor, size: float, measure: Callable[[], Tensor]) -> Tensor:
-    place.fill_(size)
-    try:
-        return measure()
-    finally:
-        place.zero_()
-
-
-def _slopes(
-    model: KernelTransformer, task: AveragedTask, batch: AveragedBatch, kind: int
-) -> Tensor:
-    """The derivatives of the loss by all tilts of this kind."""
-    tilts = [part.tilts for part in tilted_parts(model)]
-    slopes = torch.autograd.grad(task.mean_loss(model, batch), tilts)
-    return torch.cat([slopes[0][kind], *(slope[kind, :-1] for slope in slopes[1:])])
+        return torch.stack(hessians) / task.mean_loss(model, batch)

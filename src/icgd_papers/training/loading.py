@@ -1,34 +1,30 @@
-"""The trained module and the log in the folder of a run."""
+"""Load the trained module and the log from the folder of a run."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from icgd.environment import warn
 from icgd.errors import CheckpointError, FileError, IcgdError, UnknownNameError, brief
 from icgd_papers.training.checkpoints import (
     BEST,
-    Configuration,
-    State,
     damaged,
     flat,
-    read_checkpoint,
+    model_tensors,
+    newest_checkpoint,
     require_equal,
 )
 from icgd_papers.training.decoder import Decoder
-from icgd_papers.training.logs import Log, Row, read_json
+from icgd_papers.training.logs import Log, read_json
 from icgd_papers.training.models import KernelTransformer
 from icgd_papers.training.operators import PlainOperator, ProductOperator
 
 CHECKPOINTS = {"last": "checkpoint-*.safetensors", "best": BEST}
-"""The files that hold a model: the newest ones, and the one of the smallest validation loss."""
 
 BUILDERS: dict[str, Callable[[Mapping[str, Any]], nn.Module]] = {
     "decoder": Decoder.of_description,
@@ -36,23 +32,23 @@ BUILDERS: dict[str, Callable[[Mapping[str, Any]], nn.Module]] = {
     PlainOperator.kind: PlainOperator.of_description,
     ProductOperator.kind: ProductOperator.of_description,
 }
-"""What builds a model again from its `description()`, by the kind that it names."""
+"""Functions that build a model from its `description()`, by the kind that it names."""
 
 BEFORE_TRAINING = ("seed", "init_scale", "value_scale")
-"""What a description says of the first numbers only, which training has replaced."""
+"""Entries of a description about the initial weights only, which training has replaced."""
 
 
 def load(
     folder: str | os.PathLike[str], *, which: str = "last", model: nn.Module | None = None
 ) -> nn.Module:
-    """The trained module of a run that was written to `folder`, in the precision of the training.
+    """Load the trained module of a run, in the precision of the training.
 
     Args:
         folder: the folder that `train` was given.
-        which: "last", the newest checkpoint that can be read, or "best", the one of the smallest
+        which: "last", the newest checkpoint that can be read, or "best", the one with the smallest
             validation loss.
-        model: a model of your own cannot be built from its folder: give a module of the same shape,
-            which is filled in place and returned.
+        model: a module of the same shape to be filled in place; needed for models of your own,
+            which cannot be built from the folder.
 
     Returns:
         The module.
@@ -79,25 +75,34 @@ def load(
     """
     if which not in CHECKPOINTS:
         raise UnknownNameError.of("checkpoint", which, known=list(CHECKPOINTS))
-    path, state, configuration = _newest(Path(folder), which)
-    tensors = {
-        name.removeprefix("model."): tensor
-        for name, tensor in state.tensors.items()
-        if name.startswith("model.")
-    }
-    described = configuration.get("model")
-    if model is None:
-        return _rebuilt(path, described, tensors)
-    _require_same(path, described, tensors, model)
-    model.load_state_dict(tensors)
-    return model
+    found = newest_checkpoint(sorted(Path(folder).glob(CHECKPOINTS[which])))
+    if found is None and which == "best":
+        raise CheckpointError(
+            f"{folder} has no best.safetensors, which a training with n_validation writes. Load "
+            "its last checkpoint with which='last'."
+        )
+    if found is None:
+        raise CheckpointError(
+            f"{folder} has no checkpoint. Give the folder that a model was trained in, which holds "
+            "files such as checkpoint-000001000.safetensors."
+        )
+    path, state, configuration = found
+    tensors, description = model_tensors(state.tensors), configuration.get("model")
+    if model is not None:
+        _require_same(path, description, tensors, model)
+        model.load_state_dict(tensors)
+        return model
+    built = _built(path, description)
+    _require_same(path, description, tensors, built)
+    floats = (tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
+    built.to(next(floats, torch.float32)).load_state_dict(tensors)
+    if isinstance(built, KernelTransformer):
+        built.forget_units()
+    return built
 
 
 def read_log(folder: str | os.PathLike[str]) -> Log:
-    """The log in a run's folder.
-
-    It is read from log.json, and held against the log in the checkpoint, which has a checksum: a
-    number that was changed is noticed.
+    """Read the log in a run's folder.
 
     Args:
         folder: the folder that `train` was given.
@@ -107,7 +112,6 @@ def read_log(folder: str | os.PathLike[str]) -> Log:
 
     Raises:
         DataError: if there is none, or if it is no log.
-        CheckpointError: if it is not the log of the checkpoint.
 
     Example:
         >>> from pathlib import Path
@@ -118,73 +122,20 @@ def read_log(folder: str | os.PathLike[str]) -> Log:
         ...     read_log(folder).rows[0]["loss"]
         1.5
     """
-    path = Path(folder) / "log.json"
-    log = read_json(path)
-    for row, kept in zip(log.rows, _kept_rows(Path(folder), log), strict=False):
-        if not _is_same(row, kept):
-            raise CheckpointError(
-                f"{path} was changed: its row of step {int(kept['step'])} is not the one in the "
-                "checkpoint beside it. `icgd train` on the same folder writes it again."
-            )
-    return log
+    return read_json(Path(folder) / "log.json")
 
 
-def _kept_rows(folder: Path, log: Log) -> tuple[Row, ...]:
-    """The rows in the newest checkpoint that can be read; none if there is no checkpoint.
-
-    A longer training drops the last row of a shorter one where no row is due.
-    """
-    try:
-        state = _newest(folder, "last")[1]
-    except CheckpointError:
-        return ()
-    is_dropped = all(row["step"] != state.step for row in log.rows)
-    return (state.log.before(state.step) if is_dropped else state.log).rows
-
-
-def _is_same(row: Row, kept: Row) -> bool:
-    """Whether two rows have the same numbers; JSON has none that are not finite."""
-    return row.keys() == kept.keys() and all(
-        row[name] == value or (isnan(row[name]) and not isfinite(value))
-        for name, value in kept.items()
-    )
-
-
-def _newest(folder: Path, which: str) -> tuple[Path, State, Configuration]:
-    """The newest file that can be read; a warning names those that cannot."""
-    damages: list[CheckpointError] = []
-    for path in sorted(folder.glob(CHECKPOINTS[which]), reverse=True):
-        try:
-            state, configuration = read_checkpoint(path)
-        except CheckpointError as problem:
-            damages.append(problem)
-            continue
-        for damage in damages:
-            warn(UserWarning(f"{damage} {path} is loaded in its place."))
-        return path, state, configuration
-    if damages:
-        raise damages[0]
-    if which == "best":
-        raise CheckpointError(
-            f"{folder} has no best.safetensors, which a training with a validation split writes. "
-            "Load its last checkpoint with which='last'."
-        )
-    raise CheckpointError(
-        f"{folder} has no checkpoint. Give the folder that a model was trained in, which holds "
-        "files such as checkpoint-000001000.safetensors."
-    )
-
-
-def _rebuilt(path: Path, described: object, tensors: Mapping[str, Tensor]) -> nn.Module:
-    kind = described.get("kind") if isinstance(described, Mapping) else described
-    if not isinstance(described, Mapping) or not isinstance(kind, str) or kind not in BUILDERS:
+def _built(path: Path, description: object) -> nn.Module:
+    """Build the model of a description with its initial weights."""
+    kind = description.get("kind") if isinstance(description, Mapping) else description
+    if not isinstance(description, Mapping) or not isinstance(kind, str) or kind not in BUILDERS:
         raise CheckpointError(
             f"{path} holds a model of kind {brief(kind)}, and icgd can build "
             f"{', '.join(BUILDERS)} only. Make a module of the same shape, and give it as "
             "load(folder, model=module)."
         )
     try:
-        model = BUILDERS[kind](described)
+        return BUILDERS[kind](description)
     except UnknownNameError as problem:
         raise FileError(
             f"{path} needs what is not known here: {problem} Register kernels of your own with "
@@ -192,27 +143,16 @@ def _rebuilt(path: Path, described: object, tensors: Mapping[str, Tensor]) -> nn
         ) from None
     except IcgdError as problem:
         raise damaged(path, f"it does not describe a {kind}: {problem}") from None
-    _require_same(path, described, tensors, model)
-    model.to(_dtype_of(tensors)).load_state_dict(tensors)
-    if isinstance(model, KernelTransformer):
-        model.forget_units()
-    return model
-
-
-def _dtype_of(tensors: Mapping[str, Tensor]) -> torch.dtype:
-    """The precision that the model was trained in."""
-    found = (tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
-    return next(found, torch.float32)
 
 
 def _require_same(
-    path: Path, described: object, tensors: Mapping[str, Tensor], model: nn.Module
+    path: Path, description: object, tensors: Mapping[str, Tensor], model: nn.Module
 ) -> None:
-    """Raise `CheckpointError` unless the tensors are those of such a model."""
-    own = model.state_dict()
-    for name in {**tensors, **own}:
+    """Raise `CheckpointError` unless the tensors and the description fit the model."""
+    needed = model.state_dict()
+    for name in {**tensors, **needed}:
         stored, expected = (
-            f"shape {list(of[name].shape)}" if name in of else "none" for of in (tensors, own)
+            f"shape {list(of[name].shape)}" if name in of else "none" for of in (tensors, needed)
         )
         if stored != expected:
             raise CheckpointError(
@@ -220,5 +160,5 @@ def _require_same(
                 f"{expected}. Give a module of the shape that was trained."
             )
     describe = getattr(model, "description", None)
-    if describe is not None and isinstance(described, Mapping):
-        require_equal(path, flat(dict(described)), flat(describe()), BEFORE_TRAINING)
+    if describe is not None and isinstance(description, Mapping):
+        require_equal(path, flat(dict(description)), flat(describe()), BEFORE_TRAINING)

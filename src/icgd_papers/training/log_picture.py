@@ -1,8 +1,7 @@
-"""The picture of a training's log: its losses, and below them what else was measured."""
+"""Draw the log of a training: a panel for its losses, and one for each other column."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import isfinite, nan
 
 from icgd.errors import DataError
@@ -14,15 +13,16 @@ LOSSES = {"loss": BLUE, "validation_loss": RED}
 """The columns of the first panel, and their colours."""
 
 OTHERS = (GREEN, ORANGE, PURPLE, BLUE, RED)
+
 LARGEST_DRAWN = 1e150
 """Larger numbers are drawn at this height, because the ticks of an axis would overflow."""
 
 MOST_PANELS = 12
-"""Further columns are left out, because no one could read their panels."""
+"""Further columns are left out: their panels would be too small to read."""
 
 
 def log_picture(log: Log, title: str) -> Figure:
-    """A panel for the losses, and one for every other column of the log."""
+    """Draw a panel for the losses, and one for every other column of the log."""
     if len(log.rows) < 2:
         raise DataError(
             f"The log of {title} has {len(log.rows)} row{'s' * (len(log.rows) != 1)}; a curve "
@@ -34,7 +34,8 @@ def log_picture(log: Log, title: str) -> Figure:
     for name in losses:
         _curve(panels[0], log, name, LOSSES[name])
     plotting.describe(panels[0], title, "step", "loss")
-    if _all_positive(log, losses):
+    values = [value for name in losses for value in log.column(name) if isfinite(value)]
+    if min(values, default=0.0) > 0:
         plotting.logarithmic_height(panels[0])
     for place, name in enumerate(others):
         _curve(panels[1 + place], log, name, OTHERS[place % len(OTHERS)])
@@ -47,15 +48,9 @@ def log_picture(log: Log, title: str) -> Figure:
 
 
 def _curve(panel: Axes, log: Log, name: str, colour: str) -> None:
-    drawn = [_drawn(value) for value in log.column(name)]
+    """Draw a column against the step; numbers that are not finite leave a gap."""
+    drawn = [
+        max(-LARGEST_DRAWN, min(LARGEST_DRAWN, value)) if isfinite(value) else nan
+        for value in log.column(name)
+    ]
     panel.plot(log.column("step"), drawn, color=colour, lw=1.8)
-
-
-def _drawn(value: float) -> float:
-    """The height at which a number is drawn; what is not finite leaves a gap."""
-    return max(-LARGEST_DRAWN, min(LARGEST_DRAWN, value)) if isfinite(value) else nan
-
-
-def _all_positive(log: Log, names: Sequence[str]) -> bool:
-    values = [value for name in names for value in log.column(name) if isfinite(value)]
-    return min(values, default=0.0) > 0

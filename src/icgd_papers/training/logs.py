@@ -28,13 +28,13 @@ class Log:
         return tuple(self.rows[0]) if self.rows else ()
 
     def column(self, name: str) -> list[float]:
-        """The values of one column, row by row."""
+        """Return the values of one column, row by row."""
         if self.rows and name not in self.columns:
             raise UnknownNameError.of("column", name, known=self.columns)
         return [row[name] for row in self.rows]
 
     def with_row(self, row: Mapping[str, float]) -> Log:
-        """The log with one more row, which must have the columns of the others."""
+        """Return the log with one more row, which must have the columns of the others."""
         if self.rows and tuple(row) != self.columns:
             raise TrainingError(
                 f"The log has columns {', '.join(self.columns)}; a row came with "
@@ -44,32 +44,26 @@ class Log:
         return Log((*self.rows, {name: float(value) for name, value in row.items()}))
 
     def before(self, step: int) -> Log:
-        """The rows of the steps before `step`."""
+        """Return the rows of the steps before `step`."""
         return Log(tuple(row for row in self.rows if row["step"] < step))
 
 
 def read_json(path: Path) -> Log:
-    """The log in a file that `write_json` wrote; `DataError` if there is none."""
+    """Read the log in a file that `write_json` wrote; `DataError` if there is none."""
     try:
-        return _checked(json.loads(path.read_text(encoding="utf-8")))
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(rows, list) or not all(isinstance(r, dict) and "step" in r for r in rows):
+            raise ValueError("it is no list of objects with a step")
+        log = Log(
+            tuple({n: nan if v is None else float(v) for n, v in row.items()} for row in rows)
+        )
+        if any(tuple(row) != log.columns for row in log.rows):
+            raise ValueError("its rows have different columns")
     except OSError as problem:
         raise DataError(f"Cannot read {path}: {problem.strerror or problem}.") from None
     except (ValueError, TypeError, OverflowError, RecursionError) as problem:
         raise DataError(f"Cannot read {path}: it is no log ({problem}).") from None
-
-
-def _checked(rows: object) -> Log:
-    """The log that a list of objects holds, all with the same columns."""
-    if not isinstance(rows, list) or not all(isinstance(r, dict) and "step" in r for r in rows):
-        raise ValueError("it is no list of objects with a step")
-    log = Log(tuple({name: _number(value) for name, value in row.items()} for row in rows))
-    if any(tuple(row) != log.columns for row in log.rows):
-        raise ValueError("its rows have different columns")
     return log
-
-
-def _number(value: float | int | None) -> float:
-    return nan if value is None else float(value)
 
 
 def write_csv(log: Log, path: Path) -> None:
@@ -77,21 +71,20 @@ def write_csv(log: Log, path: Path) -> None:
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(log.columns)
-    writer.writerows(_written(row).values() for row in log.rows)
+    writer.writerows(_with_whole_step(row).values() for row in log.rows)
     _write(path, text.getvalue())
 
 
 def write_json(log: Log, path: Path) -> None:
     """Write a list of objects with a line each; NaN and infinity, which JSON lacks, are null."""
     rows = [
-        {name: value if isfinite(value) else None for name, value in _written(row).items()}
+        {name: value if isfinite(value) else None for name, value in _with_whole_step(row).items()}
         for row in log.rows
     ]
     _write(path, "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
 
 
-def _written(row: Row) -> dict[str, float | int]:
-    """The row with its step as a whole number."""
+def _with_whole_step(row: Row) -> dict[str, float | int]:
     return {**row, "step": int(row["step"])}
 
 

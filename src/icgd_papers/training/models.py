@@ -8,13 +8,15 @@ The stream Z = [X; y] has a column for every example and, last, one for the quer
 where M removes the query: token i reads example j with weight K(C x_i, B x_j). The prediction is
 minus the query's label. A may be absent. Then the inputs never change, and a layer is a step of
 functional gradient descent if B = C and r < 0 (Proposition 3.1).
+
+A prediction is linear in the labels, sum_j w_j y_j, with weights that depend on the inputs alone:
+a layer turns the labels y into (I + T) y, T = sum_heads r k. So the model computes the weights, as
+a row that passes through the layers from the last to the first, and applies them to the labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
-from operator import add
 from typing import Any
 
 import torch
@@ -27,10 +29,6 @@ from icgd.errors import SettingError
 from icgd.problems.kernel_machine import Kernel, KernelMachine, kernel_named
 from icgd.problems.settings import count, described, finite, positive
 from icgd_papers.training.covariates import as_matrix, require_width
-from icgd_papers.training.gathering import FAST
-from icgd_papers.training.reading import Reading, plain_head
-from icgd_papers.training.units import Units
-from icgd_papers.training.visit import Weights, fast_predictions
 
 INIT_SCALE = 0.3
 """The standard deviation of the first B and C: scores of unit vectors are below 1."""
@@ -40,6 +38,26 @@ OF_SCORES = ("linear", "relu", "exp", "softmax", "polynomial")
 
 VALUE_SCALE = 0.02
 """The standard deviation of the first A and r: tens of examples add as much as a token holds."""
+
+
+class Units(nn.Module):
+    """A parameter as a multiple of `units`, which broadcast against its trailing axes.
+
+    Adam moves all numbers of order 1 at the same speed.
+    """
+
+    units: Tensor
+
+    def __init__(self, units: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("units", units.double(), persistent=False)
+
+    def forward(self, multiple: Tensor) -> Tensor:
+        return multiple * self.units
+
+    def right_inverse(self, value: Tensor) -> Tensor:
+        """The multiple that gives `value`."""
+        return value / self.units
 
 
 class KernelTransformer(nn.Module):
@@ -188,42 +206,46 @@ class KernelTransformer(nn.Module):
         x: Float[Tensor, "task token input_width"],
         y: Float[Tensor, "task token *output_width"],
     ) -> Float[Tensor, "task *output_width"]:
-        """The predictions at the query, which is the last token; its own label is not read.
+        """Predict the label of the query, which is the last token; its own label is not read.
 
-        Each entry of a label that is a vector is predicted by itself, because attention reads the
-        inputs alone. Kernels lose too much in bfloat16: autocast is switched off.
+        Entries of a label that is a vector are predicted each by itself, because attention reads
+        the inputs alone.
+        """
+        weights = self.label_weights(x)
+        if y.ndim == 3:
+            weights = weights[..., None]
+        return (weights * y[:, :-1]).sum(1)
+
+    def label_weights(
+        self, x: Float[Tensor, "task token input_width"]
+    ) -> Float[Tensor, "task example"]:
+        """Return the weights w of prediction = sum_j w_j y_j.
+
+        Autocast is switched off: kernels lose too much in bfloat16.
         """
         with torch.autocast(x.device.type, enabled=False):
-            if y.ndim == 2:
-                return self._predictions(x, y)
-            return torch.stack([self._predictions(x, entry) for entry in y.unbind(-1)], dim=-1)
+            *matrices, row = self._label_matrices(x)
+            for matrix in reversed(matrices):
+                row = row + row @ matrix[:, :-1] + matrix[:, -1:]
+            return -row[:, 0]
 
-    def _predictions(self, x: Tensor, y: Tensor) -> Tensor:
-        """If every head has a fast kernel, gradients are by hand; otherwise autograd does all."""
-        if FAST.keys() >= set(self.kernels):
-            return fast_predictions(x, y, Weights(self.r, self.A, self.B.mT @ self.C, self.kernels))
-        labels, n_examples = y[:, None].clone(), x.shape[1] - 1
-        labels[..., -1] = 0
-        stream = labels if self.A is None else torch.cat([labels, x.mT], dim=1)
-        apart = x.mT.contiguous() if self.A is None else None
-        for layer in range(self.n_layers - 1):
-            stream = self._layer(layer, Reading(stream, apart, n_examples, query_only=False))
-        last = Reading(stream, apart, n_examples, query_only=True)
-        return -self._layer(self.n_layers - 1, last)[:, 0, 0]
-
-    def _layer(self, layer: int, reading: Reading) -> Tensor:
-        """The readers' columns after this layer; in the last layer, the query's label."""
-        heads = enumerate(self.heads())
-        return reduce(add, (self._head(layer, head, kernel, reading) for head, kernel in heads))
-
-    def _head(self, layer: int, head: int, kernel: Kernel, reading: Reading) -> Tensor:
-        """What a head adds to the readers' columns; the first head includes what they hold."""
-        V = self._value_matrix(layer, head, labels_only=reading.query_only)
-        B, C = self.B[layer, head], self.C[layer, head]
-        added = plain_head(reading, V, B, C, kernel)
-        return reading.old(len(V)) + added if head == 0 else added
-
-    def _value_matrix(self, layer: int, head: int, *, labels_only: bool) -> Tensor:
-        """The matrix diag(r, A), because the labels are the first row of the stream."""
-        r = self.r[layer, head].reshape(1, 1)
-        return r if self.A is None or labels_only else torch.block_diag(r, self.A[layer, head])
+    def _label_matrices(self, x: Tensor) -> list[Tensor]:
+        """T of every layer, with a row for each reader; in the last layer the query alone reads."""
+        totals = []
+        for layer in range(self.n_layers):
+            is_last = layer == self.n_layers - 1
+            readers, examples = x[:, -1:] if is_last else x, x[:, :-1]
+            patterns = [
+                kernel.matrix(readers @ C.mT, examples @ B.mT)
+                for kernel, B, C in zip(self.heads(), self.B[layer], self.C[layer], strict=True)
+            ]
+            total = self.r[layer, 0] * patterns[0]
+            for r, pattern in zip(self.r[layer, 1:], patterns[1:], strict=True):
+                total = total + r * pattern
+            totals.append(total)
+            if self.A is not None and not is_last:
+                moved = (patterns[0] @ x[:, :-1]) @ self.A[layer, 0].mT
+                for A, pattern in zip(self.A[layer, 1:], patterns[1:], strict=True):
+                    moved = moved + (pattern @ x[:, :-1]) @ A.mT
+                x = x + moved
+        return totals

@@ -38,10 +38,9 @@ TASK_COLUMN = "task"
 class TaskTable(AbstractTask):
     """Tasks in a table: x (task, token, input_width), y (task, token) or with a width of labels.
 
-    The last token of a task is its query. Training draws tasks at random, each once before any
-    comes again in a batch. `validation_share` of the tasks (default 0.1), chosen once at random,
-    are held out. If `shuffles_tokens`, the tokens of a task are put in a random order each time,
-    so that each of them may be the query.
+    The last token of a task is its query. A batch draws tasks at random, and none twice before all
+    were drawn once. `validation_share` of the tasks, chosen once at random, are held out. If
+    `shuffles_tokens`, the tokens of a task are shuffled each time, so that any may be the query.
     """
 
     CALLED_WITH = ("x", "y")
@@ -66,7 +65,7 @@ class TaskTable(AbstractTask):
     def read(
         cls, path: Path | str, *, label_columns: Sequence[str] = (), **options: Any
     ) -> TaskTable:
-        """The tasks in a file: CSV, Parquet, Arrow, or NPZ with the arrays x and y.
+        """Read the tasks in a file: CSV, Parquet, Arrow, or NPZ with the arrays x and y.
 
         A table has a header and a row for each token. Its column `task` says to which task a
         row belongs; `label_columns` (default: the last other column) are labels, the rest inputs.
@@ -77,25 +76,25 @@ class TaskTable(AbstractTask):
 
     @cached_property
     def _order(self) -> Indices:
-        """The tasks in the order in which those for validation come last."""
+        """Return the tasks in a random order, in which those for validation come last."""
         return np.random.default_rng(0).permutation(len(self.x))
 
     @property
     def n_held_out(self) -> int:
-        """The number of tasks that are kept for validation."""
+        """The number of tasks that are held out for validation."""
         return round(self.validation_share * len(self.x))
 
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:
-        """Draw tasks of the training's part of the table."""
+        """Draw tasks that are not held out."""
         generator = generator_of(seed, index, shard)
-        own = self._order[: len(self.x) - self.n_held_out]
+        tasks = self._order[: len(self.x) - self.n_held_out]
         require_numbers(count("n_tasks", n_tasks), *self.x.shape[1:])
-        n_rounds = -(-n_tasks // len(own))
-        rounds = [generator.permutation(own) for _ in range(n_rounds)]
+        n_rounds = -(-n_tasks // len(tasks))
+        rounds = [generator.permutation(tasks) for _ in range(n_rounds)]
         return self._batch(np.concatenate(rounds)[:n_tasks], generator)
 
     def validation(self, n_tasks: int, *, seed: int) -> Batch:
-        """The first `n_tasks` of the tasks that are held out, or all if these are fewer."""
+        """Return the first `n_tasks` of the tasks that are held out, or all if they are fewer."""
         if not self.n_held_out:
             raise SettingError(
                 f"validation_share={self.validation_share:g} of {len(self.x)} tasks holds none out "
@@ -113,11 +112,11 @@ class TaskTable(AbstractTask):
         return Batch(self.x[rows, tokens], self.y[rows, tokens])
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean of (prediction - label of the query)^2."""
+        """Return the mean of (prediction - label of the query)^2."""
         return query_loss(model, batch)
 
     def description(self) -> dict[str, object]:
-        """A digest of all numbers, their shapes, and how they are used."""
+        """Return a digest of all numbers, their shapes, and how they are used."""
         return {
             "task": type(self).__name__,
             "shapes": [list(self.x.shape), list(self.y.shape)],
@@ -134,7 +133,7 @@ class GeneratedTask(AbstractTask):
 
     x is (task, token, input_width), y is (task, token) or has a width of labels, in float64 or
     float32, and the last token is the query. All random numbers must come from `generator`, a
-    `numpy.random.Generator`, so that a training that continues sees the same tasks.
+    `numpy.random.Generator`, so that a training that resumes sees the same tasks.
     """
 
     CALLED_WITH = ("x", "y")
@@ -164,11 +163,11 @@ class GeneratedTask(AbstractTask):
         return Batch(x, y)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean of (prediction - label of the query)^2."""
+        """Return the mean of (prediction - label of the query)^2."""
         return query_loss(model, batch)
 
     def description(self) -> dict[str, object]:
-        """The function's name and a digest of its source, so that a changed one is noticed."""
+        """Return the function's name and a digest of its source, so that changes are noticed."""
         try:
             source = inspect.getsource(self.draw)
         except (OSError, TypeError):  # it was not read from a file
@@ -177,8 +176,8 @@ class GeneratedTask(AbstractTask):
 
 
 def checked_tasks(x: Any, y: Any, x_name: str, y_name: str) -> tuple[Tensor, Tensor]:
-    """Inputs and labels in float64, if they are finite and of the shapes of tasks."""
-    x, y = (checked_array(name, part).double().cpu() for name, part in ((x_name, x), (y_name, y)))
+    """Return inputs and labels in float64, if they are finite and have the shapes of tasks."""
+    x, y = (checked_array(name, data).double().cpu() for name, data in ((x_name, x), (y_name, y)))
     if x.ndim != 3 or x.shape[1] < 2:
         raise DataError(
             f"{x_name} has shape {tuple(x.shape)}; expected (task, token, input_width) with at "
@@ -211,7 +210,7 @@ def _read_npz(path: Path) -> tuple[Any, Any]:
 
 
 def _read_table(path: Path, label_columns: Sequence[str]) -> tuple[Any, Any]:
-    """Inputs and labels with an axis for tasks, which must all have as many rows."""
+    """Return inputs and labels with an axis for tasks, which must all have equally many rows."""
     table = read_table(path)
     numbers = table.numbers([TASK_COLUMN])[:, 0]
     inputs, labels = _inputs_and_labels(table, label_columns)
@@ -222,18 +221,18 @@ def _read_table(path: Path, label_columns: Sequence[str]) -> tuple[Any, Any]:
         other = int(np.argmax(counts != counts[0]))
         raise DataError(
             f"{path}: task {names[0]:g} has {counts[0]} rows, but task {names[other]:g} has "
-            f"{counts[other]}. Give every task as many rows: its examples, and last its query."
+            f"{counts[other]}. Give every task equally many rows: its examples, last its query."
         )
     shape = (len(names), counts[0], -1)
     order = np.argsort(numbers, kind="stable")
-    x, y = (table.numbers(part)[order].reshape(shape) for part in (inputs, labels))
+    x, y = (table.numbers(names)[order].reshape(shape) for names in (inputs, labels))
     return x, y[..., 0] if len(labels) == 1 else y
 
 
 def _inputs_and_labels(
     table: Table, label_columns: Sequence[str]
 ) -> tuple[list[str], Sequence[str]]:
-    """The names of these columns; the column `task` is neither."""
+    """Return the names of these columns; the column `task` is neither."""
     others = [name for name in table.names if name != TASK_COLUMN]
     if not is_row(label_columns):
         raise SettingError(f"label_columns must be a list of columns, got {brief(label_columns)}.")

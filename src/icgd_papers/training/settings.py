@@ -1,120 +1,123 @@
-"""How a model is trained: steps, batches, learning rates, precision, device."""
+"""Training settings: steps, batches, learning rates, precision, device."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import cos, pi
+from typing import Any
 
 import torch
+from torch import optim
 from torch.nn import Parameter
-from torch.optim import Adam, AdamW
+from torch.optim import Optimizer
 
-from icgd.errors import SettingError, UnknownNameError, brief
+from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.data import dtype_named
-from icgd.problems.settings import count, named, positive, settle
+from icgd.problems.settings import count, flag, named, positive, settle
 from icgd_papers.training.tasks import LARGEST_SEED
 
-OPTIMIZERS: dict[str, type[Adam]] = {"adam": Adam, "adamw": AdamW}
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "adam": optim.Adam,
+    "adamw": optim.AdamW,
+    "nadam": optim.NAdam,
+    "radam": optim.RAdam,
+    "rmsprop": optim.RMSprop,
+    "sgd": optim.SGD,
+}
 
 DEVICES = ("cpu", "cuda", "cuda:1", "mps", "auto")
 """Examples of devices; any number may follow "cuda:"."""
 
-COUNTS = ("n_steps", "batch_size", "resample_every", "log_every", "checkpoint_every", "accumulate")
 
-DEFAULT_DECAY = 0.01
-"""The weight decay of AdamW (default 0.01, as in torch)."""
+def option(default: Any, text: str, path: str = "") -> Any:
+    """Return a dataclass field that a config file and the command line share.
+
+    `text` explains it in a sentence. `path` is "file" if it names a file, and "code" if it names a
+    Python file or module.
+    """
+    return field(default=default, metadata={"text": text, "path": path})
 
 
 @dataclass(frozen=True)
 class Settings:
     """How a model is trained.
 
-    A new batch of `batch_size` tasks, in all processes together, is drawn every `resample_every`
-    steps. Its gradient is gathered in `accumulate` parts, one after another, which saves memory.
     The learning rate rises linearly for `warmup_steps` steps. Then it falls along a half cosine to
-    `final_learning_rate`; without one it stays constant. Gradients longer than `clip_norm` are
-    shortened to it. `optimizer` is "adam" or "adamw"; only the latter has a `weight_decay`
-    (default 0.01).
+    `final_learning_rate`; without one it stays constant.
 
-    The log has a row every `log_every` steps and one for the last step. If `n_validation` is
-    positive, a row has the loss on so many tasks that training never sees, and the state of the
-    smallest one is kept as `best.safetensors`. Training stops after `patience` rows without a
-    smaller validation loss, or without a smaller loss if nothing is validated.
-
-    With `autocast` the model computes in bfloat16 where torch deems it safe.
+    If `n_validation` is positive, each row of the log has the loss on that many tasks that training
+    never sees, and the state with the smallest one is kept as `best.safetensors`. Training stops
+    after `patience` rows without a smaller validation loss, or without a smaller training loss if
+    there is no validation.
     """
 
-    n_steps: int
-    batch_size: int
-    learning_rate: float
-    clip_norm: float | None = None
-    resample_every: int = 1
-    seed: int = 0
-    final_learning_rate: float | None = None
-    log_every: int = 100
-    checkpoint_every: int = 1000
-    patience: int | None = None
-    device: str = "cpu"
-    dtype: str = "float32"
-    warmup_steps: int = 0
-    optimizer: str = "adam"
-    weight_decay: float | None = None
-    accumulate: int = 1
-    n_validation: int = 0
-    autocast: bool = False
+    n_steps: int = option(1000, "Updates of the model.")
+    batch_size: int = option(256, "Tasks in a batch, in all processes together.")
+    learning_rate: float = option(0.01, "Learning rate.")
+    clip_norm: float | None = option(None, "Largest norm of a gradient. Default: no limit.")
+    resample_every: int = option(1, "Steps that use the same batch.")
+    seed: int = option(0, "Seed of all batches.")
+    final_learning_rate: float | None = option(None, "Rate after a cosine. Default: constant.")
+    log_every: int = option(100, "Steps between rows of the log.")
+    checkpoint_every: int = option(1000, "Steps between checkpoints.")
+    patience: int | None = option(None, "Rows without a smaller loss to stop after.")
+    device: str = option("cpu", "cpu, cuda, cuda:1, mps or auto.")
+    dtype: str = option("float32", "float32 or float64.")
+    warmup_steps: int = option(0, "Steps in which the learning rate rises from 0.")
+    optimizer: str = option("adam", f"Optimizer of torch: {', '.join(OPTIMIZERS)}.")
+    weight_decay: float | None = option(None, "Weight decay. Default: that of the optimizer.")
+    accumulate: int = option(1, "Parts in which a batch is computed, to save memory.")
+    n_validation: int = option(0, "Validation tasks at every row of the log.")
+    autocast: bool = option(False, "Compute in bfloat16 where torch considers it safe.")
 
     def __post_init__(self) -> None:
-        settle(self, **{name: count(name, getattr(self, name)) for name in COUNTS})
+        counts = ("n_steps", "batch_size", "resample_every", "log_every", "checkpoint_every")
+        for name in (*counts, "accumulate"):
+            settle(self, **{name: count(name, getattr(self, name))})
         most = self.n_steps - 1
-        settle(self, warmup_steps=count("warmup_steps", self.warmup_steps, least=0, most=most))
-        settle(self, seed=count("seed", self.seed, least=0, most=LARGEST_SEED))
-        settle(self, n_validation=count("n_validation", self.n_validation, least=0))
-        settle(self, learning_rate=positive("learning_rate", self.learning_rate))
+        settle(
+            self,
+            warmup_steps=count("warmup_steps", self.warmup_steps, least=0, most=most),
+            seed=count("seed", self.seed, least=0, most=LARGEST_SEED),
+            n_validation=count("n_validation", self.n_validation, least=0),
+            learning_rate=positive("learning_rate", self.learning_rate),
+            autocast=flag("autocast", self.autocast),
+        )
         for name in ("clip_norm", "final_learning_rate", "weight_decay"):
             if getattr(self, name) is not None:
                 settle(self, **{name: positive(name, getattr(self, name))})
         if self.patience is not None:
             settle(self, patience=count("patience", self.patience))
-        self._require_names()
-
-    def _require_names(self) -> None:
         named("optimizer", self.optimizer, OPTIMIZERS)
-        if self.weight_decay is not None and self.optimizer != "adamw":
-            raise SettingError(
-                'weight_decay has no effect without optimizer="adamw"; give both or neither.'
-            )
-        if not isinstance(self.autocast, bool):
-            raise SettingError(
-                f"autocast must be a truth value (true or false), got {brief(self.autocast)}."
-            )
-        if not is_device(self.device):
+        if not re.fullmatch(r"cpu|auto|mps|cuda(:\d+)?", str(self.device)):
             raise UnknownNameError.of("device", self.device, known=DEVICES)
-        is_double = dtype_named(self.dtype) == torch.float64
-        if self.autocast and is_double:  # autocast leaves float64 as it is
+        if dtype_named(self.dtype) == torch.float64 and self.autocast:
             raise SettingError(
                 "autocast has no effect without dtype='float32'; give both or neither."
             )
 
+    @property
+    def precision(self) -> str:
+        """The precision as Lightning Fabric names it."""
+        if self.autocast:
+            return "bf16-mixed"
+        return "64-true" if dtype_named(self.dtype) == torch.float64 else "32-true"
+
     def learning_rate_at(self, step: int) -> float:
-        """The learning rate of the update that follows `step` updates."""
-        if count("step", step, least=0) < self.warmup_steps:
+        """Return the learning rate of the update that follows `step` updates."""
+        if step < self.warmup_steps:
             return self.learning_rate * ((step + 1) / self.warmup_steps)
         if self.final_learning_rate is None:
             return self.learning_rate
-        above, warm = self.learning_rate - self.final_learning_rate, self.warmup_steps
-        turned = pi * (step - warm) / (self.n_steps - warm)
-        return self.final_learning_rate + above * (1 + cos(turned)) / 2
+        height, warmup = self.learning_rate - self.final_learning_rate, self.warmup_steps
+        angle = pi * (step - warmup) / (self.n_steps - warmup)
+        return self.final_learning_rate + height * (1 + cos(angle)) / 2
 
-    def new_optimizer(self, parameters: list[Parameter]) -> Adam:
-        """Adam or AdamW, before its first step."""
-        if not parameters:
-            raise SettingError("parameters is empty; give at least one.")
-        usual = DEFAULT_DECAY if self.optimizer == "adamw" else 0.0
-        decay = usual if self.weight_decay is None else self.weight_decay
-        return OPTIMIZERS[self.optimizer](parameters, lr=self.learning_rate, weight_decay=decay)
-
-
-def is_device(name: object) -> bool:
-    """Whether this is the name of a device that icgd knows how to use."""
-    return isinstance(name, str) and bool(re.fullmatch(r"cpu|auto|mps|cuda(:\d+)?", name))
+    def new_optimizer(self, parameters: Sequence[Parameter]) -> Optimizer:
+        """Return the optimizer with learning rate 1, which a schedule multiplies."""
+        options: dict[str, Any] = {"lr": 1.0}
+        if self.weight_decay is not None:
+            options["weight_decay"] = self.weight_decay
+        return OPTIMIZERS[self.optimizer](parameters, **options)

@@ -1,4 +1,4 @@
-"""Units in which parameters are learnt: Adam moves all numbers of order 1 at the same speed."""
+"""Units in which parameters are learnt, because Adam moves all numbers at the same speed."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ class Units(nn.Module):
         return multiple * self.units
 
     def right_inverse(self, value: Tensor) -> Tensor:
-        """The multiple that gives `value`."""
+        """Return the multiple that gives `value`."""
         return value / self.units

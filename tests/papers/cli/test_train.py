@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from icgd_papers.training.config import read_config
-from icgd_papers.training.config_keys import SECTIONS
+from icgd_papers.training.config import KEYS, read_config
 from icgd_papers.training.tasks import InContextTask
 
 SMALL = ["--n-steps", "4", "--batch-size", "4", "--log-every", "2", "--n-examples", "3"]
@@ -16,9 +15,8 @@ SMALL = ["--n-steps", "4", "--batch-size", "4", "--log-every", "2", "--n-example
 
 def test_every_key_is_an_option(command):
     shown = command("train", "--help").stdout
-    for keys in SECTIONS.values():
-        for name in keys:
-            assert f"--{name.replace('_', '-')}" in shown
+    for name in KEYS:
+        assert f"--{name.replace('_', '-')}" in shown
 
 
 def test_options_alone_train_and_say_what_came_out(command):
@@ -36,23 +34,22 @@ def test_a_config_with_every_default_is_written_and_trains(command):
     assert not Path("run").exists()
     refusal = command("train", "--init", "run.toml").refusal()
     assert refusal == "Cannot write run.toml: it exists already."
-    assert read_config("run.toml")["training"]["n_steps"] == 4
+    assert read_config("run.toml").training.n_steps == 4
     command("train", "run.toml", "--n-steps", "2")
-    assert read_config("run/config.toml")["training"]["n_steps"] == 2
+    assert read_config("run/config.toml").training.n_steps == 2
 
 
-@pytest.mark.parametrize("name", ["log.csv", "log.json", "config.toml", ".lock"])
+@pytest.mark.parametrize("name", ["log.csv", "log.json", "config.toml"])
 def test_files_of_ones_own_are_left_alone(command, name):
     Path(name).write_text("# mine\n")
     said = command("train", *SMALL, "--folder", ".").refusal()
     assert said.startswith(f"{name} was not written by a training of icgd")
-    assert [(path.name, path.read_text()) for path in Path().iterdir()] == [(name, "# mine\n")]
+    assert Path(name).read_text() == "# mine\n"
 
 
 def test_a_config_may_stand_in_the_folder_of_its_run(command):
-    command("train", *SMALL, "--folder", "run", "--init", "config.toml")
     Path("run").mkdir()
-    Path("run/config.toml").write_text(read_config("config.toml").moved_to(Path("run")).text())
+    command("train", *SMALL, "--folder", "run", "--init", "run/config.toml")
     with Path("run/config.toml").open("a") as file:
         file.write("\n# a remark\n")
     assert command("train", "run/config.toml").code == 0
@@ -63,7 +60,7 @@ def test_a_config_may_stand_in_the_folder_of_its_run(command):
 def test_a_truth_value_may_be_turned_off_again(command):
     Path("run.toml").write_text("[data]\naverage_labels = true\n")
     command("train", "run.toml", *SMALL, "--no-average-labels")
-    assert read_config("run/config.toml")["data"]["average_labels"] is False
+    assert read_config("run/config.toml").data.average_labels is False
 
 
 def test_ctrl_c_says_what_was_saved_and_the_same_command_goes_on(command):
@@ -78,12 +75,11 @@ def test_ctrl_c_says_what_was_saved_and_the_same_command_goes_on(command):
     assert started.returncode == 130
     assert "of 100000 steps. The checkpoint of this step is in run; run the same" in said
     assert "Traceback" not in said
-    assert not Path("run/.lock").exists()
 
 
 def test_wrong_input_is_refused_in_one_line(command):
     said = command("train", "--folder", "a", "--device", "cuda:5").refusal()
-    assert said.startswith("device='cuda:5' is not there")
+    assert said.startswith("device='cuda:5' cannot be used here")
     Path("run.toml").write_text("[training]\nbatchsize = 3\n")
     assert "Did you mean 'batch_size'?" in command("train", "run.toml").refusal()
     assert command("train", "none.toml").refusal().startswith("Cannot read none.toml")
@@ -191,5 +187,5 @@ def test_a_config_written_to_another_folder_names_the_same_files(command):
     Path("sub").mkdir()
     command("train", *SMALL, "--tasks", "tasks.csv", "--init", "sub/run.toml")
     config = read_config("sub/run.toml")
-    assert config["data"]["tasks"] == "../tasks.csv"
-    assert config.run_folder.resolve() == Path("run").resolve()
+    assert Path(config.data.tasks).resolve() == Path("tasks.csv").resolve()
+    assert Path(config.folder).resolve() == Path("run").resolve()

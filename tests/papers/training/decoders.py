@@ -15,8 +15,3 @@ def trained_decoder(attention: str, autocast: bool = False) -> tuple[Decoder, Lo
     law = InContextTask(ShiftedMixture.of_width(2), Teachers(2, 3), n_examples=3)
     settings = Settings(3, 4, 0.01, log_every=1, autocast=autocast)
     return model, train(model, CausalTask(law), settings)
-
-
-def losses_of_decoder(attention: str) -> list[float]:
-    """The losses alone, which a worker can send."""
-    return trained_decoder(attention)[1].column("loss")

@@ -8,7 +8,7 @@ from torch import nn
 
 from icgd.errors import SettingError
 from icgd.problems.kernel_machine import KernelMachine
-from icgd_papers.training.averaged import ROUNDING, AveragedTask, label_weights
+from icgd_papers.training.averaged import ROUNDING, AveragedTask
 from icgd_papers.training.covariates import Ellipsoid
 from icgd_papers.training.labels import KernelProcess, LinearFunctions, ReluNetworks
 from icgd_papers.training.models import KernelTransformer
@@ -28,13 +28,13 @@ def model(*kernels, n_layers=3, free=True):
 @pytest.mark.parametrize("kernels", [("linear",), ("softmax",), ("relu", "exp")])
 def test_the_weights_of_the_labels_give_the_models_prediction(kernels, free):
     batch, learnt = TASK.sample(6, seed=0, index=0), model(*kernels, free=free)
-    predicted = (label_weights(learnt, batch.x) * batch.y[:, :-1]).sum(-1)
+    predicted = (learnt.label_weights(batch.x) * batch.y[:, :-1]).sum(-1)
     assert torch.allclose(predicted, learnt(batch.x, batch.y), rtol=1e-12, atol=1e-13)
 
 
 def test_a_single_layer_has_weights_too():
     batch, learnt = TASK.sample(3, seed=0, index=0), model("exp", n_layers=1)
-    predicted = (label_weights(learnt, batch.x) * batch.y[:, :-1]).sum(-1)
+    predicted = (learnt.label_weights(batch.x) * batch.y[:, :-1]).sum(-1)
     assert torch.allclose(predicted, learnt(batch.x, batch.y), rtol=1e-12, atol=1e-13)
 
 

@@ -18,7 +18,6 @@ from icgd_papers.training.descents import (
 )
 from icgd_papers.training.labels import KernelProcess
 from icgd_papers.training.models import KernelTransformer
-from icgd_papers.training.stationarity import family_point
 from icgd_papers.training.tasks import InContextTask
 
 DOMAIN = icgd.Domain(x=10.0, y=10.0)
@@ -37,6 +36,17 @@ def model_of(*kernels, moves=False, seed=0, **settings):
     return model
 
 
+def family_point(kernel):
+    """A point B = b S^-1, C = c S^-1, r < 0, with other numbers in every layer."""
+    model = KernelTransformer(5, 3, (kernel,), transforms_covariates=False, seed=0)
+    fade = torch.linspace(1.0, 0.6, 3, dtype=torch.float64)
+    with torch.no_grad():
+        model.r.copy_(-fade[:, None] / TASK.n_examples)
+        model.B.copy_(fade[:, None, None, None] * law.whitening)
+        model.C.copy_(fade.flip(0)[:, None, None, None] * law.whitening)
+    return model
+
+
 def predictions(compiled, batch, backend="fused"):
     examples = batch.x[:, :-1], batch.y[:, :-1]
     return compiled.run(*examples, queries=batch.x[:, -1:], backend=backend).predictions.flatten()
@@ -50,7 +60,7 @@ EVERY_FORM = {
     "two heads": model_of("linear", "matern", shapes=(None, 2.5)),
     "moved": model_of("exp", moves=True),
     "float32": model_of("relu").float(),
-    "descent": family_point("exp", TASK, 3, transforms_covariates=False),
+    "descent": family_point("exp"),
 }
 
 
@@ -99,7 +109,7 @@ def test_a_constructed_model_becomes_the_problem_that_it_was_constructed_from():
 
 def test_a_family_point_is_descent_on_one_kernel_of_scores():
     """B = b S^-1 and C = c S^-1 differ, but the kernel sees b c Sigma^-1 alone."""
-    model = family_point("exp", TASK, 3, transforms_covariates=False)
+    model = family_point("exp")
     assert not torch.equal(model.B, model.C)
     assert why_not_descent(model) is None
     update = as_compiled(model, domain=DOMAIN).problem.functional_step
@@ -160,7 +170,7 @@ def test_softmax_is_a_program_but_no_gradient_descent():
 
 
 def test_a_linear_head_may_go_downhill_by_a_negative_matrix():
-    model = family_point("linear", TASK, 3, transforms_covariates=False)
+    model = family_point("linear")
     with torch.no_grad():
         model.r.neg_()
         model.B.neg_()

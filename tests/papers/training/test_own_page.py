@@ -22,7 +22,7 @@ def test_an_own_kernel_on_own_data_needs_one_config_file(blocks, tmp_path):
     (tmp_path / "mine.py").write_text(code)
     log = train_config(tmp_path / "run.toml").log
     assert log.rows[-1]["validation_loss"] < 0.8 * log.rows[0]["validation_loss"]
-    assert read_config(tmp_path / "run" / "config.toml")["model"]["kernels"] == ["own"]
+    assert read_config(tmp_path / "run" / "config.toml").model.kernels == ("own",)
 
 
 def test_an_own_kernel_own_data_and_a_plot_are_at_most_25_lines_of_python(

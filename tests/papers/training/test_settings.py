@@ -23,7 +23,8 @@ from tests.papers.training.toy import SETTINGS
         ({"warmup_steps": 6}, "warmup_steps must be at most 5, got 6"),
         ({"accumulate": 0}, "accumulate must be a whole number of at least 1, got 0"),
         ({"n_validation": -1}, "n_validation must be a whole number of at least 0, got -1"),
-        ({"weight_decay": 0.1}, 'weight_decay has no effect without optimizer="adamw"'),
+        ({"weight_decay": -0.1}, "weight_decay must be a positive finite number, got -0.1"),
+        ({"autocast": True, "dtype": "float64"}, "autocast has no effect without dtype='float32'"),
         ({"final_learning_rate": -1.0}, "final_learning_rate must be a positive finite number"),
     ],
 )
@@ -49,8 +50,8 @@ def test_the_learning_rate_rises_linearly_and_falls_along_a_half_cosine():
 
 
 def test_unknown_optimizers_are_named():
-    with pytest.raises(UnknownNameError, match="Unknown optimizer 'sgd'; known are adam, adamw"):
-        replace(SETTINGS, optimizer="sgd")
+    with pytest.raises(UnknownNameError, match="Unknown optimizer 'adm'; known are adam, adamw"):
+        replace(SETTINGS, optimizer="adm")
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1", "mps", "auto"])

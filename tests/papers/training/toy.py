@@ -58,14 +58,15 @@ def measure(model: nn.Module) -> dict[str, float]:
 
 
 def train_toy(folder: Path | None, settings: Settings = SETTINGS, **options):
-    """A fresh model and the log after training, or after going on."""
+    """A fresh model and the log after training, or after resuming."""
     model = ToyModel()
     return model, train(model, ToyTask(), settings, folder=folder, measure=measure, **options)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """All files of a run with their content: parameters, Adam's state and logs, bit for bit."""
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    """All files of a run with their content, bit for bit; the lock stays and is empty."""
+    paths = sorted(path for path in folder.iterdir() if path.name != ".lock")
+    return {path.name: path.read_bytes() for path in paths}
 
 
 def end_at(n_events: int, places: list[tuple[object, str]]) -> None:

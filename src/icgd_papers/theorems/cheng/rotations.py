@@ -1,203 +1,279 @@
-r"""The proof of Theorem 4.5: what a rotation of the inputs does to attention on the family.
+r"""Steps in the proofs of Theorems 4.5 and 4.6: what a rotation of the inputs does to the layers.
 
-Without A the inputs never change, and the layers multiply the row of labels by one matrix:
+The layers multiply the row of labels by one matrix, G_k:
 
-    Y_{k+1} = Y_0 G(X, 0),    G(X, S) = prod_l (I + r_l M h(B_l(S) X, C_l X)),    B_j(S) = B_j + S.
+    Y_{k+1} = Y_0 G_k,    G_i = prod_{l <= i} (I + r_l M h(B_l X_l, C_l X_l)),    X_0 = X.
 
-On the family B_l = b_l Sigma^(-1/2), and with U_Sigma = Sigma^(1/2) U Sigma^(-1/2) it holds that
-B_l U_Sigma = U B_l. So moving B_j by R at rotated inputs is moving it by U^T R U_Sigma.
+On the family B = b S^-1, C = c S^-1 and A = a I, with S = Sigma^(1/2). Rotated inputs are U_S X,
+with U_S = S U S^-1, and B U_S = U B. So moving B by R at rotated inputs is moving it by U^T R U_S
+at the inputs themselves, and moving A by R there is moving it by U_S^-1 R U_S.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import torch
 from torch import Tensor
+from torch.autograd.functional import jacobian
 
-from icgd_papers.theorems.cheng.written_out import (
+from icgd_papers.theorems.cheng.landscape import derivatives, signed_shifts
+from icgd_papers.theorems.cheng.transformer import (
     ACTIVATIONS,
+    DIFFERENCE,
+    EXACT,
     WIDTH,
     Activation,
-    agreement,
+    difference,
+    eye,
+    generator,
     hidden,
     layer,
     mask,
+    prompt,
     softmax,
-    stream,
+    sphere_points,
+    value_matrix,
     wave,
 )
-from icgd_papers.theorems.statement import Comparison, Finding, Statement
+from icgd_papers.theorems.statement import Comparison, at_most, in_proof, printed, statement
 from icgd_papers.training.covariates import Ellipsoid, normal, random_rotation
-from icgd_papers.training.models import KernelTransformer
-from icgd_papers.training.tasks import generator_of
 
 N_TOKENS = 9
-STEPS = (-0.1, -0.08, -0.06)
-MOVED_LAYER = 1
+STEPS = (-0.4, -0.3, -0.2)
+MOVED = 1
+"""The layer whose matrix is moved."""
 
 
 @dataclass(frozen=True)
 class Layers:
-    """The matrices B and C of every layer, and the activation; r is that of `STEPS`."""
+    """The matrices A, B and C of every layer, (layer, d, d), and the activation; r is in STEPS."""
 
-    B: tuple[Tensor, ...]
-    C: tuple[Tensor, ...]
+    A: Tensor
+    B: Tensor
+    C: Tensor
     h: Activation
 
-    def product(self, X: Tensor, S: Tensor) -> Tensor:
-        """G(X, S)."""
-        M, one = mask(X.shape[-1]), torch.eye(X.shape[-1], dtype=torch.float64)
-        moved = [B + S if number == MOVED_LAYER else B for number, B in enumerate(self.B)]
-        factors = (
-            one + r * M @ self.h(B @ X, C @ X) for r, B, C in zip(STEPS, moved, self.C, strict=True)
-        )
-        return reduce(torch.matmul, factors)
+    def moved(self, name: str, R: Tensor) -> Layers:
+        """Add R to the matrix of this name in one layer."""
+        only = torch.zeros(len(STEPS), 1, 1, dtype=torch.float64)
+        only[MOVED] = 1
+        return replace(self, **{name: getattr(self, name) + only * R})
+
+    def attention(self, X: Tensor) -> list[Tensor]:
+        """Return M h(B_l X_l, C_l X_l) of every layer."""
+        M, weights = mask(X.shape[-1]), []
+        for A, B, C in zip(self.A, self.B, self.C, strict=True):
+            weights.append(M @ self.h(B @ X, C @ X))
+            X = X + A @ X @ weights[-1]
+        return weights
+
+    def inputs(self, X: Tensor) -> list[Tensor]:
+        """Return X_l of every layer."""
+        inputs = [X]
+        for A, weights in zip(self.A, self.attention(X), strict=True):
+            inputs.append(inputs[-1] + A @ inputs[-1] @ weights)
+        return inputs[:-1]
+
+    def factors(self, X: Tensor) -> list[Tensor]:
+        """Return I + r_l M h(B_l X_l, C_l X_l) of every layer."""
+        one = eye(X.shape[-1])
+        return [one + r * weights for r, weights in zip(STEPS, self.attention(X), strict=True)]
+
+    def product(self, X: Tensor) -> Tensor:
+        """Return G_k."""
+        return reduce(torch.matmul, self.factors(X))
 
 
-def _points(inputs: Ellipsoid, seed: int) -> Tensor:
-    return inputs.sample(1, N_TOKENS, generator_of(seed, 0))[0]
+@dataclass(frozen=True)
+class Rotated:
+    """Inputs of the paper's ellipsoid, a rotation U, U_S, and a matrix R to move along."""
+
+    X: Tensor
+    U: Tensor
+    U_S: Tensor
+    R: Tensor
+    whitening: Tensor
 
 
-def equation_40(seed: int) -> Finding:
-    """Run layers of random B and C, and compare them with the product of both forms."""
-    B, C = normal(generator_of(seed, 1), 2, len(STEPS), WIDTH, WIDTH)
-    x = _points(Ellipsoid.sphere(WIDTH), seed)
-    labels, Z = hidden(wave(x)), stream(x, hidden(wave(x)))
-    for r, query, key in zip(STEPS, B, C, strict=True):
-        V = torch.zeros(WIDTH + 1, WIDTH + 1, dtype=torch.float64)
-        V[-1, -1] = r
-        Z = layer(Z, V, query, key, softmax)
-    still = torch.zeros(WIDTH, WIDTH, dtype=torch.float64)
-
-    def beside(name: str, keys: Tensor) -> Comparison:
-        found = labels @ Layers(tuple(B), tuple(keys), softmax).product(x.mT, still)
-        case = f"softmax, {len(STEPS)} layers: the labels beside the product of I + r M h({name})"
-        return agreement(case, Z[-1], found)
-
-    return Finding(right=(beside("B X, C X", C),), printed=(beside("B X, B X", B),))
+def rotated(seed: int) -> Rotated:
+    """Draw inputs, a rotation and a matrix R."""
+    ellipsoid, rng = Ellipsoid.of_seed(seed), generator(seed, 40)
+    X = ellipsoid.sample(1, N_TOKENS, rng)[0].mT
+    U, R = random_rotation(WIDTH, rng), normal(rng, WIDTH, WIDTH)
+    return Rotated(X, U, ellipsoid.root @ U @ ellipsoid.whitening, R, ellipsoid.whitening)
 
 
-def equation_58(seed: int) -> Finding:
-    """Run layers that move the inputs, and compare the labels with the product of both forms."""
-    A, B, C = 0.3 * normal(generator_of(seed, 1), 3, len(STEPS), WIDTH, WIDTH)
-    x = _points(Ellipsoid.sphere(WIDTH), seed)
-    labels, Z = hidden(wave(x)), stream(x, hidden(wave(x)))
-    inputs = []
-    for r, value, query, key in zip(STEPS, A, B, C, strict=True):
-        inputs.append(Z[:-1])
-        V = torch.block_diag(value, torch.tensor([[r]], dtype=torch.float64))
-        Z = layer(Z, V, query, key, softmax)
-
-    def beside(name: str, seen: list[Tensor]) -> Comparison:
-        M, one = mask(len(x)), torch.eye(len(x), dtype=torch.float64)
-        places = zip(STEPS, B, C, seen, strict=True)
-        factors = (one + r * M @ softmax(query @ X, key @ X) for r, query, key, X in places)
-        case = f"softmax, {len(STEPS)} layers: the labels beside the product of I + r M h({name})"
-        return agreement(case, Z[-1], labels @ reduce(torch.matmul, factors))
-
-    moved, still = inputs, inputs[:1] * len(STEPS)
-    return Finding(
-        right=(beside("B_l X_l, C_l X_l", moved),), printed=(beside("B_l X_0, C_l X_0", still),)
-    )
+def family(whitening: Tensor, h: Activation, *, moves: bool = True) -> Layers:
+    """Return layers on the family, with other multiples in each."""
+    sizes = torch.tensor([1.0, 0.8, 0.6], dtype=torch.float64)[:, None, None]
+    A = -0.1 * sizes * eye() if moves else 0.0 * sizes * eye()
+    return Layers(A, sizes * whitening, sizes.flip(0) * whitening, h)
 
 
-def equation_43(seed: int) -> Finding:
-    """Differentiate the product at rotated inputs along R, and at the inputs along both forms."""
-    inputs, generator = Ellipsoid.of_seed(seed), generator_of(seed, 1)
-    rotation, R = random_rotation(WIDTH, generator), normal(generator, WIDTH, WIDTH)
-    moved = inputs.root @ rotation @ inputs.whitening
-    X = _points(inputs, seed).mT
-    right, printed = [], []
-    for name, h in ACTIVATIONS.items():
-        layers = _family(inputs, h)
-        rotated = _slope(layers, moved @ X, R)
-        case = f"{name}: the derivative at rotated inputs along R beside that along {{}}"
-        corrected, as_printed = rotation.mT @ R @ moved, moved.mT @ R @ moved
-        right.append(agreement(case.format("U^T R U_S"), rotated, _slope(layers, X, corrected)))
-        printed.append(
-            agreement(case.format("U_S^T R U_S"), rotated, _slope(layers, X, as_printed))
-        )
-    return Finding(tuple(right), tuple(printed))
+def random_layers(seed: int, *, moves: bool) -> Layers:
+    """Draw layers of softmax attention that need not be on the family."""
+    A, B, C = normal(generator(seed, 41), 3, len(STEPS), WIDTH, WIDTH)
+    return Layers(0.3 * A if moves else 0.0 * A, B, C, softmax)
 
 
-def _family(inputs: Ellipsoid, h: Activation) -> Layers:
-    """Layers B = b Sigma^(-1/2) and C = c Sigma^(-1/2), with other numbers in each."""
-    sizes = [1.0, 0.8, 0.6]
-    B = tuple(b * inputs.whitening for b in sizes)
-    C = tuple(c * inputs.whitening for c in reversed(sizes))
-    return Layers(B, C, h)
-
-
-def _slope(layers: Layers, X: Tensor, R: Tensor) -> Tensor:
-    """d/dt G(X, t R) at t = 0."""
+def derivative(layers: Layers, name: str, X: Tensor, R: Tensor) -> Tensor:
+    """Return d/dt G_k at t = 0 as the matrix of this name moves along t R."""
     zero = torch.zeros((), dtype=torch.float64)
-    slope: Tensor = torch.autograd.functional.jacobian(lambda t: layers.product(X, t * R), zero)
+    slope: Tensor = jacobian(lambda t: layers.moved(name, t * R).product(X), zero)
     return slope
 
 
-def equation_17(seed: int) -> Finding:
-    """Compare the model that is trained, at a point of the family, with the recursion."""
-    inputs = Ellipsoid.of_seed(seed)
-    x = _points(inputs, seed)
-    found = []
+def last_labels(layers: Layers, x: Tensor) -> Tensor:
+    """Run the layers, as equation (3) writes them, and return the last row of labels."""
+    Z = prompt(x, hidden(wave(x)))
+    for r, A, B, C in zip(STEPS, layers.A, layers.B, layers.C, strict=True):
+        Z = layer(Z, value_matrix(A, r), B, C, layers.h)
+    return Z[-1]
+
+
+@statement("cheng", "Equation (40)")
+def product_with_fixed_inputs(seed: int) -> Iterator[Comparison]:
+    """Run layers of random B and C, and compare them with the product of both forms."""
+    layers, x = random_layers(seed, moves=False), sphere_points(N_TOKENS, seed)
+    labels = last_labels(layers, x)
+    case = "softmax, 3 layers: the labels beside the product of I + r M h({})"
+    for compare, name, form in (
+        (at_most, "B X, C X", layers),
+        (printed, "B X, B X", replace(layers, C=layers.B)),
+    ):
+        product = hidden(wave(x)) @ form.product(x.mT)
+        yield compare(difference(labels, product), EXACT, case.format(name), DIFFERENCE)
+
+
+@statement("cheng", "Equation (58)")
+def product_with_moving_inputs(seed: int) -> Iterator[Comparison]:
+    """Run layers that move the inputs, and compare the labels with the product of both forms."""
+    layers, x = random_layers(seed, moves=True), sphere_points(N_TOKENS, seed)
+    labels = last_labels(layers, x)
+    case = "softmax, 3 layers: the labels beside the product of I + r M h({})"
+    for compare, name, form in (
+        (at_most, "B_l X_l, C_l X_l", layers),
+        (printed, "B_l X_0, C_l X_0", replace(layers, A=0 * layers.A)),
+    ):
+        product = hidden(wave(x)) @ form.product(x.mT)
+        yield compare(difference(labels, product), EXACT, case.format(name), DIFFERENCE)
+
+
+@statement("cheng", "Equation (43)")
+def moving_b_at_rotated_inputs(seed: int) -> Iterator[Comparison]:
+    """Differentiate the product at rotated inputs along R, and at the inputs along both forms.
+
+    The display below (45) writes the derivative out by the chain rule, without the factors r_l.
+    """
+    setting = rotated(seed)
+    U, U_S, R = setting.U, setting.U_S, setting.R
     for name, h in ACTIVATIONS.items():
-        model = KernelTransformer(WIDTH, 4, (name,), transforms_covariates=False, seed=0)
-        with torch.no_grad():
-            model.r.fill_(-0.1)
-            model.B.copy_(inputs.whitening.expand_as(model.B))
-            model.C.copy_(inputs.whitening.expand_as(model.C))
-            predicted = model(x[None], wave(x)[None])[0]
-        case = f"{name} attention, 4 layers: the model's prediction beside the recursion"
-        found.append(agreement(case, predicted, _recursion(h, inputs.whitening @ x.mT, wave(x))))
-    return Finding(right=tuple(found))
+        layers = family(setting.whitening, h, moves=False)
+        slope = derivative(layers, "B", U_S @ setting.X, R)
+        case = f"{name}: the derivative at rotated inputs along R beside that along {{}}"
+        right, wrong = (
+            derivative(layers, "B", setting.X, move) for move in (U.mT @ R @ U_S, U_S.mT @ R @ U_S)
+        )
+        yield at_most(difference(slope, right), EXACT, case.format("U^T R U_S"), DIFFERENCE)
+        yield printed(difference(slope, wrong), EXACT, case.format("U_S^T R U_S"), DIFFERENCE)
+
+        case = f"{name}: the derivative beside the chain rule below (45), {{}}"
+        bend = attention_speed(layers, U_S @ setting.X, R)
+        before, _, after = layers.factors(U_S @ setting.X)
+        chain = before @ (STEPS[MOVED] * bend) @ after
+        yield at_most(difference(slope, chain), EXACT, case.format("with r_l"), DIFFERENCE)
+        before, _, after = (
+            eye(N_TOKENS) + weights for weights in layers.attention(U_S @ setting.X)
+        )
+        chain = before @ bend @ after
+        yield in_proof(difference(slope, chain), EXACT, case.format("without r_l"), DIFFERENCE)
 
 
-def _recursion(h: Activation, X: Tensor, y: Tensor) -> Tensor:
-    """f(x_q) after four steps of size 0.1 on whitened columns."""
-    weights = h(X, X)[:-1]
-    f = torch.zeros(len(y), dtype=torch.float64)
-    for _ in range(4):
-        f = f + 0.1 * (y - f)[:-1] @ weights
-    return f[-1]
+def attention_speed(layers: Layers, X: Tensor, R: Tensor) -> Tensor:
+    """Return d/dt M h((B + t R) X, C X) in the moved layer, with X as it is at t = 0."""
+    B, C = layers.B[MOVED], layers.C[MOVED]
+    zero = torch.zeros((), dtype=torch.float64)
+    speed: Tensor = jacobian(lambda t: layers.h((B + t * R) @ X, C @ X), zero)
+    return mask(X.shape[-1]) @ speed
 
 
-EQUATION_17 = Statement(
-    "cheng",
-    "Equation (17)",
-    "At the stationary points attention of any kind takes steps like those of functional descent,"
-    " with its weights in place of the kernel of whitened inputs.",
-    "f_{l+1}(x_q) = f_l(x_q) + r_l sum_i (y_i - f_l(x_i)) h(Sigma^(-1/2) X, Sigma^(-1/2) X)[i, q]",
-    equation_17,
-)
+def recursion(name: str, seed: int) -> Iterator[Comparison]:
+    """Compare the derivative of G_i with the product rule in both orders of the factors.
 
-STATEMENTS = (
-    Statement(
-        "cheng",
-        "Equation (40)",
-        "Without A the layers multiply the row of labels by one matrix.",
-        "Y_{k+1} = Y_0 prod_l (I + r_l M h(B_l X, C_l X))",
-        equation_40,
-        correction="The second argument of h is C_l X; the first form of the equation prints B_l X"
-        " for both.",
-    ),
-    Statement(
-        "cheng",
-        "Equation (43)",
-        "Moving B along R at rotated inputs is moving it along a rotated R at the inputs.",
-        "d/dt G(U_S X, t R) = d/dt G(X, t U^T R U_S), U_S = Sigma^(1/2) U Sigma^(-1/2)",
-        equation_43,
-        correction="On the left of R stands U^T, as in the proof; (43) prints U_S^T.",
-    ),
-)
+    Not for linear attention: on the family its factors commute.
+    """
+    setting = rotated(seed)
+    X, zero = setting.U_S @ setting.X, torch.zeros((), dtype=torch.float64)
+    for attention in ("relu", "exp", "softmax"):
+        layers = family(setting.whitening, ACTIVATIONS[attention])
 
-EQUATION_58 = Statement(
-    "cheng",
-    "Equation (58)",
-    "With A free the layers multiply the row of labels by a matrix that depends on the inputs of"
-    " every layer.",
-    "Y_{k+1} = Y_0 prod_l (I + r_l M h(B_l X_l, C_l X_l))",
-    equation_58,
-    correction="The product has the inputs X_l of each layer; (58) prints X_0, which A has moved.",
-)
+        def factors(t: Tensor, layers: Layers = layers) -> Tensor:
+            return torch.stack(layers.moved(name, t * setting.R).factors(X))
+
+        values, slopes = factors(zero), jacobian(factors, zero)
+        whole = derivative(layers, name, X, setting.R)
+        size = float(whole.abs().max())
+        # G_{i-1} and its derivative, from the first two of the three layers.
+        G, slope = values[0] @ values[1], slopes[0] @ values[1] + values[0] @ slopes[1]
+        right, wrong = G @ slopes[2] + slope @ values[2], slopes[2] @ G + values[2] @ slope
+        case = f"{attention}, 3 layers: d/dt G as {name} moves, beside the product rule with {{}}"
+        for compare, order, form in (
+            (at_most, "G_{i-1} first", right),
+            (printed, "G_{i-1} last", wrong),
+        ):
+            error = difference(whole, form) / size
+            yield compare(error, EXACT, case.format(order), "relative difference")
+
+
+@statement("cheng", "Equation (68)")
+def recursion_for_b(seed: int) -> Iterator[Comparison]:
+    """Move B."""
+    yield from recursion("B", seed)
+
+
+@statement("cheng", "Equation (82)")
+def recursion_for_a(seed: int) -> Iterator[Comparison]:
+    """Move A."""
+    yield from recursion("A", seed)
+
+
+@statement("cheng", "Proposition F.3")
+def moving_keys_and_queries_with_moving_inputs(seed: int) -> Iterator[Comparison]:
+    """Differentiate by B and C with A free, and look at the curves to which Lemma F.5 is applied.
+
+    While B_j moves, the keys T(t) = C_j X_j(U_S X_0, t R) stand still: X_j depends on the layers
+    before j alone. The proof's T~(t) moves along R.
+    """
+    yield from derivatives("BC", seed, moves=True)
+    setting = rotated(seed)
+    layers = family(setting.whitening, softmax)
+    X = setting.U_S @ setting.X
+
+    def keys(t: Tensor) -> Tensor:
+        return layers.C[MOVED] @ layers.moved("B", t * setting.R).inputs(X)[MOVED]
+
+    speed = jacobian(keys, torch.zeros((), dtype=torch.float64))
+    wrong = setting.R @ layers.inputs(X)[MOVED]
+    case = "softmax: the speed of T at t = 0 beside that of T~ = {}"
+    right_case, wrong_case = case.format("C_j U_S X_j"), case.format("(C_j + t R) U_S X_j")
+    yield at_most(difference(speed, 0 * wrong), EXACT, right_case, DIFFERENCE)
+    yield in_proof(difference(speed, wrong), EXACT, wrong_case, DIFFERENCE)
+
+
+@statement("cheng", "Proposition F.4")
+def moving_values(seed: int) -> Iterator[Comparison]:
+    """Differentiate by A, and average what the last lines of the proof average over rotations."""
+    yield from derivatives("A", seed, moves=True)
+    setting, ellipsoid = rotated(seed), Ellipsoid.of_seed(seed)
+    rotations = signed_shifts(WIDTH)
+    U_S = ellipsoid.root @ rotations @ ellipsoid.whitening
+    R = setting.R
+    target = (ellipsoid.whitening @ R @ ellipsoid.root).trace() / WIDTH * eye()
+    case = "d = 5: the mean of {} over rotations beside R~"
+    inverse = (torch.linalg.inv(U_S) @ R @ U_S).mean(0)
+    transpose = (rotations.mT @ R @ U_S).mean(0)
+    yield at_most(difference(inverse, target), EXACT, case.format("U_S^-1 R U_S"), DIFFERENCE)
+    yield in_proof(difference(transpose, target), EXACT, case.format("U^T R U_S"), DIFFERENCE)

@@ -1,14 +1,14 @@
-r"""Section 3: a block that is used again descends on generalised linear models, ridge and lasso.
+r"""Theorems 3.1 to 3.3 of cot: chains of a layer on generalised linear models, ridge and lasso.
 
-Each theorem is tried on two runs: of icgd's literal transformer, whose block has three layers and
-no error but rounding, and of one softmax layer as the paper has it, with a coarse grid. Minimisers
-are found by Newton's method or in closed form. The printed forms are tried on one example, where
-exact descent is a sequence of numbers.
+Chains of two transformers are compared with the bounds: the layer of Section 3, written out in
+`layer`, with an accurate and a coarse grid; and icgd's own block of three sub-layers, run
+literally. Minimisers come from Newton's method or in closed form. The printed rates are tried by
+exact descent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp
@@ -21,393 +21,368 @@ from icgd.problems.data import Domain
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
 from icgd.problems.steps import ProximalStep
-from icgd_papers.theorems.cot.descent import Map, drawn, newton, soft_threshold
-from icgd_papers.theorems.cot.heads import grid, mean_minus_label
-from icgd_papers.theorems.statement import Comparison, Finding, Statement
+from icgd_papers.theorems.cot.convex import Map, newton, normal, soft_threshold
+from icgd_papers.theorems.cot.layer import (
+    Tokens,
+    logistic_labels,
+    nearest_points,
+    next_block,
+    of_label,
+    of_residual,
+    poisson_labels,
+    prompt,
+    smooth_line,
+    weights_of,
+)
+from icgd_papers.theorems.statement import Comparison, at_most, printed, statement
 
 DIMENSION, N_EXAMPLES, N_STEPS = 3, 24, 40
 
-N_TOKENS, REACH = 33, 8.0
-"""The grid of one softmax layer, which is coarse, so that its errors can be seen."""
+COARSE_TOKENS, REACH = 129, 8.0
+"""A grid whose errors can be seen beside the bounds, and the scores that grids cover."""
 
-EXACT, COARSE = 1e-11, 0.1
-"""Errors of a step that icgd's block, which is accurate to rounding, and the coarse layer must stay
-below."""
-
-SHARES = (1.0, 0.5)
-"""Step sizes as shares of 1/beta."""
+ACCURATE, COARSE = 1e-11, 0.1
+"""The largest errors of a step that the accurate and the coarse layer may make."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A linear model with data: its exact step, its curvature on the ball, and its minimiser."""
+    """A linear model with data: gradient, curvature on the ball of radius B_w, and minimiser."""
 
-    name: str
-    problem: Problem
-    construction: str
+    model: str
     x: Tensor
     y: Tensor
-    mean: Map
-    scale: float
-    step: Map
+    gradient: Map
     alpha: float
     beta: float
     minimiser: Tensor
+    l2: float = 0.0
+    l1: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The model with its penalty."""
+        penalty = self.l1 if self.model == "lasso" else self.l2
+        return f"{self.model}, lambda = {penalty:g}" if self.is_squared else self.model
+
+    @property
+    def is_squared(self) -> bool:
+        """Whether the loss is the mean of squares, and not a sum of GLM losses."""
+        return self.model in ("ridge", "lasso")
 
     @property
     def radius(self) -> float:
         """B_w, or R: twice the length of the minimiser."""
         return 2 * float(self.minimiser.norm())
 
-    @property
-    def size(self) -> float:
-        """The step size."""
-        return self.problem.proximal_step.step_size or 0.0
+    def step(self, w: Tensor, size: float) -> Tensor:
+        """Take an exact (proximal) gradient step."""
+        return soft_threshold(w - size * self.gradient(w), size * self.l1)
 
-    def run(self) -> Tensor:
-        """The weights after every step of the literal transformer, from 0."""
-        compiled = compile(self.problem, self.construction, n_steps=N_STEPS)
+    def objective(self, w: Tensor) -> Tensor:
+        """Return the penalised mean of squares."""
+        squares = (self.x @ w - self.y).square().sum() / (2 * len(self.y))
+        return squares + self.l2 / 2 * w @ w + self.l1 * w.abs().sum()
+
+    def exact_chain(self, size: float, n_steps: int = N_STEPS) -> Tensor:
+        """Return the weights after every exact step from 0."""
+        points = [torch.zeros_like(self.minimiser)]
+        for _ in range(n_steps):
+            points.append(self.step(points[-1], size))
+        return torch.stack(points)
+
+    def literal_chain(self, size: float) -> Tensor:
+        """Return the weights after every step of icgd's literal transformer."""
+        update = ProximalStep(size, l2=self.l2, l1=self.l1, box=20.0)
+        if self.is_squared:
+            model, domain = LinearModel(DIMENSION), Domain(8.0, 8.0)
+        else:
+            model = LinearModel(DIMENSION, self.model, reduction="sum")
+            domain = Domain(1.0, 2.0, score=4.0)
+        name = f"cot-{self.model}" if self.is_squared else "cot-glm"
+        compiled = compile(Problem(model, "matching", update, domain), name, n_steps=N_STEPS)
         return compiled.run(self.x, self.y[:, None], backend="literal").parameters
 
-    def softmax_run(self) -> Tensor:
-        """The weights after every step of one softmax layer of 2n heads with a coarse grid."""
-        update, points, w = self.problem.proximal_step, grid(REACH, N_TOKENS), 0 * self.minimiser
-        history = [w]
-        for _ in range(N_STEPS):
-            gradient = self.scale * mean_minus_label(self.x, self.y, w, self.mean, points)
-            w = soft_threshold(w - self.size * (gradient + update.l2 * w), self.size * update.l1)
-            history.append(w)
-        return torch.stack(history)
+    def heads(self, size: float, n_tokens: int | None) -> list[tuple[float, Tokens]]:
+        """Return the heads of a step, accurate or with `n_tokens` nearest points each."""
+        means = {"logistic": torch.sigmoid, "poisson": torch.exp}
+        line = nearest_points(-REACH, REACH, n_tokens) if n_tokens else smooth_line(REACH)
+        if self.is_squared:
+            return [(-size / len(self.y), of_residual(line))]
+        if n_tokens:
+            mean = nearest_points(-REACH, REACH, n_tokens, means[self.model])
+        else:
+            mean = logistic_labels() if self.model == "logistic" else poisson_labels(REACH / 2)
+        return [(-size, mean), (size, of_label(line))]
 
-    def runs(self) -> Iterator[tuple[str, Tensor]]:
-        """Two runs: of the library's block of three layers, and of one coarse softmax layer."""
-        step = f"{self.name}, step {self.size * self.beta:g}/beta"
-        yield f"{step}, icgd's literal block", self.run()
-        yield f"{step}, one softmax layer, {N_TOKENS} tokens", self.softmax_run()
+    def layer_chain(
+        self, size: float, n_tokens: int | None = None, n_steps: int = N_STEPS
+    ) -> Tensor:
+        """Return the weights after every call of the layer of Section 3."""
+        block = prompt(self.x, self.y, torch.zeros_like(self.minimiser))
+        heads, points = self.heads(size, n_tokens), [weights_of(block)[:, 0]]
+        for _ in range(n_steps):
+            block = next_block(block, heads, decay=size * self.l2, threshold=size * self.l1)
+            points.append(weights_of(block)[:, 0])
+        return torch.stack(points)
 
-    def step_errors(self, history: Tensor) -> Tensor:
-        """How far each step is from the exact one, coordinate by coordinate."""
-        return torch.stack([after - self.step(before) for before, after in pairwise(history)])
+    def chains(self, share: float) -> Iterator[tuple[str, Tensor, float]]:
+        """Yield each chain with its name and the error that its steps may have."""
+        size, case = share / self.beta, f"{self.name}, eta = {share:g}/beta"
+        yield f"{case}, icgd's block, literal", self.literal_chain(size), ACCURATE
+        yield f"{case}, one softmax layer", self.layer_chain(size), ACCURATE
+        coarse = self.layer_chain(size, COARSE_TOKENS)
+        yield f"{case}, one softmax layer, {COARSE_TOKENS} tokens", coarse, COARSE
 
-
-def _extreme(matrix: Tensor) -> tuple[float, float]:
-    eigenvalues = torch.linalg.eigvalsh(matrix)
-    return float(eigenvalues[0]), float(eigenvalues[-1])
-
-
-@dataclass(frozen=True)
-class Link:
-    """The mean of labels 0 .. `most`, and its least and largest slope for scores up to a size."""
-
-    name: str
-    most: int
-    mean: Map
-    slope: Map
-    slopes: Callable[[Tensor], tuple[Tensor, Tensor]]
-
-
-def _logistic_slope(s: Tensor) -> Tensor:
-    return torch.sigmoid(s) * torch.sigmoid(-s)
+    def step_error(self, chain: Tensor, size: float) -> float:
+        """Return the largest error of a step, in the 2-norm."""
+        errors = [(after - self.step(before, size)).norm() for before, after in pairwise(chain)]
+        return float(torch.stack(errors).max())
 
 
-LINKS = (
-    Link(
-        "logistic", 1, torch.sigmoid, _logistic_slope, lambda s: (_logistic_slope(s), 0 * s + 0.25)
-    ),
-    Link("poisson", 2, torch.exp, torch.exp, lambda s: (torch.exp(-s), torch.exp(s))),
-)
+def least_squares(
+    model: str,
+    seed: int,
+    l2: float = 0.0,
+    l1: float = 0.0,
+    *,
+    d: int = DIMENSION,
+    n: int = N_EXAMPLES,
+) -> Fit:
+    """Return ridge or lasso on inputs with orthogonal columns, so that its minimiser is known."""
+    basis, _ = torch.linalg.qr(normal(seed, n, d))
+    lengths = torch.linspace(1.0, 0.4, d, dtype=torch.float64)
+    x = n**0.5 * basis * lengths
+    truth = torch.tensor([1.0, -0.8, 0.02], dtype=torch.float64).repeat(d // 3 + 1)[:d]
+    y = x @ truth + 0.1 * normal(seed + 1, n)
+    moment = x.T @ y / n
+    curvature = lengths**2 + l2
+    return Fit(
+        model,
+        x,
+        y,
+        lambda w: x.T @ (x @ w) / n + l2 * w - moment,
+        float(curvature.min()),
+        float(curvature.max()),
+        soft_threshold(moment, l1) / curvature,
+        l2,
+        l1,
+    )
 
 
-def _glm(link: Link, share: float, seed: int) -> Fit:
-    """A generalised linear model on the sum of its losses, without a penalty."""
-    x = 0.4 * drawn(seed, N_EXAMPLES, DIMENSION).clamp(-2, 2)
-    y = (drawn(seed + 1, N_EXAMPLES, link.most) > 0).double().sum(-1)
+def generalised(link: str, seed: int) -> Fit:
+    """Return a logistic or a Poisson model, the sum of its losses without a penalty."""
+    x = 0.4 * normal(seed, N_EXAMPLES, DIMENSION).clamp(-2, 2)
+    mean, n_draws = (torch.sigmoid, 1) if link == "logistic" else (torch.exp, 2)
+    y = (normal(seed + 1, N_EXAMPLES, n_draws) > 0).double().sum(-1)
+
+    def slope(s: Tensor) -> Tensor:
+        return torch.sigmoid(s) * torch.sigmoid(-s) if link == "logistic" else torch.exp(s)
 
     def gradient(w: Tensor) -> Tensor:
-        return x.T @ (link.mean(x @ w) - y)
+        return x.T @ (mean(x @ w) - y)
 
     def hessian(w: Tensor) -> Tensor:
-        return (x.T * link.slope(x @ w)) @ x
+        return (x.T * slope(x @ w)) @ x
 
     minimiser = newton(gradient, hessian, torch.zeros(DIMENSION, dtype=torch.float64))
-    least, largest = link.slopes(2 * minimiser.norm() * x.norm(dim=-1))
-    alpha, beta = _extreme((x.T * least) @ x)[0], _extreme((x.T * largest) @ x)[1]
-    size = share / beta
-    model = LinearModel(DIMENSION, link.name, reduction="sum")
-    domain = Domain(1.0, 2.0, score=4.0)
-    problem = Problem(model, "matching", ProximalStep(size, box=20.0), domain)
-    return Fit(
-        link.name,
-        problem,
-        "cot-glm",
-        x,
-        y,
-        link.mean,
-        1.0,
-        lambda w: w - size * gradient(w),
-        alpha,
-        beta,
-        minimiser,
-    )
+    # On the ball scores are at most |x_i| B_w: their least and their largest slope.
+    scores = 2 * minimiser.norm() * x.norm(dim=-1)
+    steepest = slope(0 * scores) if link == "logistic" else slope(scores)
+    alpha = float(torch.linalg.eigvalsh((x.T * slope(-scores)) @ x)[0])
+    beta = float(torch.linalg.eigvalsh((x.T * steepest) @ x)[-1])
+    return Fit(link, x, y, gradient, alpha, beta, minimiser)
 
 
-def _least_squares(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Inputs, labels, and X^T X / n and X^T y / n; the inputs' columns are orthogonal."""
-    basis, _ = torch.linalg.qr(drawn(seed, N_EXAMPLES, DIMENSION))
-    lengths = torch.tensor([1.0, 0.7, 0.4], dtype=torch.float64)
-    x = N_EXAMPLES**0.5 * basis * lengths
-    y = x @ torch.tensor([1.0, -0.8, 0.02], dtype=torch.float64)
-    y = y + 0.1 * drawn(seed + 1, N_EXAMPLES)
-    return x, y, x.T @ x / N_EXAMPLES, x.T @ y / N_EXAMPLES
+def allowed_steps(fit: Fit, eps: float) -> Tensor:
+    """Return 1, 2, .. up to the steps that were taken and that L <= B_w / (2 eps) allows."""
+    return torch.arange(1, int(min(N_STEPS, fit.radius / (2 * eps + 1e-300))) + 1).double()
 
 
-def _linear(name: str, share: float, seed: int, l2: float = 0.0, l1: float = 0.0) -> Fit:
-    """Ridge or lasso, with 1/(2n) before the sum of squares."""
-    x, y, covariance, moment = _least_squares(seed)
-    hessian = covariance + l2 * torch.eye(DIMENSION, dtype=torch.float64)
-    alpha, beta = _extreme(hessian)
-    size = share / beta
-    minimiser = soft_threshold(moment, l1) / hessian.diagonal()
-    update = ProximalStep(size, l2=l2, l1=l1, box=20.0)
-    problem = Problem(LinearModel(DIMENSION), "matching", update, Domain(8.0, 8.0))
-
-    def step(w: Tensor) -> Tensor:
-        return soft_threshold(w - size * (hessian @ w - moment), size * l1)
-
-    return Fit(
-        name,
-        problem,
-        f"cot-{name}",
-        x,
-        y,
-        torch.clone,
-        1 / N_EXAMPLES,
-        step,
-        alpha,
-        beta,
-        minimiser,
-    )
-
-
-def _step_error(case: str, errors: Tensor) -> Comparison:
-    allowed = EXACT if "literal" in case else COARSE
-    return Comparison(f"{case}: error of a step", float(errors.abs().max()), allowed, "weight")
-
-
-def _allowed_steps(fit: Fit, eps: float) -> Tensor:
-    """1, 2, .. up to the number of steps that were taken and that L <= B_w/(2 eps) allows."""
-    most = min(float(N_STEPS), fit.radius / (2 * eps)) if eps else float(N_STEPS)
-    return torch.arange(1, int(most) + 1, dtype=torch.float64)
-
-
-def _distances(fit: Fit) -> Iterator[Comparison]:
-    """The errors of steps, and the runs' distances from the minimiser over their bounds."""
-    for case, history in fit.runs():
-        errors = fit.step_errors(history)
-        eps = float(errors.norm(dim=-1).max())
-        count = _allowed_steps(fit, eps)
-        bound = count * eps + torch.exp(-fit.size * fit.alpha * count / 2) * fit.radius / 2
-        distances = (history[1 : len(count) + 1] - fit.minimiser).norm(dim=-1)
+def distances(fit: Fit, share: float) -> Iterator[Comparison]:
+    """Compare the chains' distances from the minimiser with the corrected bound."""
+    size = share / fit.beta
+    for case, chain, accuracy in fit.chains(share):
+        eps = fit.step_error(chain, size)
+        yield at_most(eps, accuracy, f"{case}: error of a step", "2-norm")
+        count = allowed_steps(fit, eps)
+        bound = count * eps + torch.exp(-size * fit.alpha * count / 2) * fit.radius / 2
+        ratios = (chain[1 : len(count) + 1] - fit.minimiser).norm(dim=-1) / bound
         text = f"{case}: |w_L - w*| over its bound, worst L up to {len(count)}"
-        yield _step_error(case, errors)
-        yield Comparison(text, float((distances / bound).max()), 1.0, "ratio")
+        yield at_most(float(ratios.max()), 1.0, text, "ratio")
 
 
-def _on_one_example(factor: float, n_steps: int, what: str) -> Comparison:
-    """Exact descent from 0 whose distance from w* = 1 is multiplied by `factor` at every step.
+def printed_distances(fits: list[Fit], share: float) -> Comparison:
+    """Count problems in which exact descent leaves the printed bound, whatever eps."""
+    n_violated = 0
+    for fit in fits:
+        chain = fit.exact_chain(share / fit.beta)[1:]
+        count = torch.arange(1, len(chain) + 1, dtype=torch.float64)
+        bound = torch.exp(-count * fit.alpha / fit.beta / 2) * fit.radius / 2
+        n_violated += bool(((chain - fit.minimiser).norm(dim=-1) > (1 + 1e-9) * bound).any())
+    case = f"{fits[0].model}, {len(fits)} random problems, exact steps of {share:g}/beta"
+    return printed(n_violated, 0, case, "problems outside exp(-L/(2 kappa)) B_w/2")
 
-    The loss has alpha = beta, so that kappa = 1, B_w = 2, and there is no error.
+
+def on_one_example(factor: float, n_steps: int, step: str) -> Comparison:
+    """Follow exact descent from 0 whose distance from w* = 1 is multiplied at every step.
+
+    The loss has alpha = beta, so that kappa = 1 and B_w = 2, and there is no error.
     """
-    measured, allowed = abs(factor) ** n_steps, exp(-n_steps / 2)
-    return Comparison(f"one example, {what}, L = {n_steps}: |w_L - w*|", measured, allowed, "|w|")
+    case = f"one example, {step}, L = {n_steps}: |w_L - w*|"
+    return printed(abs(factor) ** n_steps, exp(-n_steps / 2), case, "|w|; exp(-L/2)")
 
 
-TOO_LONG = _on_one_example(-1.0, 2, "eta = 2/beta")
-TOO_SHORT = _on_one_example(0.9, 4, "eta = 0.1/beta")
-WRONG_UNITS = _on_one_example(1.0 - 4 * 2, 2, "beta = 4, eta = beta/2 (Appendix C.1)")
-
-STEP_CORRECTION = (
-    "eta = 1/beta, or eta <= 1/beta and the rate exp(-eta alpha L / 2). At 2/beta descent may "
-    "oscillate for ever, and a step far below 1/beta is slower than exp(-L/(2 kappa)). eps is the "
-    "error of a step in the 2-norm."
-)
-
-
-def _generalised(seed: int) -> Finding:
-    fits = [_glm(link, share, seed) for link in LINKS for share in SHARES]
-    right = tuple(comparison for fit in fits for comparison in _distances(fit))
-    return Finding(right, printed=(TOO_LONG, TOO_SHORT, WRONG_UNITS))
+@statement("cot", "Theorem 3.1")
+def chains_fit_generalised_linear_models(seed: int) -> Iterator[Comparison]:
+    """Run logistic and Poisson regression."""
+    for link in ("logistic", "poisson"):
+        for share in (1.0, 0.5, 0.1):
+            yield from distances(generalised(link, seed), share)
+        fits = [generalised(link, 100 * seed + number) for number in range(10)]
+        yield printed_distances(fits, 0.1)
+    yield on_one_example(-1.0, 2, "eta = 2/beta")
+    yield on_one_example(1.0 - 4 * 2, 2, "beta = 4, eta = beta/2 (Appendix C.1)")
 
 
-GENERALISED = Statement(
-    paper="cot",
-    label="Theorem 3.1",
-    claim=(
-        "One attention layer performs gradient steps on a generalised linear model to within eps, "
-        "and L <= B_w/(2 eps) of them with a step size of at most 2/beta end within L eps + "
-        "exp(-L/(2 kappa)) B_w/2 of the minimiser, whose length is at most B_w/2."
-    ),
-    formula="|w_L - w*| <= L eps + exp(-L/(2 kappa)) B_w/2 for eta <= 2/beta",
-    check=_generalised,
-    correction=STEP_CORRECTION,
-)
+@statement("cot", "Theorem 3.2")
+def chains_fit_ridge_regression(seed: int) -> Iterator[Comparison]:
+    """Run ridge regression with several penalties, 0 among them."""
+    for l2 in (0.0, 0.1, 1.0):
+        for share in (1.0, 0.5, 0.1):
+            yield from distances(least_squares("ridge", seed, l2=l2), share)
+    fits = [
+        least_squares("ridge", 100 * seed + number, l2=0.1, d=1 + number % 6)
+        for number in range(20)
+    ]
+    for share in (2.0, 0.1):
+        yield printed_distances(fits, share)
 
 
-def _ridge(seed: int) -> Finding:
-    fits = [_linear("ridge", share, seed, l2=0.1) for share in SHARES]
-    right = tuple(comparison for fit in fits for comparison in _distances(fit))
-    return Finding(right, printed=(TOO_LONG, TOO_SHORT))
+def largest_slope(fit: Fit) -> float:
+    """Return C = C_0 + beta R + lambda sqrt(d), which bounds the slope of the lasso's objective."""
+    initial_slope = float((fit.x.T @ fit.y / len(fit.y)).norm())
+    return initial_slope + fit.beta * fit.radius + fit.l1 * float(len(fit.minimiser) ** 0.5)
 
 
-RIDGE = Statement(
-    paper="cot",
-    label="Theorem 3.2",
-    claim=(
-        "For ridge regression with any penalty lambda >= 0 there is an attention layer whose "
-        "chain of L <= B_w/(2 eps) steps, of a size up to 2/beta, ends within L eps + "
-        "exp(-L/(2 kappa)) B_w/2 of the minimiser, whose length is at most B_w/2."
-    ),
-    formula="|w_L - w_ridge| <= L eps + exp(-L/(2 kappa)) B_w/2 for eta <= 2/beta",
-    check=_ridge,
-    correction=STEP_CORRECTION,
-)
-
-L1 = 0.1
-
-
-def _objective(fit: Fit, w: Tensor) -> Tensor:
-    residual = fit.x @ w - fit.y
-    return residual @ residual / (2 * len(fit.y)) + L1 * w.abs().sum()
-
-
-def _excesses(fit: Fit) -> Iterator[Comparison]:
-    """The errors of proximal steps, and the runs' excesses over their bounds."""
-    slope = float((fit.x.T @ fit.y / len(fit.y)).norm())
-    slope += fit.beta * fit.radius + L1 * DIMENSION**0.5
-    least = _objective(fit, fit.minimiser)
-    for case, history in fit.runs():
-        errors = fit.step_errors(history)
-        eps = float(errors.norm(dim=-1).max())
-        count = _allowed_steps(fit, eps)
-        off, exact = count * eps, fit.radius**2 / (8 * fit.size * count)
-        bound = slope * off + fit.beta * off**2 / 2 + exact
-        reached = history[1 : len(count) + 1]
-        excess = torch.stack([_objective(fit, w) - least for w in reached])
+def excesses(fit: Fit, share: float) -> Iterator[Comparison]:
+    """Compare the chains' excesses with the corrected bound, whose last term is R^2/(8 eta L)."""
+    size, least, slope = share / fit.beta, fit.objective(fit.minimiser), largest_slope(fit)
+    for case, chain, accuracy in fit.chains(share):
+        eps = fit.step_error(chain, size)
+        yield at_most(eps, accuracy, f"{case}: error of a step", "2-norm")
+        count = allowed_steps(fit, eps)
+        bound = slope * count * eps + fit.beta / 2 * (count * eps) ** 2
+        bound = bound + fit.radius**2 / (8 * size * count)
+        excess = torch.stack([fit.objective(w) - least for w in chain[1 : len(count) + 1]])
         text = f"{case}: F(w_L) - F* over its bound, worst L up to {len(count)}"
-        yield _step_error(case, errors)
-        yield Comparison(text, float((excess / bound).max()), 1.0, "ratio")
+        yield at_most(float((excess / bound).max()), 1.0, text, "ratio")
 
 
-def _lasso_on_one_example(size: float, n_steps: int) -> Comparison:
-    """Exact steps on (w - 3/2)^2 / 2 + |w| / 2, which is least at w* = 1; beta = 1, R = 2."""
-
-    def objective(w: Tensor) -> float:
-        return float((w - 1.5) ** 2 / 2 + w.abs() / 2)
-
-    w = torch.zeros((), dtype=torch.float64)
-    for _ in range(n_steps):
-        w = soft_threshold(w - size * (w - 1.5), size / 2)
-    excess = objective(w) - objective(torch.ones((), dtype=torch.float64))
-    case = f"one example, lambda = 1/2, eta = {size:g}/beta, L = {n_steps}: F(w_L) - F*"
-    return Comparison(case, excess, 2**2 / (8 * n_steps), "F")
-
-
-def _lasso(seed: int) -> Finding:
-    fits = [_linear("lasso", share, seed, l1=L1) for share in SHARES]
-    right = tuple(comparison for fit in fits for comparison in _excesses(fit))
-    return Finding(right, printed=(_lasso_on_one_example(2.0, 2), _lasso_on_one_example(0.1, 2)))
-
-
-LASSO = Statement(
-    paper="cot",
-    label="Theorem 3.3",
-    claim=(
-        "One attention layer and one MLP perform proximal gradient steps on the lasso to within "
-        "eps, and L <= R/(2 eps) of them with a step size of at most 2/beta end with an excess "
-        "of at most three terms, of which the one without eps falls like 1/L."
-    ),
-    formula=(
-        "F(w_L) - F* <= (C_0 + beta R + lambda sqrt(d)) L eps + beta/2 (L eps)^2 + beta R^2/(8L) "
-        "for eta <= 2/beta"
-    ),
-    check=_lasso,
-    correction=(
-        "eta = 1/beta, or eta <= 1/beta and the last term R^2/(8 eta L); R >= 2 |w*|, which the "
-        "theorem does not say. At 2/beta descent may oscillate for ever."
-    ),
-)
+@statement("cot", "Theorem 3.3")
+def chains_fit_the_lasso(seed: int) -> Iterator[Comparison]:
+    """Run the lasso with several penalties, and exact steps at the printed bound."""
+    for l1 in (0.02, 0.1, 0.5):
+        for share in (1.0, 0.5, 0.1):
+            yield from excesses(least_squares("lasso", seed, l1=l1), share)
+    fits = [
+        least_squares("lasso", 100 * seed + number, l1=0.1, d=1 + number % 6)
+        for number in range(20)
+    ]
+    for share in (2.0, 0.1):
+        n_violated = 0
+        for fit in fits:
+            chain, least = fit.exact_chain(share / fit.beta)[1:], fit.objective(fit.minimiser)
+            excess = torch.stack([fit.objective(w) - least for w in chain])
+            count = torch.arange(1, len(chain) + 1, dtype=torch.float64)
+            bound = fit.beta * fit.radius**2 / (8 * count)
+            n_violated += bool((excess > (1 + 1e-9) * bound).any())
+        case = f"lasso, 20 random problems, exact steps of {share:g}/beta"
+        yield printed(n_violated, 0, case, "problems outside beta R^2/(8L)")
 
 
-def _prompt_rows(seed: int) -> Finding:
-    del seed  # it is a count
-    rows = DIMENSION + 1 + DIMENSION + 1
-    case = f"d = {DIMENSION}: rows of [x_i; y_i; w; 1] beyond those of"
-    right = Comparison(f"{case} 2d + 2", float(abs(rows - (2 * DIMENSION + 2))), 0.0, "rows")
-    printed = Comparison(f"{case} 2d + 3", float(abs(rows - (2 * DIMENSION + 3))), 0.0, "rows")
-    return Finding((right,), printed=(printed,))
+def accuracy_for(fit: Fit, n_steps: int) -> float:
+    """Return R^2/(8 C L^2), the error of a step that leaves the last term of the bound largest."""
+    return float(fit.radius**2 / (8 * largest_slope(fit) * n_steps**2))
 
 
-PROMPT_ROWS = Statement(
-    paper="cot",
-    label="Definition 3.1",
-    claim="The prompt with columns [x_i; y_i; w; 1] has 2d + 3 rows.",
-    formula="Z_l in R^((2d+3) x ln)",
-    check=_prompt_rows,
-    correction=(
-        "2d + 2 rows. The appendix writes a further row with the number l of the step into some "
-        "of its blocks, which would make 2d + 3; no step reads it."
-    ),
-)
+@statement("cot", "Remark 3.3")
+def accurate_steps_keep_the_rate(seed: int) -> Iterator[Comparison]:
+    """Run the lasso with errors of 1/L^2, and look beyond the grid for the error itself."""
+    fit = least_squares("lasso", seed, l1=0.1, n=10)
+    size = 1 / fit.beta
+    for n_steps, n_tokens in ((10, 5_000), (30, 40_000)):
+        chain = fit.layer_chain(size, n_tokens, n_steps)
+        case = f"lasso, L = {n_steps}, {n_tokens} tokens"
+        error, allowed = fit.step_error(chain, size), accuracy_for(fit, n_steps)
+        yield at_most(error, allowed, f"{case}: error of a step", "2-norm; R^2/(8 C L^2)")
+        excess = float(fit.objective(chain[-1]) - fit.objective(fit.minimiser))
+        # The first term then equals the last one, and the middle one is smaller still.
+        bound = 3 * fit.beta * fit.radius**2 / (8 * n_steps)
+        yield at_most(excess, bound, f"{case}: F(w_L) - F*", "excess; 3 beta R^2/(8L)")
+    far = torch.tensor([1e3, 1e4], dtype=torch.float64) * REACH
+    for name, tokens in (
+        ("nearest points", nearest_points(-REACH, REACH, 33)),
+        ("wide weights", smooth_line(REACH)),
+    ):
+        slopes, offsets, values = tokens.of_score, tokens.offsets, tokens.values
+        read = torch.softmax(far[:, None] * slopes + offsets, dim=-1) @ values
+        error = float((read - far).abs().min())
+        case = f"{name}: error at 1000 times the reach, where a head returns at most its last point"
+        yield at_most(1.0, error, case, "1; error, which is inevitable")
 
 
-def _twice_the_gradient(seed: int) -> Finding:
-    """A proximal step with the gradient of (1/n) sum (..)^2, which is twice that of Section 3.3."""
-    fit, w = _linear("lasso", 1.0, seed, l1=L1), drawn(seed + 5, DIMENSION)
-    gradient = fit.x.T @ (fit.x @ w - fit.y) / len(fit.y)
-    unit = "largest difference of a weight"
-    cases = (("1/(2n)", 1.0), ("1/n", 2.0))
-    right, printed = (
-        Comparison(
-            f"{scale} before the sum: the step's distance from that of the lasso",
-            float(
-                (soft_threshold(w - fit.size * f * gradient, fit.size * L1) - fit.step(w))
-                .abs()
-                .max()
-            ),
-            1e-12,
-            unit,
-        )
-        for scale, f in cases
+@statement("cot", "Appendix C.3, heads")
+def heads_need_not_grow(seed: int) -> Iterator[Comparison]:
+    """Find the tokens with which one head an example reaches R^2/(8 C L^2)."""
+    fit = least_squares("lasso", seed, l1=0.1, n=10)
+    size = 1 / fit.beta
+    for n_steps in (3, 10, 30):
+        allowed = accuracy_for(fit, n_steps)
+        case = f"lasso, d = 3, n = 10, one head an example, L = {n_steps}"
+        n_tokens = 2
+        while fit.step_error(fit.layer_chain(size, n_tokens, 30), size) > allowed:
+            n_tokens = int(1.25 * n_tokens) + 1
+        yield at_most(n_tokens, 60 * n_steps**2, f"{case}, nearest points", "tokens; 60 L^2")
+        n_tokens = 3
+        block = prompt(fit.x, fit.y, fit.minimiser / 2)
+        exact = fit.step(fit.minimiser / 2, size)
+        error = float("inf")
+        while error > allowed:
+            n_tokens += 1
+            heads = [(-size / len(fit.y), of_residual(smooth_line(REACH, n_tokens)))]
+            written = next_block(block, heads, threshold=size * fit.l1)
+            error = float((weights_of(written)[:, 0] - exact).norm())
+        yield at_most(n_tokens, 16, f"{case}, wide weights", "tokens; 16")
+
+
+@statement("cot", "Appendix C.1")
+def linear_models_start_at_zero(seed: int) -> Iterator[Comparison]:
+    """Descend from 0, and show that a network of two layers does not leave it."""
+    for fit in (least_squares("ridge", seed, l2=0.1), generalised("logistic", seed)):
+        distance = float((fit.layer_chain(1 / fit.beta)[-1] - fit.minimiser).norm())
+        bound = exp(-N_STEPS * fit.alpha / fit.beta / 2) * float(fit.minimiser.norm())
+        case = f"{fit.name}, {N_STEPS} calls of the layer from w = 0: |w_L - w*|"
+        yield at_most(distance, bound, case, "|w|; exp(-L/(2 kappa)) |w*|")
+    # All that a step adds to a weight matrix of a network is a product with another one, or with 0.
+    fit, weights = (
+        generalised("logistic", seed),
+        [torch.zeros(3, 3, requires_grad=True) for _ in "12"],
     )
-    return Finding((right,), printed=(printed,))
+    outputs = fit.x.float() @ weights[0].T
+    loss = (torch.relu(torch.relu(outputs) @ weights[1].T) - 1).square().sum()
+    gradients = torch.autograd.grad(loss, weights)
+    largest = max(float(gradient.abs().max()) for gradient in gradients)
+    yield at_most(largest, 0.0, "ReLU network of 2 layers with all weights 0", "largest gradient")
 
 
-SMOOTH_PART = Statement(
-    paper="cot",
-    label="Appendix C.3",
-    claim="The smooth part of the lasso that proximal steps descend on is the mean of squares.",
-    formula="L_n^0(w) = (1/n) sum_i (<w, x_i> - y_i)^2, L_lasso = L_n^0 + lambda |w|_1",
-    check=_twice_the_gradient,
-    correction="1/(2n), as in Section 3.3 and in the lasso itself a few lines above.",
-)
-
-
-def _from_zero(seed: int) -> Finding:
-    """Linear models leave 0; a network does not, and cot gives it initial weights."""
-    fit = _linear("ridge", 1.0, seed, l2=0.1)
-    last = float((fit.run()[-1] - fit.minimiser).norm())
-    case = f"ridge from w = 0, {N_STEPS} steps of 1/beta, literal: |w_L - w*| over |w*|"
-    bound = exp(-N_STEPS * fit.alpha / fit.beta / 2)
-    return Finding((Comparison(case, last / float(fit.minimiser.norm()), bound, "ratio"),))
-
-
-FROM_ZERO = Statement(
-    paper="cot",
-    label="Appendix C.1",
-    claim=(
-        "Descent on a linear model starts at w = 0 and still comes to the minimiser; networks, "
-        "which would never leave 0, start from the weights that the prompt holds in B_1 .. B_N."
-    ),
-    formula="w^(0) = 0",
-    check=_from_zero,
-)
+@statement("cot", "Appendix C.3")
+def smooth_part_of_the_lasso(seed: int) -> Iterator[Comparison]:
+    """Take a proximal step with the gradient of either smooth part."""
+    fit, w = least_squares("lasso", seed, l1=0.1), normal(seed + 5, DIMENSION)
+    size, gradient = 1 / fit.beta, fit.x.T @ (fit.x @ w - fit.y) / N_EXAMPLES
+    exact = fit.step(w, size)
+    for compare, factor, text in ((at_most, 1.0, "1/(2n)"), (printed, 2.0, "1/n")):
+        step = soft_threshold(w - size * factor * gradient, size * fit.l1)
+        case = f"{text} before the sum of squares: distance from the lasso's step"
+        yield compare(float((step - exact).abs().max()), 1e-12, case, "error of a weight")

@@ -1,190 +1,319 @@
-r"""Gradient descent in context: Theorems 1 and 2, Remark 2 and Equation (4).
+r"""Gradient descent in context: wang's Theorems 1 and 2 and what their proof is made of.
 
-`recursion` is this transformer, with any activation in attention and MLPs.
+`recursion` is this transformer with the errors of the proof mended; literal runs compute each of
+its heads and units.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from icgd.compiled import Compiled
 from icgd.constructions.recursion import Recursion, literal_layers
+from icgd.layers import ActivationAttention
 from icgd.pipeline import compile
-from icgd.weights.sizes import Summary
-from icgd_papers.studies.wang_steps import N_TASKS, STEP, tanh_problem, worst_step
-from icgd_papers.theorems.statement import Comparison, Finding, Statement
+from icgd.problems.data import Domain
+from icgd.problems.mlp import MLP
+from icgd.problems.optimisers import GradientStep
+from icgd.problems.problem import Problem
+from icgd_papers.theorems.statement import Comparison, at_most, in_proof, printed, statement
+from icgd_papers.theorems.wang.functions import ACTIVATIONS
+
+STEP, BOX, N_TASKS = 0.1, 0.5, 16
 
 EPS = 0.01
 
-TANH_UNITS = Recursion(units=64, unit_activation="tanh")
-
 EXACT = 1e-12
-"""What rounding may change of numbers of order 1."""
+"""Rounding error allowed in numbers of order 1."""
 
 
-@lru_cache(maxsize=16)
-def _compiled(widths: tuple[int, ...], activation: str, units: int) -> Compiled:
-    """A recursion for two steps with `units` units for each function."""
-    return compile(tanh_problem(widths), Recursion(units, activation), n_steps=2)
+def network_problem(
+    widths: tuple[int, ...], activation: str = "tanh", loss: str = "squared"
+) -> Problem:
+    """Return a small network with weights in [-1/2, 1/2] and data in [-1, 1]."""
+    return Problem(MLP(widths, activation), loss, GradientStep(STEP, box=BOX), Domain(1.0, 1.0))
 
 
-def _follows(widths: tuple[int, ...], activation: str, units: int, seed: int) -> Comparison:
-    case = f"{'-'.join(map(str, widths))} tanh, {units} {activation} units a function"
-    worst = worst_step(_compiled(widths, activation, units), seed)
-    return Comparison(case, worst, STEP * EPS, f"worst |eps(w)|_2 of {N_TASKS} tasks; eta eps")
+def worst_step(compiled: Compiled, seed: int) -> float:
+    """Return the largest |eps(w)|_2 of the literal steps of random tasks from random weights."""
+    network, source = compiled.problem.network, torch.Generator().manual_seed(seed)
+    x, y, w = (
+        2 * torch.rand(N_TASKS, *shape, generator=source, dtype=torch.float64) - 1
+        for shape in ((5, network.input_width), (5, 1), (network.n_parameters,))
+    )
+    labels = (y > 0).double() if compiled.problem.loss == "logistic" else y
+    task = compiled.task(x, labels, initial=BOX * w)
+    path = compiled.run_task(task, backend="literal").parameters
+    step = compiled.problem.oracle.exact_step(task)
+    errors = [
+        (path[..., i + 1, :] - step(path[..., i, :], i)).norm(dim=-1)
+        for i in range(path.shape[-2] - 1)
+    ]
+    return float(torch.stack(errors).max())
 
 
-def theorem_1(seed: int) -> Finding:
-    """Errors, layers and heads for two layers; and what closeness in L^2 allows."""
+def literal_steps(problem: Problem, units: str, seed: int, n_units: int = 240) -> Comparison:
+    """Compare the error of two literal steps with eta eps."""
+    compiled = compile(problem, Recursion(n_units, units), n_steps=2)
+    widths = "-".join(map(str, problem.network.widths))
+    case = f"{widths} {problem.network.activation}, {problem.loss} loss, {n_units} {units} units"
+    error = worst_step(compiled, seed)
+    return at_most(error, STEP * EPS, case, f"largest |eps(w)| of {N_TASKS} tasks; eta eps")
+
+
+def hat(z: Tensor, height: float, norm: float) -> Tensor:
+    """Return a hat of three ReLUs around 1/2, of this height and at most this norm in L^2."""
+    half_width = min(1.5 * (norm / height) ** 2, 0.5)
+    corners = torch.relu((z - 0.5) / half_width + torch.tensor([1.0, 0.0, -1.0]).double())
+    return height * (corners @ torch.tensor([1.0, -2.0, 1.0]).double())
+
+
+@statement("wang", "Theorem 1")
+def two_layers_take_a_step(seed: int) -> Iterator[Comparison]:
+    """Run literal steps with every activation, and one step with functions close in L^2 alone."""
     widths = (2, 3, 1)
-    layers = _compiled(widths, "relu", 96).stack.layers_per_step
-    return Finding(
-        right=(
-            _follows(widths, "sigmoid", 240, seed),
-            _follows(widths, "relu", 96, seed),
-            _rate(widths, seed),
-            Comparison("sub-layers of a step", float(layers), 4.0, "2 attention, 2 MLP"),
-            _with_bump(0.01, 0.01),
-        ),
-        printed=(_with_bump(1.0, 0.01),),
-    )
-
-
-def _rate(widths: tuple[int, ...], seed: int) -> Comparison:
-    """Heads that are O(eps^-2): with 4 times the units the error is half as large at most."""
-    coarse, fine = (worst_step(_compiled(widths, "relu", units), seed) for units in (24, 96))
-    return Comparison("96 relu units for each function over 24", fine / coarse, 0.5, "of the error")
-
-
-def bump(z: Tensor, height: float, eps: float) -> Tensor:
-    """A hat at 1/2 of this height, made of three ReLUs, whose norm in L^2 is eps at most."""
-    half = min(1.5 * (eps / height) ** 2, 0.5)
-    corners = torch.relu((z - 0.5) / half + torch.tensor([1.0, 0.0, -1.0], dtype=torch.float64))
-    return height * (corners @ torch.tensor([1.0, -2.0, 1.0], dtype=torch.float64))
-
-
-def _with_bump(height: float, eps: float) -> Comparison:
-    """A step of pred = u r(v x), v x = 1/2, with r = tanh plus a bump at 1/2; y = -1."""
+    for units in ACTIVATIONS:
+        yield literal_steps(network_problem(widths), units, seed)
+    for other_widths in ((1, 2, 1), (5, 6, 1)):
+        for units in ("relu", "sigmoid"):
+            yield literal_steps(network_problem(other_widths), units, seed)
+    for activation in ("sigmoid", "softplus"):
+        for loss in ("squared", "logistic"):
+            yield literal_steps(network_problem(widths, activation, loss), "softplus", seed)
+    for units in ("relu", "elu"):
+        coarse, fine = (
+            worst_step(compile(network_problem(widths), Recursion(n, units), n_steps=2), seed)
+            for n in (24, 96)
+        )
+        case = f"2-3-1 tanh, error with 96 {units} units over 24, as 4 = 2^2"
+        yield at_most(fine / coarse, 0.5, case, "times; eps^-2 heads")
+    layers = compile(network_problem(widths), Recursion(96, "relu"), n_steps=1)
+    yield at_most(layers.stack.layers_per_step, 4, "2-3-1 tanh", "sub-layers; 2 attention, 2 MLP")
+    # pred = u r(v x) with v x = 1/2, u = 1/2, y = -1: the derivative by u is (u r + 1) r.
     z = torch.tensor([0.5], dtype=torch.float64)
-    real, found = torch.tanh(z), torch.tanh(z) + bump(z, height, eps)
-    by_u = [(0.5 * r + 1.0) * r for r in (real, found)]  # the derivative by u at u = 1/2
-    off = float(STEP * (by_u[1] - by_u[0]).abs())
-    case = f"r off by a hat of height {height:g}, which is {eps:g} in L^2"
-    return Comparison(
-        case, off, 2 * STEP * eps, "|eps(w)|; 2 eta eps, as the loss slope is below 2"
-    )
+    exact, close_in_mean = torch.tanh(z), torch.tanh(z) + hat(z, 1.0, EPS)
+    error = STEP * float(((close_in_mean / 2 + 1) * close_in_mean - (exact / 2 + 1) * exact).abs())
+    case = f"r off by a hat of height 1, which is {EPS:g} in L^2"
+    yield in_proof(error, 2 * STEP * EPS, case, "|eps(w)|; 2 eta eps, as the loss slope is below 2")
 
 
-def theorem_2(seed: int) -> Finding:
-    """Errors for three layers, and heads of four layers as the width doubles."""
-    narrow, wide = (_four_layers(width) for width in (4, 8))
-    heads, width = wide.max_heads / narrow.max_heads, wide.d_model / narrow.d_model
-    case = "n = 4, K = 8 over K = 4"
-    return Finding(
-        right=(
-            _follows((2, 3, 3, 1), "sigmoid", 240, seed),
-            Comparison(f"heads, {case}", heads, 8.0, "times; n K^3"),
-            Comparison(f"d_model, {case}", width, 8.0, "times; n K^3"),
-        ),
-        printed=(
-            Comparison(f"heads, {case}", heads, 4.0, "times; n K^2"),
-            Comparison(f"d_model, {case}", width, 4.0, "times; n K^2"),
-        ),
-    )
+@statement("wang", "Theorem 2")
+def deep_networks_take_a_step(seed: int) -> Iterator[Comparison]:
+    """Run literal steps for 3 to 5 layers; count heads of the Jacobians and of backpropagation."""
+    for widths in ((2, 3, 3, 1), (2, 3, 3, 3, 1), (2, 3, 3, 3, 3, 1)):
+        for units in ACTIVATIONS if len(widths) < 6 else ("relu", "sigmoid", "softplus"):
+            yield literal_steps(network_problem(widths), units, seed)
+        compiled = compile(network_problem(widths), Recursion(96, "relu"), n_steps=1)
+        n = len(widths) - 1
+        unit = "sub-layers; 2 a_n = n (n + 3) - 6"
+        yield at_most(compiled.stack.layers_per_step, 2 * literal_layers(n), f"n = {n}", unit)
+    growing = (4, 8)
+    for n in (3, 4):
+        jacobians, backpropagation = (
+            [compile(network_problem((*[k] * n, 1)), name, n_steps=1).summary() for k in growing]
+            for name in (Recursion(64, "tanh"), "softmax-stack")
+        )
+        case = f"n = {n}, K = 8 over K = 4"
+        width = backpropagation[1].d_model / backpropagation[0].d_model
+        yield at_most(width, 4, f"width by backpropagation, {case}", "times; K^2")
+        heads = jacobians[1].max_heads / jacobians[0].max_heads
+        yield in_proof(heads, 4, f"heads of the proof's Jacobians, {case}", "times; K^2")
+        width = jacobians[1].d_model / jacobians[0].d_model
+        yield in_proof(width, 4, f"width of the proof's Jacobians, {case}", "times; K^2")
 
 
-def _four_layers(width: int) -> Summary:
-    return compile(tanh_problem((*[width] * 4, 1)), TANH_UNITS, n_steps=1).summary()
+@statement("wang", "Remark 1")
+def only_the_weights_change(seed: int) -> Iterator[Comparison]:
+    """Compare all rows of all tokens after literal steps with the prompt."""
+    source = torch.Generator().manual_seed(seed)
+    x, y = (torch.rand(5, width, generator=source, dtype=torch.float64) for width in (2, 1))
+    for widths in ((2, 3, 1), (2, 3, 3, 1)):
+        for units in ("relu", "sigmoid", "softplus"):
+            compiled = compile(network_problem(widths), Recursion(240, units), n_steps=2)
+            run = compiled.run(x, y, seed=seed, backend="literal", trace=True)
+            changes = {
+                name: float((rows[compiled.stack.layers_per_step * 2] - rows[0]).abs().max())
+                for name, rows in run.trace.items()
+            }
+            weights = [name for name in changes if name.startswith("weights")]
+            case = f"{'-'.join(map(str, widths))} tanh, {units} units, 2 steps"
+            others = max(changes[name] for name in changes if name not in weights)
+            yield at_most(others, 1e-9, f"{case}, x, y, 1, t and the zeros", "largest change")
+            moved = min(changes[name] for name in weights)
+            yield at_most(1e-6, moved, f"{case}, every weight matrix", "least change of a matrix")
 
 
-def remark_2(seed: int) -> Finding:
-    """Layers for a network of 8 layers: by the paper's recursion, and compiled."""
+@statement("wang", "Remark 2")
+def layers_grow_like_the_square_of_the_depth(seed: int) -> Iterator[Comparison]:
+    """Count the layers of the printed recursion, and those of the compiled one."""
     del seed  # nothing is drawn
-    depth = 8
-    compiled = compile(tanh_problem((*[2] * depth, 1)), TANH_UNITS, n_steps=1)
-    case, unit = f"a network of {depth} layers", "layers; 2n + 1"
-    layers = compiled.stack.layers_per_step
-    return Finding(
-        right=(Comparison(f"{case}, compiled", float(layers), 2.0 * depth + 1, unit),),
-        printed=(Comparison(f"{case}, a_n", float(literal_layers(depth)), 2.0 * depth + 1, unit),),
-    )
+    ratios = [literal_layers(n) / n**2 for n in range(2, 1001)]
+    yield at_most(max(ratios), 1, "a_n = n (n + 3) / 2 - 3, n = 2 to 1000", "a_n / n^2, largest")
+    for n in (2, 4, 8):
+        compiled = compile(network_problem((*[2] * n, 1)), Recursion(64, "tanh"), n_steps=1)
+        case = f"a network of {n} layers, compiled with shared Jacobians"
+        yield at_most(compiled.stack.layers_per_step, n + 2, case, "sub-layers; n + 2")
 
 
-def equation_4(seed: int) -> Finding:
-    """The gradient of L_N by the formula, with 1 / N and with 1 / 2N."""
+def projection_error(units: str, n_units: int) -> float:
+    """Return how far the compiled MLP layer of some units is from the projection to the box."""
+    compiled = compile(network_problem((1, 1, 1)), Recursion(n_units, units), n_steps=1)
+    layer = compiled.transformer().layers_of(0, compiled.stack.layers_per_step)[-1]
+    place = compiled.program.layout.range_of("weights_1")
+    w = torch.linspace(-2 * BOX, 2 * BOX, 2001, dtype=torch.float64)
+    stream = torch.zeros(len(w), 1, compiled.program.layout.width, dtype=torch.float64)
+    stream[..., compiled.program.layout.range_of("one")] = 1.0
+    stream[..., place] = w[:, None, None]
+    with torch.no_grad():
+        projected = layer(stream)[:, 0, place][:, 0]
+    return float((projected - w.clamp(-BOX, BOX)).abs().max())
+
+
+@statement("wang", "Assumption 2")
+def mlp_layers_project_to_a_box(seed: int) -> Iterator[Comparison]:
+    """Project weights up to twice as large as the box by the last layer of a compiled step."""
+    del seed  # nothing is drawn
+    unit = f"largest distance from the projection to [-{BOX}, {BOX}]"
+    for units in ("relu", "elu", "softplus", "gelu", "silu"):
+        yield at_most(projection_error(units, 96), EXACT, f"{units} units, |w| <= {2 * BOX}", unit)
+    for units in ("sigmoid", "tanh"):
+        for n_units, allowed in ((96, 2e-2), (240, 5e-4)):
+            case = f"{n_units} {units} units, |w| <= {2 * BOX}"
+            yield at_most(projection_error(units, n_units), allowed, case, unit)
+
+
+@statement("wang", "Equation (4)")
+def gradient_of_the_loss(seed: int) -> Iterator[Comparison]:
+    """Compare the formula, with 1/N and with 1/2N, with the gradient of L_N."""
     source, n = torch.Generator().manual_seed(seed), 5
-    x, v, u, y = (torch.randn(*s, generator=source).double() for s in ((n, 2), (3, 2), (3,), (n,)))
-    leaves = [v.requires_grad_(), u.requires_grad_()]
-    prediction = torch.tanh(x @ v.mT) @ u
-    real = torch.autograd.grad(((prediction - y) ** 2).sum() / (2 * n), leaves, retain_graph=True)
-    by_weights = torch.autograd.grad(prediction, leaves, grad_outputs=2 * (prediction - y))
-
-    def off(factor: float) -> float:
-        gaps = [(factor * a - b).abs().max() for a, b in zip(by_weights, real, strict=True)]
-        size = max(float(part.abs().max()) for part in real)
-        return float(torch.stack(gaps).max()) / size
-
-    case, unit = "2-3-1 tanh, 5 random examples", "difference to grad L_N, of its largest entry"
-    return Finding(
-        right=(Comparison(f"{case}, 1/2N", off(1 / (2 * n)), EXACT, unit),),
-        printed=(Comparison(f"{case}, 1/N", off(1 / n), EXACT, unit),),
+    x, v, u, y = (
+        torch.randn(*shape, generator=source, dtype=torch.float64)
+        for shape in ((n, 2), (3, 2), (3,), (n,))
     )
+    weights = [v.requires_grad_(), u.requires_grad_()]
+    prediction = torch.tanh(x @ v.mT) @ u
+    loss = ((prediction - y) ** 2).sum() / (2 * n)
+    gradient = torch.autograd.grad(loss, weights, retain_graph=True)
+    formula = torch.autograd.grad(prediction, weights, grad_outputs=2 * (prediction - y))
+    size = max(float(part.abs().max()) for part in gradient)
+    for compare, factor, text in ((at_most, 1 / (2 * n), "1/2N"), (printed, 1 / n, "1/N")):
+        error = max(
+            float((factor * a - b).abs().max()) for a, b in zip(formula, gradient, strict=True)
+        )
+        case = f"2-3-1 tanh, squared loss, 5 random examples, {text}"
+        yield compare(error / size, EXACT, case, "difference from grad L_N, relative")
 
 
-THEOREM_1 = Statement(
-    paper="wang",
-    label="Theorem 1",
-    claim=(
-        "A transformer of 2 layers, with an activation of general decay, takes a projected gradient"
-        " step on a 2-layer network with an error of norm eta eps for all data and weights, with"
-        " O(eps^-2) heads and hidden units."
-    ),
-    formula="w+ = Proj(w - eta grad L_N(w) + eps(w)), |eps(w)| <= eta eps; M, D <= O(eps^-2)",
-    check=theorem_1,
-    correction=(
-        "The proof has its functions close in L^2 alone, which allows any error at single data; it"
-        " needs them close everywhere, as icgd's fits are."
-    ),
+N_TOKENS, N_UNITS = 5, 3
+FIRST, SECOND, WRITE, ONE = (
+    range(N_UNITS),
+    range(N_UNITS, 2 * N_UNITS),
+    2 * N_UNITS,
+    2 * N_UNITS + 1,
 )
+"""The rows of a token: units or g, weights or the Jacobian, what heads write, and 1."""
 
-THEOREM_2 = Statement(
-    paper="wang",
-    label="Theorem 2",
-    claim=(
-        "A transformer of a_n layers, a_n = O(n) + a_(n-1), takes a projected gradient step on an"
-        " n-layer network with an error of norm eta eps, with O(n K^2 eps^-2) heads and hidden"
-        " units."
-    ),
-    formula=(
-        "w+ = Proj(w - eta grad L_N(w) + eps(w)), |eps(w)| <= eta eps; M, D <= O(n K^2 eps^-2)"
-    ),
-    check=theorem_2,
-    correction=(
-        "Jacobians have an entry for each of K units and n K^2 weights, and the proof has a head"
-        " for each: n K^3 for n >= 4."
-    ),
-)
+Row = dict[int, float]
+"""Entries of a linear map that reads one number from a token."""
 
-REMARK_2 = Statement(
-    paper="wang",
-    label="Remark 2",
-    claim="The number of layers for an n-layer network is of order n^2.",
-    formula="a_n = O(n^2)",
-    check=remark_2,
-    correction=(
-        "The recursion computes the same Jacobians again for each of n levels. Shared, they take"
-        " 2n + 1 layers; icgd's recursion takes n + 2 sub-layers."
-    ),
-)
 
-EQUATION_4 = Statement(
-    paper="wang",
-    label="Equation (4)",
-    claim="The gradient of the loss is the mean of the derivatives of l times those of pred.",
-    formula="grad L_N(w) = (1/N) sum_i d_1 l(pred(x_i; w), y_i) grad pred(x_i; w)",
-    check=equation_4,
-    correction="L_N is defined with 1/2N, so its gradient has 1/2N too.",
-)
+def attend(
+    stream: Tensor,
+    heads: list[tuple[list[Row], list[Row], Row]],
+    activation: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Return what the attention of Definition 1 writes, with a query, a key and a value a head."""
+    width = max(len(query) for query, _, _ in heads)
+    queries, keys = torch.zeros(2, len(heads), stream.shape[-1], width, dtype=torch.float64)
+    values = torch.zeros(len(heads), stream.shape[-1], 1, dtype=torch.float64)
+    output = torch.zeros(len(heads), 1, stream.shape[-1], dtype=torch.float64)
+    output[:, 0, WRITE] = 1.0
+    for h, (query, key, value) in enumerate(heads):
+        for matrix, rows in ((queries[h], query), (keys[h], key), (values[h], [value])):
+            for entry, row in enumerate(rows):
+                for place, weight in row.items():
+                    matrix[place, entry] = weight
+    layer = ActivationAttention(queries, keys, values, output, activation=activation)
+    return layer.forward(stream)[:, WRITE].detach()
+
+
+def random_stream(seed: int) -> Tensor:
+    """Return random tokens, with 0 in the row that heads write and 1 in the last one."""
+    source = torch.Generator().manual_seed(seed)
+    stream = torch.randn(N_TOKENS, ONE + 1, generator=source, dtype=torch.float64)
+    stream[:, WRITE], stream[:, ONE] = 0.0, 1.0
+    return stream
+
+
+@statement("wang", "Appendix A, forward layers")
+def units_belong_in_the_query(seed: int) -> Iterator[Comparison]:
+    """Compute one unit of the next layer, sum_k V[k] relu(z[k]), with a head for each k."""
+    stream = random_stream(seed)
+    stream[:, list(SECOND)] = stream[0, list(SECOND)]  # all tokens hold the same weights
+    units, weights = stream[:, list(FIRST)], stream[:, list(SECOND)]
+    expected = (torch.relu(units) * weights).sum(1)
+    pairs = list(zip(FIRST, SECOND, strict=True))
+    one = {ONE: 1.0}
+    for compare, place, heads in (
+        (at_most, "query", [([{z: 1.0}], [one], {v: 1.0}) for z, v in pairs]),
+        (printed, "key", [([one], [{z: 1.0}], {v: 1.0}) for z, v in pairs]),
+    ):
+        error = float((attend(stream, heads, torch.relu) - expected).abs().max())
+        case = f"3 relu units, {N_TOKENS} tokens, unit in the {place}"
+        yield compare(error, EXACT, case, "largest difference at any token")
+
+
+@statement("wang", "Appendix A, gradient layer")
+def slope_and_jacobian_belong_in_the_key(seed: int) -> Iterator[Comparison]:
+    """Average g_t J_t over tokens, with a b = ((a + b)^2 - (a - b)^2) / 4 as two units."""
+    stream = random_stream(seed)
+    g, jacobian = FIRST[0], SECOND[0]
+    expected = (stream[:, g] * stream[:, jacobian]).mean()
+    one = {ONE: 1.0}
+    both_in_key = [([one], [{g: 1.0, jacobian: sign}], {ONE: sign / 4}) for sign in (1.0, -1.0)]
+    slope_in_query = [
+        ([{g: 1.0}, {ONE: sign}], [one, {jacobian: 1.0}], {ONE: sign / 4}) for sign in (1.0, -1.0)
+    ]
+    for compare, heads, place in (
+        (at_most, both_in_key, "g and J in the key"),
+        (printed, slope_in_query, "g in the query, J in the key"),
+    ):
+        error = float((attend(stream, heads, torch.square) - expected).abs().max())
+        case = f"{N_TOKENS} tokens, one weight, {place}"
+        yield compare(error, EXACT, case, "largest difference at any token")
+
+
+@statement("wang", "Appendix A, loss slope layer")
+def queries_are_masked_in_the_value(seed: int) -> Iterator[Comparison]:
+    """Evaluate 2 (pred - y) at a query, where it must be 0, and average it over examples.
+
+    The slope is exact with ReLU and softplus units. The others are used near 0, where they are
+    almost linear: 2 s = (8 / h) (sigma(h s) - sigma(0)) for the sigmoid.
+    """
+    stream = random_stream(seed)
+    slope, flag, h, reach = FIRST[0], SECOND[0], 0.01, 2.0
+    residual = stream[:, FIRST[1]].clamp(-1, 1)
+    is_example = torch.arange(N_TOKENS) < N_TOKENS - 1
+    fits: dict[str, list[tuple[float, float]]] = {
+        "relu": [(1.0, 2.0), (-1.0, -2.0)],
+        "sigmoid": [(h, 8 / h), (0.0, -8 / h)],
+        "tanh": [(h, 2 / h)],
+        "softplus": [(h, 2 / h), (-h, -2 / h)],
+    }
+    for name, units in fits.items():
+
+        def unit_sum(shift: float, name: str = name) -> Tensor:
+            terms = [beta * ACTIVATIONS[name](a * residual - shift) for a, beta in fits[name]]
+            return torch.stack(terms).sum(0)
+
+        case = f"{len(units)} {name} units"
+        at_query = float(unit_sum(reach)[~is_example].abs())
+        stream[:, slope], stream[:, flag] = unit_sum(0.0), is_example.double()
+        expected = (2 * residual * is_example).mean()
+        head = ([{ONE: 1.0}], [{slope: 1.0}], {flag: 1.0})
+        error = float((attend(stream, [head], torch.clone) - expected).abs().max())
+        yield at_most(error, 1e-3, f"{case}, t_j in the value of the next layer", "error of a mean")
+        yield printed(at_query, 1e-3, f"{case}, shifted by R_2 = {reach:g}", "|g| at a query")

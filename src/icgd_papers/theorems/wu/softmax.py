@@ -1,139 +1,249 @@
-r"""Softmax transformers: Lemmas 16 and 17, Theorem 6, and two formulas of their proof.
+r"""Softmax transformers: Theorems 3 and 6, Lemmas 16 and 17, Definition 13, (F.10) and (F.12).
 
-`universal` is this transformer at the sizes that fit: one weight, a few examples and levels.
+The paper proves Theorem 6 by a table of whole prompts (Lemma 16), which is what icgd's `universal`
+compiles for one weight. It is true for a simpler reason: every token holds w and its own example,
+so that an MLP can compute the gradient of one example, a continuous function of the token, and
+uniform attention takes the mean.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from math import log, log10, pi, sqrt
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from icgd.backends.registry import AUTO
-from icgd.certificates.network import step_lipschitz, table_step
-from icgd.compiled import Compiled
 from icgd.constructions.universal import STEP_TABLE, ContextHead, context_head, level_values
 from icgd.pipeline import compile
 from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
-from icgd.program.functions import ReluSum
-from icgd_papers.theorems.statement import Comparison, Finding, Statement
-from icgd_papers.theorems.wu.network import EXACT, draw
-
-LEVELS, N_EXAMPLES = 6, 2
-
-STEP = 0.2
-
-N_TASKS = 12
-
-
-def _problem() -> Problem:
-    target = MLP((1, 1), "tanh", "tanh")
-    return Problem(target, "squared", GradientStep(STEP, box=1.0), Domain(1.0, 1.0))
+from icgd_papers.theorems.statement import Comparison, at_most, in_proof, printed, statement
+from icgd_papers.theorems.wu.oracle import (
+    EXACT,
+    Array,
+    Curve,
+    SumOfRelus,
+    Training,
+    literal_path,
+    relu,
+    tanh_slope,
+)
+from icgd_papers.theorems.wu.transformers import NOTHING, explicit_softmax_weights
 
 
-@lru_cache(maxsize=1)
-def _compiled() -> Compiled:
-    return compile(_problem(), "universal", n_steps=1, levels=LEVELS, n_examples=N_EXAMPLES)
+@dataclass(frozen=True)
+class Risk:
+    """A loss of one weight, whose gradient is a sum of functions of one direction in (x, y, w)."""
+
+    name: str
+    gradient: Callable[[Array, Array, Array], Array]
+    ridges: tuple[tuple[tuple[int, int, int], Curve], ...]
 
 
-@lru_cache(maxsize=4)
-def _worst_step(seed: int) -> float:
-    """The worst step of random tasks, whose x and y lie off the ramps between levels."""
-    compiled, source, found = _compiled(), draw(seed), []
-    for _ in range(N_TASKS):
-        cell = torch.randint(LEVELS, (2, N_EXAMPLES, 1), generator=source)
-        inside = 0.9 * (2 * torch.rand(2, N_EXAMPLES, 1, generator=source).double() - 1)
-        x, y = level_values(LEVELS)[cell] + inside / LEVELS
-        w = 2 * torch.rand(1, generator=source).double() - 1
-        task = compiled.task(x, y, initial=w)
-        path = compiled.run_task(task, backend=AUTO).parameters
-        step = compiled.problem.oracle.exact_step(task)
-        found.append(float((path[1] - step(path[0], 0)).abs().max()))
-    return max(found)
-
-
-def lemma_16(seed: int) -> Finding:
-    """Errors of looked-up steps off the ramps; and what the table says on a ramp."""
-    problem, program = _problem(), _compiled().stack
-    worst, case = _worst_step(seed), f"one tanh weight, 2 examples, {LEVELS} levels"
-    piecewise = step_lipschitz(problem, N_EXAMPLES) * sqrt(3 * N_EXAMPLES) * 2 / LEVELS
-    words = f"worst step of {N_TASKS} tasks, {case}"
-    return Finding(
-        right=(
-            Comparison(words, worst, table_step(program, problem), "the lemma's bound"),
-            Comparison(words, worst, piecewise, "the bound (F.4) of its first part"),
+RISKS = (
+    # x^2 w and x y by cubes and squares of sums.
+    Risk(
+        "(x w - y)^2 / 2",
+        lambda x, y, w: x * (x * w - y),
+        (
+            ((1, 0, 1), lambda t: t**3 / 6),
+            ((1, 0, -1), lambda t: -(t**3) / 6),
+            ((0, 0, 1), lambda t: -(t**3) / 3),
+            ((1, 1, 0), lambda t: -(t**2) / 4),
+            ((1, -1, 0), lambda t: t**2 / 4),
         ),
-        printed=(
-            Comparison(
-                f"an x in the middle of a ramp, {case}",
-                _off_neighbours(program.relu_sum(STEP_TABLE)),
-                0.0,
-                "distance to the answers of both neighbours, which (F.24) has between them",
-            ),
-        ),
-    )
+    ),
+    Risk(
+        "log cosh(3 (w - x))",
+        lambda x, y, w: 3 * np.tanh(3 * (w - x)),
+        (((-3, 0, 3), lambda t: 3 * np.tanh(t)),),
+    ),
+    Risk(
+        "exp(x + w) - y (x + w)",
+        lambda x, y, w: np.exp(x + w) - y,
+        (((1, 0, 1), np.exp), ((0, 1, 0), lambda t: -t)),
+    ),
+)
+"""For these the first MLP can be written down for any error. Only the first is a network's risk."""
+
+ETA, BOX = 0.2, 1.0
 
 
-def _off_neighbours(table: ReluSum) -> float:
-    """How far the table's answer on a ramp lies outside those of the levels on either side.
+class FourLayers:
+    """FF, one softmax head, FF and MLP: a gradient step on a risk of one weight.
 
-    It is the worst over all pairs of neighbouring levels of x_1, with y_1, x_2, y_2 and w fixed.
+    A token is [x, y, w, t, g, m]: the example, the weight, t = 1 on examples, and scratch for the
+    gradient of the example and its mean. Biases are written as such, as in Definition 11.
     """
-    head, value = context_head(LEVELS, N_EXAMPLES), level_values(LEVELS)
-    fixed, worst = value[[1, 4, 2]], 0.0
-    for low, high in pairwise(value):
-        sides = [_answer(table, head, x, fixed) for x in (low, (low + high) / 2, high)]
-        worst = max(worst, sides[1] - max(sides[0], sides[2]), min(sides[0], sides[2]) - sides[1])
-    return worst
+
+    def __init__(self, risk: Risk, pieces: int) -> None:
+        reads, biases, coefficients = [], [], []
+        for direction, profile in risk.ridges:
+            reach = float(np.abs(direction).sum())
+            for scale, shift, c in zip(*SumOfRelus(profile, reach, pieces).terms, strict=True):
+                gate = abs(scale) * reach + abs(shift)  # closes the unit where t = 0
+                reads.append([*(scale * np.array(direction)), gate, 0.0, 0.0])
+                biases.append(shift - gate)
+                coefficients.append(c)
+        self.reads, self.biases = np.array(reads), np.array(biases)
+        self.coefficients = np.array(coefficients)
+
+    def __call__(self, tokens: Array) -> Array:
+        _, _, w, t, g, m = np.eye(6)
+        # 1: the gradient of every example, 0 on queries.
+        tokens = tokens + np.outer(relu(tokens @ self.reads.T + self.biases) @ self.coefficients, g)
+        # 2: its mean, by a head whose scores are 200 t; exp(-200) is left for queries.
+        shares = np.exp(200 * (tokens @ t - 1))
+        tokens = tokens + np.outer(np.ones(len(tokens)), m) * (shares @ (tokens @ g) / shares.sum())
+        # 3: w - eta m, with g and m wiped; a linear map of z is one of relu(z) - relu(-z).
+        linear = np.outer(-ETA * m, w) - np.outer(g, g) - np.outer(m, m)
+        tokens = tokens + (relu(tokens) - relu(-tokens)) @ linear
+        # 4: the projection.
+        weight = tokens @ w
+        return np.asarray(tokens + np.outer(relu(-weight - BOX) - relu(weight - BOX), w))
 
 
-def _answer(table: ReluSum, head: ContextHead, x: Tensor, fixed: Tensor) -> float:
-    """The table at the prompt (x, fixed[0]), (fixed[1], fixed[2]) and the first weight above 0."""
-    tokens = torch.stack([torch.stack([x, fixed[0]]), fixed[1:]])
-    score, value = (torch.tensor(part, dtype=torch.float64) for part in (head.score, head.value))
-    code = float(torch.softmax(tokens @ score, dim=0) @ (tokens @ value))
-    return table(code + 0.5)
+def follow_risk(risk: Risk, seed: int) -> Iterator[Comparison]:
+    """Three steps of four layers each, on prompts of 2, 8 and 32 examples and a query."""
+    for eps, pieces in ((0.1, 40), (0.001, 400)):
+        rng, block = np.random.default_rng(seed), FourLayers(risk, pieces)
+        errors, lengths = [], []
+        for n in 4 * [2, 8, 32]:
+            x, y = rng.uniform(-1, 1, (2, n + 1))
+            weight = float(rng.uniform(-1, 1))
+            for _ in range(3):
+                tokens = np.zeros((n + 1, 6))
+                tokens[:, 0], tokens[:n, 1], tokens[:, 2], tokens[:n, 3] = x, y[:n], weight, 1.0
+                mean = float(risk.gradient(x[:n], y[:n], np.full(n, weight)).mean())
+                exact = float(np.clip(weight - ETA * mean, -BOX, BOX))
+                after = block(tokens)[:, 2]
+                errors.append(float(np.abs(after - exact).max()))
+                lengths.append(abs(exact - weight))
+                weight = float(after[0])
+        case = f"{risk.name}, 4 plain layers, 2 to 32 examples, eps = {eps:g}"
+        yield at_most(max(errors), ETA * eps, case, "worst |eps^(l)|_2; eta eps")
+        yield at_most(sum(errors) / sum(lengths), 0.2, case, NOTHING)
 
 
-def lemma_17(seed: int) -> Finding:
-    """Digits that tell contexts apart: by the printed separation, and by the head of universal."""
-    del seed  # nothing is drawn
-    head = context_head(4, N_EXAMPLES)
-    ordered = _codes(head).sort().values
-    digits = -log10(float(ordered.diff().min() / (ordered[-1] - ordered[0])))
-    return Finding(
-        right=(
-            Comparison(f"{len(ordered)} contexts of 4 levels", digits, 15.95, "digits of float64"),
-        ),
-        printed=(
-            Comparison(
-                "2 tokens, d = 1, n = 2, r_min = 1/2, r_max = 1",
-                -log10_separation(2, 1, 2, 0.5, 1.0, 0.5),
-                323.3,
-                "digits; float64 ends at 10^-323",
-            ),
-            Comparison(
-                "a token in two contexts under the identity, which meets Definition 13",
-                0.5,
-                _apart_under_identity(delta=0.5),
-                "delta; distance of its two codes",
-            ),
-        ),
-    )
+@statement("wu", "Theorem 6")
+def any_risk(seed: int) -> Iterator[Comparison]:
+    """Four plain layers on three risks, and the proof's choice of kappa."""
+    for risk in RISKS:
+        yield from follow_risk(risk, seed)
+    eps, n_weights = 1e-2, 9
+    for compare, factor, words in ((at_most, ETA, "eta eps"), (in_proof, 1.0, "eps")):
+        # An error of kappa in each of 9 weights.
+        norm = float(np.linalg.norm(np.full(n_weights, factor * eps / sqrt(n_weights))))
+        case = f"every weight off by kappa = {words} / sqrt(D_w), eta = 0.2, eps = 0.01"
+        yield compare(norm, ETA * eps, case, "|eps^(l)|_2; eta eps")
 
 
-def _codes(head: ContextHead) -> Tensor:
+@statement("wu", "Theorem 3")
+def any_risk_informally(seed: int) -> Iterator[Comparison]:
+    """Four plain layers on a risk of no network, and softmax-stack on networks."""
+    yield from follow_risk(RISKS[2], seed)
+    yield from explicit_softmax_weights(seed)
+
+
+TABLE_ETA = 0.5
+
+
+def exact_step(x: Array, y: Array, w: Array) -> Array:
+    """A step of one tanh weight on one example, before the projection."""
+    return np.asarray(w - TABLE_ETA * (np.tanh(w * x) - y) * tanh_slope(w * x) * x)
+
+
+def lemma_bound(levels: int, n: int) -> float:
+    """L (8 sqrt(dn) + sqrt(n)) B_x / 2D, with B_x = 2 and L the steepest slope at many points.
+
+    A point is a prompt of n equal examples with the same w; L is then exact for n = 1, and what is
+    sampled can only make the bound smaller.
+    """
+    axis = np.linspace(-1, 1, 41)
+    x, y, w = np.meshgrid(axis, axis, axis, indexing="ij")
+    h = 1e-6
+    shifts = np.eye(3) * h
+    slopes = [
+        (exact_step(x + a, y + b, w + c) - exact_step(x - a, y - b, w - c)) / (2 * h)
+        for a, b, c in shifts
+    ]
+    lipschitz = float(np.sqrt(sum(slope**2 for slope in slopes)).max())
+    return lipschitz * (8 * sqrt(3 * n) + sqrt(n)) * 2 / (2 * levels)
+
+
+@lru_cache(maxsize=8)
+def table_errors(levels: int, n: int, seed: int) -> tuple[float, float]:
+    """The worst error of looked-up steps off the ramps, and its sum over that of the identity."""
+    target = MLP((1, 1), "tanh", "tanh")
+    problem = Problem(target, "squared", GradientStep(TABLE_ETA, box=BOX), Domain(1.0, 1.0))
+    compiled = compile(problem, "universal", n_steps=1, levels=levels, n_examples=n)
+    rng, values = np.random.default_rng(seed), level_values(levels).numpy()
+    errors, lengths = [], []
+    for _ in range(12):
+        cells = values[rng.integers(levels, size=(2, n, 1))]
+        x, y = cells + 0.9 * rng.uniform(-1, 1, (2, n, 1)) / levels
+        training = Training((1, 1), x, y, TABLE_ETA, box=BOX)
+        w = rng.uniform(-1, 1, 1)
+        path, exact = literal_path(compiled, training, w), training.after(w)
+        errors.append(float(np.abs(path[1] - exact).max()))
+        lengths.append(float(np.abs(exact - w).max()))
+    return max(errors), sum(errors) / sum(lengths)
+
+
+@statement("wu", "Lemma 16")
+def looked_up_steps(seed: int) -> Iterator[Comparison]:
+    """Tables of 10, 20 and 40 levels off the ramps between levels, and on a ramp."""
+    for levels, n in ((10, 1), (20, 1), (40, 1), (10, 2)):
+        worst, _ = table_errors(levels, n, seed)
+        case = f"one tanh weight, n = {n}, {levels} levels, 12 prompts off the ramps"
+        yield at_most(worst, lemma_bound(levels, n), case, "largest error; the lemma's bound")
+    coarse, fine = (table_errors(levels, 1, seed) for levels in (10, 40))
+    case = "one tanh weight, n = 1"
+    yield at_most(fine[0] / coarse[0], 0.5, case, "error of 40 levels over that of 10")
+    yield at_most(fine[1], 0.5, f"{case}, 40 levels", "error over that of the identity")
+
+    levels = 40
+    target = MLP((1, 1), "tanh", "tanh")
+    problem = Problem(target, "squared", GradientStep(TABLE_ETA, box=BOX), Domain(1.0, 1.0))
+    compiled = compile(problem, "universal", n_steps=1, levels=levels, n_examples=1)
+    table, head = compiled.stack.relu_sum(STEP_TABLE), context_head(levels, 1)
+    values, worst = level_values(levels).numpy(), 0.0
+    x = values[:-1:4] + 1 / levels  # the edges of some cells
+    for y, w in ((values[3], values[20]), (values[30], values[8])):
+        codes = x * head.value[0] + y * head.value[1]
+        answers = np.array([table(float(code + w * levels / 2)) for code in codes])
+        exact = np.clip(exact_step(x, np.full_like(x, y), np.full_like(x, w)), -BOX, BOX)
+        worst = max(worst, float(np.abs(np.clip(answers, -BOX, BOX) - exact).max()))
+    case = f"{case}, {levels} levels, x half-way between two levels"
+    yield in_proof(worst, lemma_bound(levels, 1), case, "largest error; the lemma's bound")
+
+
+def codes_of(head: ContextHead) -> Array:
     """What the head returns for every multiset of examples, computed anew."""
-    value = level_values(head.levels)
-    tokens = torch.cartesian_prod(value, value)[head.contexts]
-    score, carried = (torch.tensor(part, dtype=torch.float64) for part in (head.score, head.value))
-    return (torch.softmax(tokens @ score, dim=-1) * (tokens @ carried)).sum(-1)
+    values = level_values(head.levels).numpy()
+    tokens = np.array([(x, y) for x in values for y in values])[head.contexts.numpy()]
+    scores, carried = tokens @ np.array(head.score), tokens @ np.array(head.value)
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.asarray((shares * carried).sum(-1) / shares.sum(-1))
+
+
+@statement("wu", "Definition 13")
+def contextual_mapping(seed: int) -> Iterator[Comparison]:
+    """The identity, and icgd's head, on contexts that share a token."""
+    del seed  # nothing is drawn
+    gap = float(np.diff(np.sort(codes_of(context_head(4, 2)))).min())
+    yield at_most(1.0, gap, "icgd's head on all contexts of 4 levels", "delta; least distance")
+    sequences = np.array([[1.0, 2.0], [1.0, 3.0]])  # r = 4, delta = 1/2
+    tokens = sequences.ravel()
+    apart = np.abs(tokens[:, None] - tokens)
+    is_met = (tokens < 4).all() and (apart[tokens[:, None] != tokens] > 0.5).all()
+    distance = abs(float(sequences[0, 0] - sequences[1, 0])) if is_met else 1.0
+    case = "the identity, which meets both conditions: token 1 in (1, 2) and in (1, 3)"
+    yield printed(0.5, distance, case, "delta; distance of its ids")
 
 
 def log10_separation(
@@ -145,153 +255,51 @@ def log10_separation(
     return log10(factor) - growth / (4 * eps * r_min) / log(10)
 
 
-def _apart_under_identity(delta: float) -> float:
-    """The distance of token 1's codes in (1, 2) and (1, 3), if Definition 13 is met; else delta."""
-    sequences = torch.tensor([[1.0, 2.0], [1.0, 3.0]])
-    tokens = sequences.flatten()
-    apart = (tokens[:, None] - tokens).abs()
-    is_met = bool((tokens < 4).all() and (apart[tokens[:, None] != tokens] > delta).all())
-    return float(sequences[0, 0] - sequences[1, 0]) if is_met else delta
-
-
-def theorem_6(seed: int) -> Finding:
-    """Layers and errors of universal, and what the proof's choice of kappa gives."""
-    compiled, worst = _compiled(), _worst_step(seed)
-    eps, n_weights = 1e-2, 9
-
-    def norm(total: float) -> float:
-        """The norm of an error of kappa = total / sqrt(D_w) in each of 9 weights."""
-        return float(torch.full((n_weights,), total / sqrt(n_weights), dtype=torch.float64).norm())
-
-    allowed = table_step(compiled.stack, compiled.problem)
-    unit = "|eps^(l)|_2 if every entry is off by kappa, eta = 0.2; eta eps"
-    return Finding(
-        right=(
-            Comparison(
-                "layers of a step of universal", float(len(compiled.stack.block)), 4.0, "layers"
-            ),
-            Comparison(f"worst step, {LEVELS} levels", worst, allowed, "the bound of Lemma 16"),
-            Comparison("kappa = eta eps / sqrt(D_w)", norm(STEP * eps), STEP * eps, unit),
-        ),
-        printed=(Comparison("kappa = eps / sqrt(D_w)", norm(eps), STEP * eps, unit),),
-    )
-
-
-def _step_up(z: Tensor, width: float, height: float) -> Tensor:
-    """(F.5): 0 below 0, `height` beyond height * width."""
-    return torch.relu(z / width) - torch.relu(z / width - height)
-
-
-def quantiser(z: Tensor, bound: float, levels: int, last: float, width: float = 1e-6) -> Tensor:
-    """(F.10): levels B/D .. B on [0, B], with the step that brings larger numbers back to 0."""
-    steps = [_step_up(z - t * bound / levels, width, bound) / levels for t in range(levels)]
-    return torch.stack(steps).sum(0) - _step_up(z - bound, width, last)
-
-
-def equation_f_10(seed: int) -> Finding:
-    """The quantiser on [0, 2] at z = 3."""
+@statement("wu", "Lemma 17")
+def separation(seed: int) -> Iterator[Comparison]:
+    """Digits that tell contexts apart: those of delta, and those that a head of rank 1 needs."""
     del seed  # nothing is drawn
-    z = torch.tensor(3.0, dtype=torch.float64)
-    right, printed = (float(quantiser(z, 2.0, 4, last)) for last in (2.0, 1.0))
-    case, unit = "B_x = 2, D = 4, z = 3", "value outside [0, B_x], wanted 0"
-    return Finding(
-        right=(Comparison(case, abs(right), EXACT, unit),),
-        printed=(Comparison(case, abs(printed), EXACT, unit),),
-    )
+    digits = -log10_separation(2, 1, 2, 0.5, 1.0, 0.5)
+    case = "delta for 2 tokens, d = 1, n = 2, r_min = 1/2, r_max = 1, eps = 1/2"
+    yield at_most(323.3, digits, case, "digits of the least float64; of delta")
+    ordered = np.sort(codes_of(context_head(4, 2)))
+    digits = -log10(float(np.diff(ordered).min() / (ordered[-1] - ordered[0])))
+    case = f"a rank-1 softmax head that was searched for, {len(ordered)} contexts of 4 levels"
+    yield at_most(digits, 15.95, case, "digits; float64 has")
 
 
-def penalty(z: Tensor, bound: float) -> Tensor:
-    """(F.11): -B for a number outside [0, B]."""
-    return torch.where((z < 0) | (z > bound), -bound, 0.0)
+def step_up(z: Array, width: float, height: float) -> Array:
+    """(F.5): 0 below 0, `height` beyond height * width."""
+    return np.asarray(relu(z / width) - relu(z / width - height))
 
 
-def equation_f_12(seed: int) -> Finding:
+def quantiser(z: Array, bound: float, levels: int, last: float, width: float = 1e-6) -> Array:
+    """(F.10): levels B/D .. B on [0, B], with the step that brings larger numbers back to 0."""
+    steps = [step_up(z - t * bound / levels, width, bound) / levels for t in range(levels)]
+    return np.asarray(np.sum(steps, axis=0) - step_up(z - bound, width, last))
+
+
+@statement("wu", "Equation (F.10)")
+def quantised_outside(seed: int) -> Iterator[Comparison]:
+    """The quantiser of [0, 2] at z = 3, with a last step of height 2 and of height 1."""
+    del seed  # nothing is drawn
+    for compare, last in ((at_most, 2.0), (printed, 1.0)):
+        value = np.abs(quantiser(np.array([3.0]), 2.0, 4, last)).max()
+        yield compare(value, EXACT, "B_x = 2, D = 4, z = 3", "value outside [0, B_x]; 0 wanted")
+
+
+@statement("wu", "Equation (F.12)")
+def penalised_tokens(seed: int) -> Iterator[Comparison]:
     """Token 1 of two prompts that differ in token 2 alone; a feed-forward layer sees no other."""
-    tokens = torch.rand(3, 2, generator=draw(seed), dtype=torch.float64)  # d = 3, n = 2
-    other = tokens.clone()
+    tokens = np.random.default_rng(seed).uniform(size=(3, 2))  # d = 3, n = 2
+    other = tokens.copy()
     other[0, 1] = 2.0  # outside [0, 1]
 
-    def moved(axes: tuple[int, ...]) -> float:
-        outs = [
-            quantiser(z, 1.0, 4, 1.0) + penalty(z, 1.0).sum(axes, True) for z in (tokens, other)
-        ]
-        return float((outs[0] - outs[1])[:, 0].abs().max())
+    def layer(z: Array, axes: tuple[int, ...]) -> Array:
+        penalty = np.where((z < 0) | (z > 1), -1.0, 0.0)
+        return np.asarray(quantiser(z, 1.0, 4, 1.0) + penalty.sum(axes, keepdims=True))
 
-    case, unit = "d = 3, n = 2, an entry of token 2 leaves [0, 1]", "change of token 1"
-    return Finding(
-        right=(Comparison(f"{case}: penalty summed within a token", moved((0,)), 0.0, unit),),
-        printed=(Comparison(f"{case}: penalty summed over tokens", moved((0, 1)), 0.0, unit),),
-    )
-
-
-LEMMA_16 = Statement(
-    paper="wu",
-    label="Lemma 16",
-    claim=(
-        "For every Lipschitz and permutation equivariant function a feed-forward layer, one softmax"
-        " head and a feed-forward layer come within L (8 sqrt(dn) + sqrt(n)) B_x / 2D of it at"
-        " every input, where D is the number of levels of each entry."
-    ),
-    formula="|f_Softmax(Z) - f(Z)|_2 <= L (8 sqrt(dn) + sqrt(n)) B_x / (2D) for all Z",
-    check=lemma_16,
-    correction=(
-        "The proof is for inputs off the ramps between levels: on a ramp the tokens' codes are"
-        " those of no context, and (F.24) fails. Off the ramps it is measured at the sizes that"
-        " fit, where the bound is larger than the range of the weight; (F.4) is not."
-    ),
-)
-
-LEMMA_17 = Statement(
-    paper="wu",
-    label="Lemma 17",
-    claim=(
-        "One softmax head of rank 1 is a contextual mapping: it gives every token a code that"
-        " differs by delta in different contexts, with delta of order exp(-(|V|+1)^4)."
-    ),
-    formula=(
-        "delta = 2 (log n)^2 eps^2 r_min / (r_max^2 (|V|+1)^4 (2 log n + 3) pi d)"
-        " exp(-(|V|+1)^4 (2 log n + 3) pi d r_max^2 / (4 eps r_min))"
-    ),
-    check=lemma_17,
-    correction=(
-        "delta is below every positive float64 already for two tokens; icgd searches for a head"
-        " that tells the contexts of a toy size apart. Definition 13 has to ask for different codes"
-        " if tokens or contexts differ; as printed the identity meets it."
-    ),
-)
-
-THEOREM_6 = Statement(
-    paper="wu",
-    label="Theorem 6",
-    claim=(
-        "For every risk with Lipschitz gradients a softmax transformer with 4 layers a step follows"
-        " projected gradient descent with errors of norm eta eps, for any eps."
-    ),
-    formula="w^(l) = Proj(w^(l-1) - eta grad L_n + eps^(l-1)), |eps^(l-1)|_2 <= eta eps, 4L layers",
-    check=theorem_6,
-    correction=(
-        "kappa = eta eps / sqrt(D_w) in the proof, and inputs off the ramps of Lemma 16. Measured"
-        " for one weight, 2 examples and 6 levels; a table of D^(dn) entries allows no small eps."
-    ),
-)
-
-EQUATION_F_10 = Statement(
-    paper="wu",
-    label="Equation (F.10)",
-    claim="The quantiser maps [0, B_x] to its levels and every other number to 0.",
-    formula="sum_t quant_t(z) - (relu(z/delta - B_x/delta) - relu(z/delta - 1 - B_x/delta))",
-    check=equation_f_10,
-    correction="The last step has the height B_x: relu(z/delta - B_x - B_x/delta).",
-)
-
-EQUATION_F_12 = Statement(
-    paper="wu",
-    label="Equation (F.12)",
-    claim=(
-        "A feed-forward layer computes the levels of all entries and subtracts B_x from every entry"
-        " for each entry of the whole sequence that is out of range."
-    ),
-    formula="F_1(Z) = quant_D(Z) + sum_{t,k} penalty(Z_{t,k})",
-    check=equation_f_12,
-    correction="A feed-forward layer sees one token: the sum runs over t within the token k alone.",
-)
+    for compare, axes, words in ((at_most, (0,), "a token"), (printed, (0, 1), "the sequence")):
+        moved = float(np.abs(layer(tokens, axes) - layer(other, axes))[:, 0].max())
+        case = f"d = 3, n = 2, an entry of token 2 leaves [0, 1], penalties summed over {words}"
+        yield compare(moved, 0.0, case, "change of token 1")
