@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from icgd.errors import MissingExtraError
-from icgd_papers.training.decoder import Decoder
-from icgd_papers.training.token_layouts import TOKEN_LAYOUTS
+from icgd_papers.training.decoder import TOKEN_LAYOUTS, Decoder
 
 try:
     import transformers

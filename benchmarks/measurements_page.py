@@ -151,7 +151,7 @@ SECTIONS = {
         "Of the functions that recursion needs, activation by activation.",
     ),
     "training": (
-        "A training step beside einsum and bmm",
+        "A training step beside einsum",
         "3000 tasks, 30 examples, 3 layers, float32. `ratio` is the time over that of einsum.",
     ),
     "training_data": ("Drawing a batch beside using it", "Ten steps use a batch."),

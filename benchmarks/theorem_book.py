@@ -51,8 +51,8 @@ that the paper does not give, sizes below floating point |
 ORIGIN = f"""\
 `make theorems` writes this page from `src/icgd_papers/theorems/statements.toml` and from \
 [theorems.json](theorems.json), which has every case that was tried, with seed {SEED}. Shown here \
-is the case that comes nearest to what is allowed and, where something printed fails, the case that \
-is furthest beyond it.
+is the case that comes nearest to what is allowed and, where something printed fails, the case \
+that is furthest beyond it.
 """
 
 

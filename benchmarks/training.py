@@ -1,10 +1,7 @@
-"""Training steps of a kernel transformer against two implementations with autograd.
+"""Training steps of a kernel transformer against a plain implementation.
 
-The baseline computes the whole stream Z of every layer as in equation (3), by einsum. The bmm
-version is what one would write with care: B^T C is one matrix, nobody reads the query, inputs that
-never change are not carried along, in the last layer the query alone reads, and linear attention is
-associated. All do forward and backward in float32, in one process, on the same batch and with the
-same weights.
+The baseline computes the whole stream Z of every layer as in equation (3), by einsum. Both do
+forward and backward in float32, in one process, on the same batch and with the same weights.
 """
 
 from collections.abc import Callable
@@ -23,7 +20,6 @@ from icgd_papers.training.tasks import InContextTask
 N_TASKS, N_EXAMPLES, INPUT_WIDTH, N_LAYERS = 3000, 30, 5, 3
 ATTENTIONS = ("linear", "relu", "exp", "softmax")
 LIMITS = {"0": 0.2, "free": 0.4}  # our time over the baseline's, for each A
-BMM_LIMIT = 1.0  # our time over that of the bmm version
 STEPS_PER_BATCH = 10  # a batch is used so often (App. H.1) before the next one is drawn
 
 KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -74,11 +70,8 @@ def _row(attention: str, transforms_covariates: bool, n_threads: int) -> dict[st
         "threads": n_threads,
         "steps/s": 1 / seconds["ours"],
         "baseline steps/s": 1 / seconds["baseline"],
-        "bmm steps/s": 1 / seconds["bmm"],
         "ratio": seconds["ours"] / seconds["baseline"],
         "limit": LIMITS[A],
-        "ratio to bmm": seconds["ours"] / seconds["bmm"],
-        "limit to bmm": BMM_LIMIT,
     }
 
 
@@ -87,7 +80,6 @@ def _seconds(model: KernelTransformer, n_threads: int) -> dict[str, float]:
     models = {
         "ours": model,
         "baseline": lambda x, y: einsum_forward(model, x, y),
-        "bmm": lambda x, y: bmm_forward(model, x, y),
     }
     before = torch.get_num_threads()
     torch.set_num_threads(n_threads)
@@ -122,39 +114,6 @@ def _pattern(kernel: str, scores: Tensor, n: int) -> Tensor:
     if kernel == "softmax":
         return torch.softmax(scores.masked_fill(is_example == 0, -torch.inf), dim=1)
     return is_example * KERNELS[kernel](scores)
-
-
-def bmm_forward(model: KernelTransformer, x: Tensor, y: Tensor) -> Tensor:
-    """The same by batched products, with tokens as columns and the labels as the first row."""
-    labels = torch.cat([y[:, :-1], torch.zeros_like(y[:, :1])], dim=1)[:, None]
-    stream, inputs = labels, x.mT
-    if model.A is not None:
-        stream = torch.cat([labels, inputs], dim=1)
-    for layer in range(model.n_layers):
-        inputs = inputs if model.A is None else stream[:, 1:]
-        readers = inputs[..., -1:] if layer == model.n_layers - 1 else inputs
-        M = model.B[layer, 0].mT @ model.C[layer, 0]
-        scored = torch.bmm(M.expand(len(x), -1, -1), readers)
-        stream = _bmm_layer(model, layer, stream, inputs[..., :-1], scored)
-    return -stream[:, 0, 0]
-
-
-def _bmm_layer(
-    model: KernelTransformer, layer: int, stream: Tensor, examples: Tensor, scored: Tensor
-) -> Tensor:
-    """The readers' columns after a layer, from M times the readers."""
-    r, old = model.r[layer, 0], stream
-    if layer == model.n_layers - 1:
-        old, values = stream[:, :1, -1:], r * stream[:, :1, :-1]
-    elif model.A is None:
-        values = r * stream[..., :-1]
-    else:
-        V = torch.block_diag(r, model.A[layer, 0])
-        values = torch.bmm(V.expand(len(stream), -1, -1), stream[..., :-1])
-    if model.kernels[0] == "linear":
-        return torch.baddbmm(old, torch.bmm(values, examples.mT), scored)
-    pattern = KERNELS[model.kernels[0]](torch.bmm(examples.mT, scored))
-    return torch.baddbmm(old, values, pattern)
 
 
 def _step(

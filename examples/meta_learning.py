@@ -18,7 +18,7 @@ def sines(n_tasks, generator):
 
 
 def learn(model, n_steps, learning_rate):
-    """The loss at the last 10 points of new tasks, before learning and after."""
+    """Train a model; return its loss at the last 10 points of new tasks, before and after."""
     settings = Settings(
         n_steps=n_steps,
         batch_size=8,
@@ -33,7 +33,7 @@ def learn(model, n_steps, learning_rate):
 
 
 def main():
-    """Three steps of descent on a relu network of one hidden layer."""
+    """Learn through three steps of descent on a relu network of one hidden layer."""
     problem = icgd.Problem(
         target=icgd.MLP((2, 8, 1), "relu"),
         loss="squared",

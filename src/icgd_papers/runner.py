@@ -246,8 +246,8 @@ def reproduce(order: Reproduction[Setting], on_progress: OnProgress | None = Non
         n_finished = len(order.settings) - len(order.unfinished)
         n_begun = sum(order.job_folder(setting).exists() for setting in order.unfinished)
         raise InterruptedStudiesError(
-            f"Stopped with {n_finished} of {len(order.settings)} jobs finished and {n_begun} begun, "
-            f"kept in {partial}. Give the same command again to resume."
+            f"Stopped with {n_finished} of {len(order.settings)} jobs finished and {n_begun} "
+            f"begun, kept in {partial}. Give the same command again to resume."
         ) from None
     with suppress(OSError):  # it may hold the work of panels, or of other seeds
         (partial / ".lock").unlink(missing_ok=True)

@@ -1,11 +1,9 @@
-"""The runner of figures: jobs are done once, resumed, chosen by panel, and written with settings."""
+"""The runner of figures: jobs are done once, resumed, chosen by panel, and written."""
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from icgd.errors import (
     SettingError,
     SizeError,
     UnknownNameError,
-    WorkerError,
 )
 from icgd.pictures import plotting
 from icgd_papers.figure import Figure, Job, of_preset, six_digits
@@ -182,7 +179,7 @@ def test_one_process_at_a_time_works_on_a_preset(tmp_path):
 def test_memory_is_asked_for_before_work_begins(tmp_path):
     figure, trace = traced(tmp_path)
     greedy = replace(figure, memory=lambda _: 2**50)
-    with pytest.raises(SizeError, match="2 jobs of powers at the same time .* fewer workers"):
+    with pytest.raises(SizeError, match=r"2 jobs of powers at the same time .* fewer workers"):
         reproduce(Reproduction(greedy, "smoke", tmp_path, n_workers=2))
     assert trace.read_text() == ""
 

@@ -101,5 +101,7 @@ def _print(done: Reproduced, *, as_json: bool) -> None:
         show.print_json(done.table)
         return
     title = f"{done.table['figure']}: {done.table['place']}"
-    show.print_columns(title, done.summary.columns, [map(str, row) for row in done.summary.rows()])
+    show.print_columns(
+        title, done.summary.columns, [tuple(map(str, row)) for row in done.summary.rows()]
+    )
     typer.echo(f"Saved {', '.join(done.files)} in {done.folder}")

@@ -18,8 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from math import nan
-from statistics import fmean, geometric_mean
+from statistics import fmean
 
 import polars as pl
 import torch
@@ -341,14 +340,20 @@ def at_the_end(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(pl.col("at") == pl.col("at").max().over("operator"))
 
 
+def with_fewest_teachers(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows with the fewest teachers, to which constants and linear maps are fitted."""
+    return rows.filter(pl.col("n_teachers") == pl.col("n_teachers").min())
+
+
 def summarise(rows: pl.DataFrame) -> pl.DataFrame:
     """Give the means over seeds at the end of training and of the chain, law by law."""
-    end = at_the_end(rows)
+    end = at_the_end(rows).sort(*LAW, "n_teachers", "architecture", maintain_order=True)
     lines: list[dict[str, str]] = []
     for law, of_law in end.group_by(LAW, maintain_order=True):
         about = dict(zip(("d", "N", "s"), (f"{x:g}" for x in law), strict=True))
         for name, column in (("mean block", "mean_loss"), ("linear map", "linear_loss")):
-            lines.append({**about, "operators": name, **_losses(of_law, column)})
+            losses = _losses(with_fewest_teachers(of_law), column)
+            lines.append({**about, "operators": name, **losses})
         for name, column in (("weights left alone", "unmoved"), ("constructed", "constructed")):
             lines.append({**about, "operators": name, "chain": _mean(of_law, "chain", column)})
         for case, of_case in of_law.group_by(CASE, maintain_order=True):
@@ -381,11 +386,8 @@ COLOURS = {
     "grid": GREEN,
     "grid, random start": PURPLE,
 }
-REFERENCES = {
-    "mean_loss": ("a constant", FAINT),
-    "linear_loss": ("linear map", INK),
-    "unmoved": ("weights left alone", INK),
-}
+REFERENCES = {"mean_loss": FAINT, "linear_loss": INK, "unmoved": INK}
+REFERENCE_NAMES = {"a constant": FAINT, "linear map; of chains, weights left alone": INK}
 SMALLEST = 1e-33
 """A smaller distance is drawn as this: a logarithmic axis has no 0."""
 
@@ -404,6 +406,7 @@ def draw(rows: pl.DataFrame) -> plotting.Figure:
         )
         one_law = many.filter((pl.col("weight_scale") - 1).abs().pipe(lambda x: x == x.min()))
         scale = one_law["weight_scale"][0]
+        teachers = f"up to {max(one_law['n_teachers']):,} teachers"
         for column, operator in enumerate(OPERATORS):
             over_laws, over_time = panels[6 * line + column], panels[6 * line + 3 + column]
             title = "Chain after the last round" if operator == "chain" else f"{operator} operator"
@@ -415,10 +418,11 @@ def draw(rows: pl.DataFrame) -> plotting.Figure:
             _describe(over_laws, f"{title}, {size}", "teachers' weights N(0, s²/d): s", operator)
             _draw_lines(over_time, one_law, operator, "at")
             time = "round" if operator == "chain" else "epoch"
-            _describe(over_time, f"The same at s = {scale:g}, most teachers", time, operator)
+            _describe(over_time, f"The same at s = {scale:g}, {teachers}", time, operator)
+            plotting.whole_numbers(over_time)
     entries = [(name, colour) for name, colour in COLOURS.items() if name in rows["architecture"]]
-    entries += [*REFERENCES.values()][:2]
-    plotting.legend(figure, [*entries, ("the paper's loss, law unknown", RED)])
+    entries += [*REFERENCE_NAMES.items(), ("the paper's loss, law unknown", RED)]
+    plotting.legend(figure, entries, dashed=list(REFERENCE_NAMES))
     return figure
 
 
@@ -432,18 +436,16 @@ def _draw_lines(panel: Axes, rows: pl.DataFrame, operator: str, x: str) -> None:
     for name, colour in COLOURS.items():
         _band(panel, shown.filter(architecture=name), x, column, colour)
     for reference in ["unmoved"] if operator == "chain" else ["mean_loss", "linear_loss"]:
-        label, colour = REFERENCES[reference]
-        end = _band(panel, shown, x, reference, colour, linestyle="--")
-        if operator == "chain":
-            plotting.tag(panel, label, end, ha="right")
+        colour = REFERENCES[reference]
+        _band(panel, with_fewest_teachers(shown), x, reference, colour, linestyle="--")
     if operator in PAPER:
         panel.axhline(PAPER[operator], color=RED, lw=1.5)
 
 
 def _band(
     panel: Axes, rows: pl.DataFrame, x: str, column: str, colour: str, linestyle: str = "-"
-) -> tuple[float, float]:
-    """Draw the mean and the range over seeds wherever all are finite; return the line's end."""
+) -> None:
+    """Draw the mean and the range over seeds wherever all are finite."""
     places, values = [], []
     for (place,), at_place in rows.sort(x).group_by(x, maintain_order=True):
         if at_place[column].null_count() == 0:
@@ -451,7 +453,6 @@ def _band(
             values.append([max(value, SMALLEST) for value in at_place[column]])
     marker = "o" if x == "weight_scale" and linestyle == "-" else ""
     plotting.band(panel, places, values, colour, linestyle=linestyle, marker=marker)
-    return (places[-1], geometric_mean(values[-1])) if places else (nan, nan)
 
 
 def _describe(panel: Axes, title: str, x: str, operator: str) -> None:

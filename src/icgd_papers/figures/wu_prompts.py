@@ -35,15 +35,13 @@ from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd_papers.figure import Job, six_digits
-from icgd_papers.training.causal_task import CausalTask
 from icgd_papers.training.covariates import ShiftedMixture, normal
-from icgd_papers.training.decoder import Decoder
-from icgd_papers.training.decoder_memory import COPIES
+from icgd_papers.training.decoder import COPIES, Decoder
 from icgd_papers.training.devices import torch_device
+from icgd_papers.training.labels import Teachers
 from icgd_papers.training.loop import train
 from icgd_papers.training.settings import Settings
-from icgd_papers.training.tasks import Batch, InContextTask, generator_of
-from icgd_papers.training.teachers import Teachers
+from icgd_papers.training.tasks import Batch, CausalTask, InContextTask, generator_of
 
 Inputs = Float[Tensor, "task token input_width"]
 TokenLabels = Float[Tensor, "task token"]
@@ -596,9 +594,9 @@ def memory(case: Case) -> float:
     if case.attention is None:
         n_networks = min(DESCENTS_AT_ONCE, setup.n_test)
         return 40.0 * n_networks * _network_weights(case, setup.hidden_width)  # as measured
-    sizes = setup.decoder(case.attention, case.seed).memory
-    activations = sizes.activations(setup.batch_size, setup.n_places(setup.n_examples))
-    return 4.0 * (COPIES * sizes.n_weights + activations)
+    model = setup.decoder(case.attention, case.seed)
+    activations = model.n_activations(setup.batch_size, setup.n_places(setup.n_examples))
+    return 4.0 * (COPIES * model.n_weights + activations)
 
 
 def _network_weights(case: Case, hidden_width: int) -> int:

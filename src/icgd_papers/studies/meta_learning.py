@@ -38,11 +38,10 @@ from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd_papers.figure import Figure, Job, of_preset, six_digits
 from icgd_papers.training.loop import train
+from icgd_papers.training.models import Units
 from icgd_papers.training.own_data import GeneratedTask
-from icgd_papers.training.query_task import Parts, QueryTask
 from icgd_papers.training.settings import Settings
-from icgd_papers.training.tasks import AbstractTask, Batch
-from icgd_papers.training.units import Units
+from icgd_papers.training.tasks import AbstractTask, Batch, Parts, QueryTask
 
 N_STEPS, N_EXAMPLES, N_QUERIES = 5, 10, 10
 

@@ -5,24 +5,28 @@ What a user needs stands here; each name is explained where it is defined.
 
 from icgd_papers.training.averaged import AveragedTask
 from icgd_papers.training.callbacks import Callback, TensorBoard
-from icgd_papers.training.causal_task import CausalTask, Curriculum
 from icgd_papers.training.config import Config, read_config
 from icgd_papers.training.configured import Trained, train_config
 from icgd_papers.training.constructed import compare_with_constructions
 from icgd_papers.training.covariates import Ellipsoid, Gaussian, GaussianMixture, ShiftedMixture
 from icgd_papers.training.decoder import Decoder
 from icgd_papers.training.descents import as_compiled, nearest_descent, why_not_descent
-from icgd_papers.training.labels import KernelProcess, LinearFunctions, ReluNetworks
+from icgd_papers.training.labels import KernelProcess, LinearFunctions, ReluNetworks, Teachers
 from icgd_papers.training.loading import load, read_log
 from icgd_papers.training.logs import Log
 from icgd_papers.training.loop import train
 from icgd_papers.training.models import KernelTransformer
 from icgd_papers.training.own_data import GeneratedTask, TaskTable
-from icgd_papers.training.query_task import QueryTask
 from icgd_papers.training.settings import Settings
 from icgd_papers.training.similarity import similarity
-from icgd_papers.training.tasks import AbstractTask, Batch, InContextTask
-from icgd_papers.training.teachers import Teachers
+from icgd_papers.training.tasks import (
+    AbstractTask,
+    Batch,
+    CausalTask,
+    Curriculum,
+    InContextTask,
+    QueryTask,
+)
 
 __all__ = [
     "AbstractTask",

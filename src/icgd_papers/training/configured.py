@@ -16,7 +16,6 @@ from icgd.problems.kernel_machine import KERNELS, KernelMachine
 from icgd.problems.settings import count, finite, named
 from icgd_papers.training.averaged import AveragedTask
 from icgd_papers.training.callbacks import Callback, TensorBoard
-from icgd_papers.training.causal_task import CausalTask, Curriculum
 from icgd_papers.training.config import DECODER_KEYS, Config, DataConfig, read_config
 from icgd_papers.training.covariates import (
     AbstractCovariates,
@@ -26,14 +25,20 @@ from icgd_papers.training.covariates import (
     ShiftedMixture,
 )
 from icgd_papers.training.decoder import Decoder
-from icgd_papers.training.labels import AbstractLabels, KernelProcess, LinearFunctions, ReluNetworks
+from icgd_papers.training.labels import (
+    MOST_LAYERS,
+    AbstractLabels,
+    KernelProcess,
+    LinearFunctions,
+    ReluNetworks,
+    Teachers,
+)
 from icgd_papers.training.logs import Log
 from icgd_papers.training.loop import OnStep, train
 from icgd_papers.training.models import KernelTransformer
 from icgd_papers.training.own_data import GeneratedTask, TaskTable
 from icgd_papers.training.references import function_named, imported
-from icgd_papers.training.tasks import AbstractTask, InContextTask
-from icgd_papers.training.teachers import MOST_LAYERS, Teachers
+from icgd_papers.training.tasks import AbstractTask, CausalTask, Curriculum, InContextTask
 
 CONFIG = "config.toml"
 """The file in a run's folder that holds its config with all defaults."""

@@ -1,7 +1,7 @@
 r"""A causal transformer like GPT-2 that learns to predict labels in context.
 
-A prompt becomes tokens (`token_layouts.py`), which a linear map reads into a stream; learnt
-positions may be added. A block reads the stream through layer norm and adds to it twice:
+A prompt becomes tokens (`TokenLayout`), which a linear map reads into a stream; learnt positions
+may be added. A block reads the stream through layer norm and adds to it twice:
 
     stream <- stream + mix attention(norm stream),    stream <- stream + W_2 gelu(W_1 norm stream).
 
@@ -17,21 +17,103 @@ exact normal distribution: torch computes it faster than the approximation by ta
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
 
+from icgd.environment import require_memory
 from icgd.errors import DataError, SettingError
 from icgd.problems.settings import count, described, named
-from icgd_papers.training.decoder_memory import DecoderMemory
-from icgd_papers.training.fast_blocks import Block, FastBlocks, shares_of_places
 from icgd_papers.training.tasks import Batch
-from icgd_papers.training.token_layouts import TOKEN_LAYOUTS, Inputs
+
+Inputs = Float[Tensor, "task token input_width"]
+"""The inputs of all tokens of a prompt, the query last."""
+
+Labels = Float[Tensor, "task token output_width"]
+"""Their labels; the last one is never read."""
+
+Tokens = Float[Tensor, "task place token_width"]
+"""What the places of a stream hold."""
+
+
+class TokenLayout(ABC):
+    """A rule that turns a prompt into tokens; every `stride`-th place predicts, from the first."""
+
+    stride: ClassVar[int]
+
+    @property
+    def predicting(self) -> slice:
+        """The places at which predictions are read."""
+        return slice(None, None, self.stride)
+
+    @abstractmethod
+    def width(self, input_width: int, output_width: int) -> int:
+        """The entries of a token."""
+
+    @abstractmethod
+    def n_places(self, n_tokens: int) -> int:
+        """The places that a prompt of `n_tokens` inputs takes, the query among them."""
+
+    @abstractmethod
+    def tokens(self, x: Inputs, y: Labels) -> Tokens:
+        """The tokens of each task."""
+
+
+@final
+class Joint(TokenLayout):
+    """Place i holds (x_i, x_{i-1}, y_{i-1}); the first has zeros for what is before it."""
+
+    stride = 1
+
+    def width(self, input_width: int, output_width: int) -> int:
+        return 2 * input_width + output_width
+
+    def n_places(self, n_tokens: int) -> int:
+        return n_tokens
+
+    def tokens(self, x: Inputs, y: Labels) -> Tokens:
+        """The inputs beside the example before them."""
+        before = torch.cat([x, y], dim=-1)[:, :-1]
+        return torch.cat([x, functional.pad(before, (0, 0, 1, 0))], dim=-1)
+
+
+@final
+class Interleaved(TokenLayout):
+    """Places hold x_1, y_1, x_2, y_2, ... and the query: (x, 0, 0) for x, and (0, y, 1) for y.
+
+    A linear map of these is a map of its own for inputs and another for labels, each with a bias.
+    """
+
+    stride = 2
+
+    def width(self, input_width: int, output_width: int) -> int:
+        return input_width + output_width + 1
+
+    def n_places(self, n_tokens: int) -> int:
+        return 2 * n_tokens - 1
+
+    def tokens(self, x: Inputs, y: Labels) -> Tokens:
+        """The inputs, each with its label behind it; the query's label is left out."""
+        inputs = functional.pad(x, (0, y.shape[-1] + 1))
+        labels = functional.pad(functional.pad(y, (x.shape[-1], 0)), (0, 1), value=1.0)
+        return torch.stack([inputs, labels], dim=2).flatten(1, 2)[:, :-1]
+
+
+TOKEN_LAYOUTS: dict[str, TokenLayout] = {"joint": Joint(), "interleaved": Interleaved()}
+"""The layouts by name."""
+
+
+REMEDY = "Give smaller sizes or shorter prompts, or compute the gradient in parts (accumulate)."
+
+COPIES = 4
+"""A weight, its gradient and two moments of Adam."""
 
 Heads = Float[Tensor, "task head place head_width"]
 """The queries, keys, values or outputs of all heads."""
@@ -41,6 +123,17 @@ Stream = Float[Tensor, "task place width"]
 
 POSITION_SCALE = 0.1
 """The standard deviation of the first positions, which are small beside a token."""
+
+
+class Block(NamedTuple):
+    """The weights of one block."""
+
+    qkv: Tensor
+    mix: Tensor
+    hidden: Tensor
+    out: Tensor
+    norms: Tensor
+    norm_biases: Tensor
 
 
 class Decoder(nn.Module):
@@ -83,7 +176,8 @@ class Decoder(nn.Module):
         self.n_positions = None if n_positions is None else count("n_positions", n_positions)
         self.output_width = count("output_width", output_width)
         self.seed = count("seed", seed, least=0)
-        self.memory.require_weights()
+        weights = f"A decoder of {self.n_weights:,} weights"
+        require_memory(weights, 8 * self.n_weights, REMEDY)  # they are drawn in float64
         self._draw(np.random.default_rng(self.seed))
 
     def _draw(self, generator: np.random.Generator) -> None:
@@ -112,18 +206,22 @@ class Decoder(nn.Module):
         self.positions = gaussian(POSITION_SCALE, positions, width) if positions else None
 
     @property
-    def memory(self) -> DecoderMemory:
-        """What this model takes in memory."""
-        return DecoderMemory(
-            n_blocks=self.n_blocks,
-            width=self.width,
-            mlp_width=self.mlp_width,
-            n_heads=self.n_heads,
-            token_width=self._layout.width(self.input_width, self.output_width),
-            n_positions=self.n_positions or 0,
-            output_width=self.output_width,
-            attention=self.attention,
-        )
+    def n_weights(self) -> int:
+        """Count the weights that training changes."""
+        block = 4 * self.width**2 + 2 * self.width * self.mlp_width + 4 * self.width
+        token_width = self._layout.width(self.input_width, self.output_width)
+        ends = token_width + 1 + (self.n_positions or 0) + 2 + self.output_width
+        return self.n_blocks * block + self.width * ends + self.output_width
+
+    def n_activations(self, n_tasks: int, n_places: int) -> int:
+        """Count the numbers that a forward pass keeps for the backward pass, but for small ones.
+
+        At a place, a block keeps the stream and its norm twice, queries, keys, values, the output
+        of attention, and the hidden units before and after GELU. Relu attention keeps a score and a
+        weight of each head for every place that is read; torch's softmax attention does not.
+        """
+        scores = 0 if self.attention == "softmax" else 2 * self.n_heads * n_places
+        return n_tasks * n_places * self.n_blocks * (8 * self.width + 2 * self.mlp_width + scores)
 
     def require(self, batch: Batch, n_tasks: int) -> None:
         """Raise an error unless the model can be trained on `n_tasks` prompts like these at a time.
@@ -138,7 +236,13 @@ class Decoder(nn.Module):
         """Raise `SizeError` if so many prompts of so many tokens take too much memory."""
         if self.read_in.device.type == "cpu":
             n_places = self._layout.n_places(n_tokens)
-            self.memory.require_training(n_tasks, n_places, self.read_in.element_size())
+            n_numbers = COPIES * self.n_weights + self.n_activations(n_tasks, n_places)
+            require_memory(
+                f"Training a decoder of {self.n_weights:,} weights on {n_tasks:,} prompts of "
+                f"{n_places:,} places at a time",
+                self.read_in.element_size() * n_numbers,
+                REMEDY,
+            )
 
     @classmethod
     def of_description(cls, data: Mapping[str, Any]) -> Decoder:
@@ -168,7 +272,7 @@ class Decoder(nn.Module):
         y: Float[Tensor, "task token *output_width"],
     ) -> Float[Tensor, "task *output_width"]:
         """The prediction at the query, which is the last token; its own label is not read."""
-        stream = self._last_stream(x, y, slice(-1, None))
+        stream = self._streams(self._begin(x, y), slice(-1, None))[-1]
         return self._read(stream).reshape(y[:, -1].shape)
 
     def predictions(
@@ -177,7 +281,7 @@ class Decoder(nn.Module):
         y: Float[Tensor, "task token *output_width"],
     ) -> Float[Tensor, "task token *output_width"]:
         """The prediction of every token's label from the examples before it."""
-        stream = self._last_stream(x, y, self._layout.predicting)
+        stream = self._streams(self._begin(x, y), self._layout.predicting)[-1]
         return self._read(stream).reshape(y.shape)
 
     def streams(
@@ -201,19 +305,12 @@ class Decoder(nn.Module):
         stream = linear(self._tokens(x, y), self.read_in, self.read_in_bias).to(self.read_in.dtype)
         return stream if self.positions is None else stream + self.positions[: stream.shape[1]]
 
-    def _last_stream(self, x: Inputs, y: Tensor, kept: slice) -> Stream:
-        """The stream after the last block at the places that are kept, by the fastest way."""
-        stream = self._begin(x, y)
-        if stream.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
-            return self._streams(stream, kept)[-1]
-        how = self.n_heads, self.attention, kept
-        last: Tensor = FastBlocks.apply(stream, *how, *self._blocks)  # type: ignore[no-untyped-call]
-        return last
-
     def _streams(self, stream: Tensor, kept: slice) -> list[Tensor]:
         """The streams after the blocks; the last one has only the places that are kept."""
         streams = []
-        for number, block in enumerate(self._blocks.unbound(), start=1):
+        stacks = self.qkv, self.mix, self.hidden, self.out, self.norms, self.norm_biases
+        for number, tensors in enumerate(zip(*stacks, strict=True), start=1):
+            block = Block(*tensors)
             stream = self._attended(stream, block)
             stream = stream[:, kept] if number == self.n_blocks else stream
             stream = self._thought(stream, block)
@@ -243,12 +340,6 @@ class Decoder(nn.Module):
                 f"decoder has n_positions={self.n_positions}. Give shorter prompts, or make a "
                 f"decoder with n_positions={n_places}, or without positions (n_positions=None)."
             )
-
-    @property
-    def _blocks(self) -> Block:
-        """The numbers of all blocks."""
-        stacks = self.qkv, self.mix, self.hidden, self.out, self.norms, self.norm_biases
-        return Block(*stacks)
 
     def _attended(self, stream: Stream, block: Block) -> Stream:
         """The stream after attention."""
@@ -284,7 +375,10 @@ def softmax_attention(query: Heads, key: Heads, value: Heads) -> Heads:
 
 def relu_attention(query: Heads, key: Heads, value: Heads) -> Heads:
     """The same by relu of the scores over the number of places that are read."""
-    shares = shares_of_places(query.shape[-2], query.shape[-1], query)
+    n_places, head_width = query.shape[-2:]
+    n_read = torch.arange(1, n_places + 1, device=query.device, dtype=query.dtype)
+    # 1 / (i sqrt(head_width)) in row i for the places up to i, and 0 for those after it.
+    shares = (1 / n_read)[:, None].expand(-1, n_places).tril() * head_width**-0.5
     gathered: Tensor = (torch.relu(query @ key.mT) * shares) @ value
     return gathered
 

@@ -10,13 +10,13 @@ minus the query's label. A may be absent. Then the inputs never change, and a la
 functional gradient descent if B = C and r < 0 (Proposition 3.1).
 
 A prediction is linear in the labels, sum_j w_j y_j, with weights that depend on the inputs alone:
-a layer turns the labels y into (I + T) y, T = sum_heads r k. So the model computes the weights, as
-a row that passes through the layers from the last to the first, and applies them to the labels.
+a layer turns the labels y into (I + T) y, T = sum_heads r k. The weights are found as
+a row that passes through the layers from the last to the first: `label_weights`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -38,6 +38,20 @@ OF_SCORES = ("linear", "relu", "exp", "softmax", "polynomial")
 
 VALUE_SCALE = 0.02
 """The standard deviation of the first A and r: tens of examples add as much as a token holds."""
+
+
+PATTERNS: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda scores: scores,
+    "relu": torch.relu,
+    "exp": torch.exp,
+    "softmax": lambda scores: torch.softmax(scores, dim=1),
+}
+"""Kernels as functions of the scores (task, example, reader)."""
+
+
+def _times(matrix: Tensor, columns: Tensor) -> Tensor:
+    """Multiply the columns of every task by a matrix."""
+    return torch.bmm(matrix.expand(len(columns), -1, -1), columns)
 
 
 class Units(nn.Module):
@@ -209,12 +223,43 @@ class KernelTransformer(nn.Module):
         """Predict the label of the query, which is the last token; its own label is not read.
 
         Entries of a label that is a vector are predicted each by itself, because attention reads
-        the inputs alone.
+        the inputs alone. Kernels lose too much in bfloat16: autocast is switched off.
         """
-        weights = self.label_weights(x)
-        if y.ndim == 3:
-            weights = weights[..., None]
-        return (weights * y[:, :-1]).sum(1)
+        if y.ndim == 3 or not PATTERNS.keys() >= set(self.kernels):
+            weights = self.label_weights(x)
+            return ((weights[..., None] if y.ndim == 3 else weights) * y[:, :-1]).sum(1)
+        with torch.autocast(x.device.type, enabled=False):
+            return self._predictions(x, y)
+
+    def _predictions(self, x: Tensor, y: Tensor) -> Tensor:
+        """Predict by the layers themselves, for kernels of scores.
+
+        Tokens are columns, as in the paper: batched products of long rows are the fastest. The
+        labels are the first row of the stream, and the inputs follow if layers move them.
+        """
+        labels = torch.cat([y[:, :-1], torch.zeros_like(y[:, :1])], dim=1)[:, None]
+        stream = labels if self.A is None else torch.cat([labels, x.mT], dim=1)
+        inputs = x.mT
+        for layer in range(self.n_layers):
+            is_last = layer == self.n_layers - 1
+            inputs = inputs if self.A is None else stream[:, 1:]
+            readers, examples = inputs[..., -1:] if is_last else inputs, inputs[..., :-1]
+            held = stream[..., :-1]
+            if is_last:  # the query alone reads, and labels alone are read
+                stream, held = stream[:, :1, -1:], held[:, :1]
+            for head, kernel in enumerate(self.kernels):
+                V = self.r[layer, head].reshape(1, 1)
+                if self.A is not None and not is_last:
+                    V = torch.block_diag(V, self.A[layer, head])
+                # <B x_j, C x_i> = x_j^T M x_i with M = B^T C.
+                M = self.B[layer, head].mT @ self.C[layer, head]
+                values, keyed = _times(V, held), _times(M, readers)
+                if kernel == "linear":  # associated, without the matrix of all pairs
+                    gathered = torch.bmm(values, examples.mT), keyed
+                else:
+                    gathered = values, PATTERNS[kernel](torch.bmm(examples.mT, keyed))
+                stream = torch.baddbmm(stream, *gathered)
+        return -stream[:, 0, 0]
 
     def label_weights(
         self, x: Float[Tensor, "task token input_width"]

@@ -1,12 +1,11 @@
 """A decoder that trains in milliseconds, for tests in processes of their own."""
 
-from icgd_papers.training.causal_task import CausalTask
 from icgd_papers.training.covariates import ShiftedMixture
 from icgd_papers.training.decoder import Decoder
+from icgd_papers.training.labels import Teachers
 from icgd_papers.training.logs import Log
 from icgd_papers.training.loop import Settings, train
-from icgd_papers.training.tasks import InContextTask
-from icgd_papers.training.teachers import Teachers
+from icgd_papers.training.tasks import CausalTask, InContextTask
 
 
 def trained_decoder(attention: str, autocast: bool = False) -> tuple[Decoder, Log]:

@@ -7,12 +7,11 @@ import torch
 from torch import nn
 
 from icgd.errors import DataError, SettingError
-from icgd_papers.training.causal_task import CausalTask, Curriculum
 from icgd_papers.training.covariates import ShiftedMixture
 from icgd_papers.training.decoder import Decoder
+from icgd_papers.training.labels import Teachers
 from icgd_papers.training.models import KernelTransformer
-from icgd_papers.training.tasks import VALIDATION_INDEX, InContextTask
-from icgd_papers.training.teachers import Teachers
+from icgd_papers.training.tasks import VALIDATION_INDEX, CausalTask, Curriculum, InContextTask
 from tests.papers.training.toy import ToyTask
 
 PROMPTS = InContextTask(ShiftedMixture.of_width(3), Teachers(2, 4), n_examples=7)

@@ -12,14 +12,13 @@ import torch
 from torch.testing import assert_close
 
 from icgd.errors import CheckpointError, DataError, SettingError, SizeError, UnknownNameError
-from icgd_papers.training.causal_task import CausalTask, Curriculum
 from icgd_papers.training.covariates import ShiftedMixture
 from icgd_papers.training.decoder import Decoder
+from icgd_papers.training.labels import Teachers
 from icgd_papers.training.loading import load
 from icgd_papers.training.loop import Settings, train
 from icgd_papers.training.models import KernelTransformer
-from icgd_papers.training.tasks import InContextTask
-from icgd_papers.training.teachers import Teachers
+from icgd_papers.training.tasks import CausalTask, Curriculum, InContextTask
 from tests import machines
 from tests.papers.training.toy import files_of
 

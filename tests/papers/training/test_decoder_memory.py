@@ -45,7 +45,7 @@ def kept_numbers(model, x, y):
 def test_activations_are_foretold_to_an_eighth(attention, tokens, n_tokens, n_places):
     x, y = torch.randn(16, n_tokens, 5), torch.randn(16, n_tokens, 2)
     model = made(attention, tokens)
-    foretold = model.memory.activations(16, n_places)
+    foretold = model.n_activations(16, n_places)
     assert foretold == pytest.approx(kept_numbers(model, x, y), rel=1 / 8)
 
 
@@ -53,4 +53,4 @@ def test_activations_are_foretold_to_an_eighth(attention, tokens, n_tokens, n_pl
 @pytest.mark.parametrize("n_positions", [None, 7])
 def test_weights_are_counted(tokens, n_positions):
     model = made("relu", tokens, n_positions)
-    assert model.memory.n_weights == sum(each.numel() for each in model.parameters())
+    assert model.n_weights == sum(each.numel() for each in model.parameters())

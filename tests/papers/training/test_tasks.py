@@ -16,8 +16,7 @@ from icgd_papers.training.labels import KernelProcess, LinearFunctions, ReluNetw
 from icgd_papers.training.loop import Settings, train
 from icgd_papers.training.models import KernelTransformer
 from icgd_papers.training.own_data import GeneratedTask, TaskTable
-from icgd_papers.training.query_task import QueryTask
-from icgd_papers.training.tasks import Batch, InContextTask, generator_of
+from icgd_papers.training.tasks import Batch, InContextTask, QueryTask, generator_of
 
 COVARIATES = Ellipsoid.of_seed(0)
 

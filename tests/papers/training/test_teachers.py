@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 from icgd.errors import DataError, DistributionError, SettingError, UnknownNameError
 from icgd_papers.training.covariates import ShiftedMixture
+from icgd_papers.training.labels import Teachers
 from icgd_papers.training.tasks import InContextTask
-from icgd_papers.training.teachers import Teachers
 
 
 def points(n_tasks=3, n_tokens=4, width=2):

@@ -2,7 +2,7 @@
 
 import torch
 
-from icgd_papers.training.token_layouts import TOKEN_LAYOUTS
+from icgd_papers.training.decoder import TOKEN_LAYOUTS
 
 X = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]])
 Y = torch.tensor([[[10.0], [20.0], [30.0]]])  # 30 is the query's, which nobody may read

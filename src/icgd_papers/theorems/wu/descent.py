@@ -70,7 +70,7 @@ def gradient_of_a_network(seed: int) -> Iterator[Comparison]:
 
 @statement("wu", "Lemma 15")
 def gradient_with_other_outputs(seed: int) -> Iterator[Comparison]:
-    """The same with more inputs than outputs, and with fewer."""
+    """Do the same with more inputs than outputs, and with fewer."""
     for widths in ((5, 4, 4, 2), (2, 4, 4, 5)):
         yield from _decomposition(widths, seed)
 
@@ -107,7 +107,7 @@ def _decomposition(widths: Sequence[int], seed: int) -> Iterator[Comparison]:
 
 @statement("wu", "Lemma 5")
 def product_layers(seed: int) -> Iterator[Comparison]:
-    """The product layers of compiled networks, beside the recursion on what they read."""
+    """Compare the product layers of compiled networks with the recursion on what they read."""
     rng = np.random.default_rng(seed)
     for widths in ((3, 2), (3, 4, 2), (3, 4, 4, 4, 2)):
         target = MLP(widths, "tanh", "tanh")
@@ -136,7 +136,7 @@ def product_layers(seed: int) -> Iterator[Comparison]:
 
 @statement("wu", "Equation (D.16)")
 def last_attention(seed: int) -> Iterator[Comparison]:
-    """The update of every token by (D.16), with both readings of its indices."""
+    """Compute the update of every token by (D.16), with both readings of its indices."""
     rng, n, step = np.random.default_rng(seed), 5, 0.3
     s, p = rng.normal(size=(n + 1, 4)), rng.normal(size=(n + 1, 3))
     s[n] = 0.0  # a query has no error
@@ -159,7 +159,7 @@ def last_attention(seed: int) -> Iterator[Comparison]:
 
 @statement("wu", "Corollary 1.1")
 def distance_to_descent(seed: int) -> Iterator[Comparison]:
-    """Coarsely compiled networks of 1, 2 and 3 layers, beside projected and plain descent."""
+    """Compare coarsely compiled networks of 1, 2 and 3 layers with projected and plain descent."""
     rng = np.random.default_rng(seed)
 
     def followed(training: Training, initial: Array, pieces: int, n_steps: int) -> Array:
@@ -219,7 +219,7 @@ def distance_to_descent(seed: int) -> Iterator[Comparison]:
 
 @statement("wu", "Lemma 14")
 def convergence(seed: int) -> Iterator[Comparison]:
-    """Every inequality of the lemma, with and without what is misprinted."""
+    """Try every inequality of the lemma, with and without what is misprinted."""
     rng = np.random.default_rng(seed)
 
     # f(w) = sum_k cos(w_k + k), which is not convex in any coordinate; L_f = 1, eta = 1.

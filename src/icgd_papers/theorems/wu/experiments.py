@@ -85,7 +85,7 @@ def best_epoch(seed: int) -> Iterator[Comparison]:
 
 @statement("wu", "Appendix G, objective 1")
 def simple_lines(seed: int) -> Iterator[Comparison]:
-    """What two predictors that train no network leave unexplained, for 3, 4 and 6 layers."""
+    """Measure what two predictors that train no network leave unexplained."""
     for depth in (3, 4, 6):
         mean, ridge = simple_baselines(depth, seed)
         case = f"{depth}-layer teachers, 200 prompts of 50 examples"

@@ -63,7 +63,7 @@ def distance(time: float, n_x: int, n_t: int) -> float:
 
 @statement("wu", "Lemma 19")
 def two_point_law(seed: int) -> Iterator[Comparison]:
-    """The two-point law, at times on and off the mesh."""
+    """Measure the distance for the two-point law, at times on and off the mesh."""
     del seed  # nothing is drawn
     for eps, (n_x, n_t) in MESHES.items():
         worst = max(distance(time, n_x, n_t) for time in TIMES)

@@ -108,7 +108,7 @@ class FourLayers:
 
 
 def follow_risk(risk: Risk, seed: int) -> Iterator[Comparison]:
-    """Three steps of four layers each, on prompts of 2, 8 and 32 examples and a query."""
+    """Take three steps of four layers each, on prompts of 2, 8 and 32 examples and a query."""
     for eps, pieces in ((0.1, 40), (0.001, 400)):
         rng, block = np.random.default_rng(seed), FourLayers(risk, pieces)
         errors, lengths = [], []
@@ -131,7 +131,7 @@ def follow_risk(risk: Risk, seed: int) -> Iterator[Comparison]:
 
 @statement("wu", "Theorem 6")
 def any_risk(seed: int) -> Iterator[Comparison]:
-    """Four plain layers on three risks, and the proof's choice of kappa."""
+    """Run four plain layers on three risks, and try the proof's choice of kappa."""
     for risk in RISKS:
         yield from follow_risk(risk, seed)
     eps, n_weights = 1e-2, 9
@@ -144,7 +144,7 @@ def any_risk(seed: int) -> Iterator[Comparison]:
 
 @statement("wu", "Theorem 3")
 def any_risk_informally(seed: int) -> Iterator[Comparison]:
-    """Four plain layers on a risk of no network, and softmax-stack on networks."""
+    """Run four plain layers on a risk of no network, and softmax-stack on networks."""
     yield from follow_risk(RISKS[2], seed)
     yield from explicit_softmax_weights(seed)
 
@@ -196,7 +196,7 @@ def table_errors(levels: int, n: int, seed: int) -> tuple[float, float]:
 
 @statement("wu", "Lemma 16")
 def looked_up_steps(seed: int) -> Iterator[Comparison]:
-    """Tables of 10, 20 and 40 levels off the ramps between levels, and on a ramp."""
+    """Run tables of 10, 20 and 40 levels off the ramps between levels, and evaluate one on a ramp."""
     for levels, n in ((10, 1), (20, 1), (40, 1), (10, 2)):
         worst, _ = table_errors(levels, n, seed)
         case = f"one tanh weight, n = {n}, {levels} levels, 12 prompts off the ramps"
@@ -233,7 +233,7 @@ def codes_of(head: ContextHead) -> Array:
 
 @statement("wu", "Definition 13")
 def contextual_mapping(seed: int) -> Iterator[Comparison]:
-    """The identity, and icgd's head, on contexts that share a token."""
+    """Try the identity and icgd's head on contexts that share a token."""
     del seed  # nothing is drawn
     gap = float(np.diff(np.sort(codes_of(context_head(4, 2)))).min())
     yield at_most(1.0, gap, "icgd's head on all contexts of 4 levels", "delta; least distance")
@@ -257,7 +257,7 @@ def log10_separation(
 
 @statement("wu", "Lemma 17")
 def separation(seed: int) -> Iterator[Comparison]:
-    """Digits that tell contexts apart: those of delta, and those that a head of rank 1 needs."""
+    """Count the digits of delta, and those that a head of rank 1 needs to tell contexts apart."""
     del seed  # nothing is drawn
     digits = -log10_separation(2, 1, 2, 0.5, 1.0, 0.5)
     case = "delta for 2 tokens, d = 1, n = 2, r_min = 1/2, r_max = 1, eps = 1/2"
@@ -281,7 +281,7 @@ def quantiser(z: Array, bound: float, levels: int, last: float, width: float = 1
 
 @statement("wu", "Equation (F.10)")
 def quantised_outside(seed: int) -> Iterator[Comparison]:
-    """The quantiser of [0, 2] at z = 3, with a last step of height 2 and of height 1."""
+    """Evaluate the quantiser of [0, 2] at 3, with a last step of height 2 and of height 1."""
     del seed  # nothing is drawn
     for compare, last in ((at_most, 2.0), (printed, 1.0)):
         value = np.abs(quantiser(np.array([3.0]), 2.0, 4, last)).max()
@@ -290,7 +290,7 @@ def quantised_outside(seed: int) -> Iterator[Comparison]:
 
 @statement("wu", "Equation (F.12)")
 def penalised_tokens(seed: int) -> Iterator[Comparison]:
-    """Token 1 of two prompts that differ in token 2 alone; a feed-forward layer sees no other."""
+    """Compare token 1 of two prompts that differ in token 2, which its layer does not see."""
     tokens = np.random.default_rng(seed).uniform(size=(3, 2))  # d = 3, n = 2
     other = tokens.copy()
     other[0, 1] = 2.0  # outside [0, 1]

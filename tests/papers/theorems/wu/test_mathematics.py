@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from icgd_papers.theorems.wu.approximation import (
     CONSTANTS,
     BackwardBounds,
-    LossMLP,
+    evaluate_mlp,
     forward_constant,
     least_coefficients,
+    loss_mlp,
     printed_bound,
     ridge_fit,
     true_reach,
@@ -69,11 +70,11 @@ def test_backward_sizes_stay_within_their_bound(seed):
 
 def test_the_mlp_of_lemma_4_is_its_sum_of_relus_on_examples_and_zero_on_queries():
     fit = SumOfRelus(sigmoid, 4.0, 32)
-    mlp = LossMLP(fit, np.array([[1.0, -1.0], [-1.0, 1.0]]), reach=2.0)
+    mlp = loss_mlp(fit, np.array([[1.0, -1.0], [-1.0, 1.0]]), reach=2.0)
     p, y = np.array([[1.5, -0.5]]), np.array([[1.0, 0.0]])
     wanted = [[fit(np.array(2.0)) - 1.0, fit(np.array(-2.0))]]
-    np.testing.assert_allclose(mlp(p, y, 1.0), wanted, atol=1e-12)
-    assert not mlp(p, y, 0.0).any()
+    np.testing.assert_allclose(evaluate_mlp(mlp, p, y, 1.0), wanted, atol=1e-12)
+    assert not evaluate_mlp(mlp, p, y, 0.0).any()
 
 
 def test_what_a_wave_needs_lies_below_the_coefficients_of_a_fit_and_grows():
