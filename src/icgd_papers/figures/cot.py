@@ -5,10 +5,10 @@ and 0.139. It announces the whole chain of 2NL blocks by the learnt operators, a
 Here both are measured, for the paper's architecture and for others nearer to the constructed block.
 
 The paper does not say how its teachers are drawn, and a loss means little without that law. So the
-losses are measured over a family of laws that was fixed before any of them: all weights are
-N(0, s^2/d) and inputs N(0, I), for s = 1/4, 1/2, 1 and sqrt(2). The family spans the usual
-initialisations of a layer: 0.1 N(0, 1) at d = 5 has s = 0.22, torch's default has the variance of
-s = 0.58, LeCun's has s = 1 and He's s = sqrt(2). At s = 2, descent diverges. Beside each loss stand
+losses are measured over a family of laws that is chosen by the usual initialisations of a layer and
+not by any loss: all weights are N(0, s^2/d) and inputs N(0, I), for s = 1/4, 1/2, 1 and sqrt(2).
+There 0.1 N(0, 1) at d = 5 has s = 0.22, torch's default has the variance of s = 0.58, LeCun's has
+s = 1 and He's s = sqrt(2). At s = 2, descent diverges. Beside each loss stand
 those of a constant, the mean block, and of the best linear map, both fitted to the training pairs.
 A loss that meets the paper's number under one law says nothing about the paper's law.
 """
@@ -422,7 +422,7 @@ def draw(rows: pl.DataFrame) -> plotting.Figure:
             plotting.whole_numbers(over_time)
     entries = [(name, colour) for name, colour in COLOURS.items() if name in rows["architecture"]]
     entries += [*REFERENCE_NAMES.items(), ("the paper's loss, law unknown", RED)]
-    plotting.legend(figure, entries, dashed=list(REFERENCE_NAMES))
+    plotting.legend(figure, entries, dashed=list(REFERENCE_NAMES), n_columns=4)
     return figure
 
 

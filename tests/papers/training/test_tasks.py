@@ -140,10 +140,8 @@ def test_the_example_of_the_page_runs(capsys):
     page = Path(__file__).parents[3] / "docs" / "training" / "data.md"
     [example] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     exec(example, {})
-    losses, *verdicts = capsys.readouterr().out.splitlines()
-    best, variance = map(float, losses.split())
+    best, variance = map(float, capsys.readouterr().out.split())
     assert best < 0.5 * variance
-    assert [line.split()[0] for line in verdicts] == ["True", "False"]
 
 
 def test_entries_of_a_vector_are_independent_draws_of_the_law():

@@ -206,7 +206,7 @@ def family_flow(law: Law, slopes: Parameters) -> Parameters:
     flow = {"r": -slopes["r"]}
     for name in slopes.keys() - {"r"}:
         D, E = family_direction(law, name)
-        traces = 1.1 * torch.einsum("lij,ji->l", slopes[name], E)
+        traces = torch.einsum("lij,ji->l", slopes[name], E)
         flow[name] = -traces[:, None, None] / law.width * D
     return flow
 
@@ -324,7 +324,7 @@ def whole_gradients(seed: int, *, moves: bool) -> Iterator[Comparison]:
         multiples = start.requires_grad_()
         loss = in_context_loss(law, h, on_family(law, multiples))
         (by_multiples,) = torch.autograd.grad(loss, multiples)
-        of_root, of_one = law.root.square().sum() / law.width, 1 / law.width
+        of_root, of_one = law.root.square().sum() / law.width**2, 1 / law.width
         weights = torch.tensor([1.0, of_root, of_root, of_one], dtype=torch.float64)
         expected = weights[: len(multiples)] @ by_multiples.square().sum(-1)
         whole = squares(gradient(law, h, on_family(law, multiples)))

@@ -304,16 +304,15 @@ def queries_are_masked_in_the_value(seed: int) -> Iterator[Comparison]:
         "softplus": [(h, 2 / h), (-h, -2 / h)],
     }
     for name, units in fits.items():
-
-        def unit_sum(shift: float, name: str = name) -> Tensor:
-            terms = [beta * ACTIVATIONS[name](a * residual - shift) for a, beta in fits[name]]
-            return torch.stack(terms).sum(0)
-
-        case = f"{len(units)} {name} units"
-        at_query = float(unit_sum(reach)[~is_example].abs())
-        stream[:, slope], stream[:, flag] = unit_sum(0.0), is_example.double()
+        at_examples, at_queries = (
+            torch.stack([c * ACTIVATIONS[name](a * residual - shift) for a, c in units]).sum(0)
+            for shift in (0.0, reach)
+        )
+        stream[:, slope], stream[:, flag] = at_examples, is_example.double()
         expected = (2 * residual * is_example).mean()
         head = ([{ONE: 1.0}], [{slope: 1.0}], {flag: 1.0})
         error = float((attend(stream, [head], torch.clone) - expected).abs().max())
+        case = f"{len(units)} {name} units"
         yield at_most(error, 1e-3, f"{case}, t_j in the value of the next layer", "error of a mean")
-        yield printed(at_query, 1e-3, f"{case}, shifted by R_2 = {reach:g}", "|g| at a query")
+        left = float(at_queries[~is_example].abs())
+        yield printed(left, 1e-3, f"{case}, shifted by R_2 = {reach:g}", "|g| at a query")
