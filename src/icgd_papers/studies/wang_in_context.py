@@ -91,10 +91,10 @@ def work(setting: Setting) -> float:
 
 
 def memory(setting: Setting) -> float:
-    """Return the bytes of three histories of weights; 2 layers have up to 2.5 times as many."""
+    """Return the bytes of three float64 histories; 2 layers have up to 2.5 times the weights."""
     network = ball_network(setting.dimension, DEEP, setting.deep_width)
     n_weights = network.n_parameters * (2.5 if setting.depth == SHALLOW else 1)
-    return 3 * 8 * setting.budget.n_steps * setting.budget.n_test * n_weights
+    return 24.0 * setting.budget.n_steps * setting.budget.n_test * n_weights
 
 
 def run(setting: Setting, job: Job) -> pl.DataFrame:

@@ -46,8 +46,7 @@ def _book() -> tuple[dict[str, Paper], dict[str, Statement]]:
     """Read the papers and the statements from statements.toml, in the order of the file."""
     for name in MODULES:  # importing the checks registers them
         import_module(f"icgd_papers.theorems.{name}")
-    folder = files("icgd_papers.theorems").joinpath("statements")
-    text = "\n".join(folder.joinpath(f"{name}.toml").read_text("utf-8") for name in MODULES)
+    text = files("icgd_papers.theorems").joinpath("statements.toml").read_text(encoding="utf-8")
     data = tomllib.loads(text)
     papers = {key: Paper(key, **words) for key, words in data["papers"].items()}
     statements = [
