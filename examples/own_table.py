@@ -18,7 +18,7 @@ from sklearn.model_selection import KFold, cross_val_predict
 import icgd
 from icgd.estimators import InContextRegressor, InContextRidge
 
-CARS = Path(icgd.__file__).parent / "reproductions" / "cars.csv"
+CARS = Path(icgd.__file__).parent / "cli" / "cars.csv"
 
 
 def main(path=CARS, target="mpg"):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cached_property
 from importlib import import_module
 from importlib.resources import files
 from itertools import chain
@@ -59,6 +59,7 @@ from icgd_papers.checksummed_json import (
     write_checksummed,
 )
 from icgd_papers.figure import Figure, Job, Setting
+from icgd_papers.training.devices import torch_device
 
 try:
     import joblib
@@ -120,6 +121,8 @@ class Reproduction(Generic[Setting]):
                 f"device={brief(self.device)} would not be used: the jobs of {self.figure.name} "
                 "compute on the processor. Leave it out, or use 'auto'."
             )
+        if self.figure.uses_device and self.device != "cpu":
+            torch_device(self.device)  # refuses one that is not there
         known = [f"panel-{letter}" for letter in self.panels]
         for name in self.only:
             if not known:
@@ -284,7 +287,7 @@ def _do_jobs(order: Reproduction[Setting]) -> None:
     settings = order.unfinished
     device = order.device if order.figure.uses_device else "cpu"
     tasks = (
-        joblib.delayed(_do)(order.figure.run, i, x, order.job_folder(x), device, os.getpid())
+        joblib.delayed(_do)(order.figure.run, i, x, order.job_folder(x), device)
         for i, x in enumerate(settings)
     )
     with _workers(order) as parallel:
@@ -301,8 +304,14 @@ def _do_jobs(order: Reproduction[Setting]) -> None:
 @contextmanager
 def _workers(order: Reproduction[Setting]) -> Iterator[Any]:
     """Yield joblib's parallel call: in this process, in worker processes, or on a Ray cluster."""
-    options = {"return_as": "generator_unordered", "batch_size": 1, "pre_dispatch": "all"}
+    options: dict[str, Any] = {
+        "return_as": "generator_unordered",
+        "batch_size": 1,
+        "pre_dispatch": "all",
+    }
     if order.ray_address is None:
+        if order.n_workers > 1:
+            options |= {"initializer": _end_with_parent, "initargs": (os.getpid(),)}
         yield joblib.Parallel(n_jobs=order.n_workers, backend="loky", **options)
         return
     try:
@@ -326,21 +335,16 @@ def _do(
     setting: Any,
     folder: Path,
     device: str,
-    parent: int,
 ) -> tuple[int, dict[str, Any]]:
     """Do a job on one thread, here or in a worker process; return its rows and its seconds."""
-    if os.getpid() != parent:
-        _end_with_parent()
     report = _Report(folder)
     with one_thread():
         rows = run(setting, Job(folder, device, report))
     return index, {"seconds": round(report.seconds, 1), "rows": rows.to_dict(as_series=False)}
 
 
-@cache
-def _end_with_parent() -> None:
-    """End this worker soon after its parent is gone, even if that was killed."""
-    parent = os.getppid()
+def _end_with_parent(parent: int) -> None:
+    """End this worker soon after the process `parent` is gone, even if that was killed."""
 
     def watch() -> None:
         while os.getppid() == parent:

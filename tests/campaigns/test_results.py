@@ -121,7 +121,10 @@ def killed_figures(n: int) -> Iterator[tuple[str, str]]:
             sleep(moment)
             process.send_signal(random.choice([signal.SIGKILL, signal.SIGTERM]))
             process.wait()
-            sleep(2.0)
+            # A worker that is still importing ends when it has done so.
+            deadline = monotonic() + 30
+            while workers_of(process.pid) and monotonic() < deadline:
+                sleep(0.2)
             if workers_of(process.pid):
                 yield f"case {index}, after {moment:.2f} s", "orphan"
                 continue

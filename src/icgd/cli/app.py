@@ -36,7 +36,7 @@ COMMANDS = {
     "allowed.",
     "resources": "Count the parameter matrices of a transformer that learns a function through a "
     "network.",
-    "train": "Train a transformer to learn in context, or go on with a training.",
+    "train": "Train a transformer to learn in context, or resume a training.",
     "plot": "Draw the losses of a training, and whatever else its log has.",
     "reproduce": "Train the models of a published figure; write its numbers (JSON, CSV) and its "
     "picture.",

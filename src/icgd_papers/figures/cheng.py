@@ -342,12 +342,12 @@ def summarise_losses(rows: pl.DataFrame) -> pl.DataFrame:
     bayes = rows.group_by(place).agg(Bayes=pl.mean("bayes_loss"))
     return means.join(bayes, on=place, maintain_order="left").select(
         *(pl.col(name).cast(pl.String).alias(SIZES.get(name, name)) for name in place),
-        *(pl.col(name).map_elements(_loss_text, pl.String) for name in (*attentions, "Bayes")),
+        *(pl.col(name).map_elements(loss_text, pl.String) for name in (*attentions, "Bayes")),
         pl.col("best").replace_strict(dict(enumerate(attentions)), return_dtype=pl.String),
     )
 
 
-def _loss_text(loss: float) -> str:
+def loss_text(loss: float) -> str:
     """Write a loss in six or seven characters; "0" if it is rounding."""
     if loss < SMALLEST_LOSS:
         return "0"
@@ -514,20 +514,18 @@ def draw_matrices(rows: pl.DataFrame) -> plotting.Figure:
         plotting.logarithmic_height(ax)
         ax.set_ylim(0.003, 1.5)
         ax.axhline(CLOSE, color=FAINT, linewidth=1, linestyle=":")
-        for name in names:
-            if first[name] is not None:
-                plotting.band(ax, *_over(panel, "step", name), MATRICES[name])
-        ends = [ending(model) for model in panel.partition_by("seed")]
+        models = panel.partition_by("seed", maintain_order=True)
+        for model, name in product(models, names):  # seeds may end apart, so each has its lines
+            ax.plot(model["step"], model[name], color=MATRICES[name], linewidth=1.2, alpha=0.85)
+        ends = [ending(model) for model in models]
         text = f"{ends.count('converged')} of {len(ends)} seeds converged"
         plotting.tag(ax, text, (float(first["n_steps"]), 1.15), ha="right")
         A = "A free" if first["transforms_covariates"] else "A = 0"
         title = f"({first['panel']}) {first['attention']} on {first['labels']} labels, {A}"
         plotting.describe(ax, title, "training step", "dist(M, I)")
-    letters = {name: name.replace("BC", "B^T C").split("_") for name in names}
-    entries = [
-        (f"${letter}$ of layer {layer}", MATRICES[name])
-        for name, (letter, layer) in letters.items()
-    ]
+    layers = [name.split("_") for name in names]
+    symbols = [f"$B_{n}^T C_{n}$" if kind == "BC" else f"$A_{n}$" for kind, n in layers]
+    entries = [(symbol, MATRICES[name]) for symbol, name in zip(symbols, names, strict=True)]
     plotting.legend(figure, entries)
     figure.suptitle(_tuning(rows), fontsize=10, color=FAINT)
     return figure

@@ -8,7 +8,8 @@ decides: if it is negative, the family's best point is a saddle.
 
 The law of a seed is a set of prompts, each in all rotations of the whitened inputs, with the labels
 averaged in closed form (`training.family`). It satisfies the theorems' assumptions, and the point
-and its curvatures are exact for it. Seeds show how much the choice of the prompts matters.
+and its curvatures are exact for it, except that the kinks of relu attention leave a sampling error.
+Seeds show how much the choice of the prompts matters.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ import torch
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, ORANGE
 from icgd_papers.figure import Figure, Job, of_preset, six_digits
-from icgd_papers.figures.cheng import N_EXAMPLES, N_LAYERS, PAIRS, step_unit, task_of
+from icgd_papers.figures.cheng import (
+    N_EXAMPLES,
+    N_LAYERS,
+    PAIRS,
+    loss_text,
+    step_unit,
+    task_of,
+)
 from icgd_papers.training.averaged import AveragedTask
 from icgd_papers.training.family import KINDS, TILT, curvatures, family_model, settle
 
@@ -97,7 +105,7 @@ def summarise(rows: pl.DataFrame) -> pl.DataFrame:
         line = {
             "pair": f"{first['labels']}, {first['attention']}",
             "A": "free" if first["transforms_covariates"] else "0",
-            "loss": f"{pair.select(pl.mean('family_loss')).item():.4f}",
+            "loss": loss_text(pair.select(pl.mean("family_loss")).item()),
         }
         for kind in KINDS:
             values = sorted(pair.filter(kind=kind)["curvature"])

@@ -13,7 +13,7 @@ def test_the_list_names_every_figure_and_its_place(command):
     listed = json.loads(outcome.stdout)
     assert [entry["figure"] for entry in listed] == list(FIGURES)
     assert listed[3]["where"] == "Figure 4, App. D"
-    assert listed[1]["paper preset"] == "288 jobs, 1,200 core-hours"
+    assert listed[1]["paper preset"] == "288 jobs, 470 core-hours"
     assert all("core" in entry["laptop preset"] for entry in listed)
     assert all("core" in entry["paper preset"] for entry in listed)
     table = command("reproduce", "--list").stdout

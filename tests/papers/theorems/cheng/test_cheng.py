@@ -63,7 +63,7 @@ NOT_EXECUTABLE = {
     "Assumption 2.1",
     "Section 5, composition",
     "Section 5, choice of activation",
-    "Section 5, covariate transformations",
+    "Section 5, moved covariates",
 }
 SLOW = {"Theorem 4.5", "Theorem 4.6", "Proposition D.1(B)"}
 
