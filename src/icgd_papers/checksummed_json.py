@@ -24,7 +24,7 @@ def with_checksum(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_checksum(path: Path, table: object) -> dict[str, Any]:
-    """The table that `sealed` was given; `CheckpointError` if its checksum does not fit."""
+    """The table that `with_checksum` was given; `CheckpointError` if its checksum does not fit."""
     if not isinstance(table, dict) or DIGEST not in table:
         raise damaged(path, "it has no checksum")
     content = {key: value for key, value in table.items() if key != DIGEST}
@@ -61,10 +61,10 @@ def read_json(path: Path) -> Any:
 
 
 def damaged(path: object, problem: object) -> CheckpointError:
-    """The error of a checkpoint that cannot be read."""
+    """Return the error of a file that cannot be read."""
     return CheckpointError(
-        f"{path} is damaged or not a checkpoint ({problem}). It was left as it is; remove it to "
-        "train without it."
+        f"{path} is damaged or was not written by icgd ({problem}). It was left as it is; remove "
+        "it to start without it."
     )
 
 

@@ -13,12 +13,10 @@ import polars as pl
 from icgd.errors import UnknownNameError
 from icgd.pictures import plotting
 from icgd_papers.checksummed_json import read_checksummed, write_checksummed
+from icgd_papers.training.loop import OnStep
 
 PRESETS = ("smoke", "laptop", "paper")
 """Seconds, minutes on two cores, and the paper's own sizes."""
-
-OnStep = Callable[[int, int, float], None]
-"""Called after a training step with its number, the number of steps, and the loss before it."""
 
 Setting = TypeVar("Setting")
 """A frozen dataclass that JSON can hold: all that decides the rows of one job.
@@ -82,6 +80,14 @@ class Figure(Generic[Setting]):
     work: Callable[[Setting], float] = _one
     memory: Callable[[Setting], float] | None = None
     uses_device: bool = False
+
+
+def draw_band(
+    panel: plotting.Axes, rows: pl.DataFrame, x: str, y: str, colour: str, **style: Any
+) -> None:
+    """Draw the geometric mean of `y` over the seeds at each `x`, in a band of their range."""
+    seeds = rows.group_by(x, maintain_order=True).agg(y)
+    plotting.band(panel, seeds[x].cast(pl.Float64).to_list(), seeds[y].to_list(), colour, **style)
 
 
 def of_preset(table: dict[str, Any], preset: str) -> Any:

@@ -5,8 +5,8 @@
     <out>/<figure>/<preset>-panel-b.json, ...     the same of some panels
     <out>/<figure>/.<preset>.partial/             rows and checkpoints of jobs, until the end
 
-A job is known by a hash of its setting. So an interrupted run resumes whatever else has changed:
-finished jobs are read, and a job that was under way goes on from its own checkpoints.
+A job is identified by a hash of its setting, so an interrupted run resumes whatever else changed:
+finished jobs are read, and a job that was under way continues from its own checkpoints.
 """
 
 from __future__ import annotations
@@ -33,14 +33,11 @@ from typing import Any, Generic
 import numpy as np
 import polars as pl
 import torch
-from filelock import FileLock, Timeout
 
 from icgd.environment import one_thread, require_memory
 from icgd.errors import (
-    FileError,
     InterruptedStudiesError,
     MissingExtraError,
-    RunFolderError,
     SettingError,
     UnknownNameError,
     WorkerError,
@@ -59,6 +56,7 @@ from icgd_papers.checksummed_json import (
     write_checksummed,
 )
 from icgd_papers.figure import Figure, Job, Setting
+from icgd_papers.training.checkpoints import locked
 from icgd_papers.training.devices import torch_device
 
 try:
@@ -231,13 +229,9 @@ def reproduce(order: Reproduction[Setting], on_progress: OnProgress | None = Non
         )
     _require_memory(order)
     partial = order.partial_folder
-    try:
-        partial.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise FileError(f"Cannot write {partial}: {problem.strerror or problem}.") from None
     start = monotonic()
     try:
-        with _locked(partial), _reported(order, on_progress):
+        with locked(partial), _reported(order, on_progress):
             _do_jobs(order)
             records = [read_checksummed(order.rows_file(setting)) for setting in order.settings]
             done = _write(order, records, monotonic() - start)
@@ -268,18 +262,6 @@ def _require_memory(order: Reproduction[Setting]) -> None:
             int(sum(largest)),
             "Use fewer workers, or a smaller preset.",
         )
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time work in the folder."""
-    try:
-        with FileLock(folder / ".lock", timeout=0):
-            yield
-    except Timeout:
-        raise RunFolderError(
-            f"{folder} is in use by another process. Wait until it ends, or use another folder."
-        ) from None
 
 
 def _do_jobs(order: Reproduction[Setting]) -> None:

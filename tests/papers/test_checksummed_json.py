@@ -65,7 +65,7 @@ def test_a_file_without_content_is_refused(tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\x00"])
 def test_what_is_no_json_is_refused(tmp_path, text):
     (tmp_path / "part.json").write_text(text)
-    with pytest.raises(CheckpointError, match=r"part\.json is damaged or not a checkpoint"):
+    with pytest.raises(CheckpointError, match=r"part\.json is damaged or was not written by icgd"):
         read_checksummed(tmp_path / "part.json")
 
 

@@ -24,8 +24,7 @@ from icgd_papers.theorems.book import (
     with_words,
 )
 from icgd_papers.theorems.statement import About, Comparison, Entry, Statement, Verdict
-
-LARGEST_SEED = 2**32 - 1
+from icgd_papers.training.tasks import LARGEST_SEED
 
 
 def theorems(

@@ -48,7 +48,9 @@ def _option(key: Key) -> Parameter:
     text = key.text
     if key.default not in (None, ()):
         shown = ",".join(map(str, key.default)) if key.is_list else str(key.default)
-        text += f" Default: { ({True: 'yes', False: 'no'}.get(key.default, shown)) }."
+        if kind is bool:
+            shown = "yes" if key.default else "no"
+        text += f" Default: {shown}."
     option = typer.Option(names, help=text, rich_help_panel=PANELS[key.section])
     return _parameter(key.name, kind | None, option)
 

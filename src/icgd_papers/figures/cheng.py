@@ -28,7 +28,7 @@ from icgd.errors import TrainingError
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows
-from icgd_papers.figure import Figure, Job, of_preset, six_digits
+from icgd_papers.figure import Figure, Job, draw_band, of_preset, six_digits
 from icgd_papers.training.averaged import AveragedTask
 from icgd_papers.training.covariates import PAPER_SPECTRUM, Ellipsoid
 from icgd_papers.training.family import family_model, settle
@@ -365,10 +365,10 @@ def draw_losses(rows: pl.DataFrame) -> plotting.Figure:
         for models in panel.partition_by("attention", maintain_order=True):
             seen = models.with_columns(pl.col("test_loss").clip(SMALLEST_LOSS))
             colour = COLOURS[models["attention"][0]]
-            plotting.band(ax, *_over(seen, over, "test_loss"), colour, marker="o")
+            draw_band(ax, seen, over, "test_loss", colour, marker="o")
         seen = panel.filter(pl.col("bayes_loss").min().over(over) > SMALLEST_LOSS)
         if len(seen):
-            plotting.band(ax, *_over(seen, over, "bayes_loss"), INK, linestyle="--")
+            draw_band(ax, seen, over, "bayes_loss", INK, linestyle="--")
         ax.set_xticks(panel[over].unique().sort().to_list())
         fixed = (
             f"n = {first['n_examples']}" if over == "n_layers" else f"{first['n_layers']} layers"
@@ -382,12 +382,6 @@ def draw_losses(rows: pl.DataFrame) -> plotting.Figure:
     plotting.legend(figure, [*entries, ("best predictor", INK)], dashed=["best predictor"])
     figure.suptitle(_tuning(rows), fontsize=10, color=FAINT)
     return figure
-
-
-def _over(rows: pl.DataFrame, over: str, column: str) -> tuple[list[float], list[list[float]]]:
-    """Return the places along a column, and the values of all seeds at each."""
-    grouped = rows.group_by(over, maintain_order=True).agg(column)
-    return grouped[over].cast(pl.Float64).to_list(), grouped[column].to_list()
 
 
 # Figures 3, 5 and 6: matrices
@@ -507,7 +501,8 @@ def summarise_matrices(rows: pl.DataFrame) -> pl.DataFrame:
 def draw_matrices(rows: pl.DataFrame) -> plotting.Figure:
     """Draw the distances of all matrices over the steps, a panel for each pair of kernels."""
     panels = rows.partition_by("panel", maintain_order=True)
-    figure, axes = plotting.new_panels(len(panels), 3 if len(panels) > 4 else 2, 4.3, 3.1)
+    width = 6.0 if len(panels) == 1 else 4.3
+    figure, axes = plotting.new_panels(len(panels), 3 if len(panels) > 4 else 2, width, 3.1)
     names = [name for name in MATRICES if rows[name].is_not_null().any()]
     for panel, ax in zip(panels, axes, strict=True):
         first = panel.row(0, named=True)
@@ -535,6 +530,8 @@ def _tuning(rows: pl.DataFrame) -> str:
     """Say on a figure whether its seeds were used to choose the settings of training."""
     seeds = rows["seed"].unique().sort().to_list()
     shown = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    if not rows["averages_labels"].all():
+        return f"Batches of the paper's size, labels drawn. Shown: {shown}."
     return f"Training settings were tuned by trial on seeds 0 to 2. Shown: {shown}."
 
 

@@ -24,7 +24,7 @@ import polars as pl
 
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, GREEN, INK, ORANGE, RED, Axes
-from icgd_papers.figure import Figure, Job, of_preset
+from icgd_papers.figure import Figure, Job, draw_band, of_preset
 from icgd_papers.figures.wu_prompts import (
     ARC_COSINE,
     BEST,
@@ -221,9 +221,9 @@ def _say_how_it_was_tuned(figure: plotting.Figure, rows: pl.DataFrame) -> None:
 
 def band(ax: Axes, rows: pl.DataFrame, column: str, colour: str, **style: Any) -> None:
     """Draw 1 - R^2 against a column: geometric means over seeds, in a band of their range."""
-    points = rows.group_by(column, maintain_order=True).agg(errors=1 - pl.col("r_squared"))
-    places = points[column].cast(pl.Float64).to_list()
-    plotting.band(ax, places, points["errors"].to_list(), colour, **style)
+    draw_band(
+        ax, rows.with_columns(error=1 - pl.col("r_squared")), column, "error", colour, **style
+    )
 
 
 def r_squared_height(axes: Sequence[Axes], bottom: float, top: float) -> None:

@@ -6,7 +6,7 @@ examples as one of pretraining, and the query is asked after each of `lengths` e
 
 The paper does not give the width, the activation and the scale of its teachers, the learning rates,
 the batches of direct training, the normalisation of ReLU attention, or its formula for R^2. They
-are chosen here, in `training/teachers.py` and in `training/decoder.py`.
+are chosen here, in `training/labels.py` and in `training/decoder.py`.
 
 The last token of a prompt is its query. No predictor reads the label of the query, and each returns
 one prediction per prompt.

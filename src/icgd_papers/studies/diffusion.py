@@ -43,9 +43,6 @@ Times = Float[Tensor, " point"]
 Score = Callable[[Points, Times], Points]
 Array = NDArray[np.float64]
 
-TARGETS = ("exact", "denoising")
-"""Labels come from the exact score, as in Problem 3, or from the added noise."""
-
 RING_DEVIATION = 0.18
 """Standard deviation of the ring's six components, on a circle of radius 1.4."""
 

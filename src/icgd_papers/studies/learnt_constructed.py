@@ -18,7 +18,7 @@ import torch
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, GREEN, INK, ORANGE, PURPLE, RED, Axes
 from icgd.problems.kernel_machine import KernelMachine
-from icgd_papers.figure import Figure, Job, of_preset, six_digits
+from icgd_papers.figure import Figure, Job, draw_band, of_preset, six_digits
 from icgd_papers.figures.cheng import INPUT_WIDTH, LABELS, Budget, Model, first_model
 from icgd_papers.training.averaged import AveragedTask
 from icgd_papers.training.constructed import FAMILIES, NEAR, compare_with_constructions
@@ -158,11 +158,11 @@ def draw(rows: pl.DataFrame) -> plotting.Figure:
     for kernel, losses, cosines in zip(KERNELS, axes[:n], axes[n:], strict=True):
         of_kernel = rows.filter(kernel=kernel).with_columns(apart=apart)
         for family, colour in COLOURS.items():
-            draw_band(losses, of_kernel.filter(family=family), "loss", colour)
-            draw_band(cosines, of_kernel.filter(family=family), "apart", colour)
-        draw_band(losses, of_kernel, "learnt_loss", RED, linestyle="--")  # often on top of one
+            draw_curve(losses, of_kernel.filter(family=family), "loss", colour)
+            draw_curve(cosines, of_kernel.filter(family=family), "apart", colour)
+        draw_curve(losses, of_kernel, "learnt_loss", RED, linestyle="--")  # often on top of one
         if of_kernel.filter(pl.col("bayes_loss") <= SMALLEST).is_empty():
-            draw_band(losses, of_kernel, "bayes_loss", INK, linestyle="--")
+            draw_curve(losses, of_kernel, "bayes_loss", INK, linestyle="--")
         plotting.describe(losses, f"{kernel} labels, {kernel} attention", "layers", "test loss")
         losses.yaxis.labelpad = 14  # room for the numbers between powers of ten
         plotting.describe(cosines, "sensitivities against learnt", "layers", "1 - cosine")
@@ -171,13 +171,11 @@ def draw(rows: pl.DataFrame) -> plotting.Figure:
     return figure
 
 
-def draw_band(panel: Axes, rows: pl.DataFrame, column: str, colour: str, **style: Any) -> None:
-    """Draw the mean over the seeds in a band of their range."""
-    seeds = rows.group_by("n_layers", maintain_order=True).agg(column)
-    layers = seeds["n_layers"].cast(pl.Float64).to_list()
-    plotting.band(panel, layers, seeds[column].to_list(), colour, marker="o", **style)
+def draw_curve(panel: Axes, rows: pl.DataFrame, column: str, colour: str, **style: Any) -> None:
+    """Draw a column over the layers, on a logarithmic axis."""
+    draw_band(panel, rows, "n_layers", column, colour, marker="o", **style)
     plotting.logarithmic_height(panel)
-    panel.set_xticks(layers)
+    panel.set_xticks(rows["n_layers"].unique().sort().to_list())
 
 
 FIGURES = (

@@ -36,7 +36,7 @@ from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
-from icgd_papers.figure import Figure, Job, of_preset, six_digits
+from icgd_papers.figure import Figure, Job, draw_band, of_preset, six_digits
 from icgd_papers.training.loop import train
 from icgd_papers.training.models import Units
 from icgd_papers.training.own_data import GeneratedTask
@@ -361,12 +361,12 @@ def draw(rows: pl.DataFrame) -> plotting.Figure:
     """Draw losses on the left, and distances from the first step on on the right."""
     figure, (losses, distances) = plotting.new_figure(14.6, 5.4, 2)
     for name in (HAND, BEST, SIZES, START, LONGER, ALL):
-        draw_band(losses, rows.filter(line=name), "loss", COLOURS[name])
+        draw_curve(losses, rows.filter(line=name), "loss", COLOURS[name])
     plotting.describe(losses, "Loss on new tasks", "steps of the run", "mean squared error")
     for name in (LONGER, ALL, NEAREST):
         after = rows.filter(pl.col("step") > 0, line=name)
         style = "--" if name == NEAREST else "-"
-        draw_band(distances, after, "prediction_distance", COLOURS[name], linestyle=style)
+        draw_curve(distances, after, "prediction_distance", COLOURS[name], linestyle=style)
     message = "Predictions against those of exact descent"
     plotting.describe(distances, message, "steps of the run", "difference in the median task")
     distances.yaxis.labelpad = 12  # room for the numbers
@@ -374,14 +374,12 @@ def draw(rows: pl.DataFrame) -> plotting.Figure:
     return figure
 
 
-def draw_band(panel: Axes, rows: pl.DataFrame, column: str, colour: str, **style: Any) -> None:
-    """Draw the mean over the seeds in a band of their range."""
-    at_least = pl.col(column).clip(lower_bound=1e-17)  # 0 has no logarithm
-    seeds = rows.group_by("step", maintain_order=True).agg(at_least)
-    steps = seeds["step"].cast(pl.Float64).to_list()
-    plotting.band(panel, steps, seeds[column].to_list(), colour, marker="o", **style)
+def draw_curve(panel: Axes, rows: pl.DataFrame, column: str, colour: str, **style: Any) -> None:
+    """Draw a column over the steps of the run, on a logarithmic axis."""
+    positive = rows.with_columns(pl.col(column).clip(lower_bound=1e-17))  # 0 has no logarithm
+    draw_band(panel, positive, "step", column, colour, marker="o", **style)
     plotting.logarithmic_height(panel)
-    panel.set_xticks(steps)
+    panel.set_xticks(rows["step"].unique().sort().to_list())
 
 
 FIGURES = (

@@ -131,7 +131,8 @@ def worst_step(compiled: Compiled, seed: int, backend: str) -> float:
         2 * torch.rand(N_TASKS, *shape, generator=generator, dtype=torch.float64) - 1
         for shape in shapes
     )
-    task = compiled.task(x, y, initial=BOX * w)
+    labels = (y > 0).double() if compiled.problem.loss == "logistic" else y
+    task = compiled.task(x, labels, initial=BOX * w)
     path = compiled.run_task(task, backend=backend).parameters
     step = compiled.problem.oracle.exact_step(task)
     errors = [

@@ -39,7 +39,7 @@ from icgd.problems.optimisers import GradientStep
 from icgd.problems.oracles import predict
 from icgd.problems.problem import Problem
 from icgd.shapes import Parameters
-from icgd_papers.figure import Figure, Job, of_preset, six_digits
+from icgd_papers.figure import Figure, Job, draw_band, of_preset, six_digits
 from icgd_papers.studies import diffusion
 from icgd_papers.studies.diffusion import (
     SIDE,
@@ -579,13 +579,6 @@ def draw_lines(panel: Axes, rows: pl.DataFrame, x: str, y: str) -> None:
         for method, width in ((DIRECT, 5.0), (IN_CONTEXT, 1.8), (ADAM, 1.8)):
             of_method = rows.filter(targets=targets, method=method)
             draw_band(panel, of_method, x, y, COLOURS[method], linestyle=style, width=width)
-
-
-def draw_band(panel: Axes, rows: pl.DataFrame, x: str, y: str, colour: str, **style: Any) -> None:
-    """Draw the mean over the seeds in a band of their range."""
-    seeds = rows.group_by(x, maintain_order=True).agg(y)
-    places = seeds[x].cast(pl.Float64).to_list()
-    plotting.band(panel, places, seeds[y].to_list(), colour, **style)
 
 
 def draw_distances(panel: Axes, rows: pl.DataFrame) -> None:

@@ -1,6 +1,6 @@
 """Learnt models: data, the training loop, and measures of what training found.
 
-What a user needs stands here; each name is explained where it is defined.
+The public names; each is documented where it is defined.
 """
 
 from icgd_papers.training.averaged import AveragedTask

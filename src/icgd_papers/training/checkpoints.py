@@ -56,7 +56,7 @@ class State:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make `folder`, and let no other process train there while the block runs.
+    """Make `folder`, and let no other process work there while the block runs.
 
     The operating system holds the lock and drops it when the process ends, however it ends.
     """
@@ -66,7 +66,7 @@ def locked(folder: Path) -> Iterator[None]:
         lock.acquire(blocking=False)
     except Timeout:
         raise RunFolderError(
-            f"{folder} is in use by another training. Nothing was changed; wait until it ends, or "
+            f"{folder} is in use by another process. Nothing was changed; wait until it ends, or "
             "use another folder."
         ) from None
     except OSError as problem:
@@ -159,7 +159,7 @@ def read_checkpoint(path: Path) -> tuple[State, Configuration]:
     except (OSError, ValueError) as problem:
         raise damaged(path, problem) from None
     if not isinstance(header, dict):
-        raise damaged(path, "its header is no table")
+        raise damaged(path, "its header is not a table")
     if header.get("format") not in (1, FORMAT):
         raise CheckpointError(
             f"{path} has checkpoint format {brief(header.get('format'))}; this version of icgd "

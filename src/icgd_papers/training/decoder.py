@@ -246,7 +246,7 @@ class Decoder(nn.Module):
 
     @classmethod
     def of_description(cls, data: Mapping[str, Any]) -> Decoder:
-        """The model that `description` told of, with its first numbers."""
+        """Build the model that `description` describes, with its initial weights."""
         with described("decoder"):
             return cls(**{name: value for name, value in data.items() if name != "kind"})
 

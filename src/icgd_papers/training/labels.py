@@ -300,7 +300,7 @@ def _singular_mean(covariance: Tensor, y: Tensor) -> Tensor:
 
 
 GAINS = {"relu": 2**0.5}
-"""c above: relu loses half of the second moment, and sqrt(2) restores it (default 1)."""
+"""c of `Teachers`: relu loses half of the second moment, and sqrt(2) restores it (default 1)."""
 
 MOST_LAYERS = 1000
 """Deeper teachers take seconds to draw, and say hardly more of an input than its size."""

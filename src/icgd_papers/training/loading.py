@@ -111,7 +111,7 @@ def read_log(folder: str | os.PathLike[str]) -> Log:
         The log.
 
     Raises:
-        DataError: if there is none, or if it is no log.
+        DataError: if there is none, or if it is not a log.
 
     Example:
         >>> from pathlib import Path

@@ -53,7 +53,7 @@ def read_json(path: Path) -> Log:
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(rows, list) or not all(isinstance(r, dict) and "step" in r for r in rows):
-            raise ValueError("it is no list of objects with a step")
+            raise ValueError("it is not a list of objects with a step")
         log = Log(
             tuple({n: nan if v is None else float(v) for n, v in row.items()} for row in rows)
         )
@@ -62,7 +62,7 @@ def read_json(path: Path) -> Log:
     except OSError as problem:
         raise DataError(f"Cannot read {path}: {problem.strerror or problem}.") from None
     except (ValueError, TypeError, OverflowError, RecursionError) as problem:
-        raise DataError(f"Cannot read {path}: it is no log ({problem}).") from None
+        raise DataError(f"Cannot read {path}: it is not a log ({problem}).") from None
     return log
 
 

@@ -188,7 +188,7 @@ class KernelTransformer(nn.Module):
 
     @classmethod
     def of_description(cls, data: Mapping[str, Any]) -> KernelTransformer:
-        """The model that `description` told of, with its first numbers."""
+        """Build the model that `description` describes, with its initial weights."""
         with described("kernel transformer"):
             own = {name: value for name, value in data.items() if name not in ("kind", "units")}
             own |= {"kernels": tuple(data["kernels"]), "shapes": tuple(data["shapes"])}

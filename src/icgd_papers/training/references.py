@@ -43,7 +43,7 @@ def _imported_file(path: Path) -> ModuleType:
     if name not in sys.modules:
         spec = util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
-            raise ImportError(f"{path} is no Python file")
+            raise ImportError(f"{path} is not a Python file")
         sys.modules[name] = util.module_from_spec(spec)
         try:
             spec.loader.exec_module(sys.modules[name])

@@ -152,7 +152,7 @@ def test_a_foreign_file_is_no_checkpoint(tmp_path):
         train_toy(tmp_path)
     save_file({"log": torch.zeros(2)}, tmp_path / SIX, metadata={"icgd_checkpoint": "[]"})
     before = files_of(tmp_path)
-    with pytest.raises(CheckpointError, match=r"not a checkpoint \(its header is no table"):
+    with pytest.raises(CheckpointError, match=r"not written by icgd \(its header is not a table"):
         train_toy(tmp_path)
     assert files_of(tmp_path) == before
 
@@ -406,7 +406,7 @@ def test_files_of_somebody_else_are_left_alone(tmp_path, name):
 
 def test_a_best_state_of_somebody_else_is_left_alone(tmp_path):
     (tmp_path / "best.safetensors").write_text("mine")
-    with pytest.raises(CheckpointError, match=r"not a checkpoint .*\. It was left as it is"):
+    with pytest.raises(CheckpointError, match=r"not written by icgd .*\. It was left as it is"):
         train_toy(tmp_path, VALIDATED)
     train_toy(tmp_path)  # which writes no such file
     assert (tmp_path / "best.safetensors").read_text() == "mine"
@@ -423,7 +423,7 @@ def test_a_second_training_in_a_folder_is_refused_and_harms_nothing(tmp_path):
         if step == 4:
             train_toy(tmp_path)
 
-    with pytest.raises(RunFolderError, match="is in use by another training"):
+    with pytest.raises(RunFolderError, match="is in use by another process"):
         train_toy(tmp_path, on_step=train_here_too)
     model, _ = train_toy(tmp_path)
     assert torch.equal(model.weight, train_toy(None)[0].weight)

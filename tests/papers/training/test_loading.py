@@ -76,7 +76,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path):
     with pytest.warns(UserWarning, match=f"{newest.name} is damaged .*{older.name} is used"):
         load(tmp_path)
     older.write_bytes(b"")
-    with pytest.raises(CheckpointError, match=f"{newest.name} is damaged or not a checkpoint"):
+    with pytest.raises(CheckpointError, match=f"{newest.name} is damaged or was not"):
         load(tmp_path)
     assert newest.read_bytes() == content
 

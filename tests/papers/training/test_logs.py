@@ -40,7 +40,7 @@ def test_a_written_log_reads_back(tmp_path):
     assert again.rows[:2] == LOG.rows
     assert isnan(again.rows[2]["loss"])
     (tmp_path / "log.json").write_text("[{")
-    with pytest.raises(DataError, match=r"Cannot read .*log\.json: it is no log"):
+    with pytest.raises(DataError, match=r"Cannot read .*log\.json: it is not a log"):
         read_json(tmp_path / "log.json")
 
 
@@ -58,5 +58,5 @@ def test_a_written_log_reads_back(tmp_path):
 def test_what_is_no_log_is_refused(tmp_path, text):
     (tmp_path / "log.json").write_text(text)
     path = re.escape(str(tmp_path / "log.json"))
-    with pytest.raises(DataError, match=f"^Cannot read {path}: it is no log \\("):
+    with pytest.raises(DataError, match=f"^Cannot read {path}: it is not a log \\("):
         read_json(tmp_path / "log.json")

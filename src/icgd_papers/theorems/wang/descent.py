@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from icgd.compiled import Compiled
 from icgd.constructions.recursion import Recursion, literal_layers
 from icgd.layers import ActivationAttention
 from icgd.pipeline import compile
@@ -19,10 +18,9 @@ from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
+from icgd_papers.studies.wang_rates import BOX, N_TASKS, STEP, worst_step
 from icgd_papers.theorems.statement import Comparison, at_most, in_proof, printed, statement
 from icgd_papers.theorems.wang.functions import ACTIVATIONS
-
-STEP, BOX, N_TASKS = 0.1, 0.5, 16
 
 EPS = 0.01
 
@@ -37,30 +35,12 @@ def network_problem(
     return Problem(MLP(widths, activation), loss, GradientStep(STEP, box=BOX), Domain(1.0, 1.0))
 
 
-def worst_step(compiled: Compiled, seed: int) -> float:
-    """Return the largest |eps(w)|_2 of the literal steps of random tasks from random weights."""
-    network, source = compiled.problem.network, torch.Generator().manual_seed(seed)
-    x, y, w = (
-        2 * torch.rand(N_TASKS, *shape, generator=source, dtype=torch.float64) - 1
-        for shape in ((5, network.input_width), (5, 1), (network.n_parameters,))
-    )
-    labels = (y > 0).double() if compiled.problem.loss == "logistic" else y
-    task = compiled.task(x, labels, initial=BOX * w)
-    path = compiled.run_task(task, backend="literal").parameters
-    step = compiled.problem.oracle.exact_step(task)
-    errors = [
-        (path[..., i + 1, :] - step(path[..., i, :], i)).norm(dim=-1)
-        for i in range(path.shape[-2] - 1)
-    ]
-    return float(torch.stack(errors).max())
-
-
 def literal_steps(problem: Problem, units: str, seed: int, n_units: int = 240) -> Comparison:
     """Compare the error of two literal steps with eta eps."""
     compiled = compile(problem, Recursion(n_units, units), n_steps=2)
     widths = "-".join(map(str, problem.network.widths))
     case = f"{widths} {problem.network.activation}, {problem.loss} loss, {n_units} {units} units"
-    error = worst_step(compiled, seed)
+    error = worst_step(compiled, seed, "literal")
     return at_most(error, STEP * EPS, case, f"largest |eps(w)| of {N_TASKS} tasks; eta eps")
 
 
@@ -85,7 +65,9 @@ def two_layers_take_a_step(seed: int) -> Iterator[Comparison]:
             yield literal_steps(network_problem(widths, activation, loss), "softplus", seed)
     for units in ("relu", "elu"):
         coarse, fine = (
-            worst_step(compile(network_problem(widths), Recursion(n, units), n_steps=2), seed)
+            worst_step(
+                compile(network_problem(widths), Recursion(n, units), n_steps=2), seed, "literal"
+            )
             for n in (24, 96)
         )
         case = f"2-3-1 tanh, error with 96 {units} units over 24, as 4 = 2^2"

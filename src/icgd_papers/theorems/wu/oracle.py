@@ -4,7 +4,7 @@ r"""Wu's network and its exact training in numpy, sums of ReLUs, and the norms o
     s(N) = r'(N-1) * u,  s(j) = r'(j-1) * (V_{j+1}^T s(j+1))                    Definition 3
     gradient of V_j = (1 / 2n) sum_i s_i(j) p_i(j-1)^T                          (3.6), (3.8)
 
-Rows are examples. Nothing here is shared with icgd, so that it can judge what icgd compiles.
+Rows are examples. The training shares no code with icgd, so that it can judge what icgd compiles.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def test_a_step_that_does_nothing_is_no_step():
     initial = compiled.run_task(task).parameters[0]
     moved = (problem.oracle.exact_step(task)(initial, 0) - initial).norm()
     assert moved > 3 * descent.STEP * descent.EPS
-    assert descent.worst_step(compiled, seed=0) < descent.STEP * descent.EPS / 10
+    assert descent.worst_step(compiled, 0, "literal") < descent.STEP * descent.EPS / 10
 
 
 def test_too_few_units_are_noticed():
