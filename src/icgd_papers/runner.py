@@ -86,6 +86,9 @@ class Progress:
 
 OnProgress = Callable[[Progress], None]
 
+Results = Iterator[tuple[int, dict[str, Any]]]
+"""The numbers of jobs in the order in which they finish, each with its rows and seconds."""
+
 
 @dataclass(frozen=True)
 class Reproduction(Generic[Setting]):
@@ -99,7 +102,8 @@ class Reproduction(Generic[Setting]):
         n_workers: jobs that run at the same time, each on one thread.
         device: where jobs compute, if the figure uses devices.
         only: panels, such as ("panel-b",); all if there are none.
-        ray_address: the Ray cluster that does the jobs, such as "auto"; None works on this machine.
+        ray_address: the Ray cluster whose processors do the jobs, such as "auto"; "local" starts
+            one here, and None does without Ray.
     """
 
     figure: Figure[Setting]
@@ -268,45 +272,55 @@ def _do_jobs(order: Reproduction[Setting]) -> None:
     """Do what is missing, and write the rows of each job as soon as they are there."""
     settings = order.unfinished
     device = order.device if order.figure.uses_device else "cpu"
-    tasks = (
-        joblib.delayed(_do)(order.figure.run, i, x, order.job_folder(x), device)
-        for i, x in enumerate(settings)
+    calls = [(order.figure.run, i, x, order.job_folder(x), device) for i, x in enumerate(settings)]
+    results = (
+        _results_here(order, calls) if order.ray_address is None else _results_on_ray(order, calls)
     )
-    with _workers(order) as parallel:
-        try:
-            for i, record in parallel(tasks):
-                write_checksummed(order.rows_file(settings[i]), record)
-        except TerminatedWorkerError as problem:
-            raise WorkerError(
-                "A worker process was killed, often because memory ran out. What is finished is "
-                f"kept in {order.partial_folder}; resume with fewer workers. ({problem})"
-            ) from None
+    for i, record in results:
+        write_checksummed(order.rows_file(settings[i]), record)
 
 
-@contextmanager
-def _workers(order: Reproduction[Setting]) -> Iterator[Any]:
-    """Yield joblib's parallel call: in this process, in worker processes, or on a Ray cluster."""
-    options: dict[str, Any] = {
-        "return_as": "generator_unordered",
-        "batch_size": 1,
-        "pre_dispatch": "all",
-    }
-    if order.ray_address is None:
-        if order.n_workers > 1:
-            options |= {"initializer": _end_with_parent, "initargs": (os.getpid(),)}
-        yield joblib.Parallel(n_jobs=order.n_workers, backend="loky", **options)
-        return
+def _results_here(order: Reproduction[Setting], calls: Sequence[tuple[Any, ...]]) -> Results:
+    """Do the jobs in this process or in worker processes; yield what they return."""
+    options: dict[str, Any] = {"return_as": "generator_unordered", "batch_size": 1}
+    if order.n_workers > 1:
+        options |= {"initializer": _end_with_parent, "initargs": (os.getpid(),)}
+    parallel = joblib.Parallel(
+        n_jobs=order.n_workers, backend="loky", pre_dispatch="all", **options
+    )
     try:
-        ray, on_joblib = import_module("ray"), import_module("ray.util.joblib")
+        yield from parallel(joblib.delayed(_do)(*call) for call in calls)
+    except TerminatedWorkerError as problem:
+        raise WorkerError(
+            "A worker process was killed, often because memory ran out. What is finished is kept "
+            f"in {order.partial_folder}; resume with fewer workers. ({problem})"
+        ) from None
+
+
+def _results_on_ray(order: Reproduction[Setting], calls: Sequence[tuple[Any, ...]]) -> Results:
+    """Do the jobs on all processors of a Ray cluster; yield what they return.
+
+    joblib's own backend for Ray cannot tell of jobs as they finish.
+    """
+    try:
+        ray = import_module("ray")
     except ImportError:
         raise MissingExtraError(
             "Working on a cluster needs ray. Install it with: pip install 'icgd[sweeps]'"
         ) from None
-    address = None if order.ray_address == "local" else order.ray_address
-    ray.init(address=address, log_to_driver=False, logging_level="WARNING")
     try:
-        on_joblib.register_ray()
-        yield joblib.Parallel(n_jobs=order.n_workers, backend="ray", **options)
+        ray.init(address=order.ray_address, log_to_driver=False, logging_level="WARNING")
+    except (ConnectionError, ValueError, RuntimeError) as problem:
+        raise SettingError(
+            f"Ray at {brief(order.ray_address)} cannot be used: {problem} Give the address of a "
+            "running cluster, or 'local'."
+        ) from None
+    try:
+        job = ray.remote(num_cpus=1)(_do)
+        pending = [job.remote(*call) for call in calls]
+        while pending:
+            ready, pending = ray.wait(pending)
+            yield from ray.get(ready)
     finally:
         ray.shutdown()
 

@@ -104,17 +104,22 @@ def test_results_say_which_settings_made_them(tmp_path):
     ]
 
 
-def test_two_workers_find_the_same_rows(tmp_path):
+@pytest.mark.parametrize("where", ["here", "on Ray"])
+def test_two_workers_find_the_same_rows(tmp_path, where):
+    if where == "on Ray":
+        pytest.importorskip("ray")
+    address = {"here": None, "on Ray": "local"}[where]
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import sys\n"
         "from pathlib import Path\n"
         "from tests.papers.test_runner import POWERS\n"
         "from icgd_papers.runner import Reproduction, reproduce\n"
-        "order = Reproduction(POWERS, 'laptop', Path(sys.argv[2]), n_workers=2)\n"
+        f"where = {{'n_workers': 2, 'ray_address': {address!r}}}\n"
+        "order = Reproduction(POWERS, 'laptop', Path(sys.argv[1]), **where)\n"
         "print(reproduce(order).rows['value'].to_list())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(ROOT), str(tmp_path)],
+        [sys.executable, "-c", code, str(tmp_path)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
