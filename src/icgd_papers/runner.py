@@ -56,7 +56,7 @@ from icgd_papers.checksummed_json import (
     write_checksummed,
 )
 from icgd_papers.figure import Figure, Job, Setting
-from icgd_papers.training.checkpoints import locked
+from icgd_papers.training.checkpoints import LOCK, locked
 from icgd_papers.training.devices import torch_device
 
 try:
@@ -236,13 +236,17 @@ def reproduce(order: Reproduction[Setting], on_progress: OnProgress | None = Non
     start = monotonic()
     try:
         with locked(partial), _reported(order, on_progress):
+            for setting in order.settings:  # refuse damaged rows before any work
+                if order.rows_file(setting).exists():
+                    _record(order, setting)
             _do_jobs(order)
-            records = [read_checksummed(order.rows_file(setting)) for setting in order.settings]
+            records = [_record(order, setting) for setting in order.settings]
             done = _write(order, records, monotonic() - start)
             if not order.only:
                 for setting in order.whole:
                     order.rows_file(setting).unlink(missing_ok=True)
                     shutil.rmtree(order.job_folder(setting), ignore_errors=True)
+                (partial / LOCK).unlink(missing_ok=True)
     except KeyboardInterrupt:
         n_finished = len(order.settings) - len(order.unfinished)
         n_begun = sum(order.job_folder(setting).exists() for setting in order.unfinished)
@@ -251,9 +255,22 @@ def reproduce(order: Reproduction[Setting], on_progress: OnProgress | None = Non
             f"begun, kept in {partial}. Give the same command again to resume."
         ) from None
     with suppress(OSError):  # it may hold the work of panels, or of other seeds
-        (partial / ".lock").unlink(missing_ok=True)
         partial.rmdir()
     return done
+
+
+def _record(order: Reproduction[Setting], setting: Setting) -> dict[str, Any]:
+    """Read the rows and seconds of a finished job."""
+    path = order.rows_file(setting)
+    record = read_checksummed(path)
+    if not isinstance(record, dict) or record.get("setting") != _plain(setting):
+        raise damaged(path, "it does not belong to this job")
+    return record
+
+
+def _plain(setting: Any) -> Any:
+    """Return a setting as JSON holds it."""
+    return json.loads(json.dumps(asdict(setting)))
 
 
 def _require_memory(order: Reproduction[Setting]) -> None:
@@ -336,7 +353,11 @@ def _do(
     report = _Report(folder)
     with one_thread():
         rows = run(setting, Job(folder, device, report))
-    return index, {"seconds": round(report.seconds, 1), "rows": rows.to_dict(as_series=False)}
+    return index, {
+        "setting": _plain(setting),
+        "seconds": round(report.seconds, 1),
+        "rows": rows.to_dict(as_series=False),
+    }
 
 
 def _end_with_parent(parent: int) -> None:

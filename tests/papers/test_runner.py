@@ -234,3 +234,15 @@ def test_a_job_keeps_the_result_of_a_stage(tmp_path):
     job = Job(tmp_path / "job")
     assert [job.kept("stage", lambda: next(results)) for _ in range(2)] == [0.1, 0.1]
     assert Job().kept("stage", lambda: next(results)) == 0.2
+
+
+def test_rows_of_another_job_are_refused_before_any_work(tmp_path):
+    figure, trace = traced(tmp_path)
+    order = Reproduction(figure, "smoke", tmp_path)
+    reproduce(replace(order, only=("panel-a",)))
+    trace.write_text("")
+    first, second = map(order.rows_file, order.settings[:2])
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(CheckpointError, match="it does not belong to this job"):
+        reproduce(order)
+    assert trace.read_text() == ""

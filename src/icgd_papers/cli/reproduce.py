@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,7 +55,7 @@ def reproduce(
     if list_all or not figures:
         _print_list(as_json=as_json)
         return
-    panels = tuple(only or ())
+    panels = tuple(sorted(set(only or ())))
     orders = [
         Reproduction(figure_named(name), preset, out, seed, workers, device, panels, ray)
         for name in figures
@@ -68,12 +69,19 @@ def reproduce(
 
 def reproduced(order: Reproduction[Any]) -> Reproduced:
     """Do the jobs under a progress bar; Ctrl-C says what is kept, and ends the program."""
+    threading.excepthook = _without_workers
     try:
         with training_progress(order.figure.name) as bar:
             return run_jobs(order, lambda now: bar.update(now.done, now.total, now.loss, now.share))
     except InterruptedStudiesError as interruption:
         typer.echo(f"icgd: {interruption}", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _without_workers(failure: threading.ExceptHookArgs) -> None:
+    """Keep quiet about the thread of joblib that loses its workers by Ctrl-C."""
+    if failure.thread is None or failure.thread.name != "ExecutorManagerThread":
+        threading.__excepthook__(failure)
 
 
 def _print_list(*, as_json: bool) -> None:

@@ -34,7 +34,7 @@ Far = Callable[[int, int], int]
 DEPTHS, N_ROUNDS = (1, 2, 3, 4, 7), 3
 
 
-@statement("cot", "Definition 4.2")
+@statement("cot", "Section 4, phases of a round")
 def phases_follow_from_the_step(seed: int) -> Iterator[Comparison]:
     """Count the steps of three rounds whose residue names no phase, or the wrong one."""
     del seed  # all steps are tried

@@ -15,7 +15,7 @@ from icgd_papers.theorems.wang import descent, functions
 
 VERDICTS = {
     "definition-3": Verdict.HOLDS,
-    "assumption-1": Verdict.CORRECTED,
+    "assumption-1": Verdict.UNDECIDED,
     "assumption-2": Verdict.HOLDS,
     "theorem-1": Verdict.PROOF_FAILS,
     "remark-1": Verdict.HOLDS,
