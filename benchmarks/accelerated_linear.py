@@ -40,7 +40,7 @@ class Goal:
         """The largest error of a coefficient after every step, relative to the largest."""
         update = replace(self.problem.proximal_step, **self.momentum(name, n_steps))
         problem = replace(self.problem, update=update)
-        compiled = icgd.compile(problem, "cot-glm", n_steps=n_steps)
+        compiled = icgd.compile(problem, "linear-stack", n_steps=n_steps)
         run = compiled.run_task(self.task, backend=backend)
         return (run.parameters - self.minimiser).abs().amax(-1) / self.minimiser.abs().max()
 

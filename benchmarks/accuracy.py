@@ -14,7 +14,8 @@ from icgd.approximation.ridge import (
     fit_ridge_sum,
     fit_slope_product,
 )
-from icgd.problems.functions import ACTIVATIONS, LOGISTIC, TANH, UNIT_ACTIVATIONS, SmoothFunction
+from icgd.problems.functions import ACTIVATIONS, TANH, UNIT_ACTIVATIONS, SmoothFunction
+from icgd.problems.losses import LOGISTIC
 from icgd.program.functions import RidgeSum
 from tests.approximation.yardsticks import asymptotic_optimum, choose_lattice, evaluate
 

@@ -48,6 +48,13 @@ def _linear(construction: str, link: str, **penalties: float) -> Compiled:
     return _compiled(construction, target, update, 20, loss="matching", domain=domain)
 
 
+def _one_layer(construction: str, link: str, **penalties: float) -> Compiled:
+    """As the theorems have it: without intercept and box."""
+    target, update = icgd.LinearModel(3, link), icgd.ProximalStep(step_size=0.3, **penalties)
+    problem = icgd.Problem(target, "matching", update, icgd.Domain(2.0, 2.0, score=5.0))
+    return icgd.compile(problem, construction, n_steps=20, n_examples=10)
+
+
 DRAWN: dict[str, Callable[[], Compiled]] = {
     "relu-stack": lambda: _network("relu-stack", (3, 4, 1)),
     "softmax-stack": lambda: _network("softmax-stack", (3, 4, 1)),
@@ -55,9 +62,10 @@ DRAWN: dict[str, Callable[[], Compiled]] = {
     "recursion": lambda: _network("recursion", (2, 3, 3, 1)),
     "cot-network": _chain,
     "functional": _function,
-    "cot-ridge": lambda: _linear("cot-ridge", "identity", l2=0.1),
-    "cot-lasso": lambda: _linear("cot-lasso", "identity", l1=0.1),
-    "cot-glm": lambda: _linear("cot-glm", "logistic", l2=0.1, l1=0.02),
+    "linear-stack": lambda: _linear("linear-stack", "logistic", l2=0.1, l1=0.02),
+    "cot-ridge": lambda: _one_layer("cot-ridge", "identity", l2=0.1),
+    "cot-lasso": lambda: _one_layer("cot-lasso", "identity", l1=0.1),
+    "cot-glm": lambda: _one_layer("cot-glm", "logistic"),
 }
 """What is drawn for each construction."""
 

@@ -1,4 +1,4 @@
-"""cot-ridge, cot-lasso, cot-glm: coefficients beside scikit-learn's, single steps, time."""
+"""linear-stack: coefficients beside scikit-learn's, single steps, time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -154,7 +154,7 @@ def _guarantee(fit: Fit, n_steps: int) -> dict[str, object]:
         "condition": found.largest_curvature / found.smallest_curvature,
         "step error": found.step_error,
         "distance": found.distance,
-        "distance bound": found.distance_bound,
+        "distance bound": None if found.theorem == "3.3" else found.distance_bound,
         "by contraction": found.contraction_bound,
         "excess": found.excess,
         "excess bound": found.excess_bound,

@@ -132,10 +132,10 @@ def _problems() -> list[tuple[str, str, icgd.Problem]]:
         ("recursion", "3-4-4-2 tanh", icgd.Problem(tanh, "squared", step, domain)),
         ("cot-network", "3-4-4-2 tanh", icgd.Problem(tanh, "squared", batches, domain)),
         ("functional", "rbf kernel", kernel),
-        ("cot-ridge", "identity link", linear["identity"]),
-        ("cot-glm", "logistic link", linear["logistic"]),
-        ("cot-glm", "softplus link", linear["softplus"]),
-        ("cot-glm", "poisson link", linear["poisson"]),
+        ("linear-stack", "identity link", linear["identity"]),
+        ("linear-stack", "logistic link", linear["logistic"]),
+        ("linear-stack", "softplus link", linear["softplus"]),
+        ("linear-stack", "poisson link", linear["poisson"]),
     ]
 
 

@@ -10,15 +10,19 @@ format. Nothing of icgd is imported here.
 from __future__ import annotations
 
 import argparse
+import ast
 import csv
 import hashlib
 import json
 from array import array
 from collections.abc import Callable, Iterable
-from functools import partial
-from itertools import chain, islice, pairwise
+from fractions import Fraction
+from functools import partial, reduce
+from itertools import accumulate, chain, islice, pairwise
+from math import inf
 from pathlib import Path
-from typing import Any
+from string import ascii_letters, digits
+from typing import Any, NamedTuple
 
 try:
     from flint import arb, arb_mat, ctx
@@ -28,6 +32,9 @@ except ImportError:
 VERSION = 2
 MOST_BYTES = 2**28  # of a certificate
 MOST_BITS = 2**16  # of a ball
+MOST_CHARACTERS = 4000  # of an expression
+MOST_POWER_OF_TEN = 400  # of a number in a text
+PLAIN = {*ascii_letters, *digits, *" .,+-*/()"}  # the characters of a function given as a text
 MOST_MEMORY = 2**33  # bits of the largest set of balls, each with 1,024 bits of overhead
 LEAST_BITS, SPARE_BITS = 64, 20  # the least precision, and how much finer it is than the radii
 NAMES = """sha256 version claim transformer file_sha256 data_sha256 problem data bits method
@@ -159,7 +166,185 @@ LINKS: dict[str, Callable[[arb], arb]] = {
     "probit": normal,
     "poisson": lambda z: z.exp(),
     "softplus": lambda z: z.exp().log1p(),
+    "cauchit": lambda z: z.atan() / arb.pi() + arb(1) / 2,
+    "cloglog": lambda z: -(-z.exp()).expm1(),
+    "tanh": lambda z: z.tanh(),
 }
+
+
+# Functions given as texts, such as "0 up to 0, x*tanh(x) on -64 to 64": expressions in x, each up
+# to its knot, between the ends of a domain. They are computed with their slopes, by the chain rule.
+
+
+class Dual(NamedTuple):
+    """A value and its slope."""
+
+    value: arb
+    slope: arb
+
+
+def sign(z: arb) -> arb:
+    return ONE if z > ZERO else -ONE if z < ZERO else (-ONE).union(ONE)
+
+
+def of_normal(z: arb) -> arb:  # the slope of erf
+    return 2 / arb.pi().sqrt() * (-z * z).exp()
+
+
+CALLS: dict[str, tuple[Callable[[arb], arb], Callable[[arb], arb]]] = {  # values and slopes
+    "abs": (abs, sign),
+    "asinh": (arb.asinh, lambda z: (1 + z * z).rsqrt()),
+    "atan": (arb.atan, lambda z: 1 / (1 + z * z)),
+    "cos": (arb.cos, lambda z: -z.sin()),
+    "cosh": (arb.cosh, arb.sinh),
+    "erf": (arb.erf, of_normal),
+    "erfc": (arb.erfc, lambda z: -of_normal(z)),
+    "exp": (arb.exp, arb.exp),
+    "expm1": (arb.expm1, arb.exp),
+    "log": (arb.log, lambda z: 1 / z),
+    "log1p": (arb.log1p, lambda z: 1 / (1 + z)),
+    "sech2": (lambda z: z.sech() ** 2, lambda z: -2 * z.tanh() * z.sech() ** 2),
+    "sigmoid": (sigmoid, lambda z: sigmoid(z) * sigmoid(-z)),
+    "sign": (sign, lambda z: ZERO),
+    "sin": (arb.sin, arb.cos),
+    "sinh": (arb.sinh, arb.cosh),
+    "softplus": (lambda z: z.exp().log1p(), sigmoid),
+    "tanh": (arb.tanh, lambda z: z.sech() ** 2),
+}
+
+
+def product(u: Dual, v: Dual) -> Dual:
+    return Dual(u.value * v.value, u.slope * v.value + u.value * v.slope)
+
+
+def power(u: Dual, n: Fraction) -> Dual:
+    root = u.value if n.denominator == 1 else u.value.sqrt()
+    require(n.denominator <= 2, "an exponent is no whole or half number")
+    slope = n.numerator * root ** (n.numerator - n.denominator) * u.slope / n.denominator
+    return Dual(root**n.numerator, slope)
+
+
+def rational(text: str) -> arb:
+    power_of_ten = int(text.lower().partition("e")[2] or 0)
+    require(abs(power_of_ten) <= MOST_POWER_OF_TEN, "a number is too large or too small")
+    fraction = Fraction(text)
+    return arb(fraction.numerator) / fraction.denominator
+
+
+Variables = dict[str, Dual]
+
+
+def expression(text: str, names: str) -> Callable[[Variables], Dual]:
+    """A function of duals: numbers, the variables, + - * / **, and the calls above."""
+    require(len(text) <= MOST_CHARACTERS, "an expression is too long")
+
+    def read(tree: ast.expr) -> Callable[[Variables], Dual]:
+        match tree:
+            case ast.Constant(value=int() | float()):
+                constant = Dual(rational(text[tree.col_offset : tree.end_col_offset]), ZERO)
+                return lambda at: constant
+            case ast.Name(id="pi"):
+                return lambda at: Dual(arb.pi(), ZERO)
+            case ast.Name(id=name) if name in names:
+                return lambda at: at[name]
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                inner = read(operand)
+                return lambda at: Dual(*(-part for part in inner(at)))
+            case ast.BinOp(left=left, op=ast.Pow(), right=right):
+                inner, n = read(left), exponent(right)
+                return lambda at: power(inner(at), n)
+            case ast.BinOp(left=left, op=op, right=right):
+                u, v = read(left), read(right)
+                if isinstance(op, ast.Add):
+                    return lambda at: Dual(*map(arb.__add__, u(at), v(at)))
+                if isinstance(op, ast.Sub):
+                    return lambda at: Dual(*map(arb.__sub__, u(at), v(at)))
+                if isinstance(op, ast.Mult):
+                    return lambda at: product(u(at), v(at))
+                if isinstance(op, ast.Div):
+                    return lambda at: product(u(at), power(v(at), Fraction(-1)))
+            case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in CALLS:
+                (value, slope), inner = CALLS[name], read(argument)
+
+                def called(at: Variables) -> Dual:
+                    z = inner(at)
+                    return Dual(value(z.value), slope(z.value) * z.slope)
+
+                return called
+        raise RefusedError("a text is no expression that is known")
+
+    return read(ast.parse(text, mode="eval").body)
+
+
+def exponent(tree: ast.expr) -> Fraction:
+    match tree:
+        case ast.Constant(value=int(n)):
+            return Fraction(n)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -exponent(operand)
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            return exponent(left) / exponent(right)
+    raise RefusedError("an exponent is no whole or half number")
+
+
+def within(text: str) -> tuple[str, Callable[[arb], bool]]:
+    """What stands before a domain, and whether a ball lies in it."""
+    body, separator, domain = text.rpartition(" on ")
+    require(bool(separator), f"{text} is no function that is known")
+    require({*text} <= PLAIN, "a function has characters that none needs")
+    low, high = map(rational, domain.split(" to "))
+    return body, lambda z: low <= z <= high
+
+
+def knots_of(name: str) -> Row:
+    """Where the slope of an activation jumps."""
+    if name in KINKED:
+        return [ZERO]
+    parts = name.rpartition(" on ")[0].split(", ")
+    return [rational(part.rpartition(" up to ")[2]) for part in parts[:-1]]
+
+
+def in_pieces(text: str) -> Callable[[Row], tuple[Row, Row]]:
+    """An activation given as a text. A ball that holds knots has the slopes of all its pieces."""
+    body, is_inside = within(text)
+    ends = [-arb.pos_inf(), *knots_of(text), arb.pos_inf()]
+    require(all(low < high for low, high in pairwise(ends)), "its knots do not rise")
+    pieces = [expression(part.rpartition(" up to ")[0], "x") for part in body.split(", ")[:-1]]
+    pieces.append(expression(body.rpartition(", ")[2], "x"))
+
+    def at(z: arb) -> Dual:
+        require(is_inside(z), "a function is not defined at all its arguments")
+        found = []
+        for piece, (low, high) in zipped(pieces, pairwise(ends)):
+            if not (z <= low or z > high):  # the part of the ball that may lie on it
+                on_piece = z if low < z <= high else z.max(low).min(high)
+                found.append(piece({"x": Dual(on_piece, ONE)}))
+        return Dual(*(reduce(arb.union, parts) for parts in zipped(*found)))
+
+    def activation(row: Row) -> tuple[Row, Row]:
+        values, slopes = zipped(*map(at, row))
+        return list(values), list(slopes)
+
+    return activation
+
+
+def of_pairs(text: str) -> Callable[[Row, Row], Row]:
+    """The slope u(t, y) of a loss, given as a text."""
+    body, is_inside = within(text)
+    slope = expression(body, "ty")
+
+    def at(t: arb, y: arb) -> arb:
+        require(is_inside(t) and is_inside(y), "a loss is not defined at all predictions")
+        return slope({"t": Dual(t, ZERO), "y": Dual(y, ZERO)}).value
+
+    return lambda p, y: list(map(at, p, y))
+
+
+def link_named(name: str) -> Callable[[arb], arb]:
+    if " on " not in name:
+        return LINKS[name]
+    function = in_pieces(name)
+    return lambda z: function([z])[0][0]
 
 
 def softmax(row: Row) -> Row:
@@ -179,16 +364,37 @@ LOSSES: dict[str, tuple[Slope, float]] = {  # gradients in predictions p, and th
     "huber": (lambda p, y: [clip(ONE, a - b) for a, b in zipped(p, y)], 1.0),
     "logistic": (lambda p, y: [sigmoid(a) - b for a, b in zipped(p, y)], 0.25),
     "cross_entropy": (lambda p, y: [a - b for a, b in zipped(softmax(p), y)], 0.5),
+    "log_cosh": (lambda p, y: [(a - b).tanh() for a, b in zipped(p, y)], 1.0),
+    "poisson": (lambda p, y: [a.exp() - b for a, b in zipped(p, y)], inf),
+    "l1": (lambda p, y: [step(-ONE, ONE, a - b) for a, b in zipped(p, y)], inf),
 }
 
 
+def step(below: arb, above: arb, z: arb) -> arb:
+    """One number up to 0 and another beyond."""
+    return above if z > ZERO else below if z <= ZERO else below.union(above)
+
+
 def loss_named(name: str) -> tuple[Slope, float]:
-    if not name.startswith("smooth_l1_"):
+    """The slope of a loss and a bound on its curvature, infinite if none is known."""
+    if name in LOSSES:
         return LOSSES[name]
-    width = float(name.removeprefix("smooth_l1_"))
-    require(name == f"smooth_l1_{width!r}", "its loss has a name that is not written plainly")
-    require(0 < width < float("inf"), "its loss has a width that is not positive")
-    return lambda p, y: [clip(ONE, (a - b) / arb(width)) for a, b in zipped(p, y)], 1 / width
+    if " on " in name:
+        return of_pairs(name), inf
+    kind, _, text = name.rpartition("_")
+    setting = float(text)
+    require(name == f"{kind}_{setting!r}", "its loss has a name that is not written plainly")
+    require(0 < setting < inf, "its loss has a number that is not positive")
+    if kind == "quantile":
+        require(setting < 1, "the level of a quantile is not below 1")
+        below, above = arb(-setting), arb(1 - setting)
+        return lambda p, y: [step(below, above, a - b) for a, b in zipped(p, y)], inf
+    require(kind == "smooth_l1", f"{name} is no loss that is known")
+    return lambda p, y: [clip(ONE, (a - b) / arb(setting)) for a, b in zipped(p, y)], 1 / setting
+
+
+def activation_named(name: str) -> Callable[[Row], tuple[Row, Row]]:
+    return in_pieces(name) if " on " in name else ACTIVATIONS[name]
 
 
 # Networks
@@ -221,6 +427,129 @@ def root_of(z: arb) -> arb:
     return z.sqrt() if z >= ZERO else ZERO.union(z.upper().sqrt())
 
 
+# What weights are projected onto after a step: closed convex sets, each for some columns of a layer
+#
+#   box         low <= w <= high, entry by entry
+#   half-space  <normal, w> <= offset, for all entries or for each row, in a cube of half-width
+#               reach that is turned so that the normal is one of its axes. With the normal a, its
+#               first entry a_p of the largest size and v = a + sign(a_p) |a| e_p, its other axes
+#               are the rows i != p of I - v v^T / (|a| (|a| + |a_p|))
+#   simplex     the entries of a row are not negative and add up to total
+#
+# A projection brings no two points further apart in the 2-norm.
+
+
+def beyond(z: arb, low: arb, high: arb) -> arb:
+    """How far z lies beyond low or high: z less the nearest number between them."""
+    return ZERO if low < z < high else (z - high).max(ZERO) + (z - low).min(ZERO)
+
+
+def on_simplex(total: arb, row: Row) -> Row:
+    """max(w - theta, 0), theta the largest of (the sum of the j largest - total) / j."""
+    ordered = list(row)
+    for last in range(len(row) - 1, 0, -1):
+        for place in range(last):
+            a, b = ordered[place : place + 2]
+            ordered[place : place + 2] = a.max(b), a.min(b)
+    sums = accumulate(ordered)
+    theta = reduce(arb.max, [(s - total) / j for j, s in enumerate(sums, 1)])
+    return [(w - theta).max(ZERO) for w in row]
+
+
+def dot(these: Row, those: Row) -> arb:
+    return sum(map(arb.__mul__, these, those), ZERO)
+
+
+def in_half_space(normal: Row, offset: arb, reach: arb, row: Row) -> Row:
+    sizes, norm, v = list(map(abs, normal)), length(normal), list(normal)
+    pivot = next(place for place, size in enumerate(sizes) if size >= max(sizes))
+    v[pivot] += norm if normal[pivot] > ZERO else -norm
+    share = 1 / (norm * (norm + sizes[pivot]))
+    turned = share * dot(v, row)
+    away = [beyond(w - entry * turned, -reach, reach) for w, entry in zipped(row, v)]
+    away[pivot] = ZERO
+    first = beyond(dot(normal, row) / norm, -reach, (offset / norm).min(reach))
+    back = share * dot(v, away)
+    return [
+        w - first * a / norm - beside + back * entry
+        for w, a, beside, entry in zipped(row, normal, away, v)
+    ]
+
+
+class Region:
+    """The set of some columns of a layer's matrix."""
+
+    def __init__(self, of: Data, shape: tuple[int, int]) -> None:
+        names = {
+            "box": "low high",
+            "half-space": "normal offset reach each_row",
+            "simplex": "total",
+        }
+        fields(of, f"kind columns {names[of['kind']]}", "a set of weights")
+        self.kind, (self.start, self.stop) = of["kind"], of["columns"]
+        inside = type(self.start) is type(self.stop) is int and 0 <= self.start < self.stop
+        require(inside and self.stop <= shape[1], "a set is about columns that are not there")
+        expected = (shape[0], self.stop - self.start)
+        if self.kind == "simplex":
+            self.total = positive(of["total"])
+            return
+        parts = [rows_of(of[name]) for name in ("low", "high", "normal") if name in of]
+        self.each_row = self.kind == "half-space" and switch(of["each_row"])
+        expected = (1, expected[1]) if self.each_row else expected
+        fits = all((len(part), len(part[0])) == expected for part in parts if part)
+        require(fits and all(parts), "a set does not fit its weights")
+        if self.kind == "box":
+            self.low, self.high = parts
+            pairs = zipped(chain(*self.low), chain(*self.high))
+            require(all(low <= high for low, high in pairs), "a set is empty")
+        else:
+            self.normal, self.offset = list(chain(*parts[0])), number(of["offset"])
+            self.reach, norm = positive(of["reach"]), length(self.normal)
+            require(norm > ZERO and -self.reach * norm < self.offset, "a set is empty")
+
+    def projected(self, rows: list[Row]) -> list[Row]:
+        """The rows of the layer, with these columns in the set."""
+        own = [row[self.start : self.stop] for row in rows]
+        if self.kind == "simplex":
+            own = [on_simplex(self.total, row) for row in own]
+        elif self.kind == "box":
+            own = [
+                [w - beyond(w, low, high) for w, low, high in zipped(*parts)]
+                for parts in zipped(own, self.low, self.high)
+            ]
+        else:
+            project = partial(in_half_space, self.normal, self.offset, self.reach)
+            if self.each_row:
+                own = list(map(project, own))
+            else:
+                flat, width = project(list(chain(*own))), self.stop - self.start
+                own = [flat[n : n + width] for n in range(0, len(flat), width)]
+        return [row[: self.start] + part + row[self.stop :] for row, part in zipped(rows, own)]
+
+
+Projection = Callable[[arb_mat], arb_mat]
+
+
+def projections(of: Any, shapes: list[tuple[int, int]]) -> list[Projection]:
+    """What projects the matrix of each layer: a clip of all weights, or the sets of each layer."""
+    if isinstance(of, str):
+        return [partial(entrywise, partial(clip, positive(of)))] * len(shapes)
+    layers = [
+        [Region(part, shape) for part in parts] for parts, shape in zip(of, shapes, strict=True)
+    ]
+    for regions, (_, width) in zipped(layers, shapes):
+        covered = [n for region in regions for n in range(region.start, region.stop)]
+        require(sorted(covered) == [*range(width)], "sets do not cover each weight once")
+    return [partial(by_regions, regions) for regions in layers]
+
+
+def by_regions(regions: list[Region], weights: arb_mat) -> arb_mat:
+    rows = weights.tolist()
+    for region in regions:
+        rows = region.projected(rows)
+    return matrix(rows)
+
+
 class Rule:
     """One step of an optimiser, entry by entry, as a table of sums.
 
@@ -229,7 +558,7 @@ class Rule:
     state    <- sums of coefficient * quantity, for each part of the state, of quantities before
     scaled   =  factor / (sqrt(argument) + eps), if there is a root: the factor after the step, the
                 argument a sum of quantities before it
-    weights  <- clip(sum of coefficient * quantity), with the state after the step
+    weights  <- projection of a sum of coefficient * quantity, with the state after the step
     average  <- kept * average + (1 - kept) * weights, if there is an average
     """
 
@@ -247,7 +576,9 @@ class Rule:
             fields(self.root, "factor argument eps", "a root")
             self.spread, self.eps = terms(self.root["argument"]), number(self.root["eps"])
 
-    def applied(self, gradient: arb_mat, state: dict[str, arb_mat], box: arb) -> dict[str, arb_mat]:
+    def applied(
+        self, gradient: arb_mat, state: dict[str, arb_mat], project: Projection
+    ) -> dict[str, arb_mat]:
         """The weights and all that is remembered of one layer after the step."""
         if not self.decay.is_zero():
             gradient = gradient + state["weights"] * self.decay
@@ -260,7 +591,7 @@ class Rule:
             factor = {**known, **moved}[self.root["factor"]]
             known["scaled"] = entrywise(lambda m, by: m / by, factor, spread)
         after = total(self.weights, {**known, **moved})
-        moved = {"weights": entrywise(partial(clip, box), after), **moved}
+        moved = {"weights": project(after), **moved}
         if self.kept is not None:
             moved["average"] = state["average"] * self.kept + moved["weights"] * (1 - self.kept)
         require({*moved} == {*state}, "a rule does not update exactly what is remembered")
@@ -291,7 +622,8 @@ class Network:
         self.bias = [ONE] * switch(of["biases"])
         self.shapes = [(high, wide + len(self.bias)) for wide, high in pairwise(widths)]
         names = [of["activation"]] * (len(widths) - 2) + [of["output_activation"]]
-        self.activations, self.functions = names, [ACTIVATIONS[name] for name in names]
+        self.activations, self.functions = names, [activation_named(name) for name in names]
+        self.knots = [knots_of(name) for name in names]
         self.slope, self.curvature = loss_named(of["loss"])
         self.sources = {layer: list[int]() for layer in range(1, len(widths))}
         for first, last in once_each([tuple(pair) for pair in of["shortcuts"]]):
@@ -303,7 +635,8 @@ class Network:
         require(self.norms <= {*self.sources}, "a norm belongs to no layer")
         self.batch = len(x) if of["batch_size"] is None else count(of["batch_size"])
         require(self.batch <= len(x), "a batch has more examples than there are")
-        self.box, self.share = positive(of["box"]), positive(of["gradient_scale"])
+        self.projections = projections(of["box"], self.shapes)
+        self.share = positive(of["gradient_scale"])
         self.share /= 2 * self.batch
         self.rules = [Rule(rule) for rule in of["rules"]]
         self.names = ["weights", *of["remembered"]]
@@ -389,7 +722,7 @@ class Network:
             rule.applied(
                 delta.transpose() * layer["inputs"] * self.share,  # the gradient
                 {name: state[name][j] for name in self.names},
-                self.box,
+                self.projections[j],
             )
             for j, (delta, layer) in enumerate(zipped(deltas, layers))
         ]
@@ -437,13 +770,12 @@ class Network:
         return deltas, [back[j] for j in range(1, len(layers) + 1)]
 
     def note_kinks(self, layers: list[Data], rows: list[int], step: int) -> None:
-        """Remember where the slope of a kinked activation is not known."""
-        for j, layer in enumerate(layers, 1):
-            if self.activations[j - 1] in KINKED:
-                for place, slope in enumerate(layer["slopes"]):
-                    if not slope.is_exact():
-                        example, unit = divmod(place, self.widths[j])
-                        self.kinks.append((step + 1, j, rows[example], unit))
+        """Remember where it is not known on which side of a kink of its activation a unit is."""
+        for j, (layer, knots) in enumerate(zipped(layers, self.knots), 1):
+            for place, z in enumerate(layer["z"].entries() if knots else ()):
+                if not all(z <= knot or z > knot for knot in knots):
+                    example, unit = divmod(place, self.widths[j])
+                    self.kinks.append((step + 1, j, rows[example], unit))
 
 
 def normalised(z: arb_mat, eps: arb) -> tuple[arb_mat, Row]:
@@ -476,7 +808,7 @@ def back_through_norm(delta: arb_mat, z: arb_mat, scales: Row) -> arb_mat:
 # with the first and second derivatives J_i and p_i'' of the predictions p_i in the weights, and the
 # slope u_i and the curvature l'' of the loss. The loss is convex, so A has eigenvalues from 0 to
 # some L, and |a I - e A| <= max(|a|, |a - e L|): no expansion unless e L > 2. R vanishes with the
-# slopes of the loss. A clip expands nothing.
+# slopes of the loss. A clip, or another projection onto a convex set, expands nothing.
 #
 # Both are bounded layer by layer. Let the matrices V_k change by amounts of Frobenius norms d_k.
 # The rows below bound what that does, as sums of coefficient times d_k: alpha_j to the
@@ -531,6 +863,8 @@ def expansion(
 ) -> arb:
     """The factor G of a step from `weights`, within `radius` of them."""
     layers, depth, r = passed[0], len(weights), radius
+    is_known = {*network.activations} <= {*SUPREMA} and network.curvature < inf
+    require(is_known, "the method norm needs activations and losses whose curvature is known")
     slope_bounds, bend_bounds = zip(*(SUPREMA[name] for name in network.activations), strict=True)
     norms = [spectral(network.without_bias(by)) + r for by in weights]
     curvature = arb(network.curvature) * max(network.rates or [ONE])
@@ -637,7 +971,7 @@ class Linear:
         one = [ONE] * switch(of["intercept"])
         self.x, self.y = matrix([row + one for row in x]), matrix(y)
         self.queries = matrix([row + one for row in queries])
-        self.mean, self.names = LINKS[of["link"]], ["weights"]
+        self.mean, self.names = link_named(of["link"]), ["weights"]
         self.share = {"mean": ONE / len(x), "sum": ONE}[of["reduction"]]
         self.size, l1, l2 = positive(of["step_size"]), number(of["l1"]), number(of["l2"])
         self.l2 = [l2] * len(x[0]) + [ZERO] * len(one)

@@ -34,8 +34,10 @@ def _labels(link: str, scores: Tensor, seed: int) -> Tensor:
     noise = _drawn(seed + 1000, len(scores), 1)
     if link == "identity":
         return scores + noise
-    if link in ("logistic", "probit"):
+    if link in ("logistic", "probit", "cauchit", "cloglog"):
         return (scores + 2 * noise > 0).double()
+    if link == "tanh":
+        return (scores + 2 * noise).sign()
     return (scores.clamp(-3, 3) / 2 + noise / 2).exp().round()
 
 

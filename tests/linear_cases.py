@@ -39,8 +39,10 @@ def task_of(
     return icgd.as_task(problem, x, y, queries=queries if sizes[1] else None)
 
 
-def compiled_of(problem: icgd.Problem, n_steps: int = 4, construction: str = "cot-glm") -> Compiled:
-    return icgd.compile(problem, n_steps=n_steps, construction=construction)
+def compiled_of(
+    problem: icgd.Problem, n_steps: int = 4, construction: str = "linear-stack", **settings: int
+) -> Compiled:
+    return icgd.compile(problem, n_steps=n_steps, construction=construction, **settings)
 
 
 PROBLEMS = {link: problem_of(link) for link in LINKS}

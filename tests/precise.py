@@ -21,6 +21,9 @@ MEANS = {
     "probit": lambda z: (-z / arb(2).sqrt()).erfc() / 2,
     "poisson": lambda z: z.exp(),
     "softplus": lambda z: (1 + z.exp()).log(),
+    "cauchit": lambda z: arb(1) / 2 + z.atan() / arb.pi(),
+    "cloglog": lambda z: 1 - (-z.exp()).exp(),
+    "tanh": lambda z: z.tanh(),
 }
 SLOPES = {
     "identity": lambda z: arb(1),
@@ -28,6 +31,9 @@ SLOPES = {
     "probit": lambda z: (-z * z / 2).exp() / (2 * arb.pi()).sqrt(),
     "poisson": lambda z: z.exp(),
     "softplus": lambda z: 1 / (1 + (-z).exp()),
+    "cauchit": lambda z: 1 / (arb.pi() * (1 + z * z)),
+    "cloglog": lambda z: (z - z.exp()).exp(),
+    "tanh": lambda z: z.sech() ** 2,
 }
 POTENTIALS = {
     "identity": lambda z: z * z / 2,
@@ -35,6 +41,9 @@ POTENTIALS = {
     "probit": lambda z: z * MEANS["probit"](z) + SLOPES["probit"](z),
     "poisson": lambda z: z.exp(),
     "softplus": lambda z: -(-z.exp()).polylog(2),
+    "cauchit": lambda z: z * MEANS["cauchit"](z) - (1 + z * z).log() / (2 * arb.pi()),
+    "cloglog": lambda z: z - (-z.exp()).ei() + arb(-1).ei(),  # E_1(t) = -Ei(-t)
+    "tanh": lambda z: z.cosh().log(),
 }
 
 

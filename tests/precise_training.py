@@ -105,6 +105,9 @@ MEANS: dict[str, Callable[[Number], Number]] = {
     "probit": mp.ncdf,
     "poisson": mp.exp,
     "softplus": lambda z: mp.log1p(mp.exp(z)),
+    "cauchit": lambda z: mp.atan(z) / mp.pi + real(1) / 2,
+    "cloglog": lambda z: -mp.expm1(-mp.exp(z)),
+    "tanh": mp.tanh,
 }
 
 
@@ -172,6 +175,17 @@ LOSSES: dict[str, Callable[[Number, Number], tuple[Number, Number]]] = {
     "squared": lambda p, y: ((p - y) ** 2, 2 * (p - y)),
     "logistic": lambda p, y: (mp.log1p(mp.exp(p)) - y * p, sigmoid(p) - y),
     "huber": lambda p, y: smooth_l1(p - y, real(1)),
+    "log_cosh": lambda p, y: (mp.log(mp.cosh(p - y)), mp.tanh(p - y)),
+    "poisson": lambda p, y: (mp.exp(p) - y * p, mp.exp(p) - y),
+    "l1": lambda p, y: (abs(p - y), real(1) if p > y else real(-1)),
+    "-y*sigmoid(-y*t) on -64 to 64": lambda p, y: (
+        mp.log1p(mp.exp(-y * p)),
+        -y * sigmoid(-y * p),
+    ),
+    "3*tanh(t - 2*y) + abs(t) on -64 to 64": lambda p, y: (
+        3 * mp.log(mp.cosh(p - 2 * y)) + p * abs(p) / 2,
+        3 * mp.tanh(p - 2 * y) + abs(p),
+    ),
 }
 
 

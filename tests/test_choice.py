@@ -21,9 +21,8 @@ from icgd.errors import (
     ToleranceError,
     UnsupportedProblemError,
 )
-from icgd.problems.functions import ACTIVATIONS
 from icgd.weights.sizes import summarise
-from tests.cases import BATCHED, KERNEL_CASES
+from tests.cases import BATCHED, KERNEL_CASES, KNOWN
 
 DOMAIN = icgd.Domain(x=1.0, y=1.0)
 
@@ -41,7 +40,7 @@ def linear_problem(link: str, l1: float = 0.0) -> icgd.Problem:
 NETWORKS = {
     **{
         f"{activation}-{widths}": problem_of(widths, activation)
-        for activation in ACTIVATIONS
+        for activation in KNOWN
         for widths in ((3, 2), (1, 3, 1), (4, 5, 2), (2, 3, 3, 1), (2, 2, 2, 2, 2))
     },
     "softplus-logistic": problem_of((1, 2, 1), "softplus", "logistic"),
@@ -131,7 +130,7 @@ def test_nothing_is_fitted_in_vain(monkeypatch):
     assert built == [("recursion", "relu"), ("softmax-stack", "gelu")], "a sketch, and the chosen"
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", KNOWN)
 @pytest.mark.parametrize("widths", [(3, 2), (1, 3, 1), (2, 2, 2, 1)])
 def test_a_sketch_of_recursion_is_no_larger_than_what_it_builds(activation, widths):
     problem = problem_of(widths, activation)

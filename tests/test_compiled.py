@@ -254,7 +254,7 @@ def test_it_shows_itself_in_a_line():
     assert repr(COMPILED) == (
         "Compiled(target: 2-3-1 tanh network; loss: squared; update: gradient steps of 0.1, box 2; "
         "domain: |x| <= 1, |y| <= 1; construction: relu-stack; steps: 2; "
-        "layers: 15: 6 layers for 1 step, 3 to predict; d_model: 27 in 13 slots)"
+        "layers: 6 layers used 2 times, 3 to predict; d_model: 27 in 13 slots)"
     )
     assert COMPILED._repr_html_().startswith("<strong>Compiled</strong><table>")
 

@@ -94,7 +94,7 @@ TRANSFORMERS = {
     "softmax-stack": (NETWORK, "squared", icgd.GradientStep(0.3, 1.0)),
     "relu-stack": (NETWORK, "squared", icgd.AdamStep(0.02, 1.0, batch_size=2, average=0.5)),
     "cot-network": (icgd.MLP((2, 3, 1), "relu"), "squared", icgd.GradientStep(0.3, 1.0, 2)),
-    "cot-glm": (icgd.LinearModel(2), "matching", icgd.ProximalStep(0.3, 0.1, 0.02, 1.0)),
+    "linear-stack": (icgd.LinearModel(2), "matching", icgd.ProximalStep(0.3, 0.1, 0.02, 1.0)),
     "functional": (icgd.KernelMachine(2, HEADS), "squared", MOVED),
 }
 
@@ -206,6 +206,26 @@ def test_few_bits_are_refused_whatever_they_would_prove():
 @pytest.mark.parametrize("width", ["\n\n10", "1_0", " 0.5", "0.50", "١٠", "inf", "-1.0", "nan"])
 def test_a_loss_whose_name_is_not_written_plainly_is_refused(width):
     assert "its loss has a" in refusal(with_problem("plain", loss=f"smooth_l1_{width}"))
+
+
+DISGUISED = "(tanh(x)*1*\n         7) on -64 to 64"
+"""A function whose 7 stands where its first line has a 1."""
+
+
+@pytest.mark.parametrize(
+    "text", [DISGUISED, "\uff54anh(x) on -64 to 64", "tanh(x) # 7 on -64 to 64"], ids=ascii
+)
+def test_a_function_is_what_its_text_says_or_refused(text):
+    """The network of the case has tanh, and its certificate would be accepted."""
+    assert with_problem()["problem"]["activation"] == "tanh"
+    assert refusal(with_problem(activation="tanh(x) on -64 to 64")) == ""
+    assert refusal(with_problem(activation=text)) == "a function has characters that none needs"
+
+
+@pytest.mark.parametrize("n", ["1e999999999", "0e999999999", "1e-999999999"])
+def test_numbers_that_take_too_long_are_refused(n):
+    for text in (f"{n}*x on -64 to 64", f"0 up to {n}, x on -64 to 64", f"x on -64 to {n}"):
+        assert refusal(with_problem(activation=text)) == "a number is too large or too small"
 
 
 def test_what_is_no_descent_is_refused():

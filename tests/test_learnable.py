@@ -187,9 +187,9 @@ def test_every_step_is_that_of_the_dense_run():
     real = compiled.run(x, y, queries=queries, initial=run.initial, backend="dense")
     with torch.no_grad():
         steps = run.steps(x, y, queries)
-        torch.testing.assert_close(run(x, y, queries), real.predictions, rtol=0, atol=1e-14)
-    torch.testing.assert_close(steps.parameters, real.parameters, rtol=0, atol=1e-14)
-    torch.testing.assert_close(steps.predictions[:, -1], real.predictions, rtol=0, atol=1e-14)
+        torch.testing.assert_close(run(x, y, queries), real.predictions, rtol=0, atol=3e-14)
+    torch.testing.assert_close(steps.parameters, real.parameters, rtol=0, atol=3e-14)
+    torch.testing.assert_close(steps.predictions[:, -1], real.predictions, rtol=0, atol=3e-14)
 
 
 def test_unrolled_descent_is_descent_with_a_step_size_for_each_step():

@@ -156,8 +156,11 @@ def test_what_is_said_of_the_cost_of_a_chain_was_measured():
     flops = [best_points(depths.filter(name=x, backend="dense"), "FLOPs") for x in names]
     size, _ = crossing(*flops)
     construction = (ROOT / "docs" / "constructions" / "cot_network.md").read_text(encoding="utf-8")
+    alone = depths.filter(name="cot-network, b = 1", backend="dense")
+    of_one, _ = crossing(flops[0], best_points(alone, "FLOPs"))
     for text in (page, construction, PAGES):
         assert f"N = {size:.0f}" in text
+        assert f"N = {of_one:.0f}" in text
     exponents = [exponent(points) for points in flops]
     growth = " and ".join(f"N^{x:.2f}" for x in exponents)
     assert growth in page
@@ -210,7 +213,7 @@ def test_no_benchmark_was_over_its_limit():
     assert [row for row in rows if row["ratio"] > row["limit"]] == []
 
 
-LINEAR = (ROOT / "docs" / "constructions" / "cot_linear.md").read_text(encoding="utf-8")
+LINEAR = (ROOT / "docs" / "constructions" / "linear_stack.md").read_text(encoding="utf-8")
 
 
 def test_the_page_of_linear_models_has_an_example_that_runs():
@@ -241,7 +244,7 @@ def test_the_figures_of_linear_models_are_those_of_the_last_benchmark():
 def test_the_promises_to_linear_models_are_those_of_the_last_benchmark():
     names = ("distance", "by contraction", "distance bound", "excess", "excess bound")
     for row in RESULTS["linear_guarantees"]:
-        numbers = " | ".join(f"{row[name]:.2g}" for name in names)
+        numbers = " | ".join("none" if row[name] is None else f"{row[name]:.2g}" for name in names)
         line = f"| {row['scikit-learn']} | {row['theorem']} | {row['steps']:,} | {numbers} |"
         assert line in LINEAR
         assert row["holds"]

@@ -18,6 +18,7 @@ from icgd.certificates.propagation import Bounded, Enclosures
 from icgd.program.chain import FAR, NEAR, row_of
 from icgd.program.instructions import LayerKind
 from icgd.program.layout import IS_EXAMPLE, IS_QUERY, Role
+from icgd.program.network_instructions import LookUpFunction
 from icgd.program.render import INSTRUCTIONS
 from icgd.weights.lowering import lower_layer
 
@@ -33,11 +34,21 @@ def network(*widths, activation="tanh", loss="squared", step=PLAIN, domain=None,
     return icgd.Problem(mlp, loss, step, domain or icgd.Domain(x=1.0, y=1.0))
 
 
-def linear(step, link="identity", **options):
+def linear(step, link="identity", score=None, **options):
     model = icgd.LinearModel(2, link, **options)
-    return icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
+    return icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0, score=score))
 
 
+HALF_SPACES = icgd.GradientStep(
+    0.1,
+    {
+        "weights_1": icgd.HalfSpace((1.0, -2.0), 0.1, reach=1.0),
+        "bias_1": icgd.Box((-0.5, 0.1, 0.0), 0.5),
+        "weights_2": icgd.HalfSpace(((1.0, 2.0, 0.0), (0.5, 1.0, -1.0)), -0.1, reach=1.0),
+        "bias_2": 0.5,
+    },
+)
+SIMPLICES = (icgd.Box(0.3, 0.8), icgd.Simplex())
 STACKS = {
     "relu-stack": ("relu-stack", network(2, 3, 2, biases=True)),
     "relu": ("relu-stack", network(2, 3, 3, 1, activation="relu", shortcuts=((1, 2),))),
@@ -46,19 +57,33 @@ STACKS = {
     "classes": ("relu-stack", network(2, 3, 3, loss="cross_entropy")),
     "adam": ("relu-stack", network(2, 3, 1, step=icgd.AdamStep(0.1, box=1.0))),
     "averages": ("relu-stack", network(2, 3, 1, step=icgd.GradientStep(0.1, 1.0, average=0.5))),
+    "boxes": (
+        "relu-stack",
+        network(2, 3, 1, step=icgd.GradientStep(0.1, (2.0, ((0.5, 0.1, 0.3),)))),
+    ),
+    "half-spaces": ("relu-stack", network(2, 3, 2, biases=True, step=HALF_SPACES)),
+    "simplices": ("relu-stack", network(2, 4, 3, step=icgd.MomentumStep(0.1, SIMPLICES))),
+    "softmax half-spaces": ("softmax-stack", network(2, 3, 2, biases=True, step=HALF_SPACES)),
     "softmax-stack": ("softmax-stack", network(2, 3, 2, biases=True)),
     "momentum": ("softmax-stack", network(2, 3, 1, step=icgd.MomentumStep(0.1, box=1.0))),
     "softmax classes": ("softmax-stack", network(2, 3, 3, loss="cross_entropy")),
     "recursion": ("recursion", network(2, 3, 2, 1, biases=True)),
     "gated": ("recursion", network(2, 3, 2, 1, activation="relu")),
     "universal": ("universal", network(1, 1)),
-    "cot-ridge": ("cot-ridge", linear(icgd.ProximalStep(0.1, box=2.0, l2=0.1), intercept=True)),
-    "cot-lasso": ("cot-lasso", linear(icgd.ProximalStep(0.1, box=2.0, l1=0.05))),
+    "ridge": ("linear-stack", linear(icgd.ProximalStep(0.1, box=2.0, l2=0.1), intercept=True)),
+    "lasso": ("linear-stack", linear(icgd.ProximalStep(0.1, box=2.0, l1=0.05))),
     "momentum lasso": (
-        "cot-lasso",
+        "linear-stack",
         linear(icgd.ProximalStep(0.1, box=2.0, l1=0.05, l2=0.1, momentum=0.5)),
     ),
-    "cot-glm": ("cot-glm", linear(icgd.ProximalStep(0.1, box=2.0), "logistic")),
+    "logistic": ("linear-stack", linear(icgd.ProximalStep(0.1, box=2.0), "logistic")),
+    "one-layer ridge": (
+        "cot-ridge",
+        linear(icgd.ProximalStep(0.1, box=2.0, l2=0.1), intercept=True),
+    ),
+    "one-layer lasso": ("cot-lasso", linear(icgd.ProximalStep(0.1, l1=0.05), score=4.0)),
+    "one-layer logistic": ("cot-glm", linear(icgd.ProximalStep(0.1, box=2.0), "logistic")),
+    "one-layer huber": ("cot-glm", network(2, 1, activation="relu", loss="huber")),
     "functional": (
         "functional",
         icgd.Problem(
@@ -70,6 +95,7 @@ STACKS = {
     ),
 }
 SETTINGS = {"universal": {"levels": 3}, "recursion": {"units": 100}}
+SETTINGS |= {name: {"n_examples": 4} for name in ("cot-ridge", "cot-lasso", "cot-glm")}
 CHAINS = {
     "kinked": network(2, 3, 2, activation="leaky_relu", step=icgd.GradientStep(0.1, 1.0, 2)),
     "smooth": network(2, 3, 2, loss="logistic", step=icgd.GradientStep(0.1, 1.0, 2)),
@@ -77,6 +103,11 @@ CHAINS = {
 }
 WITHOUT_TURNS = {"TakeTurns"}
 """Whose turn it is, is the prompt's and no enclosure; the contract of backends has batches."""
+
+
+def looked_up():
+    """A function of two tokens, for which there is no problem."""
+    return icgd.universal(lambda Z: Z + Z.mean(1)[:, None], d=2, n=2, D=2, lipschitz=2.0, box=3.0)
 
 
 def task_of(compiled, problem, construction):
@@ -125,7 +156,8 @@ def agree(part, before, after, program, tokens, how):
     ours = recorded(part, before, program, tokens)
     for name, value in ours.items():
         dense = after[name]
-        is_looked_up = program.step_table and tokens.queries  # between the table's extremes
+        is_looked_up = bool(program.step_table and tokens.queries)  # between the table's extremes
+        is_looked_up |= isinstance(part, LookUpFunction)  # bounded by a Lipschitz constant
         if part.kind in BY_OTHER_BOUNDS or program.descent or is_looked_up:
             close_to(value.expand_as(dense), dense, 1e-9)
             continue
@@ -153,7 +185,16 @@ def compiled_chain(case):
 def test_the_views_of_every_instruction_of_a_stack_agree(case):
     construction, problem = STACKS[case]
     compiled = compiled_stack(case)
-    program, task = compiled.program, task_of(compiled, problem, construction)
+    agree_layer_by_layer(compiled.program, task_of(compiled, problem, construction))
+
+
+def test_the_views_of_every_instruction_of_a_looked_up_function_agree():
+    found = looked_up()
+    matrix = torch.tensor([[0.2, -2.5], [1.0, 2.0]], dtype=float64)
+    agree_layer_by_layer(found.program, found._task(matrix))
+
+
+def agree_layer_by_layer(program, task):
     tokens = Tokens(program.n_registers, task.n_examples, task.n_queries)
     how = {b: Arithmetic.of(float64, tokens.total, b) for b in ("dense", "fused")}
     for layers, flag in ((program.block_of(0), IS_EXAMPLE), (program.prediction, IS_QUERY)):
@@ -188,7 +229,7 @@ def test_the_views_of_every_instruction_of_a_chain_agree(case):
             stream[0, layout.range_of(row_of(block, slot.name))] = value
     stream[0, layout.range_of("one")] = 1.0
     how = {b: Arithmetic.of(float64, 2, b) for b in ("dense", "fused")}
-    for layer, module in zip(program.layers, dense.layers, strict=True):
+    for layer, module in zip(program.block, dense.layers, strict=True):
         before = {s.name: stream[0, layout.range_of(s.name)].view(s.shape) for s in layout.slots}
         with torch.no_grad():
             stream = module(stream)
@@ -232,7 +273,7 @@ def recorded_block_part(part, values, program):
 
 
 def test_no_instruction_is_left_out():
-    programs = [compiled_stack(case).program for case in STACKS]
+    programs = [compiled_stack(case).program for case in STACKS] + [looked_up().program]
     programs += [compiled_chain(case).program for case in CHAINS]
     layers = [layer for program in programs for layer in program.layers]
     seen = {type(part).__name__ for layer in layers for part in layer.instructions}

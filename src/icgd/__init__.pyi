@@ -8,6 +8,7 @@ from icgd.approximation.general_decay import (
     general_decay as general_decay,
 )
 from icgd.backends.causal import run_causal as run_causal
+from icgd.backends.decoder import Decoded as Decoded
 from icgd.backends.run import Run as Run
 from icgd.certificates.guarantee import Guarantee as Guarantee
 from icgd.certificates.report import (
@@ -20,17 +21,18 @@ from icgd.certificates.report import (
     Verdict as Verdict,
 )
 from icgd.compiled import Compiled as Compiled
-from icgd.constructions.cot_linear import (
+from icgd.constructions.cot_network import CotNetwork as CotNetwork
+from icgd.constructions.cot_section3 import (
     CotGlm as CotGlm,
 )
-from icgd.constructions.cot_linear import (
+from icgd.constructions.cot_section3 import (
     CotLasso as CotLasso,
 )
-from icgd.constructions.cot_linear import (
+from icgd.constructions.cot_section3 import (
     CotRidge as CotRidge,
 )
-from icgd.constructions.cot_network import CotNetwork as CotNetwork
 from icgd.constructions.functional import Functional as Functional
+from icgd.constructions.linear_stack import LinearStack as LinearStack
 from icgd.constructions.recursion import Recursion as Recursion
 from icgd.constructions.relu_stack import ReluStack as ReluStack
 from icgd.constructions.softmax_stack import SoftmaxStack as SoftmaxStack
@@ -44,10 +46,16 @@ from icgd.learnable import (
 from icgd.learnable import (
     unrolled_descent as unrolled_descent,
 )
+from icgd.looked_up import FunctionReport as FunctionReport
+from icgd.looked_up import UniversalFunction as UniversalFunction
+from icgd.looked_up import universal as universal
 from icgd.many_tasks import TaskResults as TaskResults
 from icgd.many_tasks import run_tasks as run_tasks
 from icgd.pipeline import (
     compile as compile,
+)
+from icgd.pipeline import (
+    decode as decode,
 )
 from icgd.pipeline import (
     guarantee as guarantee,
@@ -73,6 +81,7 @@ from icgd.problems.kernel_machine import (
     register_kernel as register_kernel,
 )
 from icgd.problems.linear_model import LinearModel as LinearModel
+from icgd.problems.losses import Loss as Loss
 from icgd.problems.mlp import MLP as MLP
 from icgd.problems.optimisers import (
     AdamStep as AdamStep,
@@ -86,7 +95,17 @@ from icgd.problems.optimisers import (
 from icgd.problems.optimisers import (
     RmspropStep as RmspropStep,
 )
+from icgd.problems.piecewise import Function as Function
 from icgd.problems.problem import Problem as Problem
+from icgd.problems.sets import (
+    Box as Box,
+)
+from icgd.problems.sets import (
+    HalfSpace as HalfSpace,
+)
+from icgd.problems.sets import (
+    Simplex as Simplex,
+)
 from icgd.problems.spectrum import spectrum as spectrum
 from icgd.problems.steps import (
     FunctionalStep as FunctionalStep,

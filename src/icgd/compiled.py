@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -40,6 +40,7 @@ from icgd.errors import ConstructionError, InterruptedRunError, SettingError, Un
 from icgd.facts import shown
 from icgd.layers import Transformer
 from icgd.problems.data import Task, as_task, checked_task, dtype_name, dtype_named
+from icgd.problems.padding import Padding, narrowed
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, flag, is_row, positive
 from icgd.program.chain import ChainProgram
@@ -73,6 +74,8 @@ class Compiled:
         problem: what is trained.
         program: the layers, what each does, and how often they are repeated.
         chosen_because: why the construction was chosen, if `icgd.compile` chose it.
+        wide: the problem that the program was compiled for, if `problem` is that of a narrower
+            network: see `for_widths`.
 
     Example:
         >>> import icgd
@@ -88,6 +91,7 @@ class Compiled:
     problem: Problem
     program: AbstractProgram
     chosen_because: str | None = field(default=None, compare=False, kw_only=True)
+    wide: Problem | None = field(default=None, kw_only=True)
 
     def facts(self) -> dict[str, str]:
         """What it shows of itself in a line or in a notebook.
@@ -103,11 +107,28 @@ class Compiled:
             >>> compiled.facts()["target"]
             '2-1 tanh network'
         """
-        return {**self.problem.facts(), **self.program.facts()}
+        inside = {} if self.wide is None else {"compiled for": self.wide.target.in_words()}
+        return {**self.problem.facts(), **inside, **self.program.facts()}
+
+    @cached_property
+    def padding(self) -> Padding | None:
+        """How a narrower network stands inside the one that was compiled."""
+        return None if self.wide is None else Padding(self.wide, self.problem)
+
+    @property
+    def whole(self) -> Compiled:
+        """The same transformer at work on the network that it was compiled for."""
+        return self if self.wide is None else replace(self, problem=self.wide, wide=None)
 
     @property
     def stack(self) -> StackProgram:
-        """The program, if it is a stack of layers."""
+        """The program, if it is a stack of layers that trains the network it was compiled for."""
+        if self.wide is not None:
+            raise ConstructionError(
+                f"This run trains a {self.problem.target.in_words()} inside the transformer of a "
+                f"{self.wide.target.in_words()}, whose weights are the same. Take `.whole`, the "
+                "run that was compiled, and pad its data with zeros."
+            )
         if not isinstance(self.program, StackProgram):
             raise ConstructionError(
                 f"{self.program.construction} is one block of layers that writes a chain, not a "
@@ -330,16 +351,28 @@ class Compiled:
         )
         for doubt in oracle.doubts(task, program.n_steps):
             warn(doubt)
-        origin = Origin(self.problem, program, task, backend, attention)
+        attend = attention if self.padding is None else partial(_padded_attention, self.padding)
+        origin = Origin(self.problem, program, task, backend, attend)
         try:
-            run = with_origin(runner.run(program, task, options), origin)
+            run = self._read(runner.run(program, self._prompted(task), options), origin)
         except InterruptedRunError as interruption:
             if isinstance(interruption.partial, Run):
-                interruption.partial = with_origin(interruption.partial, origin)
+                interruption.partial = self._read(interruption.partial, origin)
             raise
         for doubt in oracle.afterthoughts(task, run.parameters[..., -1, :]):
             warn(doubt)
         return run
+
+    def _prompted(self, task: Task) -> Task:
+        """The task as the prompt has it."""
+        return task if self.padding is None else self.padding.task(task)
+
+    def _read(self, run: Run, origin: Origin) -> Run:
+        """The run of `problem`, which knows what it came from; traces are those of the stream."""
+        if (padding := self.padding) is not None:
+            labels = padding.labels(run.predictions)
+            run = replace(run, parameters=padding.read(run.parameters), predictions=labels)
+        return with_origin(run, origin)
 
     @cached_property
     def _largest_number(self) -> tuple[str, float]:
@@ -378,7 +411,7 @@ class Compiled:
         """
         precision = dtype_named(dtype)
         arithmetic = Arithmetic.of(precision, count("n_tokens", n_tokens), backend)
-        bounds = bounds_of(self.problem, self.program, arithmetic)
+        bounds = bounds_of(self.whole.problem, self.program, arithmetic)
         return Certificate.of(bounds, backend, precision)
 
     def bounds_for(self, task: Task, backend: str) -> AbstractBounds:
@@ -403,7 +436,7 @@ class Compiled:
             ()
         """
         arithmetic = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
-        return bounds_of(self.problem, self.program, arithmetic)
+        return bounds_of(self.whole.problem, self.program, arithmetic)
 
     @own_modes()
     def certify(
@@ -525,7 +558,7 @@ class Compiled:
             >>> sum(weights.numel() for weights in compiled.transformer().parameters())
             1026
         """
-        return build_transformer(self.stack, dtype_named(dtype))
+        return build_transformer(self.whole.stack, dtype_named(dtype))
 
     @own_modes()
     def block(self, dtype: str | torch.dtype = "float64") -> nn.Module:
@@ -587,6 +620,43 @@ class Compiled:
             *for_depth(self.problem, self.program, count("depth", depth, most=LARGEST_DEPTH))
         )
 
+    def for_widths(self, widths: Sequence[int]) -> Compiled:
+        """The same transformer at work on a network that is nowhere wider than the compiled one.
+
+        Not a weight changes: inputs, labels and weights are padded with zeros in the prompt, and
+        what is padded stays 0. Exact training is that of the narrow network, and bounds are those
+        of the compiled one. Traces and attention show the padded units too.
+
+        Args:
+            widths: the widths of the layers, as many as were compiled, from the input to the
+                output.
+
+        Returns:
+            The compiled run of the narrower network.
+
+        Raises:
+            SettingError: if there are more or fewer layers, if a layer is wider, or if padded units
+                would not stay 0: hidden ones of sigmoid and softplus, except in cot-network, those
+                of layers with a norm, and further classes.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((3, 8, 2)), icgd.GradientStep(0.1, box=1.0)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+            >>> run = compiled.for_widths((2, 5, 1)).run([[0.5, 1.0]], [1.0])
+            >>> run.weights["weights_1"].shape
+            torch.Size([5, 2])
+        """
+        narrow = narrowed(self.whole.problem, widths)
+        if isinstance(self.program, ChainProgram):  # its block closes padded units by itself
+            program = replace(self.program, shapes=narrow.network.matrix_shapes)
+            return replace(self, problem=narrow, program=program)
+        if narrow.network == self.whole.problem.network:
+            return self.whole
+        Padding(self.whole.problem, narrow)  # which it checks
+        return replace(self, problem=narrow, wide=self.whole.problem)
+
     def draw(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
         """The transformer as one picture: its layers, their heads, and what they read and write.
 
@@ -624,7 +694,7 @@ class Compiled:
             >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
             >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
             >>> print(compiled.listing().splitlines()[0])
-            program relu-stack, 10 layers, d_model 11
+            program relu-stack, 4 layers used 2 times, 2 to predict, d_model 11
         """
         return self.program.listing()
 
@@ -663,11 +733,20 @@ class Compiled:
             weights = next(small, "none")
         match weights:
             case True | "dense":
-                files.save(path, self.problem, self.program, dict(self.block().named_parameters()))
+                written: tuple[Any, ...] = (dict(self.block().named_parameters()),)
             case "sparse":
-                files.save(path, self.problem, self.program, *sparse_weights(self.program))
+                written = sparse_weights(self.program)
             case False | "none":
-                files.save(path, self.problem, self.program, {})
+                written = ({},)
             case _:
                 known = ("dense", "sparse", "none")
                 raise UnknownNameError.of("kind of weights", weights, known=known)
+        widths = None if self.wide is None else self.problem.network.widths
+        files.save(path, self.whole.problem, self.program, *written, widths=widths)
+
+
+def _padded_attention(
+    padding: Padding, program: StackProgram, task: Task, *where: Any
+) -> dict[str, torch.Tensor]:
+    """Patterns of heads that read a padded prompt."""
+    return attention(program, padding.task(task), *where)

@@ -62,6 +62,11 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
+def used(n_layers: int, n_times: int) -> str:
+    """Layers that are used again, such as "4 layers used 82 times"."""
+    return counted(n_layers, "layer") + (f" used {n_times:,} times" if n_times != 1 else "")
+
+
 def duration(seconds: float) -> str:
     """A time in its two largest units, such as "3 h 05 min"."""
     whole = round(seconds)

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from icgd.facts import counted, shown
-from icgd.shapes import Activation, Stream
+from icgd.shapes import Activation, Columns, Stream
 
 SCORES_AT_ONCE = 2**24
 """Entries of the score tensor computed at once; more heads are taken in groups."""
@@ -312,7 +312,8 @@ class SequenceAttention(Headed):
     """x[i] + sum_{head, g} softmax_g(<W_Q x[i], k[g]>) W_O v[g], k = A_K x W_K + P, v = A_V x W_V.
 
     Every head has maps A_K and A_V of its own, which make its tokens from the first columns of the
-    sequence, as many as the maps have, and position codes P, which are added to its keys.
+    sequence, as many as the maps have, and position codes P, which are added to its keys. Columns
+    before the `first` do not ask, and stay as they are.
     """
 
     def __init__(
@@ -321,23 +322,32 @@ class SequenceAttention(Headed):
         key_map: Float[Tensor, "head grid column"],
         value_map: Float[Tensor, "head grid column"],
         positions: Float[Tensor, "head grid d_head"],
+        first: int = 0,
     ) -> None:
         super().__init__(*heads)
         self.A_K = nn.Parameter(key_map)
         self.A_V = nn.Parameter(value_map)
         self.P = nn.Parameter(positions)
+        self.first = first
 
     def attention(self, x: Stream, heads: slice) -> Scores:
-        columns = x[..., : self.A_K.shape[-1], :]
-        key = self.A_K[heads] @ features(columns, self.W_K[heads]) + self.P[heads]
-        return torch.softmax(features(x, self.W_Q[heads]) @ key.mT, dim=-1)
+        return self._pattern(x[..., self.first :, :], x[..., : self.A_K.shape[-1], :], heads)
 
     def forward(self, x: Stream) -> Stream:
-        columns, total = x[..., : self.A_K.shape[-1], :], torch.zeros_like(x)
-        for heads in self.groups(x[..., 0].numel(), per_head=self.A_K.shape[1]):
+        asked = self.asked(x[..., self.first :, :], x)
+        return torch.cat([x[..., : self.first, :], asked], dim=-2) if self.first else asked
+
+    def asked(self, asking: Stream, x: Columns) -> Stream:
+        """The asking columns after the layer, if x is the sequence of which tokens are made."""
+        columns, total = x[..., : self.A_K.shape[-1], :], torch.zeros_like(asking)
+        for heads in self.groups(max(1, asking[..., 0].numel()), max(self.A_K.shape[1:])):
             value = self.A_V[heads] @ features(columns, self.W_V[heads])
-            write(self.attention(x, heads) @ value, self.W_O[heads], total)
-        return x + total
+            write(self._pattern(asking, columns, heads) @ value, self.W_O[heads], total)
+        return asking + total
+
+    def _pattern(self, asking: Stream, columns: Columns, heads: slice) -> Scores:
+        key = self.A_K[heads] @ features(columns, self.W_K[heads]) + self.P[heads]
+        return torch.softmax(features(asking, self.W_Q[heads]) @ key.mT, dim=-1)
 
 
 class Itself(Enum):

@@ -60,7 +60,7 @@ class Steps:
 class AbstractRun(nn.Module, ABC):
     """A compiled run as a module that computes every head of every layer.
 
-    The parameter `initial` goes into the prompt, clipped to the box as weights are after a step.
+    The parameter `initial` goes into the prompt, projected as weights are after a step.
     """
 
     def __init__(
@@ -180,8 +180,7 @@ class AbstractRun(nn.Module, ABC):
 
     def _task(self, x: Any, y: Any, queries: Any) -> Task:
         """Check the data; keep their gradients and that of the initial weights."""
-        box = self.problem.gradient_step.box
-        start = self.initial.clamp(-box, box)
+        start = self.problem.network_oracle.sets.project(self.initial)
         checked = as_task(self.problem, x, y, queries=queries, initial=start, dtype=start.dtype)
         given = {"x": x, "y": y, "queries": queries}
         x, y, queries = (_with_gradient(*part).to(start) for part in given.items())
@@ -348,12 +347,12 @@ def unrolled_descent(
         >>> icgd.unrolled_descent(problem, x, y, x[:1], start, sizes).parameters.shape
         torch.Size([4, 2])
     """
-    target, box = problem.network, problem.gradient_step.box
-    weights = initial.clamp(-box, box).expand(*x.shape[:-2], -1)
+    target, sets = problem.network, problem.network_oracle.sets
+    weights = sets.project(initial).expand(*x.shape[:-2], -1)
     reached = [weights]
     for step_size in step_sizes:
         moved = weights - step_size * gradient(target, problem.loss_function, weights, x, y)
-        weights = moved.clamp(-box, box)
+        weights = sets.project(moved)
         reached.append(weights)
     return Steps.of((weights, predict(target, weights, queries)) for weights in reached)
 

@@ -183,7 +183,11 @@ def run_tasks(
         "engine": "auto" if has_numba() else "torch",  # which differ by rounding
     }
     n_workers = None if n_workers is None else count("n_workers", n_workers)
-    program = {"problem": compiled.problem.to_data(), "program": compiled.program.to_data()}
+    whole = compiled.whole
+    program: dict[str, Any] = {"problem": whole.problem.to_data()}
+    program["program"] = whole.program.to_data()
+    if compiled.wide is not None:
+        program["widths"] = compiled.problem.network.widths
     text = json.dumps(program, sort_keys=True)
     source, target = Path(folder), Path(output)
     paths = _members(source, target)
@@ -762,7 +766,8 @@ def _workers(
 @lru_cache(maxsize=1)
 def _compiled(text: str) -> Compiled:
     data = json.loads(text)
-    return Compiled(Problem.from_data(data["problem"]), from_data(data["program"]))
+    compiled = Compiled(Problem.from_data(data["problem"]), from_data(data["program"]))
+    return compiled.for_widths(data["widths"]) if "widths" in data else compiled
 
 
 def _job(text: str, settings: dict[str, Any], groups: list[Group]) -> Results:

@@ -1,15 +1,28 @@
-"""The table of contents of the library: compile, verify, guarantee, load."""
+"""The table of contents of the library: compile, verify, decode, guarantee, load."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
+from icgd.backends.decoder import decode_chain
+from icgd.backends.literal import LiteralBackend, attention
 from icgd.backends.registry import AUTO, chosen_backend
-from icgd.backends.run import OnProgress, part_of
+from icgd.backends.run import (
+    OnProgress,
+    Origin,
+    Run,
+    RunOptions,
+    drive,
+    part_of,
+    require_entry,
+    with_origin,
+)
+from icgd.backends.window import WindowedChain
 from icgd.certificates.balls import require_enclosable, why_unproved
 from icgd.certificates.guarantee import Guarantee, check_guarantee
 from icgd.certificates.linear import LinearBounds
@@ -32,6 +45,7 @@ from icgd.errors import EstimateWarning, ProofError, SettingError
 from icgd.problems.data import Task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import MOST_STEPS, count
+from icgd.program.chain import ChainProgram
 from icgd.weights import files
 
 
@@ -156,17 +170,22 @@ def verify(
     """
     start = {"initial": initial, "seed": seed}
     task = compiled.task(X, y, queries=queries, **start, dtype=dtype, rates=rates)
+    n_steps, unproved = compiled.program.n_steps, None
+    trained, given, padding = compiled.problem, task, compiled.padding
+    if padding is not None:  # what is padded is held against 0
+        task, compiled = padding.task(task), compiled.whole
     problem, program = compiled.problem, compiled.program
-    n_steps, unproved = program.n_steps, None
     if rigorous is None:
         unproved = why_unproved(problem, task, n_steps)
     elif rigorous:
         require_enclosable(problem, task, n_steps)
+    real = real_training(trained, given, n_steps)
+    real = real if padding is None else padding.trained(real)
     proves = unproved is None if rigorous is None else rigorous
     running, bounding, proving = (part_of(on_progress, n, 2 + proves) for n in range(3))
     backend, fused_because = chosen_backend(backend, program, task)
     run = compiled._run(task, backend, on_progress=running)
-    history, real = run.parameters, real_training(problem, task, n_steps)
+    history = run.parameters
     bounds = compiled.bounds_for(task, backend)
     if bounds.estimated:
         warn(
@@ -185,9 +204,10 @@ def verify(
         unproved = str(reason).removesuffix(".")
         of_run = bounds_of_run(bounds, task, run, real, by_balls=False)
     certificate = Certificate.of(bounds, backend, task.x.dtype)
+    of_steps = stepwise_errors(problem, task, history)
     return Report(
         certificate=certificate.of_run(is_covered=problem.oracle.starts_fresh(task.initial)),
-        step_errors=stepwise_errors(problem, task, history),
+        step_errors=of_steps.errors,
         step_bounds=of_run.steps,
         trajectory_errors=trajectory_errors(history, real),
         trajectory_bounds=of_run.trajectory,
@@ -199,7 +219,81 @@ def verify(
         prediction_bounds=of_run.predictions,
         fused_because=fused_because,
         unproved_because=unproved,
+        step_sizes=of_steps.sizes,
     )
+
+
+@own_modes()
+def decode(
+    compiled: Compiled,
+    X: Any,
+    y: Any,
+    *,
+    queries: Any = None,
+    initial: Any = None,
+    seed: int | None = None,
+    mask: str | None = None,
+    dtype: str | torch.dtype = "float64",
+    on_progress: OnProgress | None = None,
+) -> Run:
+    """Run a chain as a decoder does: every block is made of earlier ones.
+
+    It computes every head. All columns of the sequence are in the trace. In a chain of one layer
+    `run.trace["w"]` has the coefficients of every column of every block. A chain of cot-network is
+    generated token by token: attention alone finds the earlier blocks that a block needs, by keys
+    and values that are kept. The run then is an `icgd.backends.decoder.Decoded`, which has every
+    token and what it read.
+
+    Args:
+        compiled: the run, by cot-network, cot-ridge, cot-lasso or cot-glm.
+        X: the inputs, (n, d_x), or (tasks, n, d_x) for many tasks at once.
+        y: a label for each row of X.
+        queries: inputs whose labels are predicted by the last block.
+        initial: the initial weights; of coefficients the default is 0.
+        seed: what initial weights of a network are drawn from, if none are given.
+        mask: of a chain of one layer: "block", the default, writes n columns at a time, which see
+            the block before them; "window" writes one column at a time, which sees the last n
+            columns, whatever block they are of.
+        dtype: "float64" or "float32".
+        on_progress: is called with the number of steps done and the number in all.
+
+    Returns:
+        The run, with the coefficients after every block and the trace of all columns.
+
+    Raises:
+        ProgramError: if the program is no chain.
+        SettingError: if a mask is given for cot-network, whose own head finds its blocks.
+        UnknownNameError: if no mask has this name.
+        DataError: if the data do not fit the problem, or have another number of examples.
+        DomainError: if they leave its domain.
+        OverflowedRunError: if a score leaves the range of the heads.
+        SizeError: if the sequence does not fit into memory.
+        InterruptedRunError: on Ctrl-C; its `partial` is the run up to the last whole block.
+
+    Example:
+        >>> import icgd
+        >>> model, step = icgd.LinearModel(2), icgd.ProximalStep(0.5, box=4.0)
+        >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "cot-ridge", n_steps=9, n_examples=2)
+        >>> run = icgd.decode(compiled, [[1.0, 0.0], [0.0, 1.0]], [1.0, -0.5], mask="window")
+        >>> run.trace["w"].shape  # ten blocks of two columns
+        torch.Size([10, 2, 2])
+    """
+    task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
+    program = compiled.program
+    if isinstance(program, ChainProgram):
+        if mask is not None:
+            raise SettingError(
+                f"mask={mask!r} is for chains of one layer; the blocks of cot-network are found by "
+                "a head of its own. Leave it out."
+            )
+        run: Run = decode_chain(program, task, on_progress)
+    else:
+        require_entry(program, task)
+        options = RunOptions(program.layout.names, on_progress=on_progress)
+        run = drive(partial(WindowedChain, mask=mask or "block"), program, task, options)
+    origin = Origin(compiled.problem, program, task, LiteralBackend.name, attention)
+    return with_origin(run, origin)
 
 
 @own_modes()
@@ -216,7 +310,7 @@ def guarantee(
     """Run a linear model's descent, and compare its end with what cot's theorems promise.
 
     Args:
-        compiled: the run, by cot-ridge, cot-lasso or cot-glm.
+        compiled: the run, by linear-stack.
         X: the inputs, (n, d_x).
         y: a label for each row of X.
         initial: the initial coefficients; the default is 0.
@@ -237,7 +331,7 @@ def guarantee(
         >>> import icgd
         >>> model, step = icgd.LinearModel(2), icgd.ProximalStep(0.5, box=4.0)
         >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
-        >>> compiled = icgd.compile(problem, "cot-ridge", n_steps=9)
+        >>> compiled = icgd.compile(problem, "linear-stack", n_steps=9)
         >>> icgd.guarantee(compiled, [[1.0, 0.0], [0.0, 1.0]], [1.0, -0.5]).holds
         True
     """
@@ -246,8 +340,8 @@ def guarantee(
     bounds = compiled.bounds_for(task, backend)
     if not isinstance(bounds, LinearBounds):
         raise SettingError(
-            "A guarantee is what theorems promise of a linear model (cot-ridge, cot-lasso, "
-            f"cot-glm), and this is {compiled.program.construction}. Use verify for its bounds."
+            "A guarantee is what theorems promise of a linear model, and "
+            f"{compiled.program.construction} trains none. Use verify for its bounds."
         )
     run = compiled._run(task, backend, on_progress=on_progress, stop_below=stop_below)
     kept = check_guarantee(bounds, task, run.parameters)
@@ -283,4 +377,6 @@ def load(path: str | os.PathLike[str]) -> Compiled:
         ...     icgd.load(Path(folder) / "run.safetensors") == compiled
         True
     """
-    return Compiled(*files.load(path))
+    problem, program, widths = files.load(path)
+    compiled = Compiled(problem, program)
+    return compiled if widths is None else compiled.for_widths(widths)

@@ -28,6 +28,9 @@ Predictions = Float[Tensor, "*tasks query output_width"]
 Stream = Float[Tensor, "*tasks token width"]
 """The residual stream: a row of features for each token."""
 
+Columns = Float[Tensor, "*tasks column width"]
+"""Tokens of the residual stream that others read, which need not be as many."""
+
 Matrix = Float[Tensor, "*tasks row column"]
 """A weight matrix of the target network, one for each task."""
 

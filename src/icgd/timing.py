@@ -64,7 +64,8 @@ def _descend(target: object, problem: Problem, task: Task, n_steps: int) -> Para
 def _descend_weights(target: MLP, problem: Problem, task: Task, n_steps: int) -> Parameters:
     """A network is trained with torch.autograd."""
     update, oracle = problem.gradient_step, problem.network_oracle
-    if not update.is_plain or not target.is_chain or task.rates is not None:
+    is_plain, box = update.is_plain and target.is_chain, oracle.sets.bound
+    if not is_plain or box is None or task.rates is not None:
         return oracle.train(task, n_steps)[..., -1, :]
     activations = [target.layer_activation(layer).value for layer in range(1, target.depth + 1)]
     matrices = [matrix.clone().requires_grad_() for matrix in target.matrices(task.initial)]
@@ -78,7 +79,7 @@ def _descend_weights(target: MLP, problem: Problem, task: Task, n_steps: int) ->
         gradients = torch.autograd.grad(risk, matrices)
         with torch.no_grad():
             for matrix, gradient in zip(matrices, gradients, strict=True):
-                matrix.sub_(gradient, alpha=update.size_of(0)).clamp_(-update.box, update.box)
+                matrix.sub_(gradient, alpha=update.size_of(0)).clamp_(-box, box)
     return torch.cat([matrix.detach().flatten(-2) for matrix in matrices], dim=-1)
 
 

@@ -35,17 +35,17 @@ from icgd.problems.functions import (
     GELU,
     IDENTITY_FUNCTION,
     LEAKY_RELU,
-    LOSSES,
     RELU,
     SIGMOID,
     SILU,
     TANH,
     UNIT_ACTIVATIONS,
     KinkedFunction,
-    ScalarFunction,
     SmoothFunction,
     bending_activations,
 )
+from icgd.problems.losses import LOSSES
+from icgd.problems.scalar import ScalarFunction
 from icgd.program.functions import Band, RidgeSum, RidgeUnit
 from tests.approximation.yardsticks import evaluate
 

@@ -218,7 +218,7 @@ def test_a_trace_without_queries_predicts_nothing():
 def test_a_trace_keeps_the_velocity_in_the_layers_that_predict():
     step = icgd.ProximalStep(0.2, box=2.0, momentum=0.5)
     problem = icgd.Problem(icgd.LinearModel(1), "matching", step, icgd.Domain(1.0, 1.0))
-    compiled = icgd.compile(problem, "cot-ridge", n_steps=3)
+    compiled = icgd.compile(problem, "linear-stack", n_steps=3)
     traces = [
         compiled.run([[0.5], [1.0]], [1.0, 0.5], queries=[[0.3]], trace=["velocity_w"], backend=b)
         for b in ("fused", "dense")
@@ -265,7 +265,7 @@ def test_a_run_in_buffers_of_an_earlier_one_changes_no_bit(name, construction, t
 def test_a_linear_model_starts_again_without_its_momentum():
     step = icgd.ProximalStep(0.2, box=2.0, momentum=0.5)
     problem = icgd.Problem(icgd.LinearModel(2), "matching", step, icgd.Domain(1.0, 1.0))
-    compiled = icgd.compile(problem, "cot-ridge", n_steps=3)
+    compiled = icgd.compile(problem, "linear-stack", n_steps=3)
     compiled.run(**data_of(0))
     assert_same(compiled.run(**data_of(1)), copy.deepcopy(compiled).run(**data_of(1)))
 

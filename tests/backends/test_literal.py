@@ -52,8 +52,10 @@ PROBLEMS = {
     "recursion": ("recursion", network()),
     "recursion relu": ("recursion", network((2, 2, 1), "relu")),
     "functional": ("functional", kernel("rbf", "linear")),
-    "cot-ridge": ("cot-ridge", linear(l2=0.1)),
-    "cot-lasso": ("cot-lasso", linear(l1=0.1)),
+    "linear-stack": ("linear-stack", linear(l2=0.1)),
+    "linear-stack lasso": ("linear-stack", linear(l1=0.1)),
+    "linear-stack logistic": ("linear-stack", linear("logistic")),
+    "cot-lasso": ("cot-lasso", linear(l1=0.1, l2=0.1)),
     "cot-glm": ("cot-glm", linear("logistic")),
     "cot-network": ("cot-network", network(update=icgd.GradientStep(0.5, 2.0, batch_size=2))),
 }
@@ -61,7 +63,8 @@ PROBLEMS = {
 
 def compiled_and_data(name, tasks=()):
     construction, problem = PROBLEMS[name]
-    compiled = icgd.compile(problem, construction, n_steps=2)
+    settings = {"n_examples": 4} if construction in ("cot-lasso", "cot-glm") else {}
+    compiled = icgd.compile(problem, construction, n_steps=2, **settings)
     generator = torch.Generator().manual_seed(3)
     x = 2 * torch.rand(*tasks, 4, 2, generator=generator, dtype=torch.float64) - 1
     width = problem.target.output_width
@@ -132,11 +135,11 @@ def test_weights_of_a_softmax_sum_to_1_in_every_step_and_in_predictions():
             assert torch.allclose(pattern.sum(-1), torch.ones(len(pattern), dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", ["functional", "cot-glm", "cot-network", "recursion"])
+@pytest.mark.parametrize("name", ["functional", "linear-stack", "cot-network", "recursion"])
 def test_every_kind_of_layer_shows_its_patterns(name):
     compiled, data = compiled_and_data(name)
     run = compiled.run(**data)
-    title = next(layer.title for layer in compiled.program.layers if layer.kind.value != "mlp")
+    title = next(layer.title for layer in compiled.program.block if layer.kind.value != "mlp")
     for pattern in run.attention(title).values():
         assert pattern.ndim == 2
         assert pattern.isfinite().all()
@@ -183,9 +186,9 @@ def test_a_run_that_stopped_shows_the_steps_that_it_took():
 def test_a_stopped_run_whose_steps_differ_shows_them():
     update = icgd.ProximalStep(0.2, box=2.0, momentum=(0.0, 0.5, 0.25), nesterov=True)
     problem = icgd.Problem(icgd.LinearModel(2), "matching", update, icgd.Domain(2.0, 2.0))
-    compiled = icgd.compile(problem, "cot-ridge", n_steps=3)
+    compiled = icgd.compile(problem, "linear-stack", n_steps=3)
     assert compiled.stack.steps_per_block == 3
-    _, data = compiled_and_data("cot-ridge")
+    _, data = compiled_and_data("linear-stack")
     title = next(layer.title for layer in compiled.stack.block if layer.kind.value != "mlp")
     whole, stopped = compiled.run(**data), compiled.run(**data, stop_below=100.0)
     assert stopped.stopped_after == 1
@@ -272,8 +275,8 @@ def test_claims_are_about_the_literal_transformer_where_that_is_quick(monkeypatc
 
 def test_a_poisson_claim_is_no_longer_that_of_exact_descent():
     problem = replace(linear("poisson"), domain=icgd.Domain(2.0, 2.0, score=3.0))
-    compiled = icgd.compile(problem, "cot-glm", n_steps=3)
-    _, data = compiled_and_data("cot-glm")
+    compiled = icgd.compile(problem, "linear-stack", n_steps=3)
+    _, data = compiled_and_data("linear-stack")
     literal, fused = (
         icgd.verify(compiled, **data, backend=backend) for backend in ("auto", "fused")
     )
@@ -282,7 +285,7 @@ def test_a_poisson_claim_is_no_longer_that_of_exact_descent():
 
 
 def test_guarantees_and_certificates_name_their_backend(monkeypatch):
-    compiled, data = compiled_and_data("cot-ridge")
+    compiled, data = compiled_and_data("linear-stack")
     del data["queries"]
     assert icgd.guarantee(compiled, **data).backend == "literal"
     monkeypatch.setattr("icgd.backends.registry.MOST_FLOPS", 1)

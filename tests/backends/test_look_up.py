@@ -20,6 +20,7 @@ from icgd.backends.look_up import (
 from icgd.backends.recorder import Recorder, Tokens
 from icgd.problems.functions import (
     FUNCTIONS,
+    OWN,
     SmoothFunction,
     function_named,
     unit_activation_named,
@@ -151,8 +152,9 @@ def is_simple(function: ReluSum) -> bool:
 
 
 def test_exactly_the_exact_functions_are_simple():
-    assert sorted(name for name in FUNCTIONS if is_simple(fitted(name))) == sorted(SIMPLE)
-    assert sorted(name for name in FUNCTIONS if fitted(name).is_exact) == sorted(
+    names = [name for name in FUNCTIONS if name.rstrip("'") not in OWN]
+    assert sorted(name for name in names if is_simple(fitted(name))) == sorted(SIMPLE)
+    assert sorted(name for name in names if fitted(name).is_exact) == sorted(
         {*SIMPLE} - {"relu'", "leaky_relu'"}
     )
 

@@ -77,7 +77,7 @@ def test_a_linear_model_has_coefficients_and_an_objective():
         icgd.ProximalStep(step_size=0.1, l2=0.5, box=1.0),
         icgd.Domain(x=2.0, y=2.0),
     )
-    run = icgd.compile(problem, "cot-ridge", n_steps=3).run(X, Y)
+    run = icgd.compile(problem, "linear-stack", n_steps=3).run(X, Y)
     assert run.weights["coefficients"].equal(run.parameters[-1, :2])
     assert run.weights["intercept"].equal(run.parameters[-1, 2])
     penalty = 0.25 * run.parameters[:, :2].square().sum(-1)

@@ -22,7 +22,7 @@ def test_steps_are_the_least_that_stay_within_the_tolerance(ridge):
 
 
 def test_the_page_has_the_last_results():
-    page = (RESULTS.parents[1] / "docs" / "constructions" / "cot_linear.md").read_text("utf-8")
+    page = (RESULTS.parents[1] / "docs" / "constructions" / "linear_stack.md").read_text("utf-8")
     for row in json.loads(RESULTS.read_text("utf-8"))["accelerated_linear"]:
         steps = [f"{row[name]:,}" if row[name] != "> 8192" else "> 8,192" for name in METHODS]
         cells = (row["fit"], f"{row['condition']:,.0f}", *steps, f"{row['layers of the best']:,}")

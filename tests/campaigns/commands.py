@@ -126,7 +126,7 @@ def prepare(folder: Path) -> None:
     icgd.compile(network, "relu-stack", n_steps=1, pieces=4).save(folder / "run.safetensors")
     descent = icgd.ProximalStep(0.5, box=4.0)
     linear = icgd.Problem(icgd.LinearModel(2), "matching", descent, domain)
-    icgd.compile(linear, "cot-ridge", n_steps=1).save(folder / "linear.safetensors")
+    icgd.compile(linear, "linear-stack", n_steps=1).save(folder / "linear.safetensors")
     (folder / "train.csv").write_text("a,b,price\n0.5,-1,1\n1,0.25,-0.5\n-1,1,0.75\n")
     (folder / "new.csv").write_text("a,b\n1,0\n0,0.5\n")
     (folder / "empty.csv").write_text("")

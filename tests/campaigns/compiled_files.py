@@ -38,9 +38,12 @@ ORDERS = {
     "recursion": (network(STEP), {"units": 40}),
     "cot-network": (network(icgd.GradientStep(0.1, box=2.0, batch_size=1)), {}),
     "functional": (KERNEL, {}),
-    "cot-ridge": (linear("identity", l2=0.1), {}),
-    "cot-lasso": (linear("identity", l1=0.1), {}),
-    "cot-glm": (linear("logistic"), {}),
+    "linear-stack": (linear("identity", l2=0.1), {}),
+    "linear-stack, lasso": (linear("identity", l1=0.1), {}),
+    "linear-stack, logistic": (linear("logistic"), {}),
+    "cot-ridge": (linear("identity", l2=0.1), {"n_examples": 3}),
+    "cot-lasso": (linear("identity", l1=0.1), {"n_examples": 3}),
+    "cot-glm": (linear("logistic"), {"n_examples": 3}),
 }
 
 

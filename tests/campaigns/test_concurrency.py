@@ -19,7 +19,7 @@ from icgd_papers.training.checkpoints import locked
 from tests.campaigns.compiled_files import compiled
 from tests.campaigns.outcomes import Campaign, both_sizes, outcome_of_error
 
-NAMES = ("relu-stack", "softmax-stack", "functional", "cot-ridge")
+NAMES = ("relu-stack", "softmax-stack", "functional", "linear-stack")
 """What the writers write into the same file: each a run of its own."""
 
 ROUND = 40

@@ -232,7 +232,7 @@ def runs() -> dict[Any, list[Place]]:
     return followed(
         *(Running("relu-stack, kinks", "fused", history) for history in (True, False, 3)),
         *(Running(name, "fused", False) for name in ("relu-stack, adam", "relu-stack, momentum")),
-        *(Running(name, "fused", 2) for name in ("functional", "cot-network", "cot-ridge")),
+        *(Running(name, "fused", 2) for name in ("functional", "cot-network", "linear-stack")),
         *(Running(name, "dense", True) for name in ("softmax-stack", "functional")),
     )
 

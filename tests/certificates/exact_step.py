@@ -75,6 +75,9 @@ MEANS: dict[str, Scalar] = {
     "probit": _normal,
     "poisson": lambda z: z.exp(),
     "softplus": _softplus,
+    "cauchit": lambda z: z.atan() / arb.pi() + arb(1) / 2,
+    "cloglog": lambda z: 1 - (-z.exp()).exp(),
+    "tanh": lambda z: z.tanh(),
 }
 
 

@@ -24,10 +24,10 @@ from icgd.certificates.balls import (
 )
 from icgd.errors import DataError, FileError, ProofError
 from icgd.problems.data import Task
-from icgd.problems.functions import ACTIVATIONS, LOSSES
 from icgd.problems.kernel_machine import KERNELS
 from icgd.problems.linear_model import LINKS
-from tests.cases import make_case, tasks_of
+from icgd.problems.losses import LOSSES
+from tests.cases import KNOWN, make_case, tasks_of
 from tests.forgeries import PLAIN
 from tests.precise_training import is_inside, mp, real, train
 from tests.whole_run_cases import CASES, N_STEPS, normal
@@ -71,7 +71,7 @@ def test_balls_come_close_to_the_formulas_of_textbooks(name):
             assert abs(real(float(ball)) - value) <= 1e-14 * (1 + abs(value))
 
 
-@pytest.mark.parametrize(("activation", "loss"), list(product(ACTIVATIONS, LOSSES)))
+@pytest.mark.parametrize(("activation", "loss"), list(product(KNOWN, LOSSES)))
 def test_balls_enclose_what_a_network_learns(activation, loss):
     output = activation if loss == "squared" else "identity"
     case = make_case(icgd.MLP((2, 3, 2), activation, output), loss, box=0.8, seed=4)

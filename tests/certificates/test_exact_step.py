@@ -22,10 +22,10 @@ from icgd.certificates.enclosures import AbstractBounds
 from icgd.compiled import Compiled
 from icgd.errors import IcgdError
 from icgd.problems.data import Task
-from icgd.problems.functions import ACTIVATIONS
 from icgd.problems.kernel_machine import KERNELS
 from icgd.problems.linear_model import LINKS
 from icgd.problems.oracles import predict
+from tests.cases import KNOWN
 from tests.certificates.exact_step import (
     Row,
     kernel_step,
@@ -125,7 +125,7 @@ def random_network(random: Random) -> Batch:
     while True:
         name = random.choice(NETWORK_CONSTRUCTIONS)
         widths = tuple(random.randint(1, 3) for _ in range(random.randint(2, 4)))
-        activation = random.choice(sorted(ACTIVATIONS))
+        activation = random.choice(sorted(KNOWN))
         loss = random.choice(["squared", "huber", "logistic"])
         wide = name == "relu-stack" and random.random() < 0.4  # other grids end before that
         largest = 10.0 ** random.uniform(0, 12) if wide else random.choice([0.5, 1.0, 2.0])
@@ -179,7 +179,7 @@ def random_linear_model(random: Random) -> Batch:
     domain = icgd.Domain(reach, 1.0, score=2.0)
     problem = icgd.Problem(model, "matching", update, domain)
     return Batch(
-        icgd.compile(problem, "cot-glm", n_steps=1),
+        icgd.compile(problem, "linear-stack", n_steps=1),
         linear_step,
         random.choice(["fused", "dense"]),
         random.choice(["float64", "float64", "float32"]),

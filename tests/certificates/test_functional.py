@@ -210,7 +210,7 @@ def test_training_that_leaves_the_range_of_numbers_is_nothing_to_compare_with():
     history = torch.full((3, 2), -1e300, dtype=torch.float64)
     for measure in (
         lambda: measured.real_training(problem, task, 2),
-        lambda: measured.stepwise_errors(problem, task, history),
+        lambda: measured.stepwise_errors(problem, task, history).errors,
     ):
         with pytest.raises(OverflowedRunError, match=r"^Real training leaves the range of float64"):
             measure()

@@ -93,7 +93,7 @@ def holds(seed: int) -> bool:
     shape = (*draw.choice([(), (2,)]), n_examples)
     x = 4 * torch.rand(*shape, problem.model.input_width, generator=torch_draw).double() - 2
     y = torch.rand(*shape, 1, generator=torch_draw).double()
-    compiled = icgd.compile(problem, n_steps=5, construction="cot-glm")
+    compiled = icgd.compile(problem, n_steps=5, construction="linear-stack")
     dtype, backend = draw.choice(["float64", "float32"]), draw.choice(list(BACKENDS))
     return icgd.verify(compiled, x, y, backend=backend, dtype=dtype).verdict.holds
 
@@ -267,7 +267,7 @@ def test_least_squares_with_momentum_have_a_small_bound_after_many_steps():
 def test_steps_after_the_first_are_bounded_as_if_they_were_followed(kept, step_size, monkeypatch):
     step = icgd.ProximalStep(step_size, box=4.0, **kept)
     problem = icgd.Problem(icgd.LinearModel(2), "matching", step, icgd.Domain(x=1.0, y=1.0))
-    run = icgd.compile(problem, "cot-ridge", n_steps=1500)
+    run = icgd.compile(problem, "linear-stack", n_steps=1500)
     found = run.certificate().domain_trajectory
     monkeypatch.setattr("icgd.certificates.linear.STEPS_ONE_BY_ONE", 1500)
     followed = run.certificate().domain_trajectory
@@ -285,13 +285,13 @@ def test_more_different_momenta_than_can_be_written_down_are_refused():
     step = icgd.ProximalStep(0.5, box=4.0, momentum=icgd.fista_momenta(10**6), nesterov=True)
     problem = icgd.Problem(icgd.LinearModel(2), "matching", step, icgd.Domain(x=1.0, y=1.0))
     with pytest.raises(SettingError, match="n_steps must be at most 30,000 here, got 1,000,000"):
-        icgd.compile(problem, "cot-ridge", n_steps=10**6)
+        icgd.compile(problem, "linear-stack", n_steps=10**6)
 
 
 def linear(x=1.0, y=1.0, box=0.5, step_size=0.1, width=2):
     step = icgd.ProximalStep(step_size, l2=0.1, box=box)
     model, domain = icgd.LinearModel(width, "identity"), icgd.Domain(x=x, y=y)
-    return icgd.compile(icgd.Problem(model, "matching", step, domain), "cot-ridge", n_steps=2)
+    return icgd.compile(icgd.Problem(model, "matching", step, domain), "linear-stack", n_steps=2)
 
 
 @pytest.mark.parametrize("sizes", [(0.3, 0.7, 1.3), (1.0, 1e-46, 1e-46), (1e39, 1.0, 0.5)])

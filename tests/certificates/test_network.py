@@ -274,7 +274,7 @@ def test_weights_that_grow_a_little_with_their_reach_have_one():
 
     def after_block(reach: float, error: float, drift: float) -> Weights:
         return Weights(
-            torch.tensor([error]), torch.tensor([drift]), size=1.04 + 0.05 * (reach - 1.0)
+            torch.tensor([error]), torch.tensor([drift]), reach=1.04 + 0.05 * (reach - 1.0)
         )
 
     reach, _ = _reach_and_drift(after_block, box=1.0, n_steps=1, kept=1.0)

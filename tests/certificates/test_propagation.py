@@ -767,7 +767,8 @@ def test_keys_of_narrow_ramps_are_rounded_more_than_those_of_wide_ones():
         settings = {"construction": "universal", "kink_width": width}
         program = icgd.compile(problem(), n_steps=1, **settings).program
         how = Arithmetic.of(dtype, 2, "dense")
-        return key_error(program.step_table, program, how)
+        step = program.step_table
+        return key_error(step.key, program.relu_sum(step.table), program, how)
 
     assert error(2.0**-20) > 50 * error(2.0**-13) > 0
     assert error(2.0**-13, torch.float32) > 7 / 32 > error(2.0**-13)

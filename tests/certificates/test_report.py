@@ -260,10 +260,10 @@ ROUNDING = 1e-15
 def test_the_reference_itself_has_no_error_and_a_nudge_shows_as_itself():
     task = CASE.task()
     real = CASE.problem.oracle.train(task, 3)
-    assert stepwise_errors(CASE.problem, task, real).max() < ROUNDING
+    assert stepwise_errors(CASE.problem, task, real).errors.max() < ROUNDING
     nudged = real.clone()
     nudged[-1, 0] += 0.25
-    errors = stepwise_errors(CASE.problem, task, nudged)
+    errors = stepwise_errors(CASE.problem, task, nudged).errors
     assert errors[:2].max() < ROUNDING
     assert abs(float(errors[2]) - 0.25) < ROUNDING
     assert trajectory_errors(nudged, real).tolist() == [0.0, 0.0, 0.25]
@@ -274,7 +274,7 @@ def test_a_nudge_in_the_middle_counts_as_a_step_error_once():
     real = CASE.problem.oracle.train(task, 2)
     first = real[1] + 0.01
     second = exact_step(CASE.problem, first, task.x, task.y)
-    errors = stepwise_errors(CASE.problem, task, torch.stack([real[0], first, second]))
+    errors = stepwise_errors(CASE.problem, task, torch.stack([real[0], first, second])).errors
     torch.testing.assert_close(errors, torch.tensor([0.01, 0.0]).double())
 
 
@@ -282,8 +282,8 @@ def test_a_step_is_measured_on_its_own_batch():
     problem = replace(CASE.problem, update=GradientStep(0.5, 3.0, batch_size=2))
     task = CASE.task()
     real = problem.oracle.train(task, 3)
-    assert stepwise_errors(problem, task, real).tolist() == [0.0, 0.0, 0.0]
-    assert stepwise_errors(CASE.problem, task, real).min() > 1e-3
+    assert stepwise_errors(problem, task, real).errors.tolist() == [0.0, 0.0, 0.0]
+    assert stepwise_errors(CASE.problem, task, real).errors.min() > 1e-3
 
 
 def test_coefficients_of_named_columns_have_errors_of_their_own():
@@ -378,7 +378,7 @@ def test_a_run_has_the_bounds_of_its_steps_and_tells_how_far_it_is(kind):
     assert calls == (at_once if kind == "network" else [(1, 3), (2, 3), (3, 3)])
     torch.testing.assert_close(proved.steps, bounds.steps(task, history), rtol=1e-12, atol=0)
     assert proved.steps.shape == (N_STEPS,)
-    assert (stepwise_errors(compiled.problem, task, history) <= proved.steps).all()
+    assert (stepwise_errors(compiled.problem, task, history).errors <= proved.steps).all()
 
 
 @pytest.mark.parametrize("kind", ["network", "chain", "function", "linear"])
@@ -460,3 +460,24 @@ def test_each_is_picked_by_its_problem_and_program(kind):
     assert type(picked) is expected
     assert (picked.problem, picked.program, picked.how) == (problem, program, DOUBLE)
     assert 0 < picked.domain().step < float("inf")
+
+
+def test_a_report_says_what_doing_nothing_would_err_by():
+    """A coarse table may err by more than not to move at all, within its bounds."""
+    step, domain = icgd.GradientStep(0.3, 1.0), icgd.Domain(1.0, 1.0)
+    problem = icgd.Problem(icgd.MLP((1, 1)), "squared", step, domain)
+    compiled = icgd.compile(problem, "universal", n_steps=2, levels=2)
+    x, y = [[0.1], [0.9]], [-0.2, 0.3]
+    found = icgd.verify(compiled, x, y, initial=[0.3])
+    weights = compiled.run(x, y, initial=[0.3], backend="literal").parameters
+    data = torch.tensor(x).double(), torch.tensor(y).double()[:, None]
+    moves = [exact_step(problem, weight, *data) - weight for weight in weights[:-1]]
+    torch.testing.assert_close(found.step_sizes, torch.cat(moves).abs())
+    assert found.verdict.holds
+    assert found.step_errors.max() > found.step_sizes.max()
+    size, share = found.step_sizes.max(), found.step_errors.sum() / found.step_sizes.sum()
+    told = f"would err by {size:.4g}; errors are {share:.4g} times as large on average"
+    assert f"doing nothing: {told};" in repr(found)
+    assert share > 1
+    assert replace(found, step_sizes=torch.zeros(0)).idle is None
+    assert replace(found, step_sizes=torch.zeros(2)).idle == "would err by 0"

@@ -76,7 +76,7 @@ def test_a_narrow_terminal_shows_every_number_whole(arguments, command, tmp_path
     write_all(tmp_path)
     model, update = icgd.LinearModel(4), icgd.ProximalStep(0.1, l2=0.1, box=8.0)
     problem = icgd.Problem(model, "matching", update, icgd.Domain(4.0, 2.0))
-    icgd.compile(problem, "cot-ridge", n_steps=3).save(tmp_path / "line.safetensors")
+    icgd.compile(problem, "linear-stack", n_steps=3).save(tmp_path / "line.safetensors")
     expected = numbers_at(200, arguments, command, monkeypatch)
     assert expected
     assert numbers_at(60, arguments, command, monkeypatch) == expected

@@ -30,7 +30,7 @@ def test_every_option_reaches_the_problem():
         reduction="sum",
         score_bound=3.0,
         step_size=0.01,
-        box=2.0,
+        box="2.0",
         x_bound=1.0,
         y_bound=9.0,
     )
@@ -70,11 +70,13 @@ def test_options_that_were_not_given_are_no_contradiction():
     assert problem_from("4,3,1") == PROBLEM
 
 
-def test_the_number_of_examples_is_no_option_of_a_linear_model(command, data):
+def test_the_number_of_examples_is_an_option_of_a_layer_with_heads_for_each(command, data):
     made = ("--link", "logistic", "--widths", "2,1", "--step-from", "sold.csv", "--label", "sold")
-    outcome = command("compile", *made, "--examples", "4", "-o", "m.safetensors")
+    given = (*made, "--examples", "4", "-o", "m.safetensors", "--construction")
+    outcome = command("compile", *given, "linear-stack")
     assert outcome.code == 2
-    assert "cot-glm has no setting 'n_examples'" in outcome.stderr
+    assert "linear-stack has no setting 'n_examples'" in outcome.stderr
+    assert command("compile", *given, "cot-glm").code == 0
 
 
 def test_a_linear_model_is_compiled_sized_and_verified(command, tmp_path, data):
@@ -82,7 +84,7 @@ def test_a_linear_model_is_compiled_sized_and_verified(command, tmp_path, data):
     sized = ("--step-from", "sold.csv", "--label", "sold")
     outcome = command("compile", *made, *sized, "--listing", "-o", "m.safetensors")
     assert outcome.code == 0
-    assert "11: 3 for each of 3 steps, 2 to predict" in outcome.stdout
+    assert "3 layers used 3 times, 2 to predict" in outcome.stdout
     assert "grid tokens              2" in outcome.stdout
     assert "mean = logistic(<w, x> + b)" in outcome.stdout
     assert icgd.load(tmp_path / "m.safetensors").program.n_examples is None
@@ -97,7 +99,7 @@ def test_a_linear_model_is_compiled_sized_and_verified(command, tmp_path, data):
 
 
 def test_the_commands_of_the_page_work(command, tmp_path):
-    page = Path(__file__).parents[2] / "docs" / "constructions" / "cot_linear.md"
+    page = Path(__file__).parents[2] / "docs" / "constructions" / "linear_stack.md"
     lines = re.findall("^    icgd (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     rows = ["0.5,1,-1,1", "-1,0.25,2,0", "1,-2,0.5,0", "2,1,-0.5,1", "-0.5,-1,1,1"]
     (tmp_path / "patients.csv").write_text("\n".join(["a,b,c,ill", *rows]))

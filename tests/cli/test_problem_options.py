@@ -17,7 +17,7 @@ from icgd.cli.problem_options import (
 )
 from icgd.cli.size import size
 from icgd.constructions.registry import CONSTRUCTIONS
-from icgd.errors import SettingError
+from icgd.errors import IcgdError, SettingError
 from icgd.problems.kernel_machine import KernelMachine
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
@@ -136,4 +136,31 @@ def test_wrong_kernels_are_refused(settings, message):
 
 def test_a_box_is_refused_beside_a_kernel_which_has_no_weights_to_clip():
     with pytest.raises(SettingError, match="Give either --box or --kernel, not both"):
-        problem_from("4,1", kernel="rbf", box=1.0)
+        problem_from("4,1", kernel="rbf", box="1")
+
+
+OWN = '[functions.swoosh]\nof = ["x * tanh(log(1 + exp(x)))"]\nlow = -90\nhigh = 90.5\n'
+
+
+def test_an_activation_may_be_defined_in_a_file(tmp_path):
+    (tmp_path / "own.toml").write_text(OWN)
+    problem = problem_from("4,3,1", activation="swoosh", functions=tmp_path / "own.toml")
+    assert problem.network.activation == "x*tanh(softplus(x)) on -90 to 90.5"
+    assert problem_from("4,3,1", activation="mish").network.activation == "mish"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[functions", "Cannot read"),
+        ("x = 1", "has no table [functions.NAME], such as [functions.swish]."),
+        ('[functions.f]\nof = ["1/x"]', "no finite value near x = 0"),
+        ('[functions.f]\nof = ["tahn(x)"]', "Unknown function 'tahn'"),
+        (OWN, "Unknown activation 'f'; known are relu, "),
+    ],
+)
+def test_a_file_that_does_not_define_it_is_refused(content, words, tmp_path):
+    (tmp_path / "own.toml").write_text(content)
+    with pytest.raises(IcgdError) as caught:
+        problem_from("4,3,1", activation="f", functions=tmp_path / "own.toml")
+    assert words in str(caught.value)

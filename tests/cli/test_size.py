@@ -36,12 +36,14 @@ def test_json_has_every_digit_of_a_huge_transformer(command):
         "nonzeros": summary.layers[0].nonzeros,
         "features": summary.layers[0].features,
         "n_grid": 0,
+        "n_columns": 1,
+        "is_cached": False,
     }
 
 
 def test_the_table_speaks_in_human_units(command, tmp_path):
     text = command(*HUGE).stdout
-    assert "8,004: 8 for each of 1,000 steps, 4 to predict" in text
+    assert "8 layers used 1,000 times, 4 to predict" in text
     assert "440 million" in text
     assert "EiB dense" in text
     assert listing(tmp_path) == []

@@ -167,7 +167,7 @@ def test_a_chain_is_compiled_run_and_verified(command, tmp_path, backend):
     network = ("--widths", "4,3,1", "--activation", "relu", "--batch-size", "1", "--steps", "3")
     outcome = command("compile", *network, "--construction", "cot-network", "-o", "c.safetensors")
     assert outcome.code == 0
-    assert "42: 12 for each of 3 steps, 6 to predict" in outcome.stdout
+    assert "4 layers used 14 times, 2 of these to predict" in outcome.stdout
     outcome = command("run", "c.safetensors", "train.csv", "--queries", "new.csv", "--json")
     assert len(json.loads(outcome.stdout)["predictions"]) == 2
     outcome = command("verify", "c.safetensors", "train.csv", "--backend", backend, "--json")

@@ -22,7 +22,7 @@ from icgd.problems.optimisers import AbstractGradientStep, AdamStep, GradientSte
 from icgd.problems.problem import Problem
 from icgd.problems.steps import FunctionalStep
 from icgd.program.chain import ChainProgram
-from icgd.program.chain_instructions import MarkFlat, MultiplyMatrices
+from icgd.program.chain_instructions import MarkFlat, MultiplyByEntries
 from icgd.program.check import from_data
 from icgd.program.instructions import Instruction
 from tests.backends.chain_cases import COT_NETWORK, problem_of, program_of, task_of
@@ -63,7 +63,7 @@ KERNEL = Problem(KernelMachine(3), "squared", FunctionalStep(0.1), Domain(1.0, 1
         ),
         (
             replace(PROBLEM, update=GradientStep((0.1, 1e300), 3.0, 1)),
-            "a step can make weights or what is remembered as large as 4.1e+303 before they are "
+            "a step can make weights or what is remembered as large as 1.06e+307 before they are "
             "clipped, and no gate closes that; use a smaller step size, momentum or weight decay.",
         ),
         (
@@ -104,16 +104,16 @@ def test_smooth_activations_and_classes_share_one_more_attention_layer():
         program = program_of(problem_of(MLP((2, 2, 1), activation), loss=loss, box=0.5))
         return [layer.kind.value for layer in program.layers]
 
-    assert kinds("sigmoid", "squared") == ["mlp", "softmax", "softmax", "mlp"]
-    assert kinds("relu", "cross_entropy") == ["mlp", "softmax", "softmax", "mlp"]
-    assert kinds("tanh", "cross_entropy") == ["mlp", "softmax", "softmax", "mlp"]
-    assert kinds("relu", "logistic") == ["mlp", "softmax", "mlp"]
+    assert kinds("sigmoid", "squared") == ["softmax", "mlp", "softmax", "softmax", "mlp"]
+    assert kinds("relu", "cross_entropy") == ["softmax", "mlp", "softmax", "softmax", "mlp"]
+    assert kinds("tanh", "cross_entropy") == ["softmax", "mlp", "softmax", "softmax", "mlp"]
+    assert kinds("relu", "logistic") == ["softmax", "mlp", "softmax", "mlp"]
 
 
-def test_the_block_has_three_layers_whatever_the_depth():
+def test_the_block_has_four_layers_whatever_the_depth():
     deep = program_of(problem_of(MLP((4,) * 10, "relu")))
     shallow = program_of(problem_of(MLP((4, 4, 4), "relu")))
-    assert [layer.kind.value for layer in deep.layers] == ["mlp", "softmax", "mlp"]
+    assert [layer.kind.value for layer in deep.layers] == ["softmax", "mlp", "softmax", "mlp"]
     assert deep.layout == shallow.layout
     assert deep.rows.width == 4 * 4 + 3 * 4 + 5
     assert (deep.n_blocks, shallow.n_blocks) == (72, 16)
@@ -122,7 +122,7 @@ def test_the_block_has_three_layers_whatever_the_depth():
 def test_the_kink_is_as_wide_as_asked_or_2_to_the_minus_40_of_the_largest_preactivation():
     def width(kink_width: float | None, problem: Problem = PROBLEM) -> float:
         program = CotNetwork(kink_width=kink_width).build(problem, n_steps=1)
-        (mark,) = (p for p in program.layers[2].instructions if isinstance(p, MarkFlat))
+        (mark,) = (p for p in program.layers[3].instructions if isinstance(p, MarkFlat))
         return mark.width
 
     assert width(2.0**-13) == 2.0**-13
@@ -263,8 +263,8 @@ def test_grids_cover_what_biases_add():
 def test_reaches_are_finite_whatever_the_depth():
     """Ranges of 400 layers overflow, and their products are not numbers."""
     problem = replace(PROBLEM, target=MLP((9,) * 400, "gelu"), domain=Domain(1e12, 1.0))
-    reaches = {p.reach for p in parts_of(program_of(problem)) if isinstance(p, MultiplyMatrices)}
-    assert reaches == {4096.0}
+    reaches = {p.reach for p in parts_of(program_of(problem)) if isinstance(p, MultiplyByEntries)}
+    assert reaches == {4096.0, 1e12 * (1 + 2.0**-10)}, "that of delta, and that of inputs"
 
 
 def test_a_construction_without_batches_points_to_those_with_them():

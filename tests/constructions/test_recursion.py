@@ -250,7 +250,10 @@ def test_the_example_of_its_page_runs(capsys):
     exec(example, names)
     assert names["report"].verdict.holds
     assert float(names["report"].trajectory_errors.max()) < 1e-9
-    assert "program recursion, 22 layers, d_model 33, sigmoid units" in capsys.readouterr().out
+    assert (
+        "program recursion, 4 layers used 5 times, 2 to predict, d_model 33, sigmoid units"
+        in capsys.readouterr().out
+    )
 
 
 BIASED = [

@@ -19,7 +19,6 @@ from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.constructions.softmax_stack import PROBE, SoftmaxStack
 from icgd.errors import SettingError, UnsupportedProblemError
 from icgd.problems.data import Domain, as_task
-from icgd.problems.functions import ACTIVATIONS
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
@@ -141,9 +140,9 @@ def unfitted(functions: tuple, reach: float, half: int) -> tuple[LatticeFunction
 @pytest.mark.parametrize("loss", cases.ONE_VARIABLE_LOSSES)
 def test_no_problem_takes_more_than_3n_plus_4_layers(loss, depth, monkeypatch):
     monkeypatch.setattr("icgd.approximation.lattice.fit_on_lattice", unfitted)
-    hidden = list(ACTIVATIONS) if depth > 1 else ["tanh"]
+    hidden = list(cases.KNOWN) if depth > 1 else ["tanh"]
     counts = []
-    for activation, output in product(hidden, ACTIVATIONS):
+    for activation, output in product(hidden, cases.KNOWN):
         target = chain(depth, activation, output)
         program = build(problem_of(target, loss, box=0.5, domain=Domain(1.0, 1.0)), COARSE)
         assert len(program.block) == layers_a_step(target, loss), target
@@ -237,7 +236,7 @@ def test_arguments_without_digits_are_refused(target, domain, largest):
     )
 
 
-@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+@pytest.mark.parametrize("activation", cases.KNOWN)
 @pytest.mark.parametrize("loss", cases.ONE_VARIABLE_LOSSES)
 def test_every_loss_of_one_variable_is_served(activation, loss):
     problem = problem_of(MLP((2, 3, 1), activation, activation), loss)
@@ -308,8 +307,8 @@ def ranges(instruction, before: dict, program: StackProgram) -> list[tuple[float
 
 @settings(max_examples=20)
 @given(
-    name=st.sampled_from(list(ACTIVATIONS)),
-    output=st.sampled_from(list(ACTIVATIONS)),
+    name=st.sampled_from(cases.KNOWN),
+    output=st.sampled_from(cases.KNOWN),
     loss=st.sampled_from(cases.ONE_VARIABLE_LOSSES),
     widths=st.sampled_from(cases.SHAPES),
     registers=st.sampled_from([32, 40]),

@@ -174,7 +174,7 @@ def test_a_run_is_real_gradient_descent():
 
 
 LISTING = """\
-program linear-stack, 14 layers, d_model 19
+program linear-stack, 4 layers used 3 times, 2 to predict, d_model 19
 
 slots
       0  x                    3         input

@@ -88,7 +88,7 @@ def test_the_golden_listing_of_3_levels():
 
 @pytest.mark.parametrize(("levels", "n_examples"), [(2, 2), (5, 2), (3, 3), (2, 6)])
 def test_contexts_are_told_apart_whatever_their_order(levels, n_examples):
-    head = context_head(levels, n_examples)
+    head = context_head(levels, n_examples, width=2, room=levels)
     codes = head.codes.sort().values
     assert codes.diff().min() >= levels
     assert len(codes) == len(set(combinations_with_replacement(range(levels**2), n_examples)))
@@ -255,7 +255,7 @@ def test_impossible_settings_are_refused(settings, message):
 
 
 def test_keys_that_float64_cannot_tell_apart_are_refused(monkeypatch):
-    largest = context_head(3, 2).largest_key
+    largest = context_head(3, 2, width=2, room=3).largest_key
     monkeypatch.setattr(universal, "LARGEST_KEY", 0.99 * largest)
     with pytest.raises(SettingError) as caught:
         compiled(3)
@@ -269,7 +269,7 @@ def test_it_is_chosen_only_for_its_own_settings():
     """Another construction always comes closer, for prompts of any length."""
     assert icgd.compile(PROBLEM, n_steps=1).program.construction != "universal"
     assert icgd.compile(PROBLEM, n_steps=1, tolerance=1.0).program.construction != "universal"
-    assert icgd.compile(PROBLEM, n_steps=1, n_examples=2) == compiled(4, 2)
+    assert icgd.compile(PROBLEM, n_steps=1, n_examples=2, levels=4) == compiled(4, 2)
 
 
 def test_other_constructions_take_no_number_of_examples():
@@ -277,7 +277,7 @@ def test_other_constructions_take_no_number_of_examples():
         icgd.compile(PROBLEM, "relu-stack", n_steps=1, n_examples=2)
     assert str(caught.value) == (
         "relu-stack has no setting 'n_examples'; its settings are pieces, kink_width. n_examples "
-        "is a setting of universal."
+        "is a setting of universal, cot-ridge, cot-lasso, cot-glm."
     )
 
 

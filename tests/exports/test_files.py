@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -15,7 +16,9 @@ import icgd
 from icgd.backends.prompt import encode
 
 PAGE = Path(__file__).parents[2] / "docs" / "exports" / "files.md"
-EXAMPLE, LOADER, USE = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+EXAMPLE, LOADER, USE, DECODER = re.findall(
+    r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL
+)
 
 WITHOUT_ICGD = f"""
 import sys
@@ -85,6 +88,47 @@ def test_the_loader_is_short_and_runs_the_example_of_its_page(tmp_path, monkeypa
         names["compiled"].run_task(names["task"], backend="literal"),
     )
     assert (names["final"][-2:, layout.range_of("y")] - literal.predictions).abs().max() <= 1e-12
+
+
+DECODE = f"""
+import sys
+sys.modules["icgd"] = sys.modules["torch"] = None
+{DECODER}
+np.save("tokens.npy", decode("run.safetensors", np.load("prompt.npy")))
+"""
+CHAIN_STEP = icgd.GradientStep(0.5, box=2.0, batch_size=2)
+CHAINS = {
+    "relu": icgd.Problem(icgd.MLP((2, 3, 3, 1), "relu"), "squared", CHAIN_STEP, DOMAIN),
+    "tanh": icgd.Problem(icgd.MLP((2, 3, 1), "tanh", biases=True), "huber", CHAIN_STEP, DOMAIN),
+    "a schedule": icgd.Problem(icgd.MLP((2, 3, 3), "relu"), "cross_entropy", MOMENTUM, DOMAIN),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_decoder_of_the_page_generates_the_chain(name, tmp_path):
+    """Numpy alone, from the weights of the file; the first prompt tokens are data."""
+    compiled = icgd.compile(CHAINS[name], "cot-network", n_steps=2)
+    x = torch.linspace(-1, 1, 8, dtype=torch.float64).view(4, 2)
+    y = torch.arange(4) % 3 if name == "a schedule" else x.sin().sum(1)
+    compiled.save(tmp_path / "run.safetensors", weights="sparse")
+    expected = icgd.decode(compiled, x, y, seed=0).tokens
+    n_prompt = 2 * 2 + compiled.problem.network.depth
+    np.save(tmp_path / "prompt.npy", expected[:n_prompt].numpy())
+    done = subprocess.run(
+        [sys.executable, "-c", DECODE], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert not done.returncode, done.stderr
+    found = torch.from_numpy(np.load(tmp_path / "tokens.npy"))
+    assert found.shape == expected.shape
+    is_flat = [
+        torch.full((slot.width,), slot.name == "flat") for slot in compiled.program.rows.slots
+    ]
+    is_flat = torch.cat(is_flat)
+    assert (found - expected)[:, ~is_flat].abs().max() <= 1e-12
+    # How flat a unit is was divided by the width of a kink.
+    assert torch.equal(found[:, is_flat] >= 1, expected[:, is_flat] >= 1)
+    assert (expected[-1] - expected[n_prompt - 1]).abs().max() > 1e-2
+    assert len(DECODER.splitlines()) <= 80
 
 
 KERNEL = icgd.Problem(

@@ -34,7 +34,7 @@ from icgd_papers.training.models import KernelTransformer
 from tests import cases
 from tests.cases import KERNEL_CASES, build, over
 from tests.exports.hand_made import run, streams
-from tests.linear_cases import FISTA, PROBLEMS, compiled_of, task_of
+from tests.linear_cases import FISTA, N_EXAMPLES, PROBLEMS, compiled_of, task_of
 
 needs_packages = pytest.mark.skipif(
     exports.onnx is None, reason="the extra icgd[onnx] is not installed"
@@ -51,11 +51,18 @@ def close(actual, expected, atol):
     torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
 
 
+ONE_LAYER = {"construction": "cot-glm", "n_examples": N_EXAMPLES}
+
+
 @needs_packages
 @pytest.mark.parametrize("link", ["identity", "logistic"])
-@pytest.mark.parametrize("problems", [PROBLEMS, FISTA], ids=["plain", "fista"])
-def test_a_linear_model_agrees_with_the_dense_backend(problems, link, tmp_path):
-    compiled, task = compiled_of(problems[link]), task_of(problems[link])
+@pytest.mark.parametrize(
+    ("problems", "settings"),
+    [(PROBLEMS, {}), (FISTA, {}), (PROBLEMS, ONE_LAYER)],
+    ids=["plain", "fista", "one-layer"],
+)
+def test_a_linear_model_agrees_with_the_dense_backend(problems, settings, link, tmp_path):
+    compiled, task = compiled_of(problems[link], **settings), task_of(problems[link])
     export_onnx(compiled, tmp_path / "run.onnx")
     final = run_onnx(tmp_path / "run.onnx", encode(compiled.program, task))
     dense = compiled.run_task(task, backend="dense")

@@ -72,7 +72,7 @@ def test_a_compiled_run_agrees_with_torch(construction, case):
     torch.testing.assert_close(final, run(compiled, lens.prompt(task)), rtol=0, atol=1e-11)
     dense = compiled.run_task(task, backend="dense")
     torch.testing.assert_close(lens.parameters(final), dense.parameters[-1], rtol=0, atol=1e-11)
-    predictions = lens.predictions(final, task.n_examples)
+    predictions = lens.predictions(final)
     torch.testing.assert_close(predictions, dense.predictions, rtol=0, atol=1e-11)
 
 
@@ -92,26 +92,105 @@ def test_the_stream_after_every_layer_is_in_the_cache(construction):
 
 
 @needs_package
-def test_an_mlp_shares_the_block_of_the_attention_before_it():
+def test_every_layer_has_a_block_of_its_own():
     lens = open_in_transformer_lens(hand_made("MAAM", 2, "AM"))
     places = [(layer.step, layer.title, layer.block, layer.n_units) for layer in lens.layers]
-    step = [("layer 0", 0, 1), ("layer 1", 1, 2), ("layer 2", 2, 3), ("layer 3", 2, 4)]
     assert places == [
-        *((1, *place) for place in step),
-        *((2, title, 3 + block, n_units) for title, block, n_units in step),
-        (None, "layer 0", 6, 5),
-        (None, "layer 1", 6, 6),
+        *((1, f"layer {place}", place, place + 1) for place in range(4)),
+        *((2, f"layer {place}", 4 + place, place + 1) for place in range(4)),
+        (None, "layer 0", 8, 5),
+        (None, "layer 1", 9, 6),
     ]
     assert [layer.kind for layer in lens.layers[-2:]] == [LayerKind.SOFTMAX, LayerKind.MLP]
-    assert len(lens.model.blocks) == 7
-    assert lens.layers[-2].stream == "blocks.6.hook_resid_mid"
-    assert lens.layers[-1].stream == "blocks.6.hook_resid_post"
+    assert len(lens.model.blocks) == 10
+    assert lens.layers[-2].stream == "blocks.8.hook_resid_post"
+
+
+def softmax_model(widths, activation):
+    problem = icgd.Problem(
+        icgd.MLP(widths, activation), "squared", icgd.GradientStep(0.5, 2.0), icgd.Domain(1.0, 1.0)
+    )
+    return icgd.compile(problem, "softmax-stack", n_steps=2)
+
+
+def two_prompts(compiled, lens):
+    """The streams of two tasks of the same shape."""
+    if "is_example" not in lens.layout.names:
+        return some_stream(5), some_stream(5).flip(0)
+    x = torch.linspace(-1, 1, 8, dtype=torch.float64).view(4, 2)
+    tasks = (
+        compiled.task(inputs, labels, queries=inputs[:1], seed=seed)
+        for seed, (inputs, labels) in enumerate([(x, x.sin().mean(1)), (x.cos(), x[:, 0] / 2)])
+    )
+    return [*map(lens.prompt, tasks)]
+
+
+@needs_package
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: hand_made("AMMA", 2, "AM"),
+        lambda: softmax_model((2, 3, 1), "tanh"),
+        lambda: softmax_model((2, 2, 2, 1), "relu"),
+    ],
+    ids=["hand-made", "tanh", "relu"],
+)
+def test_a_patch_in_any_layer_reaches_everything_downstream(make):
+    """Interchange a slot between two runs, as the torch transformer does it layer by layer."""
+    compiled = make()
+    lens = open_in_transformer_lens(compiled)
+    prompt, other = two_prompts(compiled, lens)
+    torch_layers = list(compiled.transformer().unrolled())
+    after, others = streams(compiled, prompt), streams(compiled, other)
+    for number, layer in enumerate(lens.layers):
+        for slot in ("x", "y", "weights_1"):
+            where = lens.coordinates(slot)
+            expected = after[number].clone()
+            expected[:, where] = others[number][:, where]
+            with torch.no_grad():
+                for rest in torch_layers[number + 1 :]:
+                    expected = rest(expected)
+            patch = lens.patch(layer, slot, others[number][:, where])
+            patched = lens.run(prompt, [patch])
+            torch.testing.assert_close(patched, expected, rtol=0, atol=1e-10)
+            assert not torch.allclose(patched, after[-1], atol=1e-3)
+
+
+@needs_package
+def test_patching_a_corrupted_label_back_restores_the_run():
+    compiled = softmax_model((2, 3, 1), "tanh")
+    lens = open_in_transformer_lens(compiled)
+    x = torch.linspace(-1, 1, 8, dtype=torch.float64).view(4, 2)
+    y = x.sin().mean(1)
+    clean = lens.prompt(compiled.task(x, y, queries=x[:1], seed=0))
+    wrong = lens.prompt(compiled.task(x, -y, queries=x[:1], seed=0))
+    [first, *_] = lens.layers
+    back = lens.patch(first, "y", clean[:, lens.coordinates("y")])
+    restored, expected = lens.run(wrong, [back]), lens.run(clean)
+    torch.testing.assert_close(restored, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(lens.predictions(restored), lens.predictions(expected, 4))
+    assert (lens.parameters(lens.run(wrong)) - lens.parameters(expected)).abs().max() > 1e-2
+
+
+@needs_package
+def test_a_patch_that_does_not_fit_its_slot_is_refused():
+    lens = open_in_transformer_lens(hand_made("A", 1, ""))
+    with pytest.raises(DataError, match=r"values have shape \(3, 2\); slot 'weights_1' takes"):
+        lens.patch(lens.layers[0], "weights_1", torch.zeros(3, 2))
+
+
+@needs_package
+def test_a_model_shows_itself_in_a_line():
+    lens = open_in_transformer_lens(hand_made("AM", 2, "A"))
+    assert repr(lens) == (
+        "LensModel(construction: hand-made; steps: 2; blocks: 5 of 3 heads; d_model: 10 in 4 slots)"
+    )
 
 
 @needs_package
 def test_a_layer_is_found_by_title_and_step():
     lens = open_in_transformer_lens(hand_made("AM", 2, "A"))
-    assert [layer.block for layer in lens.layers_titled("layer 1", step=2)] == [1]
+    assert [layer.block for layer in lens.layers_titled("layer 1", step=2)] == [3]
     assert lens.layers_titled("layer 0") == lens.layers[-1:]
 
 
@@ -128,8 +207,8 @@ def test_unknown_layers_and_steps_are_refused():
 def test_steps_share_their_weights():
     lens = open_in_transformer_lens(hand_made("AMA", 3, "A"))
     weights = [block.attn.q.weight for block in lens.model.blocks]
-    assert weights[0].data_ptr() == weights[2].data_ptr() == weights[4].data_ptr()
-    assert len({weight.data_ptr() for weight in weights}) == 3
+    assert weights[0].data_ptr() == weights[3].data_ptr() == weights[6].data_ptr()
+    assert len({weight.data_ptr() for weight in weights}) == 4
 
 
 @needs_package
@@ -161,7 +240,7 @@ def test_masks_hide_tokens():
     lens = open_in_transformer_lens(compiled)
     final, cache = lens.run_with_cache(some_stream(5))
     torch.testing.assert_close(final, run(compiled, some_stream(5)), rtol=0, atol=1e-12)
-    pattern = cache["blocks.2.attn.hook_pattern"]
+    pattern = cache["blocks.3.attn.hook_pattern"]
     assert pattern[..., ~first.mask].count_nonzero() == 0
     assert (pattern[..., first.mask] > 0).all()
 
@@ -238,6 +317,7 @@ def test_the_example_of_its_page_runs(monkeypatch, tmp_path, capsys):
     assert (tmp_path / "pattern.png").read_bytes().startswith(b"\x89PNG")
     assert names["change"].max() > 0.1
     assert "weights_1[0, 1] is now off by " in capsys.readouterr().out
+    assert torch.allclose(names["restored"], names["final"], rtol=0, atol=1e-12)
 
 
 def test_layers_that_the_tool_lacks_are_named():

@@ -19,13 +19,12 @@ from icgd_papers.studies.cost_cases import (
     Case,
     Counts,
     Network,
-    attended,
     built,
     chain_cases,
     chain_of,
     counted,
     measure,
-    next_block,
+    reading_job,
     step_cases,
     work_of,
     written,
@@ -174,7 +173,7 @@ def test_what_cannot_be_built_or_is_too_large_says_so():
     refused = steps("relu-stack", wide)[0]
     assert "its preactivations can reach" in refused.why_not
     assert refused.counts is None
-    assert steps("cot-network", wide)[0].why_not is None
+    assert steps("cot-network, b = 1", wide)[0].why_not is None
     assert steps("cot-network", is_run=False)[1].why_not == "counted only"
     large = steps("softmax-stack", Network(depth=4, width=64, n_examples=8, seed=0))
     assert large[0].why_not.startswith("counted only: 8.8e+11 FLOPs")
@@ -196,8 +195,7 @@ def test_no_signal_fades_in_a_deep_network():
 def test_all_readings_write_the_same_block_bit_for_bit():
     network = replace(NETWORK, depth=2)
     chain, rows = written(network, 40)
-    identity = torch.eye(rows.shape[-1], dtype=rows.dtype)
-    blocks = [next_block(chain, rows, identity, reading) for reading in READINGS]
+    blocks = [reading_job(network, 40, reading)() for reading in READINGS]
     assert torch.equal(blocks[0], blocks[1])
     assert torch.equal(blocks[0], blocks[2])
     # it is the last block of a round, B_1, whose weights were trained
@@ -205,8 +203,6 @@ def test_all_readings_write_the_same_block_bit_for_bit():
     before = chain.generator.row(rows[-chain.program.mask.reach :][:1], "weights")
     assert chain.generator.row(blocks[0], "is_backward").item() == 1.0
     assert 1e-4 < (weights - before).abs().max() < 0.1
-    values = torch.randn(9, 3, dtype=torch.float64)
-    assert torch.equal(attended(values, 4), values[5:6])
 
 
 def test_reading_all_blocks_costs_their_number_and_a_whole_memory_grows():
@@ -215,11 +211,13 @@ def test_reading_all_blocks_costs_their_number_and_a_whole_memory_grows():
     width, reach = program.rows.width, program.mask.reach
     cases = {(case.name, case.size): case for case in chain_cases(network, (16, 32), (64,))}
     two, cached, again = (cases[name, 64] for name in READINGS)
-    read = 4 * 64 * width
-    for case, extra in ((cached, read), (again, read + read * width)):
+    d_model = program.layout.width
+    read = 2 * 4 * d_model * width + 4 * 64 * width
+    for case, extra in ((cached, read), (again, read + 4 * 63 * d_model * width)):
         assert counted(case)[0] - counted(two)[0] == extra
         assert case.counts.flops - two.counts.flops == extra
-    assert cached.counts.bytes - two.counts.bytes == (64 - reach) * width * 8
+    kept = (2 * 64 - reach) * width + 4 * d_model * width
+    assert cached.counts.bytes - two.counts.bytes == kept * 8
     (short, long), (small, large) = ([cases[name, n] for n in (16, 32)] for name in MEMORIES)
     assert counted(short) == counted(long)
     assert counted(short)[0] == short.counts.flops == 3 * 2 * 2 - 2  # spares 8 in 4 blocks

@@ -15,11 +15,12 @@ def network(construction: str, widths: tuple[int, ...] = (2, 3, 1), **settings: 
     return icgd.compile(icgd.Problem(target, "squared", update, DOMAIN), construction, **chosen)
 
 
-def linear(construction: str, link: str, **penalties: float) -> Compiled:
+def linear(construction: str, link: str, **settings: float) -> Compiled:
+    penalties = {name: settings.pop(name) for name in ("l1", "l2") if name in settings}
     update = icgd.ProximalStep(step_size=0.3, box=1.0, **penalties)
     domain = icgd.Domain(2.0, 2.0, score=5.0)
     problem = icgd.Problem(icgd.LinearModel(3, link, True), "matching", update, domain)
-    return icgd.compile(problem, construction, n_steps=4)
+    return icgd.compile(problem, construction, n_steps=4, **settings)
 
 
 def functional(step_size: object = 0.2, n_steps: int = 3) -> Compiled:
@@ -42,9 +43,10 @@ MAKE = {
     "recursion": lambda: network("recursion", box=0.5),
     "cot-network": lambda: network("cot-network", activation="relu", batch_size=2),
     "functional": functional,
-    "cot-ridge": lambda: linear("cot-ridge", "identity", l2=0.1),
-    "cot-lasso": lambda: linear("cot-lasso", "identity", l1=0.1),
-    "cot-glm": lambda: linear("cot-glm", "logistic", l2=0.1, l1=0.02),
+    "linear-stack": lambda: linear("linear-stack", "identity", l2=0.1),
+    "cot-ridge": lambda: linear("cot-ridge", "identity", l2=0.1, n_examples=5),
+    "cot-lasso": lambda: linear("cot-lasso", "identity", l1=0.1, l2=0.1, n_examples=5),
+    "cot-glm": lambda: linear("cot-glm", "logistic", n_examples=5),
 }
 
 

@@ -95,7 +95,7 @@ def test_the_ends_say_what_goes_in_and_what_comes_out():
         "x", "y", "weights_1", "weights_2", "one", "is_example", "is_query", "tokens_per_example"
     }  # fmt: skip
     assert found.end.reads == {"y", "weights_1", "weights_2"}
-    assert found.facts == "27 layers, residual stream of width 27"
+    assert found.facts == "6 layers used 4 times, 3 to predict, residual stream of width 27"
     softmax = diagram(drawn.compiled("softmax-stack").program)
     n_registers = drawn.compiled("softmax-stack").program.n_registers
     assert softmax.start.sentence.startswith(f"{n_registers} registers, then a token for each")

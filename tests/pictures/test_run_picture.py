@@ -58,7 +58,7 @@ def test_one_input_is_drawn_as_a_curve_through_the_examples():
 
 def test_penalties_have_a_curve_of_their_own():
     x = torch.cat([X, X[:, :1]], dim=-1)
-    run = drawn.compiled("cot-ridge").run(x, Y)
+    run = drawn.compiled("linear-stack").run(x, Y)
     [losses] = run.plot().figure.axes
     assert lines_of(losses) == [run.loss_curve.tolist(), run.objective_curve.tolist()]
     assert [text.get_text() for text in losses.texts] == ["loss", "with penalties"]
@@ -87,7 +87,7 @@ def test_a_batch_has_a_curve_for_each_task(tmp_path):
 
 
 def test_named_coefficients_are_bars_in_the_order_of_their_size():
-    compiled = drawn.compiled("cot-ridge")
+    compiled = drawn.compiled("linear-stack")
     rows = [[0.5, -1.0, 0.25], [1.0, 0.25, -0.5], [-1.0, 0.5, 1.0]]
     frame = pl.DataFrame(rows, schema=["age", "in $", "c" * 40], orient="row")
     run = compiled.run(frame, Y)

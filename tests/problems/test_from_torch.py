@@ -545,11 +545,6 @@ REFUSED = {
         {"model": nn.Sequential(nn.Linear(2, 2), norm(2), nn.Linear(2, 2), norm(2, 0.1))},
         "model[3] (LayerNorm) has eps = 0.1, expected 1e-05.",
     ),
-    "an option": (
-        {"model": with_layers(nn.LeakyReLU(0.2))},
-        "model[1] (LeakyReLU) has negative_slope = 0.2, expected 0.01.",
-    ),
-    "gelu": ({"model": with_layers(nn.GELU("tanh"))}, "has approximate = 'tanh', expected 'none'"),
     "a hook": (
         {"model": with_a_hook()},
         "model[0] (Linear) has forward hooks = 1, expected 0.",
@@ -585,7 +580,11 @@ REFUSED = {
     ),
     "device": ({"model": with_layers(nn.Tanh()).to("meta")}, "is on device meta, expected cpu."),
     "frozen": ({"model": frozen()}, "bias of layer 2 has requires_grad = False, expected True."),
-    "a loss": ({"loss": nn.L1Loss()}, "loss is L1Loss, which is not read. It may be MSELoss,"),
+    "a loss": ({"loss": nn.KLDivLoss()}, "loss is KLDivLoss, which is not read. It may be MSELoss"),
+    "an option of a loss": (
+        {"loss": nn.PoissonNLLLoss(log_input=False)},
+        "has log_input = False, expected True",
+    ),
     "none": (
         {"loss": nn.MSELoss(reduction="none")},
         "reduction = 'none', expected 'mean' or 'sum'",
@@ -691,3 +690,36 @@ def test_biases_are_not_left_out_in_loading():
     run = icgd.compile(script.problem(), "relu-stack", n_steps=1).run(*script.data())
     with pytest.raises(UnreadableError, match=r"bias_1 of the run has shape .* no such weights"):
         run.load_into(Script(bias=False).model())
+
+
+MODULES = {
+    nn.Mish(): "mish",
+    nn.GELU(approximate="tanh"): "gelu_tanh",
+    nn.ReLU6(): "relu6",
+    nn.Hardtanh(): "hardtanh",
+    nn.Hardtanh(-2, 0.5): "-2 up to -2, x up to 0.5, 0.5 on -1000000 to 1000000",
+    nn.Hardswish(): "hardswish",
+    nn.ELU(): "elu",
+    nn.ELU(0.5): "0.5*expm1(x) up to 0, x on -1000000 to 1000000",
+    nn.SELU(): "selu",
+    nn.CELU(): "elu",
+    nn.CELU(0.25): "0.25*expm1(4*x) up to 0, x on -1000000 to 1000000",
+    nn.Softsign(): "softsign",
+    nn.LeakyReLU(0.2): "0.2*x up to 0, x on -1000000 to 1000000",
+    nn.Softplus(beta=2.0): "0.5*softplus(2*x) on -1000000 to 1000000",
+}
+
+
+@pytest.mark.parametrize(("module", "name"), MODULES.items(), ids=str)
+def test_activations_have_the_values_and_slopes_of_torch(module, name):
+    model = nn.Sequential(nn.Linear(2, 3), module, nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    problem = icgd.from_torch(model, nn.MSELoss(), optimizer, domain=icgd.Domain(1.0, 1.0))
+    assert problem.network.activation == name
+    activation = problem.network.layer_activation(1)
+    z = torch.linspace(-12.37, 12.13, 4801, dtype=torch.float64, requires_grad=True)
+    value, within = module(z), 3e-9 if isinstance(module, nn.Softplus) else 1e-14
+    (slope,) = torch.autograd.grad(value.sum(), z)  # torch's softplus is a line beyond 20
+    at = z.detach()
+    torch.testing.assert_close(activation.value(at), value.detach(), rtol=0, atol=within)
+    torch.testing.assert_close(activation.derivative(at), slope, rtol=0, atol=within)

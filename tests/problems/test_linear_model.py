@@ -4,7 +4,7 @@ from math import exp, inf, pi
 
 import pytest
 import torch
-from scipy.special import spence
+from scipy.special import exp1, spence
 
 from icgd.errors import DataError, SettingError, UnknownNameError
 from icgd.problems.linear_model import EXP, LINKS, LinearModel, link_named, require_data
@@ -17,6 +17,9 @@ SLOPES = {
     "probit": (0.0, 1 / (2 * pi) ** 0.5),
     "poisson": (0.0, inf),
     "softplus": (0.0, 1.0),
+    "cauchit": (0.0, 1 / pi),
+    "cloglog": (0.0, exp(-1)),
+    "tanh": (0.0, 1.0),
 }
 
 
@@ -58,6 +61,14 @@ def test_the_integral_of_softplus_is_a_dilogarithm():
     assert middle == pytest.approx(pi**2 / 12, rel=1e-15)
 
 
+def test_the_integral_of_cloglog_is_an_exponential_integral():
+    """Ein(e^z) = E_1(e^z) + z + gamma, which is 0 on the far left; ours is 0 at 0."""
+    potential = LINKS["cloglog"].potential
+    z = torch.linspace(-3, 20, 401, dtype=torch.float64)
+    truth = torch.from_numpy(exp1(z.exp().numpy())) + z - float(exp1(1.0))
+    torch.testing.assert_close(potential(z), truth, rtol=1e-13, atol=1e-14)
+
+
 def test_every_derivative_of_exp_is_exp():
     for derivative in EXP.tower:
         assert torch.equal(derivative(LINE), LINE.exp())
@@ -75,6 +86,9 @@ def test_the_labels_of_each_link():
         "probit": "labels between 0 and 1",
         "poisson": "labels of at least 0",
         "softplus": "labels of at least 0",
+        "cauchit": "labels between 0 and 1",
+        "cloglog": "labels between 0 and 1",
+        "tanh": "labels between -1 and 1",
     }
 
 
@@ -82,8 +96,8 @@ def test_an_unknown_link_lists_the_known_ones_and_suggests_the_nearest():
     with pytest.raises(UnknownNameError) as caught:
         link_named("poison")
     assert str(caught.value) == (
-        "Unknown link 'poison'; known are identity, logistic, probit, poisson, softplus. "
-        "Did you mean 'poisson'?"
+        "Unknown link 'poison'; known are identity, logistic, probit, poisson, softplus, "
+        "cauchit, cloglog, tanh. Did you mean 'poisson'?"
     )
 
 
@@ -166,7 +180,7 @@ def test_data_that_do_not_fit_are_refused_with_the_place(link, x, y, text):
         require_data(LinearModel(2, link), x, y)
 
 
-@pytest.mark.parametrize("link", ["identity", "logistic", "probit", "poisson", "softplus"])
+@pytest.mark.parametrize("link", LINKS)
 def test_labels_at_the_ends_of_the_support_are_taken(link):
     require_data(LinearModel(2, link), X, Y)
     require_data(LinearModel(2, link), X.expand(4, 3, 2), Y.expand(4, 3, 1))

@@ -9,9 +9,9 @@ import pytest
 
 from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.data import Domain
-from icgd.problems.functions import HUBER
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.linear_model import LinearModel
+from icgd.problems.losses import HUBER
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem

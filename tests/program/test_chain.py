@@ -1,9 +1,11 @@
 """The mask of a chain: which blocks a block reads."""
 
 import pytest
+import torch
 
 from icgd.problems.mlp import MLP
 from icgd.program.chain import ChainMask
+from icgd.program.chain_instructions import FINDING
 from tests.backends.chain_cases import problem_of, program_of
 
 
@@ -53,6 +55,43 @@ def test_the_matrix_shows_data_then_initial_weights_then_the_chain():
     ]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("depth", [*range(1, 17), 100])
+def test_a_softmax_of_positions_is_the_mask(depth, dtype):
+    """Row t - 1 of the matrix shows the block before, which asks, and the one that it finds."""
+    n_rounds, mask = 3, ChainMask(depth)
+    answers = [
+        mask.data_answers(number, 2 * number + place, is_x=place == 0)
+        for number in range(n_rounds)
+        for place in (0, 1)
+    ]
+    n_steps = mask.blocks_per_round * n_rounds
+    blocks = enumerate(range(1 - depth, n_steps + 1), start=len(answers))
+    answers += [mask.answers(step, place) for place, step in blocks]
+    keys = torch.tensor(answers, dtype=dtype)
+    n_prompt = 2 * n_rounds + depth
+    for step, row in enumerate(mask.matrix(n_rounds), start=1):
+        asks = torch.tensor(mask.asks(step), dtype=dtype) * torch.tensor(FINDING, dtype=dtype)
+        seen = n_prompt + step - 1
+        shown = torch.softmax(keys[:seen] @ asks, dim=0)
+        far = torch.tensor(row)
+        far[seen - 1] = False
+        assert torch.equal(shown, far[:seen].to(dtype)), step
+
+
+def test_the_mask_finds_blocks_of_long_chains():
+    """Scales do not depend on the length: the last blocks of 20,000, and of 10,000 layers."""
+    for depth, step in ((4, 20_000), (10_000, 39_999)):
+        mask = ChainMask(depth)
+        (reading,) = mask.walk(step, 1)
+        steps = range(step - 3 * depth, step)
+        keys = torch.tensor([mask.answers(k, 10**6 + k) for k in steps], dtype=torch.float64)
+        asks = torch.tensor(mask.asks(step), dtype=torch.float64)
+        shown = torch.softmax(keys @ (asks * torch.tensor(FINDING).double()), dim=0)
+        assert steps[int(shown.argmax())] == reading.far
+        assert shown.max() == 1
+
+
 def test_no_block_reads_further_back_than_the_reach():
     for depth in (1, 4):
         mask = ChainMask(depth)
@@ -86,6 +125,7 @@ def test_a_chain_shows_itself_in_a_line():
     program = program_of(problem_of(MLP((3, 4, 2), "relu")), n_steps=2)
     assert repr(program) == (
         f"ChainProgram(construction: cot-network; steps: 2; chain: 8 blocks of width "
-        f"{program.rows.width}; layers: 3 that write a block; d_model: {program.layout.width} in "
+        f"{program.rows.width}; layers: 4 layers used 10 times, 2 of these to predict; "
+        f"d_model: {program.layout.width} in "
         f"{len(program.layout.slots)} slots)"
     )

@@ -13,8 +13,9 @@ from icgd.program.chain import ChainProgram
 from icgd.program.chain_instructions import (
     CopyWhere,
     LookUpProduct,
+    Multiplied,
+    MultiplyByEntries,
     MultiplyEntries,
-    MultiplyMatrices,
     SelectWhere,
     ShareColumns,
 )
@@ -28,6 +29,7 @@ from icgd.program.instructions import (
     Argument,
     ClipSlots,
     Combination,
+    Evaluation,
     Instruction,
     LookUp,
     MapSlots,
@@ -401,7 +403,7 @@ UNFIT = {
     "a mean of matrices": (replace(PREDICT, weights=("weights",)), "writes (2) to mean"),
     "scores that are checked nowhere": (
         replace(PREDICT, checked="somewhere"),
-        "checks scores where 'somewhere', which is no slot",
+        "checks scores where 'somewhere', expected is_example or is_query",
     ),
     "a transform without rows": (
         descend(KernelTerm("rbf", (), 1.0, None)),
@@ -649,6 +651,10 @@ def copy(source: str, write: str, *flags: str, gate: float = 8.0) -> CopyWhere:
     return CopyWhere(Combination.of(source), flags, gate, write)
 
 
+def by_entries(entries: str, matrix: Multiplied) -> MultiplyByEntries:
+    return MultiplyByEntries(entries, 1.0, (matrix,))
+
+
 def select(write: str, *flags: str) -> SelectWhere:
     """One of three sums, by the first flags and as many others."""
     ones, zeros = flags[::2], flags[1::2]
@@ -661,74 +667,82 @@ def test_a_chain_as_built_obeys_the_rules(chain):
 
 
 ROUTER, PRODUCTS, NEXT = (
-    "chain layer 1 (router)",
-    "chain layer 2 (products)",
-    "chain layer 3 (next block)",
+    "chain layer 2 (router)",
+    "chain layer 3 (products)",
+    "chain layer 4 (next block)",
 )
 BROKEN_CHAIN = [
     (
-        with_part(1, copy("near.first", "inptus")),
+        with_part(2, copy("near.first", "inptus")),
         f"{ROUTER}, CopyWhere: uses 'inptus', and the layout has no such slot.",
     ),
-    (with_part(1, copy("z", "inputs")), f"{ROUTER}, CopyWhere: reads 'z' before it is written."),
+    (with_part(2, copy("z", "inputs")), f"{ROUTER}, CopyWhere: reads 'z' before it is written."),
     (
-        with_part(3, copy("delta", "inputs")),
+        with_part(4, copy("delta", "inputs")),
         f"{NEXT}, CopyWhere: writes over 'inputs', which still holds a value.",
     ),
     (
-        with_part(1, copy("near.first", "weights")),
+        with_part(2, copy("near.first", "weights")),
         f"{ROUTER}, CopyWhere: (4, 4) meets (4, 2), expected a common shape, in weights += "
         "near.first with weights (4, 4), near.first (4, 2).",
     ),
     (
-        with_part(1, copy("near.first", "inputs", "far.first")),
+        with_part(2, copy("near.first", "inputs", "far.first")),
         f"{ROUTER}, CopyWhere: (4, 2) is no flag: one number, or one for each unit, in inputs += "
         "near.first unless far.first with inputs (4, 2), near.first (4, 2), far.first (4, 2).",
     ),
     (
-        with_part(2, MultiplyMatrices("weights", "delta", 1.0, "outer")),
-        f"{PRODUCTS}, MultiplyMatrices: writes (4, 2) to outer, in outer = weights @ delta with "
-        "outer (4, 4), weights (4, 4), delta (4, 2).",
+        with_part(1, copy("near.first", "inputs")),
+        "chain layer 1 (mask), CopyWhere: is for mlp layers, and the layer is softmax.",
     ),
     (
-        with_part(2, MultiplyMatrices("delta", "weights", 1.0, "outer")),
-        f"{PRODUCTS}, MultiplyMatrices: a matrix (4, 2) is multiplied by (4, 4), in ",
+        with_part(3, by_entries("delta", Multiplied("weights", "outer"))),
+        f"{PRODUCTS}, MultiplyByEntries: writes (4, 2) to outer, in outer = weights @ delta with "
+        "outer (4, 4), delta (4, 2), weights (4, 4).",
     ),
     (
-        with_part(2, MultiplyEntries("delta", "weights", 1.0, "back")),
+        with_part(3, by_entries("weights", Multiplied("delta", "outer"))),
+        f"{PRODUCTS}, MultiplyByEntries: a matrix (4, 2) is multiplied by (4, 4), in ",
+    ),
+    (
+        with_part(3, by_entries("delta", Multiplied("delta", "z", outer=True))),
+        f"{PRODUCTS}, MultiplyByEntries: writes (4, 4) to z, in z = delta @ delta^T with ",
+    ),
+    (
+        with_part(3, MultiplyEntries("delta", "weights", 1.0, "back")),
         f"{PRODUCTS}, MultiplyEntries: (4, 2) meets (4, 4), expected equal shapes, in back = delta "
         "* weights with back (4, 2), delta (4, 2), weights (4, 4).",
     ),
     (
-        with_part(2, LookUpProduct("weights", "delta", 1.0, "outer", "identity", "z")),
-        f"{PRODUCTS}, LookUpProduct: (4, 2) meets (4, 4), expected equal shapes, in z = ",
+        with_part(3, LookUpProduct("weights", "delta", 1.0, "outer", ())),
+        f"{PRODUCTS}, LookUpProduct: writes (4, 2) to outer, in outer = weights @ delta with ",
     ),
     (
-        with_part(3, ShareColumns("delta", ("class_1",) * 5, "back"), chain=CLASSES),
-        "chain layer 3 (products), ShareColumns: shares 5 classes among (4, 2) scores, in ",
+        with_part(4, ShareColumns("delta", ("class_1",) * 5, "shares"), chain=CLASSES),
+        "chain layer 4 (products), ShareColumns: shares 5 classes among (4, 2) scores, in ",
     ),
     (
-        with_part(3, ShareColumns("weights", ("class_1",), "back"), chain=CLASSES),
-        "chain layer 3 (products), ShareColumns: writes (4, 4) to back, in back = softmax(",
+        with_part(4, ShareColumns("weights", ("class_1",), "shares"), chain=CLASSES),
+        "chain layer 4 (products), ShareColumns: writes (4, 4) to shares, in shares = softmax(",
     ),
     (
-        with_part(2, LookUpProduct("weights", "inputs", 1.0, "z", "tanh", "back")),
+        with_part(3, LookUpProduct("weights", "inputs", 1.0, "z", (Evaluation("tanh", "back"),))),
         f"{PRODUCTS}, LookUpProduct: needs a LatticeFunction called 'tanh', and there is none.",
     ),
     (
-        with_part(2, copy("delta", "z")),
+        with_part(3, copy("delta", "z")),
         f"{PRODUCTS}, CopyWhere: is for mlp layers, and the layer is softmax.",
     ),
     (
-        with_part(1, copy("near.first", "inputs", gate=inf)),
+        with_part(2, copy("near.first", "inputs", gate=inf)),
         "gate of CopyWhere in layer 'router' is inf; every number of a program must be finite.",
     ),
     (
-        with_part(3, select("out.first", "linear", "kinked")),
+        with_part(4, select("out.first", "linear", "kinked")),
         f"{NEXT}, SelectWhere: selects one of 3 sums by 1 bits, in ",
     ),
     (
-        with_part(3, select("out.first", "linear", "kinked", "forward", "backward")),
+        with_part(4, select("out.first", "linear", "kinked", "forward", "backward")),
         f"{NEXT}, SelectWhere: (4, 2) meets (4, 4), expected a common shape, in ",
     ),
 ]

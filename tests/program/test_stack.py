@@ -105,7 +105,7 @@ def test_a_program_has_kinks_if_a_ramp_stands_in_for_a_step(function, expected):
 def test_it_shows_itself_in_a_line():
     assert repr(PROGRAM) == (
         "StackProgram(construction: by hand; steps: 3; "
-        "layers: 7: 2 layers for 1 step, 1 to predict; d_model: 0 in 0 slots)"
+        "layers: 2 layers used 3 times, 1 to predict; d_model: 0 in 0 slots)"
     )
 
 

@@ -577,23 +577,23 @@ def stream_of(program, **rows):
 
 
 @pytest.mark.parametrize("largest", [1.0, 4000.0])
-def test_attention_shares_classes_beside_products(largest):
+def test_attention_takes_products_and_shares_classes(largest):
     """softmax(z) of the first three of four units; grid and classes do not see each other."""
     program = program_of(problem_of(MLP((2, 4, 3), "relu"), 2, loss="cross_entropy"))
     generator = torch.Generator().manual_seed(0)
     rows = {
         name: torch.rand(program.layout.slot(name).shape, generator=generator).double() - 0.5
-        for name in ("z", "weights", "delta", "carried")
+        for name in ("z", "weights", "delta", "inputs")
     }
     rows["z"] *= 2 * largest
     stream = stream_of(program, **rows)
     with torch.no_grad():
-        after = lower_chain(program)[2](stream) - stream
+        after = sum(lower_chain(program)[layer](stream) - stream for layer in (2, 3))
     shares = torch.zeros(4, 2, dtype=torch.float64)
     shares[:3] = rows["z"][:3].softmax(0)
     expected = {
         "shares": shares,
-        "outer": rows["delta"] @ rows["carried"].T,
+        "outer": rows["delta"] @ rows["inputs"].T,
         "back": rows["weights"].T @ rows["delta"],
     }
     for name, value in expected.items():

@@ -310,19 +310,29 @@ def test_a_summary_shows_itself_in_a_line():
     case = make_case(MLP((3, 2), "identity"), "squared")
     summary = summarise(build(RELU_STACK, case, n_steps=2), n_tokens=7)
     assert repr(summary) == (
-        "Summary(construction: relu-stack; layers: 10, 4 a step; d_model: 19; "
-        "heads: 4 in the widest layer, of width 4; weights: 4,592; flops: 1.213e+05 on 7 tokens)"
+        "Summary(construction: relu-stack; layers: 4 layers used 2 times, 2 to predict; "
+        "d_model: 19; heads: 4 in the widest layer, of width 4; weights: 4,592; "
+        "flops: 1.213e+05 on 7 tokens)"
     )
 
 
-def test_a_summary_of_a_chain_counts_blocks_of_three_layers():
-    """Depth 2, 4 rounds: 16 blocks of training and 2 of prediction."""
+def test_a_summary_of_a_chain_counts_the_uses_of_four_layers():
+    """Depth 2, 4 rounds: 16 blocks of training and 2 of prediction, after 8 + 1 + 2 tokens."""
     program = program_of(problem_of(MLP((3, 4, 2), "relu"), batch_size=3))
     summary = summarise(program, n_tokens=7)
-    assert (summary.layers_per_step, summary.n_layers) == (12, 54)
+    assert (summary.layers_per_step, summary.n_layers) == (16, 72)
+    assert summary.layers_in_words == "4 layers used 18 times, 2 of these to predict"
     assert summary.n_registers == 31
     assert summary.direct_flops == 4 * 2 * 3 * (3 * 20 - 12)
-    assert summary.flops == 18 * sum(layer.flops(1) for layer in summary.layers)
+    mask, *others = summary.layers
+    n_read = sum(range(11, 11 + 18))
+    assert (mask.n_heads, mask.width, mask.nonzeros) == (1, 57, 2 * 7 + 2 * 57)
+    assert mask.flops(5) == 4 * 57 * (2 * summary.d_model + 5)
+    own = 18 * sum(layer.flops(1) for layer in others)
+    assert summary.flops == own + 18 * mask.flops(0) + 4 * 57 * n_read
+    own = 18 * sum(layer.sparse_flops(1) for layer in others)
+    found = 18 * 2 * mask.nonzeros + n_read * (2 * (7 + 57) + 20)
+    assert summary.sparse_flops == own + found
 
 
 def test_the_weights_of_a_chain_do_not_grow_with_the_depth_of_the_network():

@@ -39,6 +39,12 @@ def kernel_program(case: cases.Case) -> AbstractProgram:
 
 
 STEP = icgd.GradientStep(0.1, 1.0)
+SETS = {
+    "weights_1": icgd.HalfSpace(((1.0, 2.0, -1.0),) * 5, 0.1, 1.0),
+    "bias_1": icgd.HalfSpace((1.0, 2.0, 0.0, 1.0, 1.0), 0.1, 1.0),
+    "weights_2": icgd.Simplex(),
+    "bias_2": 0.5,
+}
 PROGRAMS = {
     "relu-stack": lambda: compiled("relu-stack", NETWORK, icgd.AdamStep(0.1, 1.0), pieces=12),
     "relu-stack classes": lambda: compiled("relu-stack", CLASSES, STEP, "cross_entropy", pieces=12),
@@ -46,11 +52,22 @@ PROGRAMS = {
     "relu-stack turns": lambda: compiled(
         "relu-stack", BIASED, icgd.MomentumStep(0.1, 1.0, batch_size=1)
     ),
+    "relu-stack sets": lambda: compiled(
+        "relu-stack", icgd.MLP((3, 5, 4), "relu", biases=True), icgd.MomentumStep(0.1, SETS)
+    ),
+    "softmax-stack sets": lambda: compiled(
+        "softmax-stack",
+        icgd.MLP((3, 5, 4), "relu", biases=True),
+        icgd.GradientStep(0.1, SETS | {"weights_2": 1.0, "bias_2": icgd.Box(0.0, 1.0)}),
+    ),
     "softmax-stack": lambda: compiled(
         "softmax-stack", BIASED, icgd.MomentumStep(0.1, 1.0, batch_size=2, average=0.9)
     ),
     "softmax-stack classes": lambda: compiled("softmax-stack", CLASSES, STEP, "cross_entropy"),
     "universal": lambda: cases.build(CONSTRUCTIONS["universal"], cases.TINY),
+    "universal function": lambda: (
+        icgd.universal(lambda Z: Z / 2, d=2, n=2, D=3, lipschitz=0.5, box=(0.0, 1.0)).program
+    ),
     "recursion": lambda: compiled("recursion", DEEP, STEP, units=24),
     "recursion biases": lambda: compiled(
         "recursion", BIASED_TANH, STEP, unit_activation="sigmoid", units=24
@@ -58,9 +75,14 @@ PROGRAMS = {
     "recursion gated": lambda: compiled(
         "recursion", BIASED, STEP, unit_activation="softplus", units=24
     ),
-    "cot-glm": lambda: linear_cases.compiled_of(linear_cases.PROBLEMS["logistic"]).program,
-    "cot-glm fista": lambda: linear_cases.compiled_of(linear_cases.FISTA["poisson"]).program,
-    "cot-glm heavy": lambda: linear_cases.compiled_of(linear_cases.HEAVY["identity"]).program,
+    "linear-stack": lambda: linear_cases.compiled_of(linear_cases.PROBLEMS["logistic"]).program,
+    "linear-stack fista": lambda: linear_cases.compiled_of(linear_cases.FISTA["poisson"]).program,
+    "linear-stack heavy": lambda: linear_cases.compiled_of(linear_cases.HEAVY["identity"]).program,
+    "cot-glm": lambda: (
+        linear_cases.compiled_of(
+            linear_cases.PROBLEMS["logistic"], construction="cot-glm", n_examples=3
+        ).program
+    ),
     "cot-network": lambda: chain_cases.program_of(
         chain_cases.problem_of(icgd.MLP((3, 5, 4), "relu"), 2, loss="cross_entropy")
     ),
@@ -244,7 +266,9 @@ def test_instructions_share_heads_in_programs(name, title, n_heads):
     """Two heads for each output have all gradients; those of an activation have its slope too."""
     program = PROGRAMS[name]()
     layer = next(layer for layer in program.layers if layer.title == title)
-    separate = sum(Layer(title, (part,)).wires(program)[0].size for part in layer.instructions)
+    each = [part.wires(program) for part in layer.instructions]
+    families = [f for wiring in each for f in ([wiring] if isinstance(wiring, Heads) else wiring)]
+    separate = sum(family.size for family in families)
     assert sum(family.size for family in layer.wires(program)) == n_heads < separate
 
 

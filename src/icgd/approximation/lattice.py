@@ -15,7 +15,7 @@ point (`nearest_point`), whose error falls only like 1 / points.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,9 +24,16 @@ from math import ceil, exp, factorial, inf, log, pi, sqrt
 import torch
 from torch import Tensor
 
-from icgd.errors import ConstructionError, SettingError, brief
-from icgd.problems.functions import SmoothFunction
+from icgd.errors import ConstructionError, SettingError
+from icgd.problems.analytic import analytic_panels
+from icgd.problems.functions import (
+    IDENTITY_FUNCTION,
+    SIGMOID,
+    SmoothFunction,
+    rounding_of,
+)
 from icgd.problems.linear_model import link_named
+from icgd.problems.scalar import ScalarFunction
 from icgd.program.functions import GridMean, LatticeFunction
 from icgd.shapes import Values
 
@@ -42,16 +49,19 @@ FIT_MARGIN = 5.5
 ACCURACY = {"float64": 1e-11, "float32": 1e-6}
 """Certified errors of the look-ups of a construction whose number of points is not given."""
 
+FLATNESS = 1 / 128
+"""Fits end where functions have come this near to their limits, as a share of the accuracy."""
+
 MOST_POINTS = 1024
 """Where a search for the number of points gives up."""
 
-Functions = tuple[SmoothFunction, ...]
+Functions = tuple[ScalarFunction, ...]
 LookUps = tuple[LatticeFunction, ...]
 
 _FAR = 128.0
-_STRIP = 0.5
 _NODES = 32
 _ROUNDOFF = 2.0**-53
+_NUMBERS_AT_ONCE = 2**17
 
 
 @dataclass(frozen=True)
@@ -103,14 +113,22 @@ def line_lattice(reach: float, half: int) -> Lattice:
 
 def identity(lattice: Lattice) -> LatticeFunction:
     """Return s itself, which makes a dot product of whatever s is a score of."""
-    return next(_certified(lattice, [("identity", lattice.points(), lambda s: s)]))
+    return next(_certified(lattice, (IDENTITY_FUNCTION,), (lattice.points(),)))
 
 
 def square(lattice: Lattice) -> LatticeFunction:
     """Return s^2: the second moment of the weights is s^2 + (rho h)^2."""
     variance = (lattice.ratio * lattice.spacing) ** 2
     values = lattice.points() ** 2 - variance
-    return next(_certified(lattice, [("square", values, torch.square)]))
+    return next(_certified(lattice, (SQUARE,), (values,)))
+
+
+SQUARE = SmoothFunction(
+    "square",
+    (torch.square, lambda z: 2 * z, lambda z: torch.full_like(z, 2.0), torch.zeros_like),
+    ((0.0,), (), (), ()),
+    "x**2",
+)
 
 
 def _worst(fits: LookUps) -> float:
@@ -125,7 +143,7 @@ def fit_to_accuracy(
 
     The number of points is doubled until they do, then bisected. A trial costs O(points^3).
     """
-    end = _where_flat(functions, accuracy / 128)
+    end = _where_flat(functions, FLATNESS * accuracy)
 
     def trial(half: int) -> LookUps:
         return _fit_all(functions, reach, half, end)
@@ -166,10 +184,9 @@ def _fit_all(functions: Functions, reach: float, half: int, end: float) -> LookU
     inside = max(half - ceil(FIT_MARGIN * RATIO), 1)
     saturates = end / half < reach / inside
     spacing = end / half if saturates else reach / inside
-    until = (half + 6 * RATIO) * spacing if saturates else reach
+    until = min((half + 6 * RATIO) * spacing, _domain(functions)) if saturates else reach
     lattice = Lattice(until, spacing, RATIO, half)
-    pairs = zip(functions, _least_squares(functions, lattice), strict=True)
-    fits = _certified(lattice, ((function.name, values, function) for function, values in pairs))
+    fits = _certified(lattice, functions, _least_squares(functions, lattice))
     if not saturates:
         return tuple(fits)
     return tuple(
@@ -181,12 +198,18 @@ def _fit_all(functions: Functions, reach: float, half: int, end: float) -> LookU
 @lru_cache(maxsize=256)
 def _where_flat(functions: Functions, flatness: float) -> float:
     """Return where every function has come this close to its limit; inf if one has none."""
-    s = torch.linspace(0, _FAR, 6401, dtype=torch.float64)
+    far = min(_FAR, _domain(functions))
+    s = torch.linspace(0, far, 6401, dtype=torch.float64)
     gaps = [(f(side * s) - f(side * s[-1:])).abs() for f in functions for side in (1, -1)]
     beyond = [
         float(s[gap > flatness].amax()) if bool((gap > flatness).any()) else 0.0 for gap in gaps
     ]
-    return max(beyond) + _FAR / 6400 if max(beyond) < _FAR / 2 else inf
+    return max(beyond) + far / 6400 if max(beyond) < far / 2 else inf
+
+
+def _domain(functions: Functions) -> float:
+    """Return how far to both sides all functions are defined."""
+    return min(min(-function.low, function.high) for function in functions)
 
 
 def _least_squares(functions: Functions, lattice: Lattice) -> Tensor:
@@ -209,43 +232,57 @@ def chebyshev_points(n_points: int) -> Tensor:
 
 
 def _certified(
-    lattice: Lattice, fits: Iterable[tuple[str, Tensor, Callable[[Tensor], Tensor]]]
+    lattice: Lattice, functions: Functions, rows: Iterable[Tensor]
 ) -> Iterator[LatticeFunction]:
-    """Yield the values of each name on the lattice with their proved distance from the function.
+    """Yield a row of values for each function with its proved distance from the function.
 
-    The gap between head and function is analytic in the strip |Im s| <= y around the line: the
-    weights' denominator is a theta function without zeros there, and no function used here has a
-    singularity that near. On a panel of half-width y / 2 it is therefore interpolated at n + 1
-    Chebyshev points to within 4 M r^-n / (r - 1), where r = 2 + sqrt(5) and M bounds it in the
-    strip, and the interpolant is at most 1 + (2 / pi) log(n + 1) times its largest value there.
+    The gap between head and function is analytic around a panel of half-width q, in the ellipse
+    whose half-axes are 2 q and sqrt(5) q. So it is interpolated at n + 1 Chebyshev points to within
+    4 M r^-n / (r - 1), where r = 2 + sqrt(5) and M bounds it in the ellipse, and the interpolant is
+    at most 1 + (2 / pi) log(n + 1) times its largest value at these points.
+
+    For the function complex balls prove M. The head divides by a theta function: by Poisson
+    summation that has no zero where 2 q <= pi ratio^2 spacing / 2, and the head is at most
+    4 max |value| exp(2 q^2 / (ratio spacing)^2). Near the ends of a lattice and beyond, balls
+    prove it, in a test.
+
+    What is compared at the points is rounded: the head's value, and the function's.
     """
-    reach, width = lattice.reach, lattice.ratio * lattice.spacing
-    strip = min(_STRIP, pi * lattice.ratio * width / 2)
-    n_panels = ceil(reach / (strip / 2))
-    centres = reach * (2 * torch.arange(n_panels, dtype=torch.float64) + 1 - n_panels)
-    s = (centres[:, None] + reach * chebyshev_points(_NODES)) / n_panels
-    weights = lattice.weights(s)
-    # The largest change of the mean if each score is off by its own size, and 2 for the
-    # exponential. A score's terms add up to at most (|g| reach / h + g^2 / 2) / rho^2.
-    g = lattice.numbers().abs()
-    sizes = (g * lattice.reach / lattice.spacing + g**2 / 2) / lattice.ratio**2 + 2
-    real = 3 * (1 + reach) ** 2  # |f(s)| <= 3 (1 + |s|)^2 for every function used here
+    width = lattice.ratio * lattice.spacing
+    widest = pi * lattice.ratio * width / 2
     r = 2 + sqrt(5)
-    for name, values, function in fits:
-        mean = weights @ values
-        gap = float((mean - function(s)).abs().max())
-        size = float((weights @ values.abs()).max())
-        spread = (values - mean.unsqueeze(-1)).abs_()
-        sensitivity = float(spread.mul_(weights).mul_(sizes).sum(-1).max())
-        in_strip = 4 * float(values.abs().max()) * exp(strip**2 / (2 * width**2))
-        beyond = 4 * (in_strip + real) * r ** (1 - _NODES) / (r - 1)
-        rounding = _ROUNDOFF * (2 * sensitivity + lattice.n_points * size)
-        error = (1 + 2 / pi * log(_NODES)) * gap + beyond + rounding
-        read = (reach, lattice.spacing, lattice.ratio)
-        yield LatticeFunction(name, *read, tuple(values.tolist()), error, size, sensitivity)
+    # A score's terms add up to at most (|g| reach / h + g^2 / 2) / rho^2; 2 is for the exponential.
+    g = lattice.numbers().abs()
+    at_most = (g * lattice.reach / lattice.spacing + g**2 / 2) / lattice.ratio**2 + 2
+    # Weights farther from s are below 2^-60 of the largest: a sum loses no more to them than that.
+    n_terms = min(lattice.n_points, 2 * ceil(lattice.ratio * sqrt(120 * log(2))) + 1)
+    ends, in_ellipses = analytic_panels(functions, lattice.reach, widest)
+    low, high = ends[:-1, None], ends[1:, None]
+    s = (low + high) / 2 + (high - low) / 2 * chebyshev_points(_NODES)
+    growth = torch.exp((high - low) ** 2 / (2 * width**2))
+    # Small tensors are several times as fast: they are not cleared by the system each time.
+    n_panels = max(1, _NUMBERS_AT_ONCE // (_NODES * lattice.n_points))
+    weights = [lattice.weights(part) for part in s.split(n_panels)]
+    for function, values, in_ellipse in zip(functions, rows, in_ellipses, strict=True):
+        sums = []
+        for weight in weights:
+            mean = weight @ values
+            spread = (values - mean.unsqueeze(-1)).abs_().mul_(weight)
+            sums.append(torch.stack([mean, weight @ values.abs(), spread @ at_most]))
+        mean, absolute, sensitivity = torch.cat(sums, dim=1)
+        real, largest = function(s), values.abs().max()
+        # Four roundings of each score, and one for every addition of the two sums.
+        rounding = 4 * sensitivity + 2 * n_terms * absolute + 2.0**-4 * largest
+        rounding = _ROUNDOFF * rounding + rounding_of(function.name).at(real.abs())
+        gap = (mean - real).abs() + rounding
+        beyond = 4 * (4 * largest * growth + in_ellipse[:, None]) * r ** (1 - _NODES) / (r - 1)
+        error = float(((1 + 2 / pi * log(_NODES)) * gap + beyond).max())
+        read = (lattice.reach, lattice.spacing, lattice.ratio)
+        sizes = float(absolute.max()), float(sensitivity.max())
+        yield LatticeFunction(function.name, *read, tuple(values.tolist()), error, *sizes)
 
 
-def _tail_error(function: SmoothFunction, lattice: Lattice, fit: LatticeFunction) -> float:
+def _tail_error(function: ScalarFunction, lattice: Lattice, fit: LatticeFunction) -> float:
     """Bound the error beyond the lattice's reach, where the function is nearly at its limits.
 
     The mass of the points below any g falls as s grows, so the head is at most the largest
@@ -255,7 +292,7 @@ def _tail_error(function: SmoothFunction, lattice: Lattice, fit: LatticeFunction
     values = torch.tensor(fit.values, dtype=torch.float64)
     for side in (1.0, -1.0):
         at_end = torch.tensor([side * lattice.reach], dtype=torch.float64)
-        far = torch.full_like(at_end, side * 1e6)
+        far = torch.full_like(at_end, side * min(1e6, _domain((function,))))
         limit = function(far)
         least, largest = function.bounds(torch.minimum(at_end, far), torch.maximum(at_end, far))
         mass = lattice.weights(at_end)[0]
@@ -269,7 +306,7 @@ def _tail_error(function: SmoothFunction, lattice: Lattice, fit: LatticeFunction
     return worst
 
 
-def nearest_point(function: SmoothFunction, reach: float, n_points: int) -> LatticeFunction:
+def nearest_point(function: ScalarFunction, reach: float, n_points: int) -> LatticeFunction:
     """Take the published form: weights so narrow that the nearest point answers.
 
     A point is at most reach / n_points away, so the error is that times the steepest slope.
@@ -298,9 +335,6 @@ WIDEST_FIT = 64.0
 """Largest score of a fitted mean that does not level off: it takes 4 tokens for a unit of score,
 and a search for them takes their number to the third power."""
 
-SATURATES = ("probit",)
-"""Links whose mean levels off, so that scores of any size are covered."""
-
 OFFSET_ROUNDING = 3 * 2.0**-53
 """The share of itself by which an offset, a logarithm of a factorial, is off at most: the tests
 compare all of them with the real ones. What is left of it is for the rounding of the error itself.
@@ -321,7 +355,8 @@ def mean_of_link(link: str, reach: float) -> GridMean:
         logistic  the labels 0 and 1, with no offset: exact for every s
         poisson   0 .. K, base 1 / g!: the mean of the labels up to K is exp(s) (1 - P(K) / P(<= K))
 
-    probit and softplus are means of no such family; their values are fitted on a lattice.
+    Other links are means of no such family; their values are fitted on a lattice. They may be
+    functions of one's own, if these are analytic.
 
     The offsets of poisson are doubles, so that the head has not quite the weights 1 / g!. Where
     every offset is off by a share r of itself, the mean moves by at most r times the sum of
@@ -334,16 +369,55 @@ def mean_of_link(link: str, reach: float) -> GridMean:
     if link == "poisson":
         return _poisson(reach)
     mean = link_named(link).mean
-    if not isinstance(mean, SmoothFunction):
-        raise SettingError(f"mean of {link} must be of type SmoothFunction, got {brief(mean)}.")
-    if reach > WIDEST_FIT and link not in SATURATES:
-        raise _too_wide(link, reach)
-    largest = max(1.0, float(mean(torch.tensor(reach, dtype=torch.float64))))
+    if mean.kind != "smooth":
+        raise ConstructionError(
+            f"A head returns the mean of a link within {ACCURACIES[-1]:g} only if the link is "
+            f"analytic, and {mean} has knots at {', '.join(f'{knot:g}' for knot in mean.knots)}."
+        )
+    return _fitted_mean(link, mean, reach)
+
+
+@lru_cache(maxsize=64)
+def mean_of_function(function: ScalarFunction, reach: float, n_tokens: int) -> GridMean:
+    """Return a function on [-reach, reach] as one head returns it.
+
+    A smooth function takes the tokens that its accuracy needs. One with kinks takes so many, of
+    which the nearest answers: its error falls like 1 / n_tokens.
+    """
+    if function.name == SIGMOID.name:
+        return replace(mean_of_link("logistic", reach), name=function.name)
+    if function.kind == "smooth":
+        return _fitted_mean(function.name, function, reach)
+    fit = nearest_point(function, reach, n_tokens)
+    mean = _from_lattice(function.name, reach, fit)
+    # Between two points the head jumps, which samples miss: there the values of the tokens that
+    # have weight differ from their mean by no more than two neighbours differ.
+    end = torch.tensor(reach, dtype=torch.float64)
+    jump = 2 * fit.spacing * float(function.lipschitz(-end, end))
+    return replace(
+        mean,
+        per_argument=jump * max(map(abs, mean.points)),
+        per_offset=jump * (max(map(abs, mean.offsets)) + 2),
+    )
+
+
+def _fitted_mean(name: str, mean: ScalarFunction, reach: float) -> GridMean:
+    """Return a smooth function by fitted values; one that levels off, on any range."""
+    if not reach <= (domain := _domain((mean,))):
+        raise ConstructionError(
+            f"Scores can reach {reach:.4g}, and {mean} is defined up to {domain:g} only. Define it "
+            "there, by low= and high=, give a smaller bound with Domain(score=...), or a smaller "
+            "box."
+        )
+    if reach > WIDEST_FIT and _where_flat((mean,), FLATNESS * ACCURACIES[-1]) == inf:
+        raise _too_wide(name, reach)
+    ends = torch.tensor([-reach, reach], dtype=torch.float64)
+    largest = max(1.0, float(mean(ends).abs().max()))
     for accuracy in ACCURACIES:
         with suppress(SettingError):
             (fit,) = fit_to_accuracy((mean,), reach, accuracy * largest)
-            return _from_lattice(link, reach, fit)
-    raise _too_wide(link, reach)
+            return _from_lattice(name, reach, fit)
+    raise _too_wide(name, reach)
 
 
 def line(name: str, reach: float) -> GridMean:

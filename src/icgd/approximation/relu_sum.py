@@ -20,6 +20,7 @@ from math import ceil, floor, inf, log, log2, sqrt
 import torch
 from torch import Tensor
 
+from icgd.approximation.marching import exact_lines, fit_by_marching, fit_together, unit_of
 from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.functions import (
     RECIPROCAL,
@@ -28,10 +29,11 @@ from icgd.problems.functions import (
     AbstractRoot,
     CappedExponential,
     KinkedFunction,
-    ScalarFunction,
     SmoothFunction,
     StepFunction,
 )
+from icgd.problems.piecewise import Function
+from icgd.problems.scalar import ScalarFunction
 from icgd.problems.settings import count, power_of_two
 from icgd.program.functions import ReluSum
 
@@ -76,20 +78,22 @@ def fit_relu_sum(
 def _fit(
     function: ScalarFunction, low: float, high: float, pieces: int, kink_width: float
 ) -> ReluSum:
+    if isinstance(function, Function) and function.kind != "step":
+        return _fit_by_balls(function, low, high, pieces)
     if isinstance(function, KinkedFunction):
         anchor = min(function.knots, key=abs, default=0.0)
         return ReluSum(
             name=function.name,
             low=low,
             high=high,
-            knot_unit=1.0,
+            knot_unit=unit_of(function.knots),
             knots=function.knots,
             slopes=function.slopes,
             anchor=anchor,
             anchor_value=float(function(torch.tensor(anchor, dtype=torch.float64))),
             errors=(0.0,) * len(function.slopes),
         )
-    if isinstance(function, StepFunction):
+    if isinstance(function, StepFunction | Function):
         # A ramp is counted from its upper end: arguments above it meet no ReLU that is on, so
         # nothing is rounded there. Below the ramp two numbers of size |z| / width cancel; programs
         # evaluate ramps at relu(z), which is never below.
@@ -114,20 +118,40 @@ def _fit(
     raise UnknownNameError.of("kind of function", type(function).__name__, known=known)
 
 
+def _fit_by_balls(function: Function, low: float, high: float, pieces: int) -> ReluSum:
+    """Fit a function that a text defines, on the part of the interval that is in its domain."""
+    low, high = max(low, function.low), min(high, function.high)
+    if not low < high:
+        raise SettingError(
+            f"The interval lies outside the domain of {function}, [{function.low:g}, "
+            f"{function.high:g}]."
+        )
+    if any(function.jumps):
+        raise SettingError(f"{function} jumps, and a sum of ReLUs is continuous.")
+    if function.kind == "kinked":
+        return exact_lines(function, low, high)
+    return fit_by_marching((function,), low, high, pieces)[0]
+
+
 @lru_cache(maxsize=64)
 def fit_with_common_knots(
-    functions: tuple[SmoothFunction, ...], low: float, high: float, pieces: int
+    functions: tuple[ScalarFunction, ...], low: float, high: float, pieces: int
 ) -> tuple[ReluSum, ...]:
     """Approximate functions on [low, high] by sums of the same ReLUs, so that heads serve them all.
 
     No error is larger than that of `pieces` pieces for the function alone. An activation and its
     slope take about 1.1 to 1.2 times as many. If common knots save nothing, there are none.
     """
+    written = tuple(function for function in functions if isinstance(function, Function))
+    if written:
+        inside = max(low, *(f.low for f in written)), min(high, *(f.high for f in written))
+        return fit_together(written, *inside, pieces)
     alone = tuple(fit_relu_sum(function, low, high, pieces) for function in functions)
     goals, number = [fit.error for fit in alone], pieces
+    smooth = tuple(function for function in functions if isinstance(function, SmoothFunction))
     while number < len(functions) * pieces:
-        nodes, unit = _rounded(_balanced_nodes(functions, goals, low, high, number))
-        fits = tuple(_between(function, nodes, unit) for function in functions)
+        nodes, unit = _rounded(_balanced_nodes(smooth, goals, low, high, number))
+        fits = tuple(_between(function, nodes, unit) for function in smooth)
         excess = max(fit.error / goal for fit, goal in zip(fits, goals, strict=True))
         if excess <= 1:
             return fits
@@ -302,7 +326,7 @@ def fit_reciprocal_root(function: AbstractRoot, high: float, error: float) -> Re
     # of a cell also bound the gap in it.
     points, line, root, rounding = _sampled(function, fit, ROOT_ROUNDING)
     gaps = (line - root).abs()
-    sag = points.diff(dim=1) ** 2 * function.curvature(points[:, :-1]) / 8
+    sag = points.diff(dim=1) ** 2 * function.curvature(points[:, :-1], points[:, 1:]) / 8
     in_cells = torch.maximum(gaps[:, :-1], gaps[:, 1:]) + sag
     falling = torch.maximum((line[0, :-1] - root[0, 1:]).abs(), (line[0, 1:] - root[0, :-1]).abs())
     in_cells[0] = torch.minimum(in_cells[0], falling)
@@ -433,6 +457,6 @@ def fit_reciprocal(high: float, error: float) -> ReluSum:
     fit = _falling_sum(RECIPROCAL, nodes, unit, low=0.5)
     points, line, exact, rounding = _sampled(RECIPROCAL, fit, RELATIVE_ROUNDING)
     gaps = (line - exact).abs()
-    sag = points.diff(dim=1) ** 2 * RECIPROCAL.curvature(points[:, :-1]) / 8
+    sag = points.diff(dim=1) ** 2 * RECIPROCAL.curvature(points[:, :-1], points[:, 1:]) / 8
     proved = (torch.maximum(gaps[:, :-1], gaps[:, 1:]) + sag).amax(1) + rounding
     return replace(fit, errors=(float(proved[0]), *proved.tolist()))

@@ -15,21 +15,25 @@ from math import ceil, copysign, cos, floor, hypot, inf, log, log2, pi, prod
 import torch
 from torch import Tensor
 
-from icgd.approximation.lattice import chebyshev_points
+from icgd.approximation.lattice import SQUARE, chebyshev_points
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.errors import SettingError, UnknownNameError
+from icgd.problems.analytic import Strip, strip_of_text
 from icgd.problems.functions import (
     IDENTITY_FUNCTION,
     UNIT_ACTIVATIONS,
     KinkedFunction,
-    Loss,
-    ScalarFunction,
     SmoothFunction,
-    Strip,
     UnitActivation,
     bending_activations,
+    function_named,
+    is_kinked,
+    own_unit,
     unit_activation_named,
 )
+from icgd.problems.losses import Loss
+from icgd.problems.piecewise import Function
+from icgd.problems.scalar import ScalarFunction
 from icgd.problems.settings import count, positive, power_of_two
 from icgd.program.functions import Band, RidgeSum, RidgeUnit, slope_product
 
@@ -79,17 +83,19 @@ class Profile:
         return Strip(strip.height, lambda reach: (width + strip.height) * strip.size(reach))
 
     def kinks(self) -> tuple[float, ...]:
-        return self.function.knots if isinstance(self.function, KinkedFunction) else ()
+        return self.function.knots
 
 
 def strip_of(function: ScalarFunction) -> Strip:
     """Return where a function is analytic, and how large it is there."""
     name = function.name
-    if isinstance(function, KinkedFunction):
+    if is_kinked(function):
         # Every line meets the function on its panel, and goes on from there.
         steepest = max(abs(slope) for slope in function.slopes)
         at_zero = float(function(torch.zeros(1, dtype=torch.float64)).abs())
         return Strip(2.0, lambda reach: at_zero + 3 * steepest * (reach + 2.0))
+    if isinstance(function, Function):
+        return strip_of_text(function)
     if not isinstance(function, SmoothFunction):
         known = [kind.__name__ for kind in (KinkedFunction, SmoothFunction)]
         raise UnknownNameError.of("kind of function", type(function).__name__, known=known)
@@ -102,7 +108,15 @@ def strip_of(function: ScalarFunction) -> Strip:
         return Strip(half, lambda reach: strip.size(reach + half) / half)
     if name in UNIT_ACTIVATIONS:
         return UNIT_ACTIVATIONS[name].strip
-    raise UnknownNameError.of("analytic function", name, known=[*UNIT_ACTIVATIONS, "square"])
+    return strip_of_text(function)
+
+
+def unit_of(name: str) -> UnitActivation:
+    """Return the activation of units, which in a proof may be any analytic function."""
+    if name in UNIT_ACTIVATIONS:
+        return UNIT_ACTIVATIONS[name]
+    function = function_named(name)
+    return own_unit(function) if isinstance(function, Function) else unit_activation_named(name)
 
 
 @dataclass(frozen=True)
@@ -122,7 +136,7 @@ def units_of(fit: RidgeSum, dtype: torch.dtype = torch.float64) -> Units:
     """Return the units of `fit` as tensors, to be evaluated at points along the last axis."""
     width = len(fit.half_widths)
     return Units(
-        UNIT_ACTIVATIONS[fit.activation],
+        unit_of(fit.activation),
         torch.tensor([unit.direction for unit in fit.units], dtype=dtype).reshape(-1, width),
         torch.tensor([unit.offset for unit in fit.units], dtype=dtype),
         torch.tensor([unit.coefficient for unit in fit.units], dtype=dtype),
@@ -257,14 +271,30 @@ def _reach(units: Units, widths: Sequence[float]) -> Tensor:
 def rounding(target: Profile, fit: RidgeSum) -> float:
     """Bound what rounding in float64 changes in the sum's and the function's computed values."""
     units, reach = units_of(fit), _reach(units_of(fit), target.half_widths)
-    ends = torch.stack([units.activation(reach), units.activation(-reach)]).abs().amax(0)
-    largest = ends.clamp(min=1.0)  # no unit activation is larger in between
-    per_unit = (len(reach) + _ULPS) * largest + 3 * _STEEPEST * reach
+    largest, steepest = _unit_sizes(units.activation, reach)
+    per_unit = (len(reach) + _ULPS) * largest + 3 * steepest * reach
     width = torch.tensor(target.half_widths[-1], dtype=torch.float64)
     least, most = target.function.bounds(-width, width)
     size = float(torch.maximum(-least, most))
-    size = size if len(target.half_widths) == 1 else size * target.half_widths[0]
-    return DOUBLE_ROUNDOFF * (float(units.coefficients.abs() @ per_unit) + _ULPS * size)
+    ulps, absolute = _ULPS, 0.0
+    if isinstance(target.function, Function):
+        ulps, absolute = target.function.rounding.relative + 2, target.function.rounding.absolute
+    of_function = ulps * size + absolute
+    if len(target.half_widths) == 2:
+        of_function *= target.half_widths[0]
+    return DOUBLE_ROUNDOFF * (float(units.coefficients.abs() @ per_unit) + of_function)
+
+
+def _unit_sizes(activation: UnitActivation, reach: Tensor) -> tuple[Tensor, Tensor]:
+    """Bound |f|, or 1, with room for its rounding, and |f'| at arguments that reach so far."""
+    if isinstance(activation.value, Function):
+        least, most = activation.value.bounds(-reach, reach)
+        largest = torch.maximum(-least, most).clamp(min=1.0)
+        rounding = activation.value.rounding
+        rounded = 1 + (rounding.relative + rounding.absolute) / _ULPS
+        return rounded * largest, activation.value.lipschitz(-reach, reach)
+    ends = torch.stack([activation(reach), activation(-reach)]).abs().amax(0)
+    return ends.clamp(min=1.0), torch.full_like(reach, _STEEPEST)  # none is larger in between
 
 
 # Sums of relus by any activation that bends like relu.
@@ -321,7 +351,10 @@ def fit_bends(
 
 
 def kinked_slope(
-    function: KinkedFunction, half_widths: tuple[float, float], activation: str, kink_width: float
+    function: KinkedFunction | Function,
+    half_widths: tuple[float, float],
+    activation: str,
+    kink_width: float,
 ) -> RidgeSum:
     """Fit s r'(t), r = `function`, with a band of `kink_width` on either side of every knot.
 
@@ -393,7 +426,7 @@ def fit_line(
     exact = _exact_units(function, half_width, activation)
     if exact:
         return RidgeSum(function.name, activation, (half_width,), exact, 0.0)
-    if isinstance(function, KinkedFunction) and UNIT_ACTIVATIONS[activation].bends:
+    if is_kinked(function) and unit_of(activation).bends:
         return fit_bends(function, half_width, activation)
     if activation == "relu":
         return fit_bends(function, half_width, activation, units - 1)
@@ -407,7 +440,7 @@ def fit_line(
         return fit.error + roundoff * LIKELY_ROUNDING * fit.size
 
     bends, most = None, inf
-    if UNIT_ACTIVATIONS[activation].bends:  # better where the interval is wide
+    if unit_of(activation).bends:  # better where the interval is wide
         bends = fit_bends(function, half_width, activation, units - 1)
         most = max(price(bends), CLOSE_ENOUGH)
         if half_width > units:  # units spread evenly lie farther apart than features are wide
@@ -442,7 +475,7 @@ def _exact_units(
 
 
 def _is_multiple_of_identity(function: ScalarFunction) -> bool:
-    is_line = isinstance(function, KinkedFunction) and not function.knots
+    is_line = is_kinked(function) and not function.knots
     return is_line and float(function(torch.zeros((), dtype=torch.float64))) == 0.0
 
 
@@ -524,7 +557,7 @@ def _trials(
     function: ScalarFunction, half_width: float, activation: str, slopes: Tensor, offsets: Tensor
 ) -> Iterator[_Trial]:
     """Yield solutions with more and more damping, with their errors at other points."""
-    units = UNIT_ACTIVATIONS[activation]
+    units = unit_of(activation)
     points = half_width * chebyshev_points(4 * len(slopes) + 20)
     others = half_width * chebyshev_points(8 * len(slopes) + 41)
     left, sizes, right = torch.linalg.svd(
@@ -558,7 +591,7 @@ POINTS = 40
 """The points of the least squares along s; those along t are at most 0.3 apart."""
 
 FLAT = 64.0
-"""Beyond it, and a shift less, smooth activations are within 1e-24 of the lines that they approach.
+"""Beyond it, and a shift less, built-in smooth activations are within 1e-24 of lines.
 
 So s r'(t) and its quotient, whose factors add up to 0, hardly depend on t there.
 """
@@ -581,14 +614,14 @@ class Quotient:
 
 
 @lru_cache(maxsize=256)
-def quotient_of(function: SmoothFunction, half_width: float, pairs: int, shift: float) -> Quotient:
+def quotient_of(function: ScalarFunction, half_width: float, pairs: int, shift: float) -> Quotient:
     """Fit the difference quotient of 2 `pairs` directions; its error is sampled."""
-    near, half_width = shift * chebyshev_points(2 * pairs)[:pairs], min(half_width, FLAT)
+    near, half_width = shift * chebyshev_points(2 * pairs)[:pairs], _bent(function, half_width)
     n_points = POINTS + ceil(10 * half_width)
     s, t = torch.cartesian_prod(chebyshev_points(POINTS), half_width * chebyshev_points(n_points)).T
     basis = function(t.unsqueeze(-1) + s.unsqueeze(-1) * near)
     basis = basis - function(t.unsqueeze(-1) - s.unsqueeze(-1) * near)
-    wanted = (s * function.tower[1](t)).unsqueeze(-1)
+    wanted = (s * function.derivative()(t)).unsqueeze(-1)
     factors = torch.linalg.lstsq(basis, wanted, rcond=1e-15, driver="gelsd").solution
     error = float((basis @ factors - wanted).abs().max())
     one_side, listed = near.tolist(), factors.squeeze(-1).tolist()
@@ -596,8 +629,13 @@ def quotient_of(function: SmoothFunction, half_width: float, pairs: int, shift: 
     return Quotient(shifts, (*listed, *(-number for number in listed)), error)
 
 
+def _bent(function: ScalarFunction, half_width: float) -> float:
+    """Return how far a function may bend; nothing is known of one's own."""
+    return half_width if isinstance(function, Function) else min(half_width, FLAT)
+
+
 def _best_quotient(
-    function: SmoothFunction, half_width: float, activation: str, units: int, *, roundoff: float
+    function: ScalarFunction, half_width: float, activation: str, units: int, *, roundoff: float
 ) -> tuple[Quotient, int]:
     """Return the quotient whose own error and that of its functions add up to the least."""
     found = []
@@ -615,7 +653,7 @@ def _best_quotient(
 
 
 def by_quotient(
-    function: SmoothFunction, half_widths: Box, activation: str, units: int, *, roundoff: float
+    function: ScalarFunction, half_widths: Box, activation: str, units: int, *, roundoff: float
 ) -> RidgeSum:
     """Fit s r'(t) by the best quotient, with r by units; prove it as a whole if affordable.
 
@@ -648,9 +686,9 @@ def by_quotient(
     return replace(fit, error=own + fit.error + rounding(target, fit))
 
 
-def _proved_quotient(function: SmoothFunction, half_width: float, quotient: Quotient) -> float:
+def _proved_quotient(function: ScalarFunction, half_width: float, quotient: Quotient) -> float:
     """Return the error of a quotient of the function itself, proved on |s| <= 1."""
-    half_width = min(half_width, FLAT)
+    half_width = _bent(function, half_width)
     unit = fit_line(function, half_width, function.name, 1)
     parts = [
         unit.along((shift, 1.0), factor)
@@ -683,12 +721,6 @@ MOST_UNITS = 3200
 
 PRODUCT = "a b"
 """The name of the sum of units that multiplies."""
-
-SQUARE = SmoothFunction(
-    "square",
-    (torch.square, lambda z: 2 * z, lambda z: torch.full_like(z, 2.0), torch.zeros_like),
-    ((0.0,), (), (), ()),
-)
 
 
 def fit_ridge_sum(
@@ -740,9 +772,9 @@ def fit_slope_product(
     """
     check_box(half_widths, activation, units)
     power_of_two("kink_width", kink_width)
-    if isinstance(function, SmoothFunction):
+    if function.kind == "smooth":
         return by_quotient(function, half_widths, activation, units, roundoff=roundoff)
-    if not isinstance(function, KinkedFunction):
+    if not is_kinked(function):
         known = [kind.__name__ for kind in (KinkedFunction, SmoothFunction)]
         raise UnknownNameError.of("kind of function", type(function).__name__, known=known)
     if not function.knots:  # s times a constant

@@ -13,7 +13,7 @@ from math import ceil, inf, isfinite
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from icgd.backends.engine import BoundRecording, Buffers, Check, Plan, Running
@@ -44,7 +44,7 @@ from icgd.program.chain import (
 from icgd.program.chain_instructions import Product
 from icgd.program.layout import ONE
 from icgd.shapes import Inputs, Labels, Parameters, Predictions, Stream
-from icgd.weights.lowering import lower_chain
+from icgd.weights.lowering import lower_layer
 
 Block = TypeVar("Block")
 Row = Tensor | float
@@ -78,22 +78,22 @@ class AbstractGenerator(ABC, Generic[Block]):
     def require_reach(
         self, product: Product, value: Tensor, number: int, *, at_queries: bool
     ) -> None:
-        """Raise `OverflowedRunError` if a product leaves the lattice that its heads read."""
+        """Raise `OverflowedRunError` if what heads ask for is beyond the lattice that they read."""
         largest = float(torch.linalg.vector_norm(value, inf))
         if largest <= product.reach:
             return
         place = self.program.mask.place(number)
         # B_1 has no layer below to pass back to, so that no later block reads the product: flags
         # close its row at once where it is a number at all. Dense heads return at most the last
-        # value of their lattice, whatever they read, and that is below the gate.
-        is_unread = product.write == BACK and place.layer == 1 and not place.is_forward
+        # point of their lattice, whatever they read, and that is below the gate.
+        is_unread = product.writes() == (BACK,) and place.layer == 1 and not place.is_forward
         if is_unread and isfinite(largest):
             return
         title = place.title(at_queries=at_queries)
         raise OverflowedRunError(
-            f"Row {product.write} of block {number} ({title}) reaches {largest:.6g}, but the grid "
-            f"that its heads read ends at {product.reach:.6g}. Use a smaller step size, box or "
-            "domain."
+            f"Row {product.limited} of block {number} ({title}) reaches {largest:.6g}, but the "
+            f"grid that its heads read ends at {product.reach:.6g}. Use a smaller step size, box "
+            "or domain."
         )
 
     def expanded(self, row: Row, name: str) -> Tensor:
@@ -112,8 +112,8 @@ class DenseGenerator(AbstractGenerator[Stream]):
 
     def __init__(self, program: ChainProgram, like: Tensor) -> None:
         super().__init__(program, like)
-        layers = lower_chain(program, like.dtype, is_sparse=self.is_sparse)
-        self.layers = layers.to(like.device)
+        lower = partial(lower_layer, program=program, dtype=like.dtype, is_sparse=self.is_sparse)
+        self.layers = nn.Sequential(*map(lower, program.block)).to(like.device)
         self._places: dict[str, slice] = {}  # all rows of a block, one after the other
         for block in (NEAR, FAR, OUT):
             first = program.layout.range_of(row_of(block, program.rows.names[0])).start
@@ -128,16 +128,28 @@ class DenseGenerator(AbstractGenerator[Stream]):
         return block
 
     def step(self, near: Stream, far: Stream, number: int, *, at_queries: bool = False) -> Stream:
+        return self.written(self.stream({NEAR: near, FAR: far}, {}), number, at_queries=at_queries)
+
+    def stream(
+        self, blocks: Mapping[str, Tensor], constants: Mapping[str, tuple[float, ...]]
+    ) -> Stream:
+        """A column with these blocks and constants, and the constant 1."""
         stream: Stream = self._zeros(self.program.layout.width)
-        stream[..., self._places[NEAR]], stream[..., self._places[FAR]] = near, far
-        stream[..., self.program.layout.range_of(ONE)] = 1.0
+        for name, block in blocks.items():
+            stream[..., self._places[name]] = block
+        for slot, numbers in {ONE: (1.0,), **constants}.items():
+            stream[..., self.program.layout.range_of(slot)] = stream.new_tensor(numbers)
+        return stream
+
+    def written(self, stream: Tensor, number: int, *, at_queries: bool) -> Stream:
+        """What the layers write for a column, which holds the two blocks that they read."""
         with torch.no_grad():
-            for layer, module in zip(self.program.layers, self.layers, strict=True):
+            for layer, module in zip(self.program.block, self.layers, strict=True):
                 stream = module(stream)
                 for part in layer.instructions:
                     if isinstance(part, Product):
-                        product = stream[..., self.program.layout.range_of(part.write)]
-                        self.require_reach(part, product, number, at_queries=at_queries)
+                        values = stream[..., self.program.layout.range_of(part.limited)]
+                        self.require_reach(part, values, number, at_queries=at_queries)
         return stream[..., self._places[OUT]].clone()
 
     def row(self, block: Stream, name: str) -> Tensor:
@@ -241,7 +253,8 @@ class RoundBuffers(Buffers):
     def require_reach(self, generator: AbstractGenerator[Any], n_rounds: int) -> None:
         """Raise `OverflowedRunError` if a product of this round left its lattice."""
         first = n_rounds * generator.program.mask.blocks_per_round
-        for (product, number), largest in zip(self.products, self.largest.tolist(), strict=True):
+        found = zip(self.products, self.largest.tolist(), strict=True)
+        for (product, number), largest in sorted(found, key=lambda entry: entry[0][1]):
             if not largest <= product.reach:
                 value = self.like.new_tensor(largest)
                 generator.require_reach(product, value, first + number, at_queries=False)

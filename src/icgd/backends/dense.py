@@ -28,7 +28,7 @@ from icgd.errors import PrecisionWarning, ProgramError
 from icgd.layers import Transformer
 from icgd.problems.data import Task
 from icgd.program.chain import ChainProgram
-from icgd.program.linear_instructions import PredictMean
+from icgd.program.linear_instructions import Scored
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.stack import StackProgram
 from icgd.shapes import Parameters, Predictions, Stream
@@ -64,7 +64,7 @@ class DenseStack(AbstractExecutor[Stream]):
             number = self._n_done % self._program.steps_per_block
             for layer in self._program.steps_of_block()[number]:
                 for part in layer.instructions:
-                    if isinstance(part, PredictMean):
+                    if isinstance(part, Scored):
                         point = read_point(part, self._program.layout, self._stream)
                         where = f"step {self._n_done + 1}, example"
                         require_scores(linear_scores(point, self._task.x), self._reach, where)

@@ -32,14 +32,10 @@ from icgd.backends.look_up import (
 )
 from icgd.backends.prompt import require_root, require_scores
 from icgd.backends.recorder import AS_SUCH, Op, Recording, cached_with
-from icgd.problems.functions import (
-    StepFunction,
-    function_named,
-    loss_named,
-    unit_activation_named,
-)
+from icgd.problems.functions import StepFunction, function_named, unit_activation_named
 from icgd.problems.kernel_machine import KernelHead, sum_of_heads
 from icgd.problems.linear_model import link_named
+from icgd.problems.losses import loss_named
 from icgd.program.functions import LatticeFunction, RidgeSum
 from icgd.program.layout import IS_EXAMPLE, Role
 from icgd.program.meaning import NOWHERE, PerStep
@@ -141,6 +137,52 @@ def _constant_map(op: Op, run: Running) -> Function:
     return partial(torch.matmul, other=matrix)
 
 
+def _project(op: Op, run: Running) -> Function:
+    """The nearest matrix between faces, of its weights or along the axes of a basis."""
+    (faces,) = op.options
+    start, stop = faces.columns
+    low, high, basis = (
+        torch.tensor(part, dtype=torch.float64).to(run.like)
+        for part in (faces.low, faces.high, faces.basis or ())
+    )
+    if faces.basis is None:
+        low, high = (end.view(op.shape[0], stop - start) for end in (low, high))
+
+    def project(value: Tensor) -> Tensor:
+        part = value[..., start:stop]
+        if faces.basis is None:
+            after = part.clamp(low, high)
+        else:
+            along = (part if faces.each_row else part.flatten(-2)) @ basis.mT
+            after = part - ((along - along.clamp(low, high)) @ basis).view(part.shape)
+        return torch.cat([value[..., :start], after, value[..., stop:]], dim=-1)
+
+    return _computed(project)
+
+
+def _exchange(op: Op, run: Running) -> Function:
+    first, second = zip(*op.options, strict=True)
+
+    def exchange(value: Tensor) -> Tensor:
+        after, pair = value.clone(), (value[..., first], value[..., second])
+        after[..., first], after[..., second] = torch.maximum(*pair), torch.minimum(*pair)
+        return after
+
+    return _computed(exchange)
+
+
+def _mean_excess(op: Op, run: Running) -> Function:
+    (total,) = op.options
+    counts = torch.arange(1, op.shape[-1] + 1).to(run.like)
+    return _computed(lambda value: (value.cumsum(-1) - total) / counts)
+
+
+def _threshold(value: Tensor, threshold: Tensor) -> Tensor:
+    n_columns = threshold.shape[-1]
+    above = (value[..., :n_columns] - threshold[..., :1]).clamp(min=0.0)
+    return torch.cat([above, value[..., n_columns:]], dim=-1)
+
+
 # Functions.
 
 
@@ -178,6 +220,14 @@ def _computed(function: Callable[..., Tensor]) -> Function:
         return value if out is None else out.copy_(value)
 
     return compute
+
+
+def _grid_mean(op: Op, run: Running) -> Function:
+    """The mean over a grid, token by token."""
+    fit = op.options[0]
+    table = torch.tensor((fit.points, fit.offsets, fit.values), dtype=torch.float64)
+    points, offsets, values = table.to(run.like)
+    return _computed(lambda s: torch.softmax(s[..., None] * points + offsets, dim=-1) @ values)
 
 
 def _evaluate(op: Op, run: Running) -> Function:
@@ -597,6 +647,7 @@ OPERATIONS: dict[str, Compute | View | LookUp] = {
     "softmax": Compute(lambda op, run: partial(torch.softmax, dim=-1)),
     "link": Compute(lambda op, run: _computed(link_named(op.options[0]).mean)),
     "evaluate": Compute(_evaluate),
+    "grid_mean": Compute(_grid_mean),
     "loss_slope": Compute(lambda op, run: _computed(loss_named(op.options[0]).slope)),
     "units": Compute(lambda op, run: _computed(units_of(run, *op.options))),
     "units_near_kinks": Compute(_units_near_kinks),
@@ -611,6 +662,10 @@ OPERATIONS: dict[str, Compute | View | LookUp] = {
     "clip": Compute(
         lambda op, run: partial(torch.clamp, min=-op.options[0], max=op.options[0]), overwrites=1
     ),
+    "project": Compute(_project),
+    "exchange": Compute(_exchange),
+    "mean_excess": Compute(_mean_excess),
+    "threshold": Compute(lambda op, run: _computed(_threshold)),
     "unless": Compute(lambda op, run: _unless),
     "where": Compute(_where),
     "without_first": Compute(lambda op, run: _computed(_without_first)),

@@ -430,7 +430,7 @@ class TracedStack(AbstractExecutor[Parameters]):
         self._buffers.step += 1
         slots, layout = self._buffers.inputs, self._program.layout
         weights = [slots[slot.name].flatten(-2) for slot in layout.having(Role.PARAMETER)]
-        reached = torch.cat(weights, dim=-1)
+        reached = torch.cat([self.start[..., :0], *weights], dim=-1)  # there may be none
         others = (*layout.having(Role.TURN), *layout.having(Role.VELOCITY))
         self._reached = reached, {slot.name: slots[slot.name].clone() for slot in others}
         return reached

@@ -44,9 +44,16 @@ PLACE_BYTES = 8
 
 
 def literal_flops(program: AbstractProgram, task: Task) -> int:
-    """How many multiplications and additions a literal run takes, counted from its wires."""
+    """How many multiplications and additions a literal run takes, counted from its wires.
+
+    A chain is handed the two blocks that a block reads, and does not look for them.
+    """
     summary = summarise(program, task.n_tokens)
-    return prod(task.batch) * summary.sparse_flops + summary.n_layers * FLOPS_PER_LAYER
+    flops, n_layers = summary.sparse_flops, summary.n_layers
+    if isinstance(program, ChainProgram):
+        n_layers -= program.n_uses
+        flops = program.n_uses * sum(layer.sparse_flops(1) for layer in summary.layers[1:])
+    return prod(task.batch) * flops + n_layers * FLOPS_PER_LAYER
 
 
 def in_words(flops: int) -> str:
@@ -55,14 +62,19 @@ def in_words(flops: int) -> str:
 
 
 def literal_bytes(program: AbstractProgram, task: Task) -> int:
-    """The memory of a literal run: entries, three copies of the stream, and a head's scores."""
+    """The memory of a literal run: entries, three copies of the stream, and a head's scores.
+
+    Maps along the sequence are ordinary matrices.
+    """
     size, n_tokens, n_pairs = task.x.itemsize, 1, 0
     if isinstance(program, StackProgram):
         n_tokens = task.n_tokens + program.n_registers
         n_pairs = n_tokens**2
-    nonzeros = summarise(program, n_tokens=1).nonzeros
+    summary = summarise(program, n_tokens=1)
+    maps = sum(2 * layer.units * layer.n_grid * layer.n_columns for layer in summary.layers)
     numbers = 3 * n_tokens * program.layout.width + 2 * n_pairs
-    return nonzeros * (PLACE_BYTES + size) + prod(task.batch) * numbers * size
+    entries = summary.nonzeros * (PLACE_BYTES + size) + maps * size
+    return entries + prod(task.batch) * numbers * size
 
 
 def _prepare(program: AbstractProgram, task: Task) -> None:
@@ -125,7 +137,7 @@ def attention(
     """
     if isinstance(program, ChainProgram):
         step = count("step", step, most=n_steps * program.mask.blocks_per_round)
-        layers = program.layers
+        layers = program.block
     else:
         step = count("step", step, most=n_steps + 1)
         layers = program.prediction

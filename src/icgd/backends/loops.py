@@ -22,7 +22,8 @@ from torch import Tensor
 from icgd.backends.engine import OPERATIONS, LookUp, Running, Units, View, table_of, units_of
 from icgd.backends.look_up import CellsByExponent, CellsBySearch, EqualCells
 from icgd.backends.recorder import AS_SUCH, Op, Recording
-from icgd.problems.functions import LEAK, loss_named
+from icgd.problems.functions import LEAK
+from icgd.problems.losses import loss_named
 from icgd.program.meaning import NOWHERE, PerStep
 
 ALIGNED = 8

@@ -33,7 +33,7 @@ from icgd.program.layout import (
     Layout,
     Role,
 )
-from icgd.program.linear_instructions import PredictMean
+from icgd.program.linear_instructions import Scored
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.shapes import Inputs, Labels, Parameters, Predictions, Stream
@@ -121,7 +121,7 @@ def read_learnt(program: StackProgram, task: Task, stream: Stream) -> Parameters
 def read_parameters(layout: Layout, stream: Stream) -> Parameters:
     """The weights that the stream carries in its first token, whose scale is always 1."""
     parts = [stream[..., 0, layout.range_of(slot.name)] for slot in layout.having(Role.PARAMETER)]
-    return torch.cat(parts, dim=-1)
+    return torch.cat([stream[..., 0, :0], *parts], dim=-1)  # there may be none
 
 
 def read_predictions(program: StackProgram, stream: Stream, n_examples: int) -> Predictions:
@@ -144,7 +144,7 @@ def linear_scores(parameters: Parameters, x: Inputs) -> Labels:
     return x @ parameters[..., :width].unsqueeze(-1) + intercept
 
 
-def read_point(instruction: PredictMean, layout: Layout, stream: Stream) -> Parameters:
+def read_point(instruction: Scored, layout: Layout, stream: Stream) -> Parameters:
     """The weights whose scores an instruction takes, with the velocities that it adds to them."""
     sums: dict[str, Tensor] = {}
     for name, read, factor in instruction.products():

@@ -16,14 +16,16 @@ from typing import Any, TypeVar
 
 from icgd.backends.prompt import ONCE
 from icgd.problems.functions import ROOT_PREFIX
+from icgd.problems.linear_model import LINKS
 from icgd.program.chain import FAR, NEAR, OUT, ChainProgram, row_of
 from icgd.program.chain_instructions import (
     LookUpProduct,
+    MultiplyByEntries,
     MultiplyEntries,
-    MultiplyMatrices,
     PassBack,
+    Product,
 )
-from icgd.program.functions import Function, RidgeSum
+from icgd.program.functions import Function, GridMean, RidgeSum
 from icgd.program.instructions import Combination, Instruction, LayerKind
 from icgd.program.kernel_instructions import KernelTerm
 from icgd.program.layout import IS_EXAMPLE, IS_QUERY, ONE, OUT_OF_BATCH, Layout, Role
@@ -37,11 +39,12 @@ from icgd.program.meaning import (
 )
 from icgd.program.network_instructions import LookUpStep, TakeTurns
 from icgd.program.program import Layer
+from icgd.program.set_instructions import Faces
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import AddJacobian, AddOuterProduct
 
 AS_SUCH = 1e-8
-"""Sums of units with a smaller error than this are computed as the functions they stand for."""
+"""Sums of units and means over grids with no larger error are computed as their functions."""
 
 FLAGS = (ONE, IS_EXAMPLE, IS_QUERY)
 """The constants that are 1 at some tokens, and 0 elsewhere."""
@@ -52,8 +55,8 @@ CARRIED = (Role.PARAMETER, Role.VELOCITY, Role.TURN)
 Kept = TypeVar("Kept")
 
 
-def is_computed_as_such(fit: RidgeSum) -> bool:
-    """Whether a fused run computes the function itself, not its units."""
+def is_computed_as_such(fit: RidgeSum | GridMean) -> bool:
+    """Whether a fused run computes the function itself, not its units or grid tokens."""
     return fit.largest_error <= AS_SUCH
 
 
@@ -230,7 +233,12 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
 
     def apply(self, function: str, argument: Op, by: Means) -> Op:
         if by == "grid":
-            return self.op("link", argument, options=(function,), shape=argument.shape)
+            if function in LINKS:
+                return self.op("link", argument, options=(function,), shape=argument.shape)
+            mean = self.program.grid_mean(function)
+            if is_computed_as_such(mean):
+                return self.evaluate(function, argument)
+            return self.op("grid_mean", argument, options=(mean,), shape=argument.shape)
         if by == "lattice":
             options = (self.program.look_up(function),)
             head = self.op("polynomials", argument, options=options, shape=argument.shape)
@@ -390,6 +398,18 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         if fit is None or is_computed_as_such(fit):
             return self.op("clip", value, options=(bound,), shape=value.shape)
         return self.op("clip_by_units", value, options=(bound, fit), shape=value.shape)
+
+    def project(self, value: Op, faces: Faces) -> Op:
+        return self.op("project", value, options=(faces,), shape=value.shape)
+
+    def exchange(self, value: Op, pairs: Sequence[tuple[int, int]]) -> Op:
+        return self.op("exchange", value, options=tuple(pairs), shape=value.shape)
+
+    def mean_excess(self, value: Op, total: float) -> Op:
+        return self.op("mean_excess", value, options=(total,), shape=value.shape)
+
+    def threshold(self, value: Op, threshold: Op, most: float) -> Op:
+        return self.op("threshold", value, threshold, shape=value.shape)
 
     def zero(self, value: Op) -> Op:
         return self.fill(0.0, value.shape)
@@ -567,18 +587,26 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         options = (back.gate, back.leak, back.bound)
         return self.op("pass_back", upstream, flat, options=options, shape=upstream.shape)
 
-    def from_lattice(
-        self, product: MultiplyMatrices | MultiplyEntries, value: Op, left: Op, right: Op
-    ) -> Op:
+    def within_reach(self, heads: Product, value: Op) -> Op:
         if value.name == "fill":
             return value
-        options = (product, self.number)
+        options = (heads, self.number)
         return self.op("guard_reach", value, options=options, shape=value.shape)
 
-    def look_up_product(self, heads: LookUpProduct, product: Op, left: Op, right: Op) -> Op:
+    def by_entries(
+        self, heads: MultiplyByEntries | MultiplyEntries, value: Op, left: Op, right: Op
+    ) -> Op:
+        return value
+
+    def by_rows(self, heads: LookUpProduct, value: Op, left: Op, right: Op) -> Op:
+        return self.within_reach(heads, value)
+
+    def look_up_product(
+        self, heads: LookUpProduct, function: str, product: Op, left: Op, right: Op
+    ) -> Op:
         if product.name == "fill":
             return product
-        options = (self.program.look_up(heads.function),)
+        options = (self.program.look_up(function),)
         return self.op("polynomials", product, options=options, shape=product.shape)
 
     def softmax_columns(self, scores: Op, n_rows: int) -> Op:

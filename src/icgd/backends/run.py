@@ -727,19 +727,27 @@ def require_entry(program: object, task: Task) -> None:
     table = program.step_table
     if table is None:
         return
-    knots = program.relu_sum(IDENTITY).knots
     for name, data, size in zip(("X", "y"), (task.x, task.y), table.ranges, strict=False):
-        slack = 8 * torch.finfo(data.dtype).eps
-        for low, high in zip(knots[::2], knots[1::2], strict=True):
-            inside = (data * (1 / size) > low + slack) & (data * (1 / size) < high - slack)
-            if inside.any():
-                index = inside.nonzero()[0].tolist()
-                value = data[tuple(index)].item()
-                raise DataError(
-                    f"{name}{at(index)} is {value:.12g}, on the ramp between two levels: the table "
-                    f"has no entry for examples strictly between {size * low:.12g} and "
-                    f"{size * high:.12g}. Move it out, or compile with a smaller kink_width."
-                )
+        require_off_ramps(name, data, program, size)
+
+
+def require_off_ramps(
+    name: str, data: Tensor, program: StackProgram, size: float, middle: float = 0.0
+) -> None:
+    """Raise `DataError` if a number lies between two levels of [middle - size, middle + size]."""
+    knots = program.relu_sum(IDENTITY).knots
+    slack = 8 * torch.finfo(data.dtype).eps * (1 + abs(middle) / size)
+    for low, high in zip(knots[::2], knots[1::2], strict=True):
+        scaled = data * (1 / size) - middle / size
+        inside = (scaled > low + slack) & (scaled < high - slack)
+        if inside.any():
+            index = inside.nonzero()[0].tolist()
+            value = data[tuple(index)].item()
+            raise DataError(
+                f"{name}{at(index)} is {value:.12g}, on the ramp between two levels: the table "
+                f"has no entry for examples strictly between {middle + size * low:.12g} and "
+                f"{middle + size * high:.12g}. Move it out, or compile with a smaller kink_width."
+            )
 
 
 class AbstractBackend(ABC):

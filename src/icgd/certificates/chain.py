@@ -70,7 +70,7 @@ class ChainBounds(AbstractBounds):
         More than that is known only of linear networks: for others some data fall on a kink. How
         large the state of an optimiser can become is not propagated.
         """
-        program, box, domain = self.program, self.problem.gradient_step.box, self.problem.domain
+        program, box, domain = self.program, self.problem.gradient_step.reach, self.problem.domain
         if len(program.learnt) > 1:
             return DomainBound(inf, inf)
         x = Interval.symmetric(domain.x, program.batch_size, self.problem.network.input_width)
@@ -103,7 +103,7 @@ class ChainBounds(AbstractBounds):
 
     @property
     def widest(self) -> float:
-        return 2 * self.problem.gradient_step.box
+        return 2 * self.problem.gradient_step.reach
 
     @property
     def condition(self) -> str | None:
@@ -113,7 +113,7 @@ class ChainBounds(AbstractBounds):
         if max(reaches, default=0.0) < LARGEST_REACH:
             return None
         return (
-            f"of runs in which no product is beyond {LARGEST_REACH:g}, where the grids end; "
+            f"of runs in which no query of a head is beyond {max(reaches):g}, where the grids end; "
             "a run that gets there is stopped with an error"
         )
 
@@ -300,26 +300,40 @@ class BlockEnclosures(BlockDomain[Row]):
         slope = Enclosure(exact, actual, ROOM * exact.distance_to(actual))
         return enclosures.multiply(upstream, slope, self.how).without_nan()
 
-    def from_lattice(
+    def within_reach(self, heads: verbs.Product, value: Row) -> Row:
+        """Or the run is stopped; only what B_1 asks for may be larger, and nobody reads that."""
+        if isinstance(value, float):
+            return value
+        known = Interval.symmetric(heads.reach, 1, 1)
+        return Enclosure.around(value.exact, value.error, value.actual.within(known)).without_nan()
+
+    def by_entries(
         self,
-        product: verbs.MultiplyMatrices | verbs.MultiplyEntries,
+        heads: verbs.MultiplyByEntries | verbs.MultiplyEntries,
         value: Row,
         left: Row,
         right: Row,
     ) -> Row:
+        """What a head returns of an entry is off alike, relative to whatever its tokens carry."""
         if isinstance(value, float) or isinstance(left, float):
             return value
-        n_terms, sizes = self._terms(product, left, right)
-        value = value.moved(self._lattice_error(n_terms, sizes, product.reach))
-        # Or the run is stopped; only what B_1 passes back may be larger, and nobody reads that.
-        known = Interval.symmetric(product.reach, 1, 1)
-        return Enclosure.around(value.exact, value.error, value.actual.within(known)).without_nan()
+        if isinstance(right, float):  # the slope of a linear layer
+            asked = torch.full_like(left.error, abs(right))
+            return value.moved(left.actual.size * self._lattice_error(1, asked, heads.reach))
+        off = self._lattice_error(1, right.actual.size, heads.reach)
+        sizes = left.actual.size
+        is_entrywise = isinstance(heads, verbs.MultiplyEntries)
+        return value.moved(sizes * off if is_entrywise else sizes @ off).without_nan()
 
-    def _terms(self, product: object, left: Enclosure, right: Row) -> tuple[int, Tensor]:
+    def by_rows(self, heads: verbs.LookUpProduct, value: Row, left: Row, right: Row) -> Row:
+        if isinstance(value, float) or isinstance(left, float):
+            return value
+        n_terms, sizes = self._terms(left, right)
+        value = value.moved(self._lattice_error(n_terms, sizes, heads.reach))
+        return self.within_reach(heads, value)
+
+    def _terms(self, left: Enclosure, right: Row) -> tuple[int, Tensor]:
         """How many terms an entry of the product has, and their total size."""
-        if isinstance(product, verbs.MultiplyEntries):
-            size = abs(right) if isinstance(right, float) else right.actual.size
-            return 1, left.actual.size * size
         if isinstance(right, float):
             return left.error.shape[-1], torch.zeros_like(left.error)
         return left.error.shape[-1], left.actual.size @ right.actual.size
@@ -329,16 +343,16 @@ class BlockEnclosures(BlockDomain[Row]):
         return reach * enclosures.lattice_error(fit, n_terms, sizes / reach, apart, self.how)
 
     def look_up_product(
-        self, heads: verbs.LookUpProduct, product: Row, left: Row, right: Row
+        self, heads: verbs.LookUpProduct, function: str, product: Row, left: Row, right: Row
     ) -> Row:
         if isinstance(product, float) or isinstance(left, float):
             return 0.0
-        n_terms, sizes = self._terms(heads, left, right)
+        n_terms, sizes = self._terms(left, right)
         off = self._lattice_error(n_terms, sizes, heads.reach)
         # That is how far the product may lie, or the run is stopped.
         known = Interval.symmetric(heads.reach, 1, 1).widened(off)
         argument = Enclosure.around(product.exact, product.error, product.actual.within(known))
-        fit = self.program.look_up(heads.function)
+        fit = self.program.look_up(function)
         rounding = self.how.head(fit, n_terms, sizes, torch.zeros_like(sizes))
         return enclosures.fitted_at(fit, argument, rounding).without_nan()
 

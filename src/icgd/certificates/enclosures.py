@@ -46,8 +46,13 @@ from icgd.backends.look_up import DEGREE, table_error
 from icgd.backends.registry import BACKENDS
 from icgd.backends.run import OnProgress
 from icgd.problems.data import Task
-from icgd.problems.functions import SOFTMAX_ROUNDING, ScalarFunction, function_named, rounding_of
+from icgd.problems.functions import (
+    SOFTMAX_ROUNDING,
+    function_named,
+    rounding_of,
+)
 from icgd.problems.problem import Problem
+from icgd.problems.scalar import ScalarFunction
 from icgd.problems.settings import named
 from icgd.program.functions import GridMean, LatticeFunction, ReluSum, RidgeSum
 from icgd.program.meaning import PerStep
@@ -127,8 +132,10 @@ class Interval:
             return self
         return Interval(torch.where(low.isnan(), -inf, low), torch.where(high.isnan(), inf, high))
 
-    def clipped(self, bound: float) -> Interval:
-        """Clip to [-bound, bound]."""
+    def clipped(self, bound: float | Interval) -> Interval:
+        """Clip to [-bound, bound], or to an interval for each entry."""
+        if isinstance(bound, Interval):
+            return self.mapped(lambda end: end.clamp(bound.low, bound.high))
         return self.mapped(lambda end: end.clamp(-bound, bound))
 
     def distance_to(self, other: Interval) -> Tensor:
@@ -361,6 +368,15 @@ class Arithmetic:
         tabulated = self.sum_of(2 * DEGREE, torch.full_like(argument, 4 * fit.size))
         return tabulated + table_error(fit)
 
+    def grid(self, fit: GridMean, n_terms: int, argument: Tensor) -> Tensor:
+        """The rounding of a head's mean over a grid, where its argument has this total size.
+
+        The mean stays between the values.
+        """
+        moved = self.sum_of(n_terms + 2, fit.per_argument * argument + fit.per_offset)
+        moved = moved.clamp(max=max(fit.values) - min(fit.values))
+        return moved + self.sum_of(len(fit.values), torch.full_like(argument, fit.size))
+
     def function(
         self,
         fit: ReluSum,
@@ -590,10 +606,139 @@ def matrix_product(
     return Enclosure.around(exact, error, actual)
 
 
-def clipped(value: Enclosure, bound: float, off: Tensor) -> Enclosure:
-    """Clip to [-bound, bound] by a layer that is itself wrong by `off`."""
+def clipped(value: Enclosure, bound: float | Interval, off: Tensor) -> Enclosure:
+    """Clip by a layer that is itself wrong by `off`."""
     actual = value.actual.clipped(bound).widened(off)
     return Enclosure.around(value.exact.clipped(bound), value.error + off, actual)
+
+
+BASIS_TERMS = 48
+"""A basis is computed with as many roundings, relatively; those of an entry 1 - t count for 1."""
+
+
+def projected(
+    value: Enclosure, faces: Interval, basis: Tensor, how: Arithmetic
+) -> tuple[Enclosure, Tensor]:
+    """Project vectors onto a box in an orthonormal basis; return also what the layer is wrong by.
+
+    In the basis everything beyond the faces is taken away. Where nothing is, nothing is rounded. A
+    projection brings no two points further apart, in the 2-norm: that is one bound of the error.
+    The other one is the triangle inequality, entry by entry.
+    """
+    size, n_rows = basis.abs(), len(basis)
+    exact_beyond = _beyond(value.exact, faces, basis, how.oracle)
+    beyond = exact_beyond if value.is_common else _beyond(value.actual, faces, basis, how)
+    most = torch.maximum(exact_beyond.size, beyond.size)
+    moves = most @ size + most.amax(-1, keepdim=True)
+    sizes = torch.where(most.any(-1, keepdim=True), moves + value.size, 0.0)
+    terms = n_rows + basis.shape[-1] + BASIS_TERMS
+    off = how.sum_of(terms, sizes)
+    oracle = how.oracle.sum_of(terms, sizes)
+    # Coordinates that the basis is about lie between sums of the faces.
+    hull = _product(faces, basis)
+    room = how.sum_of(terms, faces.size @ size + faces.size.amax())
+    known = torch.where(size.any(0), 0.0, inf)
+    hull = hull.widened(room + known)
+    exact, actual = (
+        (part + _product(away, basis).times(-1.0)).widened(rounding).within(hull.widened(rounding))
+        for part, away, rounding in (
+            (value.exact, exact_beyond, oracle),
+            (value.actual, beyond, off),
+        )
+    )
+    by_rows = torch.where(most > 0, value.error @ size.mT, 0.0)
+    error = torch.minimum(norm(value.error).unsqueeze(-1), value.error + by_rows @ size)
+    return Enclosure.around(exact, ROOM * error + off, actual), off
+
+
+def _beyond(value: Interval, faces: Interval, basis: Tensor, how: Arithmetic) -> Interval:
+    """How far vectors lie beyond the faces, along each row of the basis."""
+    along, sizes = _product(value, basis.mT), value.size @ basis.abs().mT
+    sizes = sizes + value.size.amax(-1, keepdim=True) + faces.size
+    along = along.widened(how.sum_of(basis.shape[-1] + BASIS_TERMS, sizes))
+    beyond = along.mapped(lambda end: end - end.clamp(faces.low, faces.high))
+    return beyond.widened(_OUTWARDS * beyond.size)
+
+
+def _product(vectors: Interval, matrix: Tensor) -> Interval:
+    product = vectors.mapped(lambda end: end.unsqueeze(-2)) @ Interval.point(matrix)
+    return product.mapped(lambda end: end.squeeze(-2))
+
+
+def moved_apart(apart: Tensor, basis: Tensor) -> Tensor:
+    """How far apart projections are of vectors that are so far apart."""
+    size = basis.abs()
+    return torch.minimum(norm(apart).unsqueeze(-1), apart + apart @ size.mT @ size)
+
+
+def merged(new: Enclosure, old: Enclosure, change: Callable[[Tensor, Tensor], Tensor]) -> Enclosure:
+    """Arrange the numbers of two enclosures in one."""
+    exact, actual = (
+        Interval(change(one.low, other.low), change(one.high, other.high))
+        for one, other in ((new.exact, old.exact), (new.actual, old.actual))
+    )
+    return Enclosure(exact, actual, change(new.error, old.error))
+
+
+def exchanged(value: Enclosure, first: list[int], second: list[int], how: Arithmetic) -> Enclosure:
+    """Put the larger entry of each pair of columns into the first of them.
+
+    Neither the larger nor the smaller one is further off than both were, but for the rounding of
+    the layer, which moves differences.
+    """
+
+    def arranged(larger: Tensor, smaller: Tensor, before: Tensor) -> Tensor:
+        after = before.clone()
+        after[..., first], after[..., second] = larger, smaller
+        return after
+
+    def sorted_ends(part: Interval) -> Interval:
+        return part.mapped(
+            lambda end: arranged(
+                torch.maximum(end[..., first], end[..., second]),
+                torch.minimum(end[..., first], end[..., second]),
+                end,
+            )
+        )
+
+    error = torch.maximum(value.error[..., first], value.error[..., second])
+    off = how.sum_of(3, value.size[..., first] + value.size[..., second])
+    off = arranged(off, off, torch.zeros_like(value.error))
+    error = arranged(error, error, value.error) + off
+    return Enclosure.around(sorted_ends(value.exact), error, sorted_ends(value.actual).widened(off))
+
+
+def mean_excess(value: Enclosure, means: Tensor, total: float, how: Arithmetic) -> Enclosure:
+    """The means of the first 1, 2, ... columns, less their shares of the total."""
+    width = len(means)
+    share = Interval.point(total / torch.arange(1, width + 1).double())
+    sizes = value.size @ means.mT + share.size
+    exact, actual = (
+        (part @ Interval.point(means.mT.contiguous()) + share.times(-1.0)).widened(
+            how_of.sum_of(width + 4, sizes)
+        )
+        for part, how_of in ((value.exact, how.oracle), (value.actual, how))
+    )
+    error = value.error @ means.mT + how.sum_of(width + 4, sizes)
+    return Enclosure.around(exact, ROOM * error, actual)
+
+
+def above(value: Enclosure, threshold: Enclosure, most: float, how: Arithmetic) -> Enclosure:
+    """max(w - theta, 0) in the first columns, which is known to be at most `most`."""
+    n_columns = threshold.error.shape[-1]
+    rows = value.mapped(lambda part: part[..., :n_columns])
+    theta = threshold.mapped(lambda part: part[..., :1])
+    sizes = 3 * rows.size + theta.size
+
+    def after(w: Interval, t: Interval, off: Tensor) -> Interval:
+        found = (w + t.times(-1.0)).mapped(lambda end: end.clamp(min=0.0)).widened(off)
+        return found.within(Interval(-off, most + off))
+
+    off = how.sum_of(5, sizes)
+    exact = after(rows.exact, theta.exact, how.oracle.sum_of(5, sizes))
+    actual = after(rows.actual, theta.actual, off)
+    found = Enclosure.around(exact, ROOM * (rows.error + theta.error + off), actual)
+    return merged(found, value, lambda new, old: torch.cat([new, old[..., n_columns:]], dim=-1))
 
 
 def add(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:

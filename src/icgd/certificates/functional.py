@@ -41,9 +41,10 @@ from icgd.certificates.linear import Motion, Pair, Responses, is_stable, multipl
 from icgd.environment import require_memory
 from icgd.errors import KernelError, at, brief
 from icgd.problems.data import Task, first_set
-from icgd.problems.functions import FUNCTION_ROUNDING, LEAST_NUMBERS
+from icgd.problems.functions import FUNCTION_ROUNDING
 from icgd.problems.kernel_machine import SHAPES, Kernel, KernelHead, as_matrix, sum_of_heads
 from icgd.problems.problem import Problem
+from icgd.problems.scalar import LEAST_NUMBERS
 from icgd.shapes import History, Predictions
 
 

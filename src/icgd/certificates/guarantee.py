@@ -1,16 +1,17 @@
 r"""What Theorems 3.1 to 3.3 of cot promise of a run, with real constants, beside what it did.
 
-Theorems 3.1 and 3.2 (strongly convex: generalised linear models, ridge) and 3.3 (lasso), with
-D = |w_0 - w*| (the paper starts at 0 and writes B_w / 2 or R / 2), L steps, each off by at most
-eps in the 2-norm, and the step size eta <= 1 / beta:
+Theorems 3.1 and 3.2 promise a distance (generalised linear models and ridge), Theorem 3.3 an
+objective (lasso; with l1 = 0 it covers the others too). With D = |w_0 - w*| (the paper starts at
+0 and writes B_w / 2 or R / 2) and L steps of size eta, each off by at most eps in the 2-norm:
 
-    |w_L - w*|    <= L eps + exp(-eta alpha L / 2) D
-    F(w_L) - F*   <= (C + 2 beta D + l1 sqrt(p)) L eps + beta (L eps)^2 / 2 + D^2 / (2 eta L)
+    |w_L - w*|    <= L eps + q^L D,    q = max(1 - eta alpha, eta beta - 1),    eta < 2 / beta
+    F(w_L) - F*   <= (C + 2 beta D + l1 sqrt(p)) L eps + beta (L eps)^2 / 2 + D^2 / (2 eta L),
+                     eta <= 1 / beta
 
-C is the norm of the gradient of the smooth part at w_0, p counts the penalised coefficients. At
-eta = 1 / beta these are the paper's forms; it allows 2 / beta, at which the rates fail. An exact
-step, proximal or not, multiplies distances by at most q = 1 - eta alpha. Used at every step,
-against errors too, that gives more:
+C is the norm of the gradient of the smooth part at w_0, p counts the penalised coefficients. The
+printed rates exp(-L / 2 kappa) and beta R^2 / 8 L belong to eta = 1 / beta, and fail for other
+steps that the paper allows. An exact step, proximal or not, multiplies distances by at most q. Used
+against errors too, that gives more, also for a lasso:
 
     |w_L - w*|    <= q^L D + eps (1 - q^L) / (1 - q)
 
@@ -26,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import reduce
-from math import exp, inf, sqrt
+from math import inf, sqrt
 
 from icgd.certificates.enclosures import norm
 from icgd.certificates.linear import LinearBounds
@@ -41,7 +42,7 @@ from icgd.problems.spectrum import Curvature, Scores, common, curvature, over_ba
 from icgd.shapes import History, Inputs
 
 STEP_ROUNDING = 1e-9
-"""By how much a step may exceed 1 / beta, relatively: eigenvalues are computed to 1e-12."""
+"""Relative slack of a step against 1 / beta: eigenvalues are computed to 1e-12."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +60,18 @@ class InexactDescent:
     n_steps: int
 
     def __post_init__(self) -> None:
-        if self.step_size * self.curvature.largest > 1 + STEP_ROUNDING:
+        if self.step_size * self.curvature.largest >= 2:
             raise SettingError(
-                f"step_size={self.step_size:g} is above 1 / beta = {1 / self.curvature.largest:g}, "
-                "and the theorems say nothing. Shorten the step, or leave it out to have it chosen "
-                "from the data."
+                f"step_size={self.step_size:g} must be below 2 / beta = "
+                f"{2 / self.curvature.largest:g}: longer steps need not converge, and the theorems "
+                "promise nothing. Shorten the step, or leave it out to have 1 / beta chosen from "
+                "the data."
             )
 
     def distance_of_theorem(self) -> float:
         """Bound the distance of the end from the minimiser by Theorems 3.1 and 3.2."""
-        rate = self.step_size * self.curvature.smallest / 2
-        return self.n_steps * self.step_error + exp(-rate * self.n_steps) * self.start_distance
+        rate = self.curvature.contraction(self.step_size) ** self.n_steps
+        return self.n_steps * self.step_error + rate * self.start_distance
 
     def distance(self) -> float:
         """Bound the same distance by contraction at every step, which does not grow with L."""
@@ -79,7 +81,12 @@ class InexactDescent:
         return left * self.start_distance + self.step_error * piled_up
 
     def excess_of_theorem(self, start_gradient: float, l1: float, n_penalised: int) -> float:
-        """Bound the objective above its minimum by Theorem 3.3; infinite at L = 0."""
+        """Bound the objective above its minimum by Theorem 3.3.
+
+        Infinite at L = 0 and for steps above 1 / beta, where its rate fails.
+        """
+        if self.step_size * self.curvature.largest > 1 + STEP_ROUNDING:
+            return inf
         beta, off = self.curvature.largest, self.n_steps * self.step_error
         slope = start_gradient + 2 * beta * self.start_distance + l1 * sqrt(n_penalised)
         length = 2 * self.step_size * self.n_steps
@@ -107,7 +114,8 @@ class Guarantee:
     accurate it is. A slack is infinite if nothing is known, and a bound where nothing is promised.
 
     Attributes:
-        theorem: the theorem of cot that promises a distance, "3.1" or "3.2".
+        theorem: the theorem of cot that is about such a model: "3.1" for generalised linear
+            models, "3.2" for ridge, "3.3" with an l1 penalty.
         n_steps: the number L of steps.
         step_size: their size.
         smallest_curvature: alpha, taken from the data.
@@ -116,13 +124,13 @@ class Guarantee:
         step_error: the proved error of a step, in the 2-norm.
         distance: |w_L - w*|, measured.
         distance_slack: an estimate of how far `distance` may be off.
-        distance_bound: what Theorem 3.1 or 3.2 promises of it.
+        distance_bound: what Theorem 3.1 or 3.2 promises of it; Theorem 3.3 promises nothing.
         contraction_bound: another bound of it, which uses that an exact step is a contraction at
             every step.
         excess: F(w_L) - F(w*), measured.
         excess_slack: an estimate of how much larger `excess` may be.
         excess_rounding: how far rounding may take it either way.
-        excess_bound: what Theorem 3.3 promises of it.
+        excess_bound: what Theorem 3.3 promises of it, for steps up to 1 / beta.
         backend: the backend that ran.
         fused_because: why the fused backend ran, if nobody asked for it.
 
@@ -130,7 +138,7 @@ class Guarantee:
         >>> import icgd
         >>> model, step = icgd.LinearModel(2), icgd.ProximalStep(0.5, box=4.0)
         >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
-        >>> compiled = icgd.compile(problem, "cot-ridge", n_steps=9)
+        >>> compiled = icgd.compile(problem, "linear-stack", n_steps=9)
         >>> found = icgd.guarantee(compiled, [[1.0, 0.0], [0.0, 1.0]], [1.0, -0.5])
         >>> found.distance <= found.distance_bound, found.verdict.value
         (True, 'Every promise is kept, as measured.')
@@ -164,7 +172,7 @@ class Guarantee:
             >>> import icgd
             >>> model, step = icgd.LinearModel(2), icgd.ProximalStep(0.5, box=4.0)
             >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
-            >>> compiled = icgd.compile(problem, "cot-ridge", n_steps=9)
+            >>> compiled = icgd.compile(problem, "linear-stack", n_steps=9)
             >>> icgd.guarantee(compiled, [[1.0, 0.0], [0.0, 1.0]], [1.0, -0.5]).facts()["steps"]
             '9 of 0.5'
         """
@@ -216,7 +224,7 @@ def _outcome(least: float, most: float, promised: float) -> Outcome:
 def check_guarantee(bounds: LinearBounds, task: Task, history: History) -> Guarantee:
     """Compare a run on one task with the theorems.
 
-    Raises `SettingError` if its step is longer than they allow, 1 / beta, or has momentum, and
+    Raises `SettingError` if its step is not below 2 / beta or has momentum, and
     `SeparableDataError` if there is no minimiser.
     """
     if task.batch:
@@ -248,7 +256,7 @@ def check_guarantee(bounds: LinearBounds, task: Task, history: History) -> Guara
         step_error=promised.step_error,
         distance=float((history[-1] - found.parameters).norm()),
         distance_slack=found.distance,
-        distance_bound=promised.distance_of_theorem() if is_known else inf,
+        distance_bound=promised.distance_of_theorem() if is_known and not update.l1 else inf,
         contraction_bound=promised.distance() if is_known else inf,
         excess=float(ends[0] - ends[1]),
         excess_slack=found.excess,

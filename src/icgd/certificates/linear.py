@@ -47,6 +47,7 @@ from icgd.problems.steps import FunctionalStep, ProximalStep
 from icgd.program.instructions import Instruction
 from icgd.program.linear_instructions import (
     DecaySlot,
+    DescendByExample,
     MoveByVelocity,
     ShrinkMoved,
     ShrinkSlot,
@@ -288,7 +289,7 @@ class LinearBounds(AbstractBounds):
         Clipped weights are at most 2 box apart, and what a clip by ReLUs rounds.
         """
         model, domain, box = self.problem.model, self.problem.domain, self.problem.box or inf
-        n_tokens, n_weights = self.how.n_tokens, model.n_parameters
+        n_tokens, n_weights = self.program.n_examples or self.how.n_tokens, model.n_parameters
         what = f"Bounding steps on {n_tokens:,} tokens"
         n_bytes = 8 * n_tokens * (INPUTS_HELD * n_weights + SCORES_HELD)
         require_memory(what, n_bytes, "Give a smaller n_tokens, or take fewer inputs.")
@@ -442,7 +443,7 @@ class LinearBounds(AbstractBounds):
         """
         n_examples = inputs.shape[-2]
         scale = self._scale(n_examples)
-        wrong = self._mean_error(scores, self._looked(before, kept) @ inputs.mT)
+        wrong = self._left_error(scores, self._looked(before, kept) @ inputs.mT, labels)
         size = self._size(before, inputs, self._mean_size(scores) + labels + wrong, kept)
         n_terms = 2 * n_examples + 16  # of both heads, and the units of the MLP
         underflow = n_terms * self.how.least * inputs.sum(-2, keepdim=True)
@@ -457,7 +458,7 @@ class LinearBounds(AbstractBounds):
         self, before: Tensor, inputs: Tensor, labels: Tensor, scores: Interval, kept: Kept
     ) -> Tensor:
         """The size of what is left of the labels of the examples."""
-        wrong = self._mean_error(scores, self._looked(before, kept) @ inputs.mT)
+        wrong = self._left_error(scores, self._looked(before, kept) @ inputs.mT, labels)
         return self._mean_size(scores) + labels + wrong
 
     def _size(self, before: Tensor, inputs: Tensor, left: Tensor, kept: Kept) -> Tensor:
@@ -497,16 +498,28 @@ class LinearBounds(AbstractBounds):
         least, largest = self.problem.model.link_function.mean.bounds(scores.low, scores.high)
         return torch.maximum(least.abs(), largest.abs())
 
+    def _left_error(self, scores: Interval, terms: Tensor, labels: Tensor) -> Tensor:
+        """The error of what is left of the labels, where heads return it, or of the means."""
+        descent = self.program.descent
+        if not (isinstance(descent, DescendByExample) and self.how.sums_terms):
+            return self._mean_error(scores, terms)
+        n_terms, error = self.problem.model.n_parameters + 2, torch.zeros_like(terms)
+        for part in descent.look_ups:
+            read = abs(part.score) * terms + abs(part.label) * labels
+            error = error + abs(part.factor) * self._head_error(part.function, n_terms, read)
+        return error
+
+    def _head_error(self, function: str, n_terms: int, terms: Tensor) -> Tensor:
+        """The error of a head where the terms of its argument add up to this size."""
+        fit = self.program.grid_mean(function)
+        return fit.error + self.how.grid(fit, n_terms, terms)
+
     def _mean_error(self, scores: Interval, terms: Tensor) -> Tensor:
         """The error of the expected labels, of the transformer's and of the oracle's."""
         link, looks_ahead = self.problem.model.link_function, self.problem.proximal_step.nesterov
         n_terms = (1 + looks_ahead) * self.problem.model.n_parameters + 1
-        if self.how.sums_terms:  # the error of the head
-            fit = self.program.grid_mean(self.problem.model.link)
-            moved = self.how.sum_of(n_terms + 2, fit.per_argument * terms + fit.per_offset)
-            moved = moved.clamp(max=max(fit.values) - min(fit.values))
-            summed = self.how.sum_of(len(fit.values), torch.full_like(terms, fit.size))
-            return fit.error + moved + summed
+        if self.how.sums_terms:
+            return self._head_error(self.problem.model.link, n_terms, terms)
         off = self.how.sum_of(n_terms, terms)
         near = scores.widened(off)
         steepest = link.slopes(near.low, near.high)[1]
@@ -526,5 +539,5 @@ class LinearBounds(AbstractBounds):
 
     @property
     def _decay(self) -> float:
-        kinds = DecaySlot | MoveByVelocity
+        kinds = DecaySlot | MoveByVelocity | DescendByExample
         return sum((abs(part.decay) for part in self._parts if isinstance(part, kinds)), 0.0)

@@ -45,10 +45,10 @@ from icgd.certificates.enclosures import (
 from icgd.certificates.propagation import Data, Enclosures, State
 from icgd.errors import ProgramError
 from icgd.problems.data import FLOAT32_ROUNDING, Task
-from icgd.problems.functions import ScalarFunction
 from icgd.problems.optimisers import AVERAGE, WEIGHTS, AbstractGradientStep
 from icgd.problems.problem import Problem
-from icgd.program.functions import RidgeSum
+from icgd.problems.scalar import ScalarFunction
+from icgd.program.functions import ReluSum
 from icgd.program.instructions import IDENTITY, Instruction
 from icgd.program.layout import RATES, Role
 from icgd.program.meaning import scheduled
@@ -74,12 +74,13 @@ class StackBounds(AbstractBounds):
         if update.has_root:  # what it divides by has no bound that says anything
             return DomainBound(inf, inf)
         if update.state:
-            return self._state_bound.domain(update.box * (1 + FLOAT32_ROUNDING))
-        data, n_weights = self._any_token, self._n_weights
+            everywhere = self._everywhere(update.reach * (1 + FLOAT32_ROUNDING))
+            return self._state_bound.domain(everywhere.size)
+        data = self._any_token
 
         @cache
         def after_block(reach: float, error: float, drift: float) -> Weights:
-            everywhere = Interval.symmetric(reach, n_weights)
+            everywhere = self._everywhere(reach)
             off, apart = (torch.full_like(everywhere.low, size) for size in (error, drift))
             weights = Enclosure.around(everywhere, off, everywhere)
             slots_after = self._slots_after(data, weights, apart, self._ends.numbers)
@@ -87,19 +88,19 @@ class StackBounds(AbstractBounds):
             return Weights(
                 error=torch.stack([after.error for after in found]).amax(0),
                 drift=torch.stack([after.drift for after in found]).amax(0),
-                size=max(after.size for after in found),
+                reach=max(after.reach for after in found),
             )
 
         kept = least_kept(update, n_steps)
-        reach, drift = _reach_and_drift(after_block, update.box, n_steps, kept)
+        reach, drift = _reach_and_drift(after_block, update.reach, n_steps, kept)
         if reach == inf:
             return DomainBound(inf, inf)
 
         def error_after(error: float) -> float:
             return float(after_block(reach, error, drift).error.max())
 
-        widest = update.box + reach
-        trajectory = after_steps(error_after, n_steps, update.box, widest, kept)
+        widest = update.reach + reach
+        trajectory = after_steps(error_after, n_steps, update.reach, widest, kept)
         last_drift = float(after_block(reach, 0.0, drift).drift.max())
         return DomainBound(min(error_after(0.0), widest), trajectory, reach, max(last_drift, drift))
 
@@ -108,7 +109,7 @@ class StackBounds(AbstractBounds):
         """Bounds of an update that remembers, which are carried from step to step."""
         data, update, n_steps = self._any_token, self.problem.gradient_step, self.program.n_steps
         names = (WEIGHTS, *update.remembered)
-        n_weights = self._n_weights // len(names)
+        n_weights = self.problem.network.n_parameters
 
         def after_step(before: Trained, step: int) -> Trained:
             everywhere = Interval(-before.sizes, before.sizes)
@@ -140,17 +141,31 @@ class StackBounds(AbstractBounds):
             for name, bound in bounds.items()
         }
 
-    @property
-    def _n_weights(self) -> int:
-        return sum(slot.width for slot in self.program.layout.having(Role.PARAMETER))
+    def _everywhere(self, reach: float) -> Interval:
+        """Where weights and their average lie, if none is further out of its range than `reach`.
+
+        That is by as much as `reach` is more than the largest weight of the sets.
+        """
+        low, high = self._ends_of_weights
+        slack = reach - self.problem.gradient_step.reach
+        return Interval(low - slack, high + slack)
+
+    @cached_property
+    def _ends_of_weights(self) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest of each weight in the sets, then of its average and state.
+
+        Those of the state are of no use.
+        """
+        low, high = self.problem.network_oracle.sets.ends()
+        n_parts = sum(slot.width for slot in self.program.layout.having(Role.PARAMETER)) // len(low)
+        return low.repeat(n_parts), high.repeat(n_parts)
 
     def domain_predictions(self, proved: DomainBound) -> float:
-        """The weights lie anywhere in the box, and are off by what bound (a) leaves of a run."""
+        """The weights lie anywhere in their sets, and are off by what bound (a) leaves of a run."""
         if self.program.step_table is not None or not proved.trajectory < self.widest:
             return inf
-        bound = self.problem.gradient_step.box * (1 + FLOAT32_ROUNDING)
-        box = Interval.symmetric(bound, self._n_weights)
-        own = Interval.symmetric(proved.reach, self._n_weights)
+        box = self._everywhere(self.problem.gradient_step.reach * (1 + FLOAT32_ROUNDING))
+        own = self._everywhere(proved.reach)
         off, apart = (torch.full_like(box.low, size) for size in (proved.trajectory, proved.drift))
         data = self._any_token
         data["y"] = Interval.point(torch.zeros_like(data["y"].low))
@@ -208,7 +223,7 @@ class StackBounds(AbstractBounds):
     @property
     def widest(self) -> float:
         update = self.problem.gradient_step
-        return inf if update.has_root else 2 * update.box
+        return inf if update.has_root else 2 * update.reach
 
     @property
     def condition(self) -> str | None:
@@ -256,22 +271,28 @@ class StackBounds(AbstractBounds):
         """What the slots say of the weights; without copies, `drift` is theirs."""
         slots = [after[slot.name] for slot in self.program.layout.having(Role.PARAMETER)]
         drifts = [slot.apart.flatten(-2) for slot in slots if slot.apart is not None]
+        low, high = self._ends_of_weights
+        after_low, after_high = (
+            torch.cat([getattr(slot.value.actual, end).flatten(-2) for slot in slots], dim=-1)
+            for end in ("low", "high")
+        )
+        beyond = torch.maximum(low - after_low, after_high - high).max()
         return Weights(
             error=torch.cat([slot.value.error.flatten(-2) for slot in slots], dim=-1),
             drift=torch.cat(drifts or [drift], dim=-1),
-            size=max(float(slot.value.actual.size.max()) for slot in slots),
+            reach=self.problem.gradient_step.reach + float(beyond),
         )
 
 
 @dataclass(frozen=True)
 class Weights:
     """After a block: bounds on every weight's error and on how far its copies in the registers lie
-    from it, and the size of the transformer's largest weight.
+    from it, and the `reach` of the transformer's weights as `_everywhere` counts it.
     """
 
     error: Parameters
     drift: Parameters
-    size: float
+    reach: float
 
 
 End = tuple[Layer, ...]
@@ -356,17 +377,17 @@ def _reach_and_drift(
 ) -> tuple[float, float]:
     """How large the transformer's weights can be, and how far their copies may lie from them.
 
-    Weights stay in the box, but for what rounding adds to a clip. A clip of w is off by the
-    rounding of w, which is the larger the farther w has moved.
+    Weights stay in their sets, but for what rounding adds to a projection. A projection of w is off
+    by the rounding of w, which is the larger the farther w has moved.
     """
     reach = box * (1 + FLOAT32_ROUNDING)
     for _ in range(8):
         drift = _largest_drift(after_block, reach, n_steps, kept)
-        size = after_block(reach, 0.0, drift).size
-        if size <= reach:
+        needed = after_block(reach, 0.0, drift).reach
+        if needed <= reach:
             return reach, drift
         # A little farther than needed, or else it takes many rounds to arrive.
-        reach = size * (1 + 2.0**-40) + (size - reach) / 16
+        reach = needed * (1 + 2.0**-40) + (needed - reach) / 16
     return inf, inf
 
 
@@ -375,7 +396,8 @@ def _largest_drift(after_block: AfterBlock, reach: float, n_steps: int, kept: fl
 
     To what it keeps, a step adds a little more where copies are farther apart. So it is assumed
     that every step adds what the last one does, and this is then checked. That takes steps that
-    keep less than others for the least of them; a few such steps are followed one by one.
+    keep less than others for the least of them; a few such steps are followed one by one. So are
+    a few of those that add more and more, as projections that turn weights do.
     """
 
     def drift_after(drift: float) -> float:
@@ -389,9 +411,13 @@ def _largest_drift(after_block: AfterBlock, reach: float, n_steps: int, kept: fl
     for _ in range(GUESSES):
         drift = min(added * n_added, most)
         found = drift_after(drift) - kept * drift
-        if found <= added or drift == most:
+        if found <= added:
             return drift
+        if drift == most:
+            break
         added = found * (1 + 2.0**-10)
+    if n_steps <= STEPS_ONE_BY_ONE:
+        return min(after_steps(drift_after, n_steps - 1, reach, most), most)
     return most
 
 
@@ -471,10 +497,10 @@ class StateBound:
     ends: Sequence[int]
     n_steps: int
 
-    def domain(self, reach: float) -> DomainBound:
-        """The bounds, if weights are at most `reach` at the start and nothing is remembered."""
-        weights = torch.full(self.is_state.shape, reach, dtype=torch.float64)
-        sizes = weights.masked_fill(self.is_state, 0.0)
+    def domain(self, sizes: Tensor | float) -> DomainBound:
+        """The bounds, if weights have these sizes at the start and nothing is remembered."""
+        sizes = torch.as_tensor(sizes, dtype=torch.float64).expand(self.is_state.shape)
+        sizes = sizes.masked_fill(self.is_state, 0.0)
         before = Trained.exactly(sizes, torch.zeros_like(sizes))
         last, trajectory = before, 0.0
         for step in range(min(self.n_steps, MOST_FOLLOWED)):
@@ -587,7 +613,7 @@ def closed_form(program: StackProgram, problem: Problem) -> float | None:
         return None
     if slope_parts is None or problem.domain.rate is not None:
         return None
-    if program.n_registers or any(isinstance(fit, RidgeSum) for fit in program.functions):
+    if program.n_registers or not all(isinstance(fit, ReluSum) for fit in program.functions):
         return None
     step = table_step
     if program.step_table is None:
@@ -605,7 +631,7 @@ def closed_form(program: StackProgram, problem: Problem) -> float | None:
 
 def closed_form_step(program: StackProgram, problem: Problem) -> float:
     """The paper's bound on the error of one step, in exact arithmetic."""
-    target, box = problem.network, problem.gradient_step.box
+    target, box = problem.network, problem.gradient_step.reach
     depth, widest = target.depth, max(target.widths)
     norm = sqrt(widest)  # P
     vector = box * norm  # B_v
@@ -669,7 +695,7 @@ def table_step(program: StackProgram, problem: Problem) -> float:
     if program.step_table is None:
         raise ProgramError("The program has no table of steps.")
     n, levels = program.step_table.n_examples, len(program.relu_sum(IDENTITY).knots) // 2 + 1
-    longest = 2 * max(problem.domain.x, problem.domain.y, problem.gradient_step.box)
+    longest = 2 * max(problem.domain.x, problem.domain.y, problem.gradient_step.reach)
     numbers = 3  # x, y and w
     lipschitz = step_lipschitz(problem, n)
     return lipschitz * (8 * sqrt(numbers * n) + sqrt(n)) * longest / (2 * levels)
@@ -679,7 +705,7 @@ def step_lipschitz(problem: Problem, n_examples: int) -> float:
     """The Lipschitz constant of a step of one weight, as a function of the whole prompt."""
     x = _cells(problem.domain.x, -1, 1, 1)
     y = _cells(problem.domain.y, -1, 1)
-    w = _cells(problem.gradient_step.box, -1)
+    w = _cells(problem.gradient_step.reach, -1)
     activation = problem.network.layer_activation(1)
     argument = w * x
     prediction = _on(activation.value, argument)

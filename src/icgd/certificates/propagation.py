@@ -31,18 +31,15 @@ from icgd.approximation.ridge import PRODUCT
 from icgd.backends.recorder import is_computed_as_such
 from icgd.certificates import enclosures
 from icgd.certificates.enclosures import ROOM, Arithmetic, Enclosure, Interval, function_at, touched
-from icgd.problems.functions import (
-    activation_named,
-    function_named,
-    loss_named,
-    numbered_function,
-)
+from icgd.problems.functions import activation_named, function_named, numbered_function
+from icgd.problems.losses import loss_named
 from icgd.program.functions import ReluSum, RidgeSum
-from icgd.program.instructions import IDENTITY, HeadError
+from icgd.program.instructions import IDENTITY, Combination, HeadError
 from icgd.program.layout import IS_QUERY, ONE, Layout, Role, Slot
 from icgd.program.meaning import NOWHERE, Means, PerStep, StackDomain
 from icgd.program.network_instructions import AverageExamples, LookUpStep, TakeTurns
 from icgd.program.program import Layer
+from icgd.program.set_instructions import Faces, running_means
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import WipeByUnits
 from icgd.shapes import Parameters
@@ -254,8 +251,11 @@ class Enclosures(StackDomain[Bounded]):
     # Functions.
 
     def apply(self, function: str, argument: Bounded, by: Means) -> Bounded:
-        if by == "grid":
-            raise TypeError("Linear models have bounds of their own, in linear.py")
+        if by == "grid":  # what heads round is added where they are read
+            mean, where = self.program.grid_mean(function), argument.value.actual
+            size = Interval(*function_named(function).bounds(where.low, where.high)).size
+            off = self.how.evaluation(function, size)  # of a fused run
+            return Bounded(enclosures.fitted_at(mean, argument.value, off))
         if by == "lattice":
             look_up = self.program.look_up(function)
             rounding = self.how.head(look_up, argument.n_terms, argument.sizes, argument.distance)
@@ -407,7 +407,7 @@ class Enclosures(StackDomain[Bounded]):
         mean: bool = True,
     ) -> Bounded:
         if not mean:
-            raise TypeError("Linear models have bounds of their own, in linear.py")
+            return self._accumulated(weights, left, right, scale * by.n_examples)
         off = by.product_error(self, left, right)
         is_shared = self.layout.slot(by.write).role is Role.SHARED
         return self._accumulated(weights, left, right, scale, off, is_shared)
@@ -473,6 +473,43 @@ class Enclosures(StackDomain[Bounded]):
             off = off + self._units_rounding(fit, fit.n_units, actual, actual.size)
         return Bounded(enclosures.clipped(value.value, bound, off), apart)
 
+    def project(self, value: Bounded, faces: Faces) -> Bounded:
+        (start, stop), apart = faces.columns, value.apart
+        shape = value.value.error[..., start:stop].shape[-2:]
+
+        def vectors(matrix: Tensor) -> Tensor:
+            part = matrix[..., start:stop]
+            return part if faces.each_row else part.flatten(-2)
+
+        def beside(new: Tensor, old: Tensor) -> Tensor:
+            new = new if faces.each_row else new.unflatten(-1, shape)
+            return torch.cat([old[..., :start], new, old[..., stop:]], dim=-1)
+
+        [low], [high] = _tensor((faces.low,)), _tensor((faces.high,))
+        part, ends = value.value.mapped(vectors), Interval(low, high)
+        if faces.basis is None:
+            off = self.how.sum_of(4, part.actual.size + 2 * ends.size)
+            after = enclosures.clipped(part, ends, off)
+        else:
+            after, off = enclosures.projected(part, ends, _tensor(faces.basis), self.how)
+        if apart is not None:
+            own = vectors(apart)
+            if faces.basis is not None:
+                own = enclosures.moved_apart(own, _tensor(faces.basis)) + off
+            apart = beside(ROOM * (own + off), apart)
+        return Bounded(enclosures.merged(after, value.value, beside), apart)
+
+    def exchange(self, value: Bounded, pairs: Sequence[tuple[int, int]]) -> Bounded:
+        first, second = map(list, zip(*pairs, strict=True))
+        return Bounded(enclosures.exchanged(value.value, first, second, self.how))
+
+    def mean_excess(self, value: Bounded, total: float) -> Bounded:
+        means = _tensor(running_means(value.value.error.shape[-1]))
+        return Bounded(enclosures.mean_excess(value.value, means, total, self.how))
+
+    def threshold(self, value: Bounded, threshold: Bounded, most: float) -> Bounded:
+        return Bounded(enclosures.above(value.value, threshold.value, most, self.how))
+
     def zero(self, value: Bounded) -> Bounded:
         zeros = value.value.error.new_zeros(()).expand_as(value.value.error)  # takes no memory
         apart = None if value.apart is None else torch.zeros_like(value.apart)
@@ -526,7 +563,14 @@ class Enclosures(StackDomain[Bounded]):
         return Bounded(value.value.moved(before.value.actual.size))
 
     def guard(self, score: Bounded, reach: float, checked: str) -> Bounded:
-        raise TypeError("Linear models have bounds of their own, in linear.py")
+        return score
+
+    def grid_error(self, function: str, n_terms: int, sizes: Tensor) -> Tensor:
+        """What a head's mean over a grid is off by rounding; 0 if no head is computed."""
+        mean = self.program.grid_mean(function)
+        if not self.how.sums_terms and is_computed_as_such(mean):
+            return torch.zeros_like(sizes)
+        return self.how.grid(mean, n_terms, sizes)
 
     def not_negative(self, value: Bounded) -> Bounded:
         """Nor is what rounding makes of it."""
@@ -603,9 +647,9 @@ class Enclosures(StackDomain[Bounded]):
             Enclosure.around(exact, after.error, actual),
             self.program.relu_sum(step.table),
         )
-        least, largest, n_terms, rounding = _reading(table, self.how)
+        least, largest, n_terms, rounding = reading(table, self.how)
         rounding = rounding + self.how.sum_of(n_terms, slots[step.write].value.actual.size)
-        is_found = key_error(step, self.program, self.how) <= FLAT
+        is_found = key_error(step.key, table, self.program, self.how) <= FLAT
         off = table.error + rounding if is_found else torch.full_like(real.error, inf)
         known = Interval(least - rounding, largest + rounding)
         return Bounded(Enclosure.around(real.exact, real.error + off, known))
@@ -631,8 +675,8 @@ def _tensor(rows: tuple[tuple[float, ...], ...]) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def _reading(table: ReluSum, how: Arithmetic) -> tuple[float, float, int, Tensor]:
-    """The least and the largest step in a table, the number of terms, and their rounding.
+def reading(table: ReluSum, how: Arithmetic) -> tuple[float, float, int, Tensor]:
+    """The least and the largest answer in a table, the number of terms, and their rounding.
 
     Only the terms on one side of the anchor are not zero, and they grow towards the end. A backend
     that looks pieces up returns the answer itself.
@@ -653,22 +697,25 @@ def _reading(table: ReluSum, how: Arithmetic) -> tuple[float, float, int, Tensor
 
 
 FLAT = 7 / 32
-"""A table of steps is constant this far around every key."""
+"""A table of whole prompts is constant this far around every key."""
 
 
-def key_error(step: LookUpStep, program: StackProgram, how: Arithmetic) -> float:
-    """How far rounding can move a key, which is exact in the levels of x, y and w.
+def key_error(
+    key: Combination, table: ReluSum, program: StackProgram, how: Arithmetic, offset: float = 0.0
+) -> float:
+    """How far rounding can move a key, which is exact in the levels that it encodes.
 
-    Each level is rounded by r. Then scores are off by d = r sum|a| and their own rounding, which
-    changes a weighted mean of values by at most d times their spread.
+    Each level, of a number to which an `offset` is added, is rounded by r. Then scores are off by
+    d = r sum|a| and their own rounding, which changes a weighted mean of values by at most d times
+    their spread.
     """
     one = torch.ones(1, dtype=torch.float64)
-    level = how.function(program.relu_sum(IDENTITY), 1, one, n_copies=1)
-    table = program.relu_sum(step.table)
+    n_terms, sizes = (2, (1 + 2 * abs(offset)) * one) if offset else (1, one)
+    level = how.function(program.relu_sum(IDENTITY), n_terms, sizes, n_copies=1)
     error = how.sum_of(2, one * max(abs(table.low), abs(table.high)))
     instructions = [part for layer in program.block for part in layer.instructions]
     means = {part.write: part for part in instructions if isinstance(part, AverageExamples)}
-    for slot, factor in step.key.terms():
+    for slot, factor in key.terms():
         read = level
         if (mean := means.get(slot)) is not None:
             score, value = (sum(map(abs, part.coefficients)) for part in (mean.score, mean.value))

@@ -28,7 +28,7 @@ from icgd.environment import require_memory
 from icgd.errors import OverflowedRunError
 from icgd.facts import number, shown
 from icgd.problems.data import Task, dtype_name
-from icgd.problems.functions import StepFunction
+from icgd.problems.functions import slope_of
 from icgd.problems.oracles import FunctionOracle, LinearOracle
 from icgd.problems.problem import Problem
 from icgd.program.chain import ChainProgram
@@ -68,10 +68,18 @@ def _in_range(real: History) -> History:
     return real
 
 
-def stepwise_errors(problem: Problem, task: Task, history: History) -> Tensor:
-    """Return the largest |w_l - step(w_{l-1})| of each step, from the run's own weights."""
-    after = _in_range(problem.oracle.stepped(task, history))
-    return (history[..., 1:, :].double() - after).abs().amax(-1)
+class StepErrors(NamedTuple):
+    """How far each step of a run is from the exact one, and how far that one moves weights."""
+
+    errors: Tensor
+    sizes: Tensor
+
+
+def stepwise_errors(problem: Problem, task: Task, history: History) -> StepErrors:
+    """Return the largest |w_l - step(w_{l-1})| and |step(w_{l-1}) - w_{l-1}| of each step."""
+    after, weights = _in_range(problem.oracle.stepped(task, history)), history.double()
+    parts = (weights[..., 1:, :], weights[..., :-1, :])
+    return StepErrors(*((part - after).abs().amax(-1) for part in parts))
 
 
 def trajectory_errors(history: History, real: History) -> Tensor:
@@ -182,11 +190,12 @@ def near_kinks(
         tokens = oracle.examples_of(step, task.n_examples)
         preactivations = oracle.preactivations(task, history[..., step, :], step)
         for layer, z in enumerate(preactivations, start=1):
-            derivative = problem.network.layer_activation(layer).derivative
-            if not isinstance(derivative, StepFunction) or not derivative.knots:
+            activation = problem.network.layer_activation(layer)
+            jumps = {jump.steps.name: jump.place for jump in slope_of(activation.value).jumps}
+            if not jumps:
                 continue
             is_inside = z != z
-            for start, end in program.ramps(derivative.name):
+            for start, end in program.ramps(activation.derivative.name, jumps):
                 is_inside = is_inside | ((start < z) & (z < end))
             places = is_inside.nonzero()
             count += len(places)
@@ -418,6 +427,8 @@ class Report:
         certificate: what is proved for every run.
         step_errors: |w_l - step(w_{l-1})|, what the theorems bound.
         step_bounds: bounds (b) of `step_errors`.
+        step_sizes: |step(w_{l-1}) - w_{l-1}|, how far exact steps move: what doing nothing would
+            err by. A step whose error is no smaller is none, whatever the bounds.
         trajectory_errors: the distance to real gradient descent in float64.
         trajectory_bounds: bounds (b) of `trajectory_errors`, by balls, or by contraction where that
             is tighter; None if there is neither. They count how far float64 is off as well.
@@ -458,6 +469,7 @@ class Report:
     coefficient_errors: Mapping[str, float] | None = None
     fused_because: str | None = None
     unproved_because: str | None = None
+    step_sizes: Tensor | None = None
 
     def facts(self) -> dict[str, str]:
         """What it shows of itself in a line or in a notebook.
@@ -482,6 +494,7 @@ class Report:
             "steps": f"{self.step_errors.shape[-1]:,}",
             "backend": self.backend_in_words,
             "error of a step": self._largest("step_errors", "step_bounds"),
+            **({"doing nothing": idle} if (idle := self.idle) else {}),
             "distance from real descent": self._largest("trajectory_errors", "trajectory_bounds"),
             **({"furthest at the end": self.furthest} if self.furthest else {}),
             **({"error of predictions": predictions} if predictions else {}),
@@ -526,6 +539,20 @@ class Report:
         which = "the whole run" if is_whole else f"the run up to step {n_told:,}"
         rest = "" if is_whole else "; nothing is proved of later steps"
         return f"proved: {which} is within {most} of exact gradient descent{rest}{kinks}"
+
+    @property
+    def idle(self) -> str | None:
+        """What doing nothing would err by, or None if no step was taken.
+
+        On average over all tasks and steps it is compared with the run's own errors.
+        """
+        if self.step_sizes is None or not self.step_sizes.numel():
+            return None
+        text, total = f"would err by {number(float(self.step_sizes.max()))}", self.step_sizes.sum()
+        if not total > 0:
+            return text
+        share = number(float(self.step_errors.sum() / total))
+        return f"{text}; errors are {share} times as large on average"
 
     @property
     def dtype(self) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from icgd.errors import DataError, brief, did_you_mean
-from icgd.problems.functions import LOGISTIC
+from icgd.problems.losses import LOGISTIC
 from icgd.problems.problem import Problem
 from icgd.problems.tables import Numbers
 

@@ -12,7 +12,7 @@ import polars as pl
 from icgd.cli.classes import Classes
 from icgd.errors import DataError, DomainError, SettingError, brief
 from icgd.problems.data import Domain
-from icgd.problems.functions import CROSS_ENTROPY, HUBER, SQUARED
+from icgd.problems.losses import CROSS_ENTROPY, HUBER, SQUARED
 from icgd.problems.problem import Problem
 from icgd.problems.tables import Numbers, Reading, Scaling, Table, read_table
 

@@ -46,9 +46,9 @@ def guarantee(
             compiled, examples.frame, examples.labels, backend=backend, on_progress=on_progress
         )
     if as_json:
-        show.print_json({**_data(found), "box": compiled.problem.update.box})
+        show.print_json({**_data(found), "box": compiled.problem.box})
     else:
-        _print(found, compiled.problem.update.box)
+        _print(found, compiled.problem.box)
     raise typer.Exit(EXIT_CODES[found.verdict])
 
 
@@ -64,13 +64,17 @@ def _data(found: Guarantee) -> dict[str, Any]:
 
 
 def _print(found: Guarantee, box: float | None) -> None:
-    theorem = "Theorem 3.1" if found.theorem == "3.1" else "Theorem 3.2"
     distance, excess = CELLS[found.distance_verdict], CELLS[found.excess_verdict]
+    promises = [("contraction", found.contraction_bound)]
+    if found.theorem != "3.3":
+        promises.insert(0, (f"Theorem {found.theorem}", found.distance_bound))
     rows = [
-        ("distance from the minimiser", found.distance, theorem, found.distance_bound, distance),
-        ("", found.distance, "contraction", found.contraction_bound, distance),
-        ("objective above its minimum", found.excess, "Theorem 3.3", found.excess_bound, excess),
+        ("" if number else "distance from the minimiser", found.distance, by, bound, distance)
+        for number, (by, bound) in enumerate(promises)
     ]
+    rows.append(
+        ("objective above its minimum", found.excess, "Theorem 3.3", found.excess_bound, excess)
+    )
     names = ("", "measured", "promised by", "at most", "")
     listed = [
         (what, f"{value:.3g}", by, _promise(most), is_kept)

@@ -9,6 +9,7 @@ from icgd.errors import SettingError
 from icgd.problems.data import Domain
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.oracles import MATCHING
+from icgd.problems.piecewise import Function
 from icgd.problems.problem import Problem
 from icgd.problems.steps import ProximalStep
 
@@ -34,7 +35,7 @@ class LinearOptions:
 
     def problem(
         self,
-        link: str,
+        link: str | Function,
         widths: tuple[int, ...],
         step_size: float | None,
         box: float,

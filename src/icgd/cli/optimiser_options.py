@@ -15,6 +15,7 @@ from icgd.problems.optimisers import (
     MomentumStep,
     RmspropStep,
 )
+from icgd.problems.sets import Sets
 
 SGD = "sgd"
 ADAMW_DECAY = 0.01
@@ -74,7 +75,7 @@ class OptimiserOptions:
         """The options that were given, as a user writes them."""
         return {_option(name): value for name, value in vars(self).items() if value is not None}
 
-    def update(self, step_size: float, box: float, batch_size: int | None) -> AbstractGradientStep:
+    def update(self, step_size: float, box: Sets, batch_size: int | None) -> AbstractGradientStep:
         """The update; `SettingError` if the optimiser is unknown or an option belongs to others."""
         chosen = self.optimiser or SGD
         if chosen not in OPTIMISERS:

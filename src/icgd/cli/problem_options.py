@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from functools import cache, wraps
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Annotated, Any
 
 from icgd.cli.fitting import fitted_to
@@ -15,13 +17,15 @@ from icgd.cli.progress import progress
 from icgd.cli.writing import require_writable
 from icgd.compiled import Compiled
 from icgd.constructions.registry import CONSTRUCTIONS
-from icgd.errors import SettingError, brief
+from icgd.errors import FileError, SettingError, brief
 from icgd.pipeline import compile
 from icgd.problems.data import DTYPES, Domain
-from icgd.problems.functions import ACTIVATIONS, LOSSES, UNIT_ACTIVATIONS
+from icgd.problems.functions import ACTIVATIONS, UNIT_ACTIVATIONS, functions_in
 from icgd.problems.kernel_machine import KERNELS, KernelMachine
 from icgd.problems.linear_model import LINKS, REDUCTIONS
+from icgd.problems.losses import LOSSES
 from icgd.problems.mlp import MLP
+from icgd.problems.piecewise import Function
 from icgd.problems.problem import Problem
 from icgd.problems.steps import FunctionalStep
 
@@ -36,12 +40,13 @@ DEFAULT_BOX = 3.0
 
 _WIDTHS = "Widths from the input to the output, joined by commas."
 _ACTIVATION = f"Activation of the hidden layers: {', '.join(ACTIVATIONS)}. Default: tanh."
+_FUNCTIONS = "A TOML file with a table [functions.NAME] for each activation or link of your own."
 _KERNEL = f"Train the function of a kernel instead (widths: inputs, outputs): {', '.join(KERNELS)}."
 _LINK = f"Train a linear model of this link instead (widths: inputs, 1): {', '.join(LINKS)}."
 _REDUCTION = f"What is made of the examples' losses: {' or '.join(REDUCTIONS)}. Default: mean."
 _SCORE = "Largest size of a score <w, x> (domain.score). Default: what box and inputs allow."
 _STEP_SIZE = "Learning rate. Default: 0.1; a linear model needs this or --step-from."
-_BOX = "After every step each weight is clipped to ±box. Default: 3."
+_BOX = "After every step each weight is clipped to ±box; 2,1,0.5 is one for each layer. Default: 3."
 _X_BOUND = "Largest size of an input (domain.x). Default: 4, or from --bounds-from."
 _Y_BOUND = "Largest size of a label (domain.y). Default: 2, or from --bounds-from."
 _OPTIMISER = f"One of {', '.join(OPTIMISERS)}, as torch.optim has them. Default: sgd."
@@ -58,7 +63,12 @@ SETTINGS: dict[str, tuple[type, str]] = {
     "pieces": (int, "relu-stack: linear pieces of every smooth function. Default: 64."),
     "registers": (int, "softmax-stack: registers of its look-ups. Default: full accuracy."),
     "levels": (int, "universal: levels of every entry in its table. Default: 4."),
-    "n_examples": (int, "universal: examples in every prompt. Default: 2."),
+    "n_examples": (
+        int,
+        "universal, cot-ridge, cot-lasso, cot-glm: examples in every prompt. Default of universal: "
+        "2.",
+    ),
+    "grid_tokens": (int, "cot-glm: tokens of a head whose function has a kink. Default: 256."),
     "units": (int, "recursion: units of every function at most. Default: 200."),
     "unit_activation": (
         str,
@@ -87,6 +97,7 @@ def problem_from(
     output_activation: Annotated[
         str | None, _network("Activation of the last layer. Default: identity.")
     ] = None,
+    functions: Annotated[Path | None, _network(_FUNCTIONS)] = None,
     biases: Annotated[bool, _network("Every layer has biases.", "--biases")] = False,
     kernel: Annotated[str | None, _network(_KERNEL)] = None,
     link: Annotated[str | None, _linear(_LINK)] = None,
@@ -99,7 +110,7 @@ def problem_from(
     score_bound: Annotated[float | None, _linear(_SCORE)] = None,
     loss: Annotated[str | None, _training(f"One of {', '.join(LOSSES)}. Default: squared.")] = None,
     step_size: Annotated[float | None, _training(_STEP_SIZE)] = None,
-    box: Annotated[float | None, _training(_BOX)] = None,
+    box: Annotated[str | None, _training(_BOX, metavar="B,...,B")] = None,
     batch_size: Annotated[
         int | None, _training("Examples of a step, taken in turn. Default: all.")
     ] = None,
@@ -144,17 +155,22 @@ def problem_from(
         "--batch-size": batch_size,
         **chosen.given(),
     }
-    clip = DEFAULT_BOX if box is None else box
+    boxes = (DEFAULT_BOX,) if box is None else parse_boxes(box)
+    own = {} if functions is None else _functions_of(functions)
     if link is not None:
         refuse_beside("--link", {"--kernel": kernel, **of_networks, "--loss": loss})
-        return linear.problem(link, sizes, step_size, clip, domain)
+        link_itself, one_box = own.get(link, link), _one_box(boxes, "--link")
+        return linear.problem(link_itself, sizes, step_size, one_box, domain)
     linear.refuse()
     loss, step_size = loss or "squared", DEFAULT_STEP_SIZE if step_size is None else step_size
     if kernel is not None:
-        refuse_beside("--kernel", {**of_networks, "--box": box})
+        refuse_beside("--kernel", {**of_networks, "--functions": functions, "--box": box})
         return Problem(_machine(sizes, kernel), loss, FunctionalStep(step_size, noise), domain)
-    target = MLP(sizes, activation or "tanh", output_activation or "identity", biases)
-    return Problem(target, loss, chosen.update(step_size, clip, batch_size), domain)
+    hidden, output = activation or "tanh", output_activation or "identity"
+    target = MLP(sizes, own.get(hidden, hidden), own.get(output, output), biases)
+    box_or_boxes = boxes if len(boxes) > 1 else boxes[0]
+    update = chosen.update(step_size, box_or_boxes, batch_size)
+    return Problem(target, loss, update, domain)
 
 
 def compiled_from(
@@ -183,6 +199,17 @@ def _setting(name: str, kind: Any, text: str) -> Parameter:
     return Parameter(name, how, default=None, annotation=Annotated[kind | None, option])
 
 
+def _functions_of(path: Path) -> dict[str, Function]:
+    """The functions that a TOML file defines."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise FileError(f"Cannot read {path}: {error}.") from None
+    if not (found := functions_in(content.get("functions", {}))):
+        raise SettingError(f"{path} has no table [functions.NAME], such as [functions.swish].")
+    return found
+
+
 def _machine(widths: tuple[int, ...], kernel: str) -> KernelMachine:
     if len(widths) != 2:
         raise SettingError(
@@ -200,6 +227,26 @@ def parse_widths(text: str) -> tuple[int, ...]:
         raise SettingError(
             f"--widths must be whole numbers joined by commas, such as 4,16,1, got {brief(text)}."
         ) from None
+
+
+def parse_boxes(text: str) -> tuple[float, ...]:
+    """The text `2` or `2,1,0.5` as numbers."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise SettingError(
+            "--box must be a positive number, or one for each layer joined by commas, such as "
+            f"2,1,0.5, got {brief(text)}."
+        ) from None
+
+
+def _one_box(boxes: tuple[float, ...], chosen: str) -> float:
+    if len(boxes) > 1:
+        raise SettingError(
+            f"--box has {len(boxes)} numbers, one for each layer of a network; with {chosen} give "
+            "one."
+        )
+    return boxes[0]
 
 
 def takes_problem(command: Callable[..., None]) -> Callable[..., None]:

@@ -205,12 +205,10 @@ def _longest_word(cells: Sequence[str]) -> int:
 
 def print_summary(summary: Summary) -> None:
     """Print the size of a transformer, and why its construction was chosen."""
-    prediction = summary.n_layers - summary.n_steps * summary.layers_per_step
-    steps = f"{summary.layers_per_step} for each of {summary.n_steps:,} steps"
     memory = bytes_text(dense_bytes(summary, FLOAT64_BYTES))
     nonzero_share = summary.nonzeros / summary.parameters
     rows = [
-        ("layers", f"{summary.n_layers:,}: {steps}, {prediction} to predict"),
+        ("layers", summary.layers_in_words),
         *([("in the paper", _paper_layers(summary))] if summary.paper_layers else []),
         *([(_tokens_name(summary), f"{summary.n_registers:,}")] if summary.n_registers else []),
         ("d_model", count_text(summary.d_model)),
@@ -292,6 +290,8 @@ def print_report(report: Report) -> None:
         output.print(f"(a) holds only {proved.condition}.")
     if report.furthest:
         output.print(Text(f"Furthest from real descent at the end: {report.furthest}"))
+    if report.idle:
+        output.print(f"Doing nothing {report.idle}.")
     output.print(f"Near-kink events: {report.near_kinks.count:,}")
     if report.beyond_paper:
         output.print(

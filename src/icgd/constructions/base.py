@@ -14,6 +14,7 @@ from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import AbstractGradientStep
 from icgd.problems.problem import Problem
+from icgd.problems.sets import sets_in_words
 from icgd.problems.settings import count, positive, power_of_two, within
 from icgd.problems.steps import FunctionalStep, ProximalStep
 from icgd.program.check import check_program
@@ -62,6 +63,10 @@ class AbstractConstruction(ABC):
     """Whether it keeps averages of weights."""
     takes_roots: ClassVar[bool] = False
     """Whether it takes updates that divide by a root, as Adam does."""
+    takes_sets: ClassVar[bool] = False
+    """Whether layers and weights may have sets of their own, other than one box for all."""
+    takes_simplices: ClassVar[bool] = False
+    """Whether it sorts rows, to project them onto a simplex of more than two weights."""
     is_last_resort: ClassVar[bool] = False
     """Whether it is chosen only where no other construction serves."""
 
@@ -92,7 +97,7 @@ class AbstractConstruction(ABC):
             >>> import icgd
             >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
             >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
-            >>> icgd.CotRidge().why_not(problem)
+            >>> icgd.LinearStack().why_not(problem)
             'it trains the coefficients of a linear model, not the weights of a network.'
         """
         if not self.trains(problem):
@@ -114,6 +119,17 @@ class AbstractConstruction(ABC):
             return "it keeps no averages of weights; use relu-stack or softmax-stack."
         if update.has_root and not self.takes_roots:
             return f"it has no layers for the root of {update.name_in_words()}; use relu-stack."
+        sets = problem.network_oracle.sets
+        if sets.bound is None and not self.takes_sets:
+            return (
+                f"it projects all weights onto one box, not onto {sets_in_words(update.box)}; use "
+                "relu-stack or softmax-stack."
+            )
+        if not self.takes_simplices and any(layer.simplex for layer in sets.layers):
+            return (
+                "it does not sort rows, which a simplex of more than two weights needs; use "
+                "relu-stack."
+            )
         if network.biases and not self.takes_biases:
             return (
                 "its layers have no biases; use relu-stack or softmax-stack, or give X a "

@@ -12,18 +12,20 @@ the next one. Blocks have the rows
 with a column of `first`, `second` and `flat` for each of the b examples of the round, and flags
 that travel with the weights: whether the layer is linear, has a kink, or which smooth activation.
 
-    MLP         by the flags: inputs o_{i-1} or x, the weights, the outputs o_{i-1} that the
-                gradient needs, and delta_i = r'(z_i) * W_{i+1}^T delta_{i+1}, or r' * 2 (o_N - y)
-    attention   z = W o, delta o^T and W^T delta, one head for each entry, over a grid of tokens
-                that a linear map along the sequence makes
+    attention   the second block, by one head over all blocks so far (`FindBlock`)
+    MLP         by the flags: inputs o_{i-1} or x, the weights, and delta_i = r'(z_i) * W_{i+1}^T
+                delta_{i+1}, or r' * 2 (o_N - y)
+    attention   products, over a grid of tokens that a linear map along the sequence makes: heads
+                o_j carry [W[:, j]; delta], which gives z = W o and delta o^T, and heads delta_r
+                carry W[r, :], which gives W^T delta; 2 d heads for each example
     MLP         o = r(z), where r is flat, the clipped weights, and the flags of the new block
 
 The paper treats ReLU. Beyond it:
 
-- smooth activations: the grid holds values of r and r' too, so that heads return r(z) and r'(z).
-  F carries the slope, and delta = slope * up is a product of two rows: an attention layer of its
-  own, MLP - attention - attention - MLP. A softplus, gelu or silu is z gate(z) + rest(z), and the
-  second attention multiplies; so all that is looked up is bounded, and no table limits z.
+- smooth activations: heads with the whole of z in their scores read values of r and r' from the
+  grid. F carries the slope, and delta = slope * up is a product of two rows: an attention layer of
+  its own, MLP - attention - attention - MLP. A softplus, gelu or silu is z gate(z) + rest(z), and
+  the second attention multiplies; so all that is looked up is bounded, and no table limits z.
 - the logistic loss: F carries sigmoid(z), so that its slope is a difference too. The slope of the
   huber loss is a clip, which an MLP does exactly.
 - classes: F carries softmax(z), and the slope is a difference again. A head whose keys are one
@@ -54,25 +56,38 @@ from icgd.constructions.network import (
     ROUNDING_ROOM,
     activations_of,
     backward_ranges,
+    defined_by_text,
+    factor_of,
+    largest_size,
     looked_up_together,
     loss_parts,
     ranges_on_domain,
     require_few_ends,
 )
 from icgd.errors import ConstructionError
-from icgd.problems.functions import IDENTITY_FUNCTION, Activation, KinkedFunction, SmoothFunction
+from icgd.problems.functions import (
+    CLIP,
+    IDENTITY_FUNCTION,
+    Activation,
+    KinkedFunction,
+    is_kinked,
+)
+from icgd.problems.losses import SlopePart
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GRADIENT, WEIGHTS, AbstractGradientStep, Rule
 from icgd.problems.problem import Problem
 from icgd.problems.settings import settle
 from icgd.program import chain
 from icgd.program.chain import (
+    ANSWERS,
+    ASKS,
     FAR,
     KINKED,
     LARGEST_STATE,
     LINEAR,
     NEAR,
     OUT,
+    ChainMask,
     ChainProgram,
     bit_slots,
     row_of,
@@ -81,23 +96,26 @@ from icgd.program.chain_instructions import (
     NO_CLASS,
     ActivateWhere,
     CopyWhere,
+    FindBlock,
     LookUpProduct,
     MarkFlat,
+    Multiplied,
+    MultiplyByEntries,
     MultiplyEntries,
-    MultiplyMatrices,
     PassBack,
     SelectWhere,
     ShareColumns,
 )
 from icgd.program.functions import LatticeFunction
-from icgd.program.instructions import IDENTITY, Combination, Instruction
+from icgd.program.instructions import IDENTITY, Combination, Evaluation, Instruction
 from icgd.program.layout import OFFSET, ONE, Layout, Role, Slot, value_slot
 from icgd.program.network_instructions import class_slot
 from icgd.program.program import Layer
 
 LARGEST_REACH = 2.0**12
-"""Largest entry of a product that a grid covers: a run that leaves it is stopped. A head loses
-about 1e-15 of the reach to rounding, and what a domain allows grows like its N-th power."""
+"""Largest entry in a query that a grid covers, unless inputs are larger: a run that leaves it is
+stopped. A head loses about 1e-15 of the reach to rounding, and what a domain allows grows like its
+N-th power."""
 
 SMALLEST_REACH = 2.0**-60
 """No grid, and no look-up, covers less. A head loses about 1e-15 of this to rounding, and its
@@ -117,9 +135,9 @@ GRID_HALF = 15
 
 @dataclass(frozen=True)
 class CotNetwork(AbstractConstruction):
-    """2N blocks a round, all by the same three layers, or four.
+    """2N blocks a round, all by the same four layers, or five.
 
-    Smooth activations and classes take the fourth.
+    Smooth activations and classes take the fifth.
 
     Args:
         kink_width: the width of kinks, a power of two; the default is 2^-40 of the largest
@@ -153,10 +171,20 @@ class CotNetwork(AbstractConstruction):
 
     def objection(self, problem: Problem) -> str | None:
         update, output = problem.gradient_step, activations_of(problem.network)[-1]
+        if reason := defined_by_text(problem, "smooth"):
+            return reason
         if update.batch_size is None:
             return (
                 "its blocks have a column for each example of a round; give batch_size=1 for one "
                 "example a round, or the number of all examples for all of them."
+            )
+        if not problem.loss_function.is_softmax and not all(
+            _is_in_one_row(part) for part in problem.loss_function.slope_parts or (None,)
+        ):
+            return (
+                f"a row of its blocks holds u(t, y), and that of the loss {problem.loss} is "
+                "neither a line or a clipped line of t - y, nor a smooth function of the "
+                "prediction t less the label; use relu-stack."
             )
         if _loss_slope(problem).part and _kind(output) != LINEAR:
             return (
@@ -166,7 +194,16 @@ class CotNetwork(AbstractConstruction):
         if len(kinked := _kinked(problem.network)) > 1:
             names = " and ".join(kinked)
             return f"all layers share a block with one kinked activation, not {names}."
-        largest = max(problem.domain.x, problem.domain.y, update.box)
+        reach = _reaches(problem).forward
+        values = [activation.value for activation in activations_of(problem.network)]
+        for function in (*values, *(part.function for part in loss_parts(problem))):
+            if not ROUNDING_ROOM * reach <= (end := min(-function.low, function.high)):
+                return (
+                    f"its preactivations can reach {reach:.4g} on the domain, and {function} is "
+                    f"defined up to {end:g} only. Define it there, by low= and high=, or use a "
+                    "smaller box or domain."
+                )
+        largest = max(problem.domain.x, problem.domain.y, update.reach)
         if largest > LARGEST_ARGUMENT:
             return (
                 f"its inputs, labels or weights can reach {largest:.3g}, where float64 leaves no "
@@ -235,7 +272,7 @@ def _kind(activation: Activation) -> str:
     """Return the flag of layers with this activation."""
     if activation.value == IDENTITY_FUNCTION:
         return LINEAR
-    return KINKED if isinstance(activation.value, KinkedFunction) else activation.name
+    return KINKED if activation.value.kind == "kinked" else activation.name
 
 
 def _kinked(target: MLP) -> dict[str, KinkedFunction]:
@@ -262,6 +299,15 @@ class LossSlope:
     bound: float | None = None
 
 
+def _is_in_one_row(part: SlopePart | None) -> bool:
+    """Say whether a block can evaluate this part of a loss slope."""
+    if part is None:  # of a slope that is no sum of parts
+        return False
+    if part.function.kind == "kinked":
+        return factor_of(part.function) is not None or part.function == CLIP
+    return part.function.kind == "smooth" and (part.prediction, part.label) == (1.0, 0.0)
+
+
 def _loss_slope(problem: Problem) -> LossSlope:
     """Return u(p, y): its parts are straight lines, a clipped one, or a function of p alone.
 
@@ -272,7 +318,7 @@ def _loss_slope(problem: Problem) -> LossSlope:
     prediction = label = 0.0
     row = bound = None
     for part in loss_parts(problem):
-        if isinstance(part.function, KinkedFunction):
+        if is_kinked(part.function):
             steepest = max(part.function.slopes, key=abs)
             prediction += steepest * part.prediction
             label -= steepest * part.label
@@ -291,7 +337,7 @@ def _rules(update: AbstractGradientStep, n_steps: int) -> list[Rule]:
 def _largest_move(problem: Problem, rules: Iterable[Rule], gradient: float) -> float:
     """Bound new weights, before they are clipped, and what is remembered."""
     update = problem.gradient_step
-    largest = {WEIGHTS: update.box, GRADIENT: update.gradient_factor * gradient}
+    largest = {WEIGHTS: update.reach, GRADIENT: update.gradient_factor * gradient}
     largest |= dict.fromkeys(update.state, LARGEST_STATE)
     sums = (terms for rule in rules for terms in rule.linear.values())
     return max(sum(abs(factor) * largest[name] for name, factor in terms.items()) for terms in sums)
@@ -299,11 +345,19 @@ def _largest_move(problem: Problem, rules: Iterable[Rule], gradient: float) -> f
 
 @dataclass(frozen=True)
 class Reaches:
-    """Largest sizes that grids cover: of z = W o, of delta, of W^T delta and of delta o^T."""
+    """Largest sizes of what stands in queries, which grids cover, and of what follows from these.
 
-    forward: float
+    Queries hold the `inputs` of a layer, its `delta`, slopes and gates, and at look-ups z, which is
+    `forward`. Then `up`, of which delta is a multiple, and the `gradient` delta o^T are limited
+    too, because weights are.
+    """
+
+    inputs: float
     delta: float
-    backward: float
+    forward: float
+    slope: float
+    gate: float
+    up: float
     gradient: float
 
 
@@ -311,22 +365,41 @@ def _reaches(problem: Problem) -> Reaches:
     """Return the sizes that grids must cover on the domain, or the largest that they can."""
     update, target = problem.gradient_step, problem.network
     ranges = ranges_on_domain(problem, 0.0, gated=True)
-    deltas = backward_ranges(problem, ranges, 0.0).deltas
-    pulled_back = max(
-        width * update.box * delta for width, delta in zip(target.widths[1:], deltas, strict=True)
-    )
-    gradient = (update.batch_size or 1) * max(deltas) * max(*ranges.outputs, 1.0)
+    backward = backward_ranges(problem, ranges, 0.0)
 
-    def reach(size: float) -> float:
+    def reach(size: float, most: float = LARGEST_REACH) -> float:
         """Add some room, up to the largest reach, which also stands for nan."""
         roomy = max(ROUNDING_ROOM * size, SMALLEST_REACH)
-        return roomy if roomy < LARGEST_REACH else LARGEST_REACH
+        return roomy if roomy < most else most
 
+    inputs = reach(
+        max(*ranges.outputs[:-1], float(target.biases)),
+        max(LARGEST_REACH, ROUNDING_ROOM * problem.domain.x),
+    )
+    delta = reach(max(backward.deltas))
+    forward = reach(max(ranges.preactivations), max(LARGEST_REACH, inputs))
+    smooth = [a for a in activations_of(target) if a.value.kind == "smooth"]
+    slopes = [largest_size(activation.derivative, forward) for activation in smooth]
+    gates = [largest_size(activation.gate, forward) for activation in smooth if activation.gate]
+    row = max(max(shape) for shape in target.matrix_shapes) * update.reach
+    # Where nothing is looked up no grid covers z_N, from which the slope of the loss is taken. A
+    # function on a bounded domain is at most what it can be there.
+    parts = () if problem.loss_function.is_softmax else loss_parts(problem)
+    of_z = [part.function for part in parts if part.function.kind == "smooth"]
+    z, loss = forward if smooth or of_z else row * inputs, _loss_slope(problem)
+    read = (activations_of(target)[-1].value, *of_z)
+    outputs = [largest_size(f, min(z, -f.low, f.high)) for f in read]
+    largest_row = max(1.0, *outputs)  # a share of a class is at most 1
+    in_loss = abs(loss.prediction) * largest_row + abs(loss.label) * problem.domain.y
+    up = max(in_loss, row * delta)
     return Reaches(
-        forward=reach(max(ranges.preactivations)),
-        delta=reach(max(deltas)),
-        backward=reach(pulled_back),
-        gradient=reach(gradient),
+        inputs=inputs,
+        delta=delta,
+        forward=forward,
+        slope=reach(max([1.0, *slopes])),
+        gate=reach(max(gates, default=1.0)),
+        up=up,
+        gradient=(update.batch_size or 1) * up * inputs,
     )
 
 
@@ -377,10 +450,9 @@ class _Block:
         # The grid of products has as many tokens as that of the look-ups.
         self.line = lattice.line_lattice(1.0, look_ups[0].half if look_ups else GRID_HALF)
         # B_1 may leave its grid (`backends/chain.py`): heads return up to its last token.
-        backward = self.line.half * self.line.spacing * reaches.backward
-        up = 2 * (problem.domain.y + reaches.forward)
+        up = max(1.0, self.line.half * self.line.spacing) * reaches.up
         moved = _largest_move(problem, rules, reaches.gradient)
-        largest = max(problem.domain.x, up, backward, moved, 1.0)
+        largest = max(problem.domain.x, up, moved, 1.0)
         self.gate = 2.0 ** (2 + ceil(log2(largest)))
         self.width = max(size for shape in target.matrix_shapes for size in shape)
         self.batch_size = update.batch_size or 1
@@ -389,7 +461,7 @@ class _Block:
         self.leak = next((value.slopes[0] for value in _kinked(target).values()), 0.0)
         kink_width = KINK_SHARE * 2.0 ** floor(log2(reaches.forward))
         self.kink_width = settings.kink_width or kink_width
-        activations = (a for a in activations_of(target) if isinstance(a.value, SmoothFunction))
+        activations = (a for a in activations_of(target) if a.value.kind == "smooth")
         self.smooth = tuple({a.name: a for a in activations}.values())
         self.loss = _loss_slope(problem)
         n_classes = target.output_width if problem.loss_function.is_softmax else 0
@@ -422,7 +494,7 @@ class _Block:
         gated = [_of_z(activation.name) for activation in self.smooth if activation.gate]
         of_z = dict.fromkeys([*(_of_z(fit.name) for fit in self.look_ups), *gated])
         matrices = [
-            *((name, self.data) for name in ("inputs", "carried")),
+            ("inputs", self.data),
             *((name, self.square) for name in (WEIGHTS, *self.state)),
             *((name, self.data) for name in ("up", "slope") if self.smooth),
             *((name, self.data) for name in ("delta", "z", chain.BACK)),
@@ -432,7 +504,8 @@ class _Block:
             *((name, (self.width, 1)) for name in self.padding),
         ]
         flags = (*self.kinds, "forward", "backward", *self.code)
-        values = (value_slot(name) for name in (IDENTITY, *(fit.name for fit in self.look_ups)))
+        looked_up = (IDENTITY, *(fit.name for fit in self.look_ups)) if self.look_ups else ()
+        values = (value_slot(name) for name in looked_up)
         classes = (*self.classes, NO_CLASS) if self.classes else ()
         return Layout(
             (
@@ -442,38 +515,54 @@ class _Block:
                 *(Slot(name, (1,), Role.SCRATCH) for name in flags),
                 *self.rows(f"{OUT}."),
                 *(Slot(name, (1,), Role.CONSTANT) for name in (ONE, OFFSET, *values, *classes)),
+                *(Slot(name, (ChainMask.N_FEATURES,), Role.CONSTANT) for name in (ASKS, ANSWERS)),
             )
         )
 
     def layers(self) -> tuple[Layer, ...]:
-        """Return three layers, or four with slopes that are looked up, or classes."""
+        """Return four layers, or five with slopes that are looked up, or classes."""
         reaches, smooth = self.reaches, self.smooth
-        # z = W o and what is looked up of it; delta = r' * up.
-        units: list[Instruction] = [MultiplyMatrices("weights", "inputs", reaches.forward, "z")]
-        units += [
-            LookUpProduct("weights", "inputs", reaches.forward, "z", fit.name, _of_z(fit.name))
-            for fit in self.look_ups
-        ]
-        if smooth:
-            units.append(MultiplyEntries("up", "slope", reaches.delta, "delta"))
-        # delta o^T and W^T delta; z gate(z) for activations that grow like a line; shares of z.
-        gradient, back = reaches.gradient, reaches.backward
+        outer = Multiplied("delta", "outer", outer=True)
+        units: list[Instruction] = []
+        by_inputs: tuple[Multiplied, ...] = (Multiplied("weights", "z"), outer)
+        if self.look_ups:  # heads with z in their scores look up what is needed of it
+            others = tuple(Evaluation(fit.name, _of_z(fit.name)) for fit in self.look_ups)
+            units.append(LookUpProduct("weights", "inputs", reaches.forward, "z", others))
+            by_inputs = (outer,)
+        back = Multiplied("weights", chain.BACK, transposed=True)
         products: list[Instruction] = [
-            MultiplyMatrices("delta", "carried", gradient, "outer", right_transposed=True),
-            MultiplyMatrices("weights", "delta", back, chain.BACK, left_transposed=True),
+            MultiplyByEntries("inputs", reaches.inputs, by_inputs),
+            MultiplyByEntries("delta", reaches.delta, (back,)),
         ]
-        products += [
-            MultiplyEntries("z", _of_z(r.gate.name), reaches.forward, _of_z(r.name))
-            for r in smooth
-            if r.gate
-        ]
-        if self.classes:
-            products.append(ShareColumns("z", self.classes, SHARES))
-        if smooth or self.classes:
-            middle = [Layer("units", tuple(units)), Layer("products", tuple(products))]
+        later: list[Instruction] = []
+        if smooth:  # delta = r' * up; z gate(z) for activations that grow like a line
+            units.append(MultiplyEntries("up", "slope", reaches.slope, "delta"))
+            products += [
+                MultiplyEntries("z", _of_z(r.gate.name), reaches.gate, _of_z(r.name))
+                for r in smooth
+                if r.gate
+            ]
+            later += products
         else:
-            middle = [Layer("products", (*units, *products))]
-        return (Layer("router", self.router()), *middle, Layer("next block", self.next_block()))
+            units += products
+        if self.classes:
+            later.append(ShareColumns("z", self.classes, SHARES))
+        find = FindBlock(
+            ASKS,
+            ANSWERS,
+            tuple(slot.name for slot in self.rows(f"{NEAR}.")),
+            tuple(slot.name for slot in self.rows(f"{FAR}.")),
+        )
+        middle = [("units", units), ("products", later)] if later else [("products", units)]
+        return tuple(
+            Layer(title, tuple(parts))
+            for title, parts in (
+                ("mask", (find,)),
+                ("router", self.router()),
+                *middle,
+                ("next block", self.next_block()),
+            )
+        )
 
     def router(self) -> tuple[Instruction, ...]:
         """Choose, by the flags of the two blocks, what the layer of units is given."""
@@ -489,8 +578,8 @@ class _Block:
         return (
             self.copy(row_of(NEAR, "first"), FORWARD, "inputs"),
             self.copy(row_of(FAR, "first"), FROM_X, "inputs"),
-            self.copy(row_of(FAR, "second"), BACKWARD, "carried"),
-            self.copy(row_of(NEAR, "second"), FROM_Y, "carried"),
+            self.copy(row_of(FAR, "second"), BACKWARD, "inputs"),
+            self.copy(row_of(NEAR, "second"), FROM_Y, "inputs"),
             *(
                 self.copy(row_of(block, name), closed_by, name)
                 for name in (WEIGHTS, *self.state, *self.padding, *self.kinds)
@@ -574,7 +663,7 @@ class _Block:
             gradient = factors.pop(GRADIENT) * self.update.gradient_factor
             factors["outer"] = gradient / (2 * self.batch_size)
             sums.append(Combination(tuple(factors), tuple(factors.values())))
-        bound, closed_by = self.update.box if name == WEIGHTS else None, ("forward",)
+        bound, closed_by = self.update.reach if name == WEIGHTS else None, ("forward",)
         if len(set(sums)) == 1:  # one rule, or the same sum in all of them
             return CopyWhere(sums[0], closed_by, self.gate, write, bound)
         return SelectWhere(tuple(sums), *self.bits, closed_by, self.gate, write, bound)

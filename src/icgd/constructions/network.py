@@ -9,16 +9,16 @@ from math import sqrt
 import torch
 
 from icgd.constructions.base import require_few_steps
+from icgd.constructions.composition import Composition, composition_of
 from icgd.problems.functions import (
     IDENTITY_FUNCTION,
     RELU,
     Activation,
-    KinkedFunction,
-    ScalarFunction,
-    SlopePart,
-    SmoothFunction,
+    Jump,
     reciprocal_root,
+    slope_of,
 )
+from icgd.problems.losses import SlopePart
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import (
     AVERAGE,
@@ -29,7 +29,10 @@ from icgd.problems.optimisers import (
     AbstractGradientStep,
     Sum,
 )
+from icgd.problems.piecewise import Function
 from icgd.problems.problem import Problem
+from icgd.problems.scalar import ScalarFunction
+from icgd.problems.sets import sets_of
 from icgd.program.instructions import (
     ClipSlots,
     Combination,
@@ -42,6 +45,14 @@ from icgd.program.instructions import (
 from icgd.program.layout import N_EXAMPLES, ONE, OUT_OF_BATCH, PLACE, Layout, Role, Slot
 from icgd.program.network_instructions import Assignment, Recombine, TakeTurns
 from icgd.program.program import Layer
+from icgd.program.set_instructions import (
+    CopyColumns,
+    Faces,
+    MeanExcess,
+    ProjectSlot,
+    SortRows,
+    ThresholdRows,
+)
 
 # Slots of the residual stream.
 
@@ -62,39 +73,58 @@ def activations_of(target: MLP) -> list[Activation]:
 
 
 def has_kink(activation: Activation) -> bool:
-    """Say whether the slope of the activation jumps at 0."""
-    return isinstance(activation.value, KinkedFunction) and bool(activation.value.knots)
+    """Say whether the activation is piecewise linear, and not a line."""
+    return activation.value.kind == "kinked" and bool(activation.value.knots)
 
 
-def positive_slot(target: MLP, layer: int) -> str:
-    """Return the slot of relu(z_j), where r has a kink: that of p_j if r is relu."""
-    is_relu = target.layer_activation(layer).value == RELU
-    return units_slot(layer) if is_relu else f"positive_{layer}"
+def slope_slot(target: MLP, layer: int) -> str:
+    """Return the slot of the continuous part of r'(z_j): that of r'(z_j) if there is no other."""
+    jumps = slope_of(target.layer_activation(layer).value).jumps
+    return f"curve_{layer}" if jumps else f"slope_{layer}"
 
 
-def positive_layers(target: MLP) -> list[int]:
-    """Return the layers that need a slot of their own for relu(z_j)."""
-    activations = enumerate(activations_of(target), start=1)
-    return [layer for layer, r in activations if has_kink(r) and r.value != RELU]
+def positive_slots(target: MLP, layer: int) -> dict[str, Jump]:
+    """Return the slots of relu(z_j - k) for each jump k of r': that of p_j if r is relu."""
+    activation = target.layer_activation(layer)
+    jumps = slope_of(activation.value).jumps
+    if activation.value == RELU:
+        return {units_slot(layer): jump for jump in jumps}
+    if len(jumps) == 1:
+        return {f"positive_{layer}": jump for jump in jumps}
+    return {f"positive_{layer}_{number}": jump for number, jump in enumerate(jumps, start=1)}
+
+
+def own_positive_slots(target: MLP, layer: int) -> dict[str, ScalarFunction]:
+    """Return those of them that are no other slot's, with the functions relu(z - k)."""
+    if target.layer_activation(layer).value == RELU:
+        return {}
+    return {slot: jump.positive for slot, jump in positive_slots(target, layer).items()}
 
 
 def later_slopes(target: MLP) -> tuple[MapSlots, ...]:
-    """Compute by an MLP r'(z_j) from relu(z_j) where r has a kink, and from norms.
+    """Compute by an MLP the jumps of r'(z_j) from relu(z_j - k), and r' from norms.
 
-    Where r has a kink at 0, a ramp of width w stands in for the jump of its slope:
+    Where the slope of r jumps, at 0 say, a ramp of width w stands in for the jump:
 
         1 - relu(w - z) / w + relu(-z) / w
 
     Below 0 two numbers of size |z| / w cancel, which costs |z| / w units of rounding. At relu(z)
-    the slope is the same, and nothing cancels. So a ramp is evaluated at relu(z), by an MLP, and
-    may be as narrow as it likes. If r is relu itself, the stream holds relu(z) already.
+    the slope is the same, and nothing cancels. So the ramp of a jump at k is evaluated at
+    relu(z - k), by an MLP, and may be as narrow as it likes. If r is relu itself, the stream holds
+    relu(z) already. What r' is besides its jumps is added.
     """
     found = []
     for layer, activation in enumerate(activations_of(target), start=1):
-        if has_kink(activation) or layer in target.norms:
-            read = positive_slot(target, layer) if has_kink(activation) else f"normed_{layer}"
-            slope = Combination.of(read), activation.derivative.name
-            found.append(map_everywhere(*slope, f"slope_{layer}"))
+        curve, positives = slope_of(activation.value).curve, positive_slots(target, layer)
+        if not positives and layer not in target.norms:
+            continue
+        summands = [Summand(Combination.of(slot), j.steps.name) for slot, j in positives.items()]
+        if curve is not None and layer in target.norms:
+            summands.append(Summand(Combination.of(f"normed_{layer}"), curve.name))
+        elif curve is not None:
+            itself = Combination.of(slope_slot(target, layer))
+            summands.append(Summand(itself, IDENTITY_FUNCTION.name))
+        found.append(MapSlots(tuple(summands), ONE, (), 0.0, f"slope_{layer}"))
     return tuple(found)
 
 
@@ -138,6 +168,13 @@ def loss_parts(problem: Problem) -> tuple[SlopePart, ...]:
     return problem.loss_function.slope_parts or ()
 
 
+def factor_of(function: ScalarFunction) -> float | None:
+    """Return a if the function is a x, or None."""
+    zero, one = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    is_line = function.kind == "kinked" and not function.knots and float(function(zero)) == 0.0
+    return float(function(one)) if is_line else None
+
+
 def loss_argument(part: SlopePart, prediction: str) -> Combination:
     """Return the argument of a part of the loss slope, from predictions and labels."""
     factors = {prediction: part.prediction, "y": part.label}
@@ -149,13 +186,23 @@ def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
     """Return activations, their slopes, parts of the loss slope, and what copies the prediction."""
     activations = activations_of(problem.network)
     functions = [activation.value for activation in activations]
-    functions += [activation.derivative for activation in activations]
+    for activation in activations:
+        slope = slope_of(activation.value)
+        functions += [slope.curve] if slope.curve is not None else []
+        functions += [jump.steps for jump in slope.jumps]
     functions += [part.function for part in loss_parts(problem)]
-    functions += [RELU] if positive_layers(problem.network) else []
+    for layer in range(1, problem.network.depth + 1):
+        functions += own_positive_slots(problem.network, layer).values()
     return {function.name: function for function in (*functions, IDENTITY_FUNCTION)}
 
 
-def looked_up_together(problem: Problem) -> list[tuple[SmoothFunction, ...]]:
+def places_of_jumps(target: MLP) -> dict[str, float]:
+    """Return how much larger arguments of step functions get than z is: they read relu(z - k)."""
+    jumps = (jump for r in activations_of(target) for jump in slope_of(r.value).jumps)
+    return {jump.steps.name: abs(jump.place) for jump in jumps}
+
+
+def looked_up_together(problem: Problem) -> list[tuple[ScalarFunction, ...]]:
     """Return the smooth functions of every activation, then of the loss, all bounded, each once.
 
     An activation that grows like a line is z gate(z) + rest(z) instead.
@@ -165,17 +212,17 @@ def looked_up_together(problem: Problem) -> list[tuple[SmoothFunction, ...]]:
         for activation in activations_of(problem.network)
     ]
     groups += [(part.function,) for part in loss_parts(problem)]
-    found: dict[str, tuple[SmoothFunction, ...]] = {}
+    found: dict[str, tuple[ScalarFunction, ...]] = {}
     known: set[str] = set()
     for group in groups:
-        smooth = [f for f in group if isinstance(f, SmoothFunction) and f.name not in known]
+        smooth = [f for f in group if f and f.kind == "smooth" and f.name not in known]
         known.update(function.name for function in smooth)
         if smooth:
             found[smooth[0].name] = tuple(smooth)
     return [*found.values()]
 
 
-def looked_up(problem: Problem) -> tuple[SmoothFunction, ...]:
+def looked_up(problem: Problem) -> tuple[ScalarFunction, ...]:
     """Return the functions of `looked_up_together` side by side."""
     return tuple(function for group in looked_up_together(problem) for function in group)
 
@@ -232,6 +279,11 @@ def largest_norm(width: int) -> float:
     return 2 * sqrt(width)
 
 
+def reach_of(problem: Problem, layer: int) -> float:
+    """Return the largest size of a weight of a layer."""
+    return problem.network_oracle.sets.layers[layer - 1].reach
+
+
 def ranges_on_domain(problem: Problem, margin: float, *, gated: bool = False) -> Ranges:
     """Propagate the bounds of the domain and the box through the target network.
 
@@ -246,7 +298,7 @@ def ranges_on_domain(problem: Problem, margin: float, *, gated: bool = False) ->
     linear: list[float] = []
     outputs = [max(problem.domain.x, LEAST_REACH)]
     for layer, fan_in in enumerate(target.widths[:-1], start=1):
-        linear.append(problem.gradient_step.box * (fan_in * outputs[-1] + target.biases))
+        linear.append(reach_of(problem, layer) * (fan_in * outputs[-1] + target.biases))
         reach = largest_norm(target.widths[layer]) if layer in target.norms else linear[-1]
         preactivations.append(reach)
         activation = target.layer_activation(layer)
@@ -276,7 +328,7 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
     deltas: dict[int, float] = {}
     for layer in range(target.depth, 0, -1):
         if layer < target.depth:
-            pulled = target.widths[layer + 1] * problem.gradient_step.box * deltas[layer + 1]
+            pulled = target.widths[layer + 1] * reach_of(problem, layer + 1) * deltas[layer + 1]
             pulled_back[layer] = pulled + sum(pulled_back[end] for end in target.ends(layer))
         through_norm = 1.0
         if layer in target.norms:
@@ -291,10 +343,26 @@ def largest_loss_argument(problem: Problem, part: SlopePart, prediction: float) 
     return abs(part.prediction) * prediction + abs(part.label) * problem.domain.y
 
 
+def composed_slope(problem: Problem, largest: float, slot: str = "prediction") -> Composition:
+    """Return how layers evaluate a loss slope that is no sum of functions of one variable.
+
+    The prediction stands in `slot`, and is at most `largest` in size.
+    """
+    sizes = ROUNDING_ROOM * largest, ROUNDING_ROOM * problem.domain.y
+    return composition_of(problem.loss, slot, sizes)
+
+
+def is_composed(problem: Problem) -> bool:
+    """Say whether the slope of the loss takes layers of its own."""
+    return problem.loss_function.slope_parts is None and not problem.loss_function.is_softmax
+
+
 def largest_loss_slope(problem: Problem, prediction: float) -> float:
     """Return max |u| for predictions up to this size; a share of a class is at most 1."""
     if problem.loss_function.is_softmax:
         return 1.0 + problem.domain.y
+    if is_composed(problem):
+        return composed_slope(problem, prediction).term.size
     return sum(
         largest_size(part.function, largest_loss_argument(problem, part, prediction))
         for part in loss_parts(problem)
@@ -308,8 +376,42 @@ def largest_argument(problem: Problem, ranges: Ranges) -> float:
     return max(*ranges.preactivations, prediction, *in_loss)
 
 
+def outside_domain(problem: Problem, margin: float = 0.0, *, gated: bool = False) -> str | None:
+    """Return why no construction can serve the problem, if arguments leave a function's domain."""
+    target, ranges = problem.network, ranges_on_domain(problem, margin, gated=gated)
+    sizes = [
+        (target.layer_activation(layer).value, size, f"the preactivations of layer {layer}")
+        for layer, size in enumerate(ranges.preactivations, start=1)
+    ]
+    sizes += [
+        (part.function, largest_loss_argument(problem, part, ranges.outputs[-1]), "errors")
+        for part in loss_parts(problem)
+    ]
+    for function, size, what in sizes:
+        if not ROUNDING_ROOM * size <= min(-function.low, function.high):
+            return (
+                f"{what} can reach {size:.4g} on the domain, and {function} is defined on "
+                f"[{function.low:g}, {function.high:g}] only. Define it there, by low= and high=, "
+                "or use a smaller box or domain."
+            )
+    return None
+
+
+def defined_by_text(problem: Problem, *served: str) -> str | None:
+    """Return why a construction cannot serve activations that texts define, but for some kinds."""
+    for activation in activations_of(problem.network):
+        if isinstance(activation.value, Function) and activation.value.kind not in served:
+            return (
+                f"it has no heads for {activation.value}, which a text defines; relu-stack trains "
+                "networks with it."
+            )
+    return None
+
+
 def without_digits(problem: Problem) -> str | None:
     """Return why no construction can serve the problem, if its preactivations get too large."""
+    if reason := outside_domain(problem):
+        return reason
     ranges = ranges_on_domain(problem, margin=0.0)
     largest = max(largest_argument(problem, ranges), *ranges.linear)
     if largest <= LARGEST_ARGUMENT:
@@ -324,6 +426,7 @@ def without_digits(problem: Problem) -> str | None:
 
 
 ROOT, PRODUCT = "root", "product"
+SORTED, EXCESS = "sorted", "excess"
 
 SLOT_OF = {SQUARE: PRODUCT, SCALED: PRODUCT}
 """What the slots of a rule's quantities are called, where not as the quantity itself."""
@@ -335,7 +438,7 @@ MOST_SUMS = 10**5
 class UpdateLayers:
     """The layers after the backward pass.
 
-    Plain descent adds the gradient to the weights at once, and clips them. All other rules
+    Plain descent adds the gradient to the weights at once, and projects them. All other rules
     (`problems/optimisers.py`) keep it in slots of its own, and one MLP layer sets weights and state
     to their combinations:
 
@@ -351,13 +454,24 @@ class UpdateLayers:
 
     The average of the weights, if there is one, moves in the last layer too, and costs no layer.
 
+    That layer clips weights to boxes whose intervals are [-b, b] with one b a layer. For all other
+    sets (`problems/sets.py`) plain descent projects in place of clipping; other rules have one
+    layer more, and one for the average. The simplex of more than two weights takes layers that
+    sort.
+
     Only these layers may differ from step to step. In a step on a batch the last layer also moves
     on to the next batch.
     """
 
-    def __init__(self, target: MLP, update: AbstractGradientStep, unit: str = ONE) -> None:
+    def __init__(
+        self, target: MLP, update: AbstractGradientStep, unit: str = ONE, scale: str = ONE
+    ) -> None:
         self.update, self.layers = update, range(1, target.depth + 1)
-        self.unit = unit  # the slot that bounds of weights are multiplied by
+        self.sets = dict(zip(self.layers, sets_of(target, update.box).layers, strict=True))
+        # The layers whose rows are on a simplex: their lengths, and what they add up to.
+        self.simplices = {j: s.simplex for j, s in self.sets.items() if s.simplex is not None}
+        # The slots that bounds of weights are multiplied by: |s| in a copy s w of them, and s.
+        self.unit, self.scale = unit, scale
         # The kind of slot that the gradient is added to, and the factor of delta times input.
         self.gradient = WEIGHTS if update.is_plain else GRADIENT
         factor = -update.size_of(0) if update.is_plain else update.gradient_factor
@@ -378,6 +492,11 @@ class UpdateLayers:
                 for kind, role in kinds
                 for layer, shape in enumerate(target.matrix_shapes, start=1)
             ),
+            *(
+                Slot(f"{kind}_{j}", (target.widths[j], width), Role.SHARED)
+                for kind in (SORTED, EXCESS)
+                for j, (width, _) in self.simplices.items()
+            ),
             *(Slot(name, (1,), Role.TURN) for name in (PLACE, OUT_OF_BATCH) if has_batches),
         )
         # What fills the gradient with weight decay before the examples add to it. A rule without a
@@ -394,7 +513,7 @@ class UpdateLayers:
         )
 
     def end(self, step: int, scratch: tuple[str, ...]) -> tuple[Layer, ...]:
-        """Return the layers of a step after the gradient; the last of them wipes `scratch`."""
+        """Return the layers of a step after the gradient; they wipe `scratch`."""
         update, layers, rule = self.update, self.layers, self.update.rule(step)
         before: list[Layer] = []
         sums = rule.linear if rule.root is None else {WEIGHTS: rule.weights}
@@ -412,34 +531,95 @@ class UpdateLayers:
                 MultiplySlots(f"{root.factor}_{j}", f"{ROOT}_{j}", write)
                 for j, write in zip(layers, products, strict=True)
             )
-            state = self._recombine(dict(rule.state), step)
+            state = self._recombine(dict(rule.state))
             before += [
                 Layer("squares", tuple(squares)),
                 Layer("moments", (*roots, state, WipeSlots(products))),
                 Layer("direction", tuple(scaled)),
             ]
-        weights = tuple(f"{WEIGHTS}_{j}" for j in layers)
         is_plain, size = update.is_plain, update.batch_size
-        clip = ClipSlots(weights, update.box, self.unit)
-        moved = clip if is_plain else self._recombine(sums, step)
-        wiped = (*scratch, *(slot.name for slot in self.slots if slot.role is Role.SHARED))
+        held = (slot.name for slot in self.slots if slot.role is Role.SHARED)
+        wiped = (*scratch, *(name for name in held if not name.startswith((SORTED, EXCESS))))
         turns = () if size is None else (TakeTurns(size, PLACE, OUT_OF_BATCH, N_EXAMPLES),)
-        last = (moved, WipeSlots(wiped), *turns)
-        return (*before, Layer("clip and wipe" if is_plain else "update", last))
+        keeps = None if update.average is None else update.kept_of_average(step)
+        moved: tuple[Instruction, ...] = self._projections()
+        after = self._simplices()
+        if not is_plain and self._boxes_only:
+            moved = (self._recombine(sums, keeps),)
+        elif not is_plain:
+            after = (Layer("project", moved), *after)
+            moved = (self._recombine(sums),)
+            if keeps is not None:
+                mean: Sum = {AVERAGE: keeps, WEIGHTS: 1.0 - keeps}
+                after = (*after, Layer("average", (self._recombine({AVERAGE: mean}),)))
+        last = Layer("clip and wipe" if is_plain else "update", (*moved, WipeSlots(wiped), *turns))
+        return (*before, last, *after)
 
-    def _recombine(self, sums: dict[str, Sum], step: int) -> Recombine:
-        """Set slots of all layers to sums of others; weights are clipped, and may be averaged."""
-        update, assignments = self.update, []
+    @property
+    def _boxes_only(self) -> bool:
+        """Whether the sets are boxes [-b, b] with one b a layer."""
+        return all(of_layer.bound is not None for of_layer in self.sets.values())
+
+    def _projections(self) -> tuple[Instruction, ...]:
+        """Return what projects the weights of all layers in one layer, those of one clip together.
+
+        Of rows on a simplex it makes copies: see `_simplices`.
+        """
+        by_bound: dict[float, list[str]] = {}
+        others: list[Instruction] = []
+        copies = [CopyColumns(f"{WEIGHTS}_{j}", f"{SORTED}_{j}") for j in self.simplices]
+        for layer, of_layer in self.sets.items():
+            slot = f"{WEIGHTS}_{layer}"
+            if of_layer.bound is not None:
+                by_bound.setdefault(of_layer.bound, []).append(slot)
+            elif of_layer.faces:
+                faces = tuple(Faces(*part) for part in of_layer.faces)
+                others.append(ProjectSlot(slot, faces, self.unit, self.scale))
+        clips = (ClipSlots(tuple(slots), b, self.unit) for b, slots in by_bound.items())
+        return (*copies, *clips, *others)
+
+    def _simplices(self) -> tuple[Layer, ...]:
+        """Return the layers that project rows onto a simplex, from their copies."""
+        if not self.simplices:
+            return ()
+        stages: dict[str, list[list[SortRows]]] = {SORTED: [], EXCESS: []}
+        for j, (width, _) in self.simplices.items():
+            networks = {SORTED: sorting_network(width), EXCESS: tournament(width)}
+            for kind, network in networks.items():
+                for number, pairs in enumerate(network):
+                    stages[kind] += [[]] if number == len(stages[kind]) else []
+                    stages[kind][number].append(SortRows(f"{kind}_{j}", pairs))
+        means = (
+            MeanExcess(f"{SORTED}_{j}", total, f"{EXCESS}_{j}")
+            for j, (_, total) in self.simplices.items()
+        )
+        ends = (
+            ThresholdRows(f"{WEIGHTS}_{j}", f"{EXCESS}_{j}", total)
+            for j, (_, total) in self.simplices.items()
+        )
+        used, excesses = (
+            WipeSlots(tuple(f"{kind}_{j}" for j in self.simplices)) for kind in (SORTED, EXCESS)
+        )
+        return (
+            *(Layer("sort", tuple(stage)) for stage in stages[SORTED]),
+            Layer("mean excess", (*means, used)),
+            *(Layer("largest excess", tuple(stage)) for stage in stages[EXCESS]),
+            Layer("simplex", (*ends, excesses)),
+        )
+
+    def _recombine(self, sums: dict[str, Sum], keeps: float | None = None) -> Recombine:
+        """Set slots of all layers to sums of others; boxes clip weights, which may be averaged."""
+        assignments = []
         for layer in self.layers:
+            bound = self.sets[layer].bound if self._boxes_only else None
             for kind, terms in sums.items():
                 value, write = _of_layer(terms, layer), f"{kind}_{layer}"
                 if kind != WEIGHTS:
                     assignments.append(Assignment(value, write))
-                elif update.average is None:
-                    assignments.append(Assignment(value, write, update.box))
+                elif keeps is None:
+                    assignments.append(Assignment(value, write, bound))
                 else:
-                    keeps = update.kept_of_average(step)
-                    average = Assignment(value, write, update.box, f"{AVERAGE}_{layer}", keeps)
+                    average = Assignment(value, write, bound, f"{AVERAGE}_{layer}", keeps)
                     assignments.append(average)
         return Recombine(tuple(assignments), self.unit)
 
@@ -450,6 +630,31 @@ class UpdateLayers:
         self.update.require_steps(n_steps)
         require_few_ends(self.update, n_steps, len(self.layers))
         return tuple(self.end(step, scratch) for step in range(n_steps))
+
+
+def sorting_network(width: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Return stages of disjoint pairs that sort so many entries: Batcher's merge exchange."""
+    top = 2 ** max((width - 1).bit_length() - 1, 0)
+    stages, p = [], top
+    while p:
+        q, r, d = top, 0, p
+        while True:
+            stages.append(tuple((i, i + d) for i in range(width - d) if i & p == r))
+            if q == p:
+                break
+            d, q, r = q - p, q // 2, p
+        p //= 2
+    return tuple(stages)
+
+
+def tournament(width: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Return stages of disjoint pairs after which the first entry is the largest."""
+    stages = []
+    while width > 1:
+        half = (width + 1) // 2
+        stages.append(tuple((i, i + half) for i in range(width - half)))
+        width = half
+    return tuple(stages)
 
 
 def _of_layer(terms: Sum, layer: int) -> Combination:

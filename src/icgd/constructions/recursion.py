@@ -30,13 +30,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import ceil, floor, log2, prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from icgd.approximation import ridge
 from icgd.approximation.clipping import fit_clip
-from icgd.approximation.ridge import CLOSE_ENOUGH, FEWEST_UNITS, KINK_WIDTH, MOST_UNITS, SHARPNESS
+from icgd.approximation.ridge import (
+    CLOSE_ENOUGH,
+    FEWEST_UNITS,
+    KINK_WIDTH,
+    MOST_UNITS,
+    SHARPNESS,
+)
 from icgd.constructions.base import AbstractConstruction, checked_kink_width, valid_dtype
 from icgd.constructions.network import (
     ROUNDING_ROOM,
@@ -56,12 +62,11 @@ from icgd.problems.data import Domain, dtype_named
 from icgd.problems.functions import (
     IDENTITY_FUNCTION,
     UNIT_ACTIVATIONS,
-    KinkedFunction,
-    SmoothFunction,
     unit_activation_named,
 )
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
+from icgd.problems.piecewise import Function
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive, settle
 from icgd.program.functions import RidgeSum, slope_product
@@ -116,7 +121,7 @@ class Recursion(AbstractConstruction):
     """
 
     units: int = 200
-    unit_activation: str | None = None
+    unit_activation: Any = None  # a name
     kink_width: float | None = None
     dtype: str = "float64"
 
@@ -128,8 +133,8 @@ class Recursion(AbstractConstruction):
 
     def __post_init__(self) -> None:
         settle(self, units=count("units", self.units, least=FEWEST_UNITS))
-        if self.unit_activation is not None:
-            unit_activation_named(self.unit_activation)
+        if (given := self.unit_activation) is not None:
+            unit_activation_named(given.name if isinstance(given, Function) else given)
         settle(self, kink_width=checked_kink_width(self.kink_width), dtype=valid_dtype(self.dtype))
 
     def finer(self, setting: int, excess: float) -> int:
@@ -143,6 +148,13 @@ class Recursion(AbstractConstruction):
         return replace(self, kink_width=NARROW_BAND) if is_open else None
 
     def objection(self, problem: Problem) -> str | None:
+        values = [activation.value for activation in activations_of(problem.network)]
+        parts = [part.function for part in loss_parts(problem)]
+        if rough := [f for f in (*values, *parts) if f.kind not in ("kinked", "smooth")]:
+            return (
+                f"its units follow functions that are analytic, or continuous and piecewise "
+                f"linear, and {rough[0]} is neither; relu-stack takes it."
+            )
         if problem.network.output_activation != IDENTITY_FUNCTION.name:
             return (
                 f"its target has a linear output, not {problem.network.output_activation}: the "
@@ -164,7 +176,7 @@ class Recursion(AbstractConstruction):
     def may_be_accurate(self, problem: Problem) -> bool:
         units = UNIT_ACTIVATIONS[self.unit_activation or default_activation(problem.network)]
         loss = (part.function for part in loss_parts(problem))
-        has_curves = any(isinstance(function, SmoothFunction) for function in loss)
+        has_curves = any(function.kind == "smooth" for function in loss)
         return units.bends and not (units.kinked and has_curves)  # the others have no sharp clip
 
     def sketch(self, problem: Problem) -> StackProgram:
@@ -225,7 +237,7 @@ class Recursion(AbstractConstruction):
             sizes = (steepest, reach)
             gradient.append(AddOuterProduct("loss_slope", inputs, sizes, "a b", scale, last, bias))
         weights = tuple(slot.name for slot in layout.having(Role.PARAMETER))
-        clip = ClipByUnits(weights, problem.gradient_step.box, "clip")
+        clip = ClipByUnits(weights, problem.gradient_step.reach, "clip")
         scratch = [slot.name for slot in layout.having(Role.SCRATCH)]
         block = [
             *_forward_pass(target, reaches, with_jacobians=True),
@@ -262,11 +274,13 @@ def literal_layers(depth: int) -> int:
 
 
 def default_activation(target: MLP) -> str:
-    """Return the default activation of units: the target's own, or relu for kinks, or sigmoid."""
+    """Return the default activation of units: the target's own, or relu for kinks, or softplus."""
     value = target.layer_activation(1).value
-    if target.activation in UNIT_ACTIVATIONS:
-        return target.activation
-    return "relu" if isinstance(value, KinkedFunction) else "sigmoid"
+    if (name := str(target.activation)) in UNIT_ACTIVATIONS:
+        return name
+    if isinstance(value, Function) and value.kind == "smooth":
+        return "softplus"  # it bends, so that its clip is sharp, and is smooth
+    return "relu" if value.kind == "kinked" else "sigmoid"
 
 
 def preactivation(layer: int) -> str:
@@ -368,7 +382,7 @@ def fit_all(
     A fit may overshoot by its error, which is known only after fitting: widen the ranges by it and
     fit again, until it is covered. The number of steps makes no difference.
     """
-    target, box = problem.network, problem.gradient_step.box
+    target, box = problem.network, problem.gradient_step.reach
     r = target.layer_activation(1).value
     roundoff = torch.finfo(dtype_named(dtype)).eps / 2
     room = COARSE_ROOM if dtype == "float32" else ROUNDING_ROOM
@@ -436,7 +450,7 @@ def _reaches(
     problem: Problem, ranges: Ranges, steepest: float, loss_error: float
 ) -> dict[str, float]:
     """Bound the sizes of all slots, and of the weights before they are clipped."""
-    target, box = problem.network, problem.gradient_step.box
+    target, box = problem.network, problem.gradient_step.reach
     widths, depth = target.widths, target.depth
     reach = {"x": ranges.outputs[0]}
     for m in range(1, depth):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from icgd.constructions.base import AbstractConstruction
-from icgd.constructions.cot_linear import CotGlm, CotLasso, CotRidge
 from icgd.constructions.cot_network import CotNetwork
+from icgd.constructions.cot_section3 import CotGlm, CotLasso, CotRidge
 from icgd.constructions.functional import Functional
+from icgd.constructions.linear_stack import LinearStack
 from icgd.constructions.recursion import Recursion
 from icgd.constructions.relu_stack import ReluStack
 from icgd.constructions.softmax_stack import SoftmaxStack
@@ -20,6 +21,7 @@ CONSTRUCTIONS: dict[str, AbstractConstruction] = {
         Recursion(),
         CotNetwork(),
         Functional(),
+        LinearStack(),
         CotRidge(),
         CotLasso(),
         CotGlm(),

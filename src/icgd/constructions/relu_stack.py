@@ -36,6 +36,7 @@ from icgd.approximation.relu_sum import (
     fit_with_common_knots,
 )
 from icgd.constructions.base import AbstractConstruction, checked_kink_width
+from icgd.constructions.composition import Composition
 from icgd.constructions.network import (
     LARGEST_ARGUMENT,
     ROUNDING_ROOM,
@@ -44,7 +45,8 @@ from icgd.constructions.network import (
     activations_of,
     backward_ranges,
     bias_slot,
-    has_kink,
+    composed_slope,
+    is_composed,
     largest_argument,
     largest_norm,
     later_slopes,
@@ -53,9 +55,11 @@ from icgd.constructions.network import (
     map_everywhere,
     needed_functions,
     network_layout,
-    positive_layers,
-    positive_slot,
+    outside_domain,
+    own_positive_slots,
+    places_of_jumps,
     ranges_on_domain,
+    slope_slot,
     units_slot,
     without_digits,
 )
@@ -63,11 +67,10 @@ from icgd.errors import ConstructionError
 from icgd.problems.functions import (
     IDENTITY_FUNCTION,
     RECIPROCAL,
-    RELU,
-    SmoothFunction,
     capped_exponential,
     reciprocal_deviation,
     reciprocal_root,
+    slope_of,
 )
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import WEIGHTS
@@ -146,6 +149,8 @@ class ReluStack(AbstractConstruction):
     takes_batches: ClassVar[bool] = True
     takes_rules: ClassVar[bool] = True
     takes_averages: ClassVar[bool] = True
+    takes_sets: ClassVar[bool] = True
+    takes_simplices: ClassVar[bool] = True
     takes_roots: ClassVar[bool] = True
     takes_shortcuts: ClassVar[bool] = True
     takes_rates: ClassVar[bool] = True
@@ -174,7 +179,7 @@ class ReluStack(AbstractConstruction):
 
     def may_be_accurate(self, problem: Problem) -> bool:
         needed = needed_functions(problem).values()
-        is_curved = any(isinstance(function, SmoothFunction) for function in needed)
+        is_curved = any(function.kind in ("smooth", "pieces") for function in needed)
         return not is_curved and not problem.network.norms
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
@@ -182,8 +187,14 @@ class ReluStack(AbstractConstruction):
         update = UpdateLayers(target, problem.gradient_step)
         functions = _fitted_functions(problem, self.pieces, self.kink_width)
         prediction, bias = output_slot(target, target.depth), bias_slot(target)
+        composed = None
+        if is_composed(problem):
+            margin = max(function.error for function in functions)
+            largest = ranges_on_domain(problem, margin).outputs[-1]
+            composed = composed_slope(problem, largest, prediction)
+            functions += composed.fitted(self.pieces, self.kink_width)
         loss_slope = "loss_slope" if problem.domain.rate is None else "rated_slope"
-        layout = _layout(problem, update, loss_slope)
+        layout = _layout(problem, update, loss_slope, composed)
         scratch = tuple(slot.name for slot in layout.having(Role.SCRATCH))
         # A gate is a power of two beyond the argument of every ReLU on the domain.
         largest = max(
@@ -191,6 +202,7 @@ class ReluStack(AbstractConstruction):
             for function in functions
             for term in function.terms()
         )
+        largest = max(largest, composed.term.size if composed else 0.0)
         gate = 2.0 ** (1 + ceil(log2(largest)))
 
         block, of_shares = forward_pass(target, with_slopes=True), tuple[ReluSum, ...]()
@@ -199,6 +211,9 @@ class ReluStack(AbstractConstruction):
             Summand(loss_argument(part, prediction), part.function.name)
             for part in loss_parts(problem)
         )
+        if composed is not None:
+            block += composed.layers()
+            summands = (Summand(composed.term.combination, _IDENTITY),)
         if problem.loss_function.is_softmax:
             # Two MLP layers turn the outputs into shares of classes. Scores that are lower than
             # another by the cap have no share that counts.
@@ -284,15 +299,20 @@ def _delta_slot(target: MLP, layer: int, loss_slope: str) -> str:
     return loss_slope if _is_linear_output(target, layer) else f"delta_{layer}"
 
 
-def _layout(problem: Problem, update: UpdateLayers, loss_slope: str) -> Layout:
+def _layout(
+    problem: Problem, update: UpdateLayers, loss_slope: str, composed: Composition | None
+) -> Layout:
     """Lay out what both passes write, with the slots of the loss between them."""
     target, width = problem.network, problem.network.output_width
     layers, norms, wide = range(1, target.depth + 1), target.norms, target.widths
     forward = {units_slot(j): j for j in layers if not _is_norm_alone(target, j)}
-    forward |= {positive_slot(target, j): j for j in positive_layers(target)}
+    forward |= {slot: j for j in layers for slot in own_positive_slots(target, j)}
+    evaluated = {part.write: j for j in layers for part in _slopes_by_heads(target, j)}
+    forward |= {name: j for name, j in evaluated.items() if name.startswith("curve_")}
     forward |= {f"sum_{j}": j for j in layers if target.sources(j)}
     forward |= {f"{kind}_{j}": j for kind in ("linear", "normed") for j in norms}
     loss = {EXPONENTIALS: width**2, SHARES: width} if problem.loss_function.is_softmax else {}
+    loss |= {part.slot: width for part in composed.operations} if composed else {}
     loss |= {"loss_slope": width, loss_slope: width}
     backward = {f"passed_{j}": j for j in norms}
     backward |= {f"upstream_{j}": j for j in _upstream_layers(target)}
@@ -311,8 +331,8 @@ def _layout(problem: Problem, update: UpdateLayers, loss_slope: str) -> Layout:
 def forward_pass(target: MLP, weights: str = WEIGHTS, *, with_slopes: bool = False) -> list[Layer]:
     """Write p_j for j = 1 .. N into the slots that `output_slot` names.
 
-    If wanted, the same heads write r'(V_j p_{j-1}) into slots `slope_j`. Where r has a kink it is
-    relu(V_j p_{j-1}) instead, unless r is relu, and `later_slopes` does the rest.
+    If wanted, the same heads write r'(V_j p_{j-1}) into slots `slope_j`. Where that jumps, at k
+    say, they write its continuous part and relu(V_j p_{j-1} - k), and `later_slopes` does the rest.
 
     The matrices V_j stand in slots `weights_1 .. weights_N`, or in those of another kind. A layer
     with a norm takes more layers; shortcuts are added in the last of these, an MLP:
@@ -329,9 +349,8 @@ def forward_pass(target: MLP, weights: str = WEIGHTS, *, with_slopes: bool = Fal
         normed, units, written = Combination.of(f"normed_{j}"), units_slot(j), list[MapSlots]()
         function, write = (_IDENTITY, f"linear_{j}") if has_norm else (r, units)
         inputs, bias = output_slot(target, j - 1), bias_slot(target)
-        slope = _slope_by_heads(target, j) if with_slopes else None
-        beside = None if slope is None else (slope,)
-        apply = ApplyUnits(f"{weights}_{j}", inputs, function, write, bias, beside)
+        others = _slopes_by_heads(target, j) if with_slopes else ()
+        apply = ApplyUnits(f"{weights}_{j}", inputs, function, write, bias, others or None)
         layers.append(Layer(f"forward {j}", (apply,)))
         if has_norm:
             linear, variance, scale = (f"{name}_{j}" for name in ("linear", "variance", "scale"))
@@ -345,26 +364,26 @@ def forward_pass(target: MLP, weights: str = WEIGHTS, *, with_slopes: bool = Fal
             ]
             if not _is_norm_alone(target, j):
                 written.append(map_everywhere(normed, r, units))
-            if j in positive_layers(target):
-                written.append(map_everywhere(normed, RELU.name, positive_slot(target, j)))
+            for slot, positive in own_positive_slots(target, j).items():
+                written.append(map_everywhere(normed, positive.name, slot))
         if sources := target.sources(j):
             value = Summand(normed, r) if has_norm else _itself(units)
-            others = (_itself(output_slot(target, source)) for source in sources)
-            written.append(MapSlots((value, *others), ONE, (), 0.0, output_slot(target, j)))
+            added = (_itself(output_slot(target, source)) for source in sources)
+            written.append(MapSlots((value, *added), ONE, (), 0.0, output_slot(target, j)))
         if written:
             layers.append(Layer(f"outputs {j}", tuple(written)))
     return layers
 
 
-def _slope_by_heads(target: MLP, layer: int) -> Evaluation | None:
-    """Return what the backward pass needs of V_j p_{j-1}, if heads have to evaluate anything."""
-    activation = target.layer_activation(layer)
+def _slopes_by_heads(target: MLP, layer: int) -> tuple[Evaluation, ...]:
+    """Return what the backward pass needs of V_j p_{j-1} and heads have to evaluate."""
     if layer in target.norms or _is_linear_output(target, layer):
-        return None
-    if not has_kink(activation):
-        return Evaluation(activation.derivative.name, f"slope_{layer}")
-    is_there = activation.value == RELU
-    return None if is_there else Evaluation(RELU.name, positive_slot(target, layer))
+        return ()
+    slope, found = slope_of(target.layer_activation(layer).value), list[Evaluation]()
+    if slope.curve is not None:
+        found.append(Evaluation(slope.curve.name, slope_slot(target, layer)))
+    positives = own_positive_slots(target, layer).items()
+    return (*found, *(Evaluation(positive.name, slot) for slot, positive in positives))
 
 
 def backward_pass(target: MLP, loss_slope: str) -> list[Layer]:
@@ -422,13 +441,16 @@ def _fitted_functions(
     target, needed = problem.network, needed_functions(problem)
     # The same heads evaluate a smooth activation and its slope.
     by_heads = [r for j, r in enumerate(activations_of(target), start=1) if j not in target.norms]
+    curved = ("smooth", "pieces")
     pairs = [
-        (r.value, r.derivative)
+        (r.value, slope)
         for r in dict.fromkeys(by_heads)
-        if isinstance(r.value, SmoothFunction) and isinstance(r.derivative, SmoothFunction)
+        if (slope := slope_of(r.value).curve) is not None
+        and r.value.kind in curved
+        and slope.kind in curved
     ]
     shared = {function.name for pair in pairs for function in pair}
-    margin = 0.0
+    margin, beyond = 0.0, places_of_jumps(target)
     while True:
         reach = ROUNDING_ROOM * largest_argument(problem, ranges_on_domain(problem, margin))
         if margin and not reach <= 2 * LARGEST_ARGUMENT:  # so few pieces err more and more
@@ -436,8 +458,11 @@ def _fitted_functions(
                 f"pieces={pieces} is too few for {target.activation}: the error of the fit grows "
                 "with the interval, so no interval covers the layers' outputs. Give at least 2."
             )
+        if margin and (reason := outside_domain(problem, margin)):
+            raise ConstructionError(f"pieces={pieces} is too few: {reason}")
+        wide = {name: reach + beyond.get(name, 0.0) for name in needed}
         fits = {
-            name: fit_relu_sum(function, -reach, reach, pieces, kink_width)
+            name: fit_relu_sum(function, -wide[name], wide[name], pieces, kink_width)
             for name, function in needed.items()
             if name not in shared
         }
@@ -478,4 +503,4 @@ def _largest_gradient(problem: Problem, ranges: Ranges, margin: float) -> float:
     update, deltas = problem.gradient_step, backward_ranges(problem, ranges, margin).deltas
     sizes = [max(p, 1.0 * problem.network.biases) for p in ranges.outputs[:-1]]
     largest = max(delta * p for delta, p in zip(deltas, sizes, strict=True))
-    return update.gradient_factor / 2 * largest + update.rule(0).decay * update.box
+    return update.gradient_factor / 2 * largest + update.rule(0).decay * update.reach

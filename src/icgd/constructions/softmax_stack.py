@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from math import ceil, log, log2
 from typing import ClassVar
 
+import torch
+
 from icgd.approximation import lattice
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, checked_kink_width, valid_dtype
@@ -39,7 +41,9 @@ from icgd.constructions.network import (
     activations_of,
     backward_ranges,
     bias_slot,
+    factor_of,
     has_kink,
+    is_composed,
     largest_argument,
     largest_loss_argument,
     later_slopes,
@@ -49,12 +53,14 @@ from icgd.constructions.network import (
     map_everywhere,
     needed_functions,
     network_layout,
-    positive_slot,
+    outside_domain,
+    own_positive_slots,
+    places_of_jumps,
     ranges_on_domain,
     units_slot,
 )
 from icgd.errors import ConstructionError
-from icgd.problems.functions import IDENTITY_FUNCTION, RELU, KinkedFunction, SmoothFunction
+from icgd.problems.functions import IDENTITY_FUNCTION
 from icgd.problems.optimisers import WEIGHTS
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive, settle, within
@@ -79,6 +85,7 @@ from icgd.program.layout import (
     MASKED,
     ONE,
     REGISTER_SLOTS,
+    SCALE,
     SCALE_SIZE,
     Layout,
     value_slot,
@@ -139,6 +146,7 @@ class SoftmaxStack(AbstractConstruction):
     takes_batches: ClassVar[bool] = True
     takes_rules: ClassVar[bool] = True
     takes_averages: ClassVar[bool] = True
+    takes_sets: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.registers is not None:
@@ -152,6 +160,34 @@ class SoftmaxStack(AbstractConstruction):
         return ceil(setting * (1 + 0.05 * log(excess)))  # the error falls exponentially
 
     def objection(self, problem: Problem) -> str | None:
+        if is_composed(problem):
+            return (
+                f"its look-ups read functions of one combination of prediction and label, and the "
+                f"slope of the loss {problem.loss} is no sum of these; use relu-stack."
+            )
+        values = [activation.value for activation in activations_of(problem.network)]
+        for function in (*values, *(part.function for part in loss_parts(problem))):
+            if function.kind == "pieces":
+                return (
+                    f"its heads look {function} up with an error that falls exponentially only if "
+                    "the function is analytic, and its curved pieces meet at "
+                    f"{', '.join(f'{knot:g}' for knot in function.knots)}; relu-stack takes it."
+                )
+            at_zero = float(function(torch.zeros(1, 1, dtype=torch.float64)))
+            if function.kind == "kinked" and at_zero != 0.0:
+                return (
+                    f"an MLP evaluates {function} in registers too, where what it reads is 0 and "
+                    f"its value has to be, but it is {at_zero:g} there; relu-stack takes it."
+                )
+        for part in loss_parts(problem):
+            if part.function.kind == "step" and part.function.knots:
+                return (
+                    f"the slope of the {problem.loss} loss jumps at {part.function.knots[0]:g}, "
+                    "and no MLP stands where its ramp could be read without rounding; relu-stack "
+                    "takes it, or use a loss whose slope is continuous, such as huber."
+                )
+        if reason := outside_domain(problem, gated=True):
+            return reason
         ranges = ranges_on_domain(problem, 0.0, gated=True)
         arguments = (*ranges.preactivations, *backward_ranges(problem, ranges, 0.0).deltas)
         smallest, largest = min(*arguments, *ranges.outputs), max(arguments)
@@ -175,7 +211,7 @@ class SoftmaxStack(AbstractConstruction):
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         builder, target = _Builder(problem, self), problem.network
-        update = UpdateLayers(target, problem.gradient_step, SCALE_SIZE)
+        update = UpdateLayers(target, problem.gradient_step, SCALE_SIZE, SCALE)
         block = [
             *builder.forward_pass(WEIGHTS),
             *builder.loss_slope_layers(),
@@ -249,6 +285,8 @@ class _Builder:
             if excess <= margin:
                 break
             margin = 1.25 * excess
+            if reason := outside_domain(problem, margin, gated=True):
+                raise ConstructionError(f"With the errors of its look-ups {reason}")
             if not margin <= LARGEST_ARGUMENT:
                 raise ConstructionError(
                     f"registers={len(look_ups[0].values) + 1} is too few for these ranges: the "
@@ -265,7 +303,7 @@ class _Builder:
         """Bound the error of an activation or a slope by those of its look-ups."""
         largest = 0.0
         for layer, activation in self.activations.items():
-            if isinstance(activation.value, SmoothFunction):
+            if activation.value.kind == "smooth":
                 gate, rest = activation.gate, activation.rest
                 reach = forward.preactivations[layer - 1]
                 value = errors[gate.name] * reach if gate else errors[activation.value.name]
@@ -280,9 +318,9 @@ class _Builder:
         factors: dict[str, float] = {}
         for number, part in enumerate(self.parts, start=1):
             function = part.function
-            if isinstance(function, KinkedFunction) and not function.knots:
+            if (steepness := factor_of(function)) is not None:
                 for slot, factor in loss_argument(part, units_slot(self.depth)).terms():
-                    factors[slot] = factors.get(slot, 0.0) + function.slopes[0] * factor
+                    factors[slot] = factors.get(slot, 0.0) + steepness * factor
             else:
                 factors[f"loss_part_{number}"] = 1.0
         return Combination(tuple(factors), tuple(factors.values()))
@@ -303,7 +341,8 @@ class _Builder:
             elif has_kink(activation):
                 preactivation = f"preactivation_{j}"
                 first = (Project(z, reach, preactivation),)
-                maps = {units: value, positive_slot(self.target, j): RELU.name}
+                maps = {units: value}
+                maps |= {slot: f.name for slot, f in own_positive_slots(self.target, j).items()}
                 read = Combination.of(preactivation)
                 second = tuple(map_everywhere(read, name, write) for write, name in maps.items())
             elif activation.gate is None:
@@ -323,7 +362,7 @@ class _Builder:
         look_ups = []
         for number, part in enumerate(self.parts, start=1):
             is_of_prediction = part.prediction == 1.0 and part.label == 0.0
-            if isinstance(part.function, SmoothFunction) and is_of_prediction is of_prediction:
+            if part.function.kind == "smooth" and is_of_prediction is of_prediction:
                 both = Argument(loss_argument(part, units_slot(self.depth)))
                 argument, write = z if of_prediction else both, f"loss_part_{number}"
                 look_ups.append(LookUp(argument, (part.function.name,), (write,)))
@@ -345,7 +384,7 @@ class _Builder:
         maps = tuple(
             map_everywhere(loss_argument(part, output), part.function.name, f"loss_part_{number}")
             for number, part in enumerate(self.parts, start=1)
-            if isinstance(part.function, KinkedFunction) and part.function.knots
+            if part.function.kind == "kinked" and factor_of(part.function) is None
         )
         return [Layer("loss slope", part) for part in (look_ups, maps + kinks) if part]
 
@@ -383,7 +422,9 @@ class _Builder:
         names = dict.fromkeys(name for part in maps for name in part.functions())
         needed, width = needed_functions(self.problem), self.settings.kink_width
         reach = ROUNDING_ROOM * largest_argument(self.problem, self.forward)
-        sums = (fit_relu_sum(needed[name], -reach, reach, kink_width=width) for name in names)
+        beyond = places_of_jumps(self.target)
+        ends = {name: reach + beyond.get(name, 0.0) for name in names}
+        sums = (fit_relu_sum(needed[n], -end, end, kink_width=width) for n, end in ends.items())
         return (*lines, *self.look_ups, *sums)
 
     def layout(
@@ -392,8 +433,10 @@ class _Builder:
         """Return the slots that the layers write, and what registers and MLPs need."""
         target, written = self.target, _written(layers)
         outputs, widths = (target.output_width,), list(enumerate(target.widths[1:], start=1))
-        kinds = ("preactivation", "gate", "units", "positive", "slope", "delta")
+        kinds = ("preactivation", "gate", "units")
         scratch = {f"{kind}_{j}": (width,) for kind in kinds for j, width in widths}
+        scratch |= {slot: (width,) for j, width in widths for slot in own_positive_slots(target, j)}
+        scratch |= {f"{kind}_{j}": (width,) for kind in ("slope", "delta") for j, width in widths}
         scratch |= {f"loss_part_{number}": outputs for number in range(1, len(self.parts) + 1)}
         scratch[SHARES] = outputs
         values = [value_slot(f.name) for f in functions if isinstance(f, LatticeFunction)]
@@ -411,11 +454,11 @@ def _fitted(
     if not functions:
         return ()
     sizes = zip(activations_of(problem.network), forward.preactivations, strict=True)
-    arguments = [size for r, size in sizes if isinstance(r.value, SmoothFunction)]
+    arguments = [size for r, size in sizes if r.value.kind == "smooth"]
     arguments += [
         largest_loss_argument(problem, part, forward.outputs[-1])
         for part in loss_parts(problem)
-        if isinstance(part.function, SmoothFunction)
+        if part.function.kind == "smooth"
     ]
     reach = max(arguments)
     if settings.registers is not None:

@@ -503,8 +503,12 @@ def _append_product_layer(layer: ProductLayer, graph: Graph, name: str, x: str) 
 @append.register
 def _append_sequence_attention(layer: SequenceAttention, graph: Graph, name: str, x: str) -> str:
     """Keys and values are mapped along the sequence, from its first columns."""
-    ends = [graph.axes(at) for at in (0, layer.A_K.shape[-1])]
-    columns, read = graph.add("Slice", x, *ends, graph.axes(2)), list[str]()
+
+    def part_of(stream: str, first: int, end: int) -> str:
+        """The columns from `first` on, before `end`."""
+        return graph.add("Slice", stream, graph.axes(first), graph.axes(end), graph.axes(2))
+
+    columns, read = part_of(x, 0, layer.A_K.shape[-1]), list[str]()
     for heads in _groups(layer.W_Q):
         own = f"[{heads.start}:{heads.stop}]"
         key_map, value_map, codes = (
@@ -528,13 +532,20 @@ def _append_sequence_attention(layer: SequenceAttention, graph: Graph, name: str
         scores = graph.add("Einsum", query, graph.add("Add", key, codes), equation=SCORES)
         pattern = graph.add("Softmax", scores, axis=-1)
         read.append(graph.add("Einsum", pattern, value, equation=READ))
-    return _written(graph, f"{name}.W_O", x, read, layer.W_O)
+    written = _written(graph, f"{name}.W_O", x, read, layer.W_O)
+    if not layer.first:
+        return written
+    ends = part_of(x, 0, layer.first), part_of(written, layer.first, MAX_COLUMNS)
+    return graph.add("Concat", *ends, axis=2)
 
 
 @append.register
 def _append_kernel_attention(layer: KernelAttention, graph: Graph, name: str, x: str) -> str:
     return append_kernels(layer, graph, name, x)
 
+
+MAX_COLUMNS = 2**31 - 1
+"""The end of a slice that has no end."""
 
 SCORES, READ, MAPPED = "hdbi,hdbj->bhij", "bhij,hebj->hebi", "hgc,hebc->hebg"
 """Scores of queries and keys, what a pattern reads of values, and tokens that are made of others.

@@ -1,9 +1,12 @@
 """TransformerLens: a compiled softmax transformer as a model with hooks and caches.
 
-A block of the tool is an attention layer and an MLP. Layers are packed into blocks in order, an
-MLP together with the attention before it; what a block lacks is zero. All blocks have as many
-heads, and heads as wide, as the largest: the others are padded with zeros, which write nothing.
-The repeated block occurs once for each step, and all its copies share their weights.
+A block of the tool is an attention layer and an MLP. Each layer of the program has a block of its
+own, in which the other kind is zero: the residual stream after the layer is then the output of its
+block, the one place where a patch reaches everything downstream. (The stream between attention and
+MLP cannot be patched in this tool: `hook_resid_mid` is what the MLP reads, but the skip path goes
+past it.) All blocks have as many heads, and heads as wide, as the largest: the others are padded
+with zeros, which write nothing. The repeated layers occur once for each step, and all their copies
+share their weights.
 
 Kernel attention with the softmax kernel reads examples alone. The tool has no such mask, so keys of
 examples get a feature more, and queries a bias, which lift their scores by EXAMPLE_LIFT.
@@ -14,8 +17,8 @@ is the identity, so that `model(stream)` is the residual stream after the last l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,14 +27,15 @@ from torch.nn.functional import pad
 
 from icgd.backends.prompt import encode, read_parameters, read_predictions
 from icgd.compiled import Compiled
-from icgd.errors import ExportError, LayoutError, MissingExtraError, UnknownNameError
+from icgd.errors import DataError, ExportError, LayoutError, MissingExtraError, UnknownNameError
 from icgd.exports.streams import as_batch
+from icgd.facts import counted, shown
 from icgd.layers import KernelAttention, MLPLayer, SoftmaxAttention, Transformer
 from icgd.problems.data import Task, dtype_named
 from icgd.problems.settings import count
 from icgd.program.instructions import LayerKind
 from icgd.program.kernel_instructions import DescendFunction
-from icgd.program.layout import Layout
+from icgd.program.layout import IS_EXAMPLE, Layout
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 from icgd.shapes import Parameters, Predictions, Stream
@@ -76,9 +80,14 @@ class LensLayer:
     @property
     def stream(self) -> str:
         """The name of the activation that is the residual stream after this layer."""
-        return f"blocks.{self.block}.hook_resid_{'post' if self.kind is LayerKind.MLP else 'mid'}"
+        return f"blocks.{self.block}.hook_resid_post"
 
 
+Patch = tuple[str, Callable[..., Tensor]]
+"""The name of an activation and a function that changes it: a hook of the tool."""
+
+
+@shown
 @dataclass(frozen=True, eq=False)
 class LensModel:
     """A model of TransformerLens, and the program that its weights spell out."""
@@ -86,6 +95,16 @@ class LensModel:
     model: TransformerBridge
     program: StackProgram
     layers: tuple[LensLayer, ...]
+
+    def facts(self) -> dict[str, str]:
+        """What it shows of itself in a line or in a notebook."""
+        config = self.model.cfg
+        return {
+            "construction": self.program.construction,
+            "steps": f"{self.program.n_steps:,}",
+            "blocks": f"{config.n_layers:,} of {counted(config.n_heads, 'head')}",
+            "d_model": f"{config.d_model:,} in {counted(len(self.layout.slots), 'slot')}",
+        }
 
     @property
     def layout(self) -> Layout:
@@ -96,11 +115,33 @@ class LensModel:
         """The residual stream that a task starts with."""
         return encode(self.program, task)
 
-    def run(self, stream: Stream) -> Stream:
-        """The residual stream after the last layer."""
+    def run(self, stream: Stream, patches: Sequence[Patch] = ()) -> Stream:
+        """Return the residual stream after the last layer, with `patches` made by `patch`."""
         with torch.no_grad():
-            result: Tensor = self.model(self._batch(stream))
+            batch = self._batch(stream)
+            result: Tensor = self.model.run_with_hooks(batch, fwd_hooks=list(patches))
         return result.view_as(stream)
+
+    def patch(self, layer: LensLayer, slot: str, values: Tensor | float) -> Patch:
+        """Return a hook that sets a slot of the residual stream after a layer.
+
+        Pass it to `run`, or to the tool's own `model.run_with_hooks`. `values` have a row for each
+        token, or are the same for all of them.
+        """
+        where = self.coordinates(slot)
+        width, new = where.stop - where.start, torch.as_tensor(values, dtype=self.model.cfg.dtype)
+        if new.ndim and new.shape[-1] != width:
+            raise DataError(
+                f"values have shape {tuple(new.shape)}; slot {slot!r} takes a number, ({width},), "
+                f"(tokens, {width}) or (tasks, tokens, {width})."
+            )
+
+        def overwrite(stream: Tensor, hook: Any) -> Tensor:
+            patched = stream.clone()
+            patched[..., where] = new
+            return patched
+
+        return layer.stream, overwrite
 
     def run_with_cache(self, stream: Stream, **options: Any) -> tuple[Stream, Any]:
         """`run`, and the tool's cache of activations, in which tasks have an axis of their own.
@@ -115,8 +156,15 @@ class LensModel:
         """The weights of the network in training, read from a residual stream."""
         return read_parameters(self.layout, stream)
 
-    def predictions(self, stream: Stream, n_examples: int) -> Predictions:
-        """The labels of the queries, read from a residual stream."""
+    def predictions(self, stream: Stream, n_examples: int | None = None) -> Predictions:
+        """Return the labels of the queries, read from a residual stream.
+
+        The stream itself marks its examples; `n_examples` is needed only where a patch changed
+        these marks.
+        """
+        if n_examples is None:
+            first = stream.reshape(-1, *stream.shape[-2:])[0]
+            n_examples = int(first[:, self.coordinates(IS_EXAMPLE)].sum().round())
         return read_predictions(self.program, stream, n_examples)
 
     def layers_titled(self, title: str, step: int | None = None) -> tuple[LensLayer, ...]:
@@ -207,7 +255,7 @@ def open_in_transformer_lens(
             "install 'icgd[lens]'"
         )
     transformer = compiled.transformer(dtype)
-    blocks = _repeated(transformer) + _packed(transformer.final)
+    blocks = [*_repeated(transformer), *map(_block, transformer.final)]
     config = _config(blocks, program.layout.width, max_tokens, dtype_named(dtype))
     # The model begins on no device: weights are put in place, and copies of a block share theirs.
     with torch.device("meta"):
@@ -230,40 +278,35 @@ def _foreign_kernel(layer: Layer) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """A block of the tool: attention and then an MLP; one of the two may be missing."""
+    """A block of the tool that holds one layer of the program: attention or an MLP."""
 
-    attention: SoftmaxAttention | None
-    mlp: MLPLayer | None
+    layer: nn.Module
     query_bias: Tensor | None = None
     """What is added to the queries of every head."""
 
-    def layers(self) -> Iterator[SoftmaxAttention | MLPLayer]:
-        """The layers that are not missing."""
-        yield from (layer for layer in (self.attention, self.mlp) if layer is not None)
+    @property
+    def attention(self) -> SoftmaxAttention | None:
+        return self.layer if isinstance(self.layer, SoftmaxAttention) else None
+
+    @property
+    def mlp(self) -> MLPLayer | None:
+        return self.layer if isinstance(self.layer, MLPLayer) else None
+
+    @property
+    def n_units(self) -> int:
+        return len(self.mlp.b_in if self.mlp else self.attention.W_Q if self.attention else ())
 
 
 def _repeated(transformer: Transformer) -> list[_Block]:
-    """The blocks of all steps; those that do not differ are the same objects."""
+    """Return the blocks of all steps; those that do not differ are the same objects."""
     if not transformer.ends:
-        return _packed(transformer.block) * transformer.n_repeats
+        return [*map(_block, transformer.block)] * transformer.n_repeats
     steps = map(transformer.repetition, range(transformer.n_repeats))
-    return [block for step in steps for block in _packed(step)]
+    return [_block(layer) for step in steps for layer in step]
 
 
-def _packed(layers: Iterable[nn.Module]) -> list[_Block]:
-    """The layers in blocks: an MLP joins the attention before it."""
-    blocks: list[_Block] = []
-    for layer in layers:
-        match layer:
-            case SoftmaxAttention():
-                blocks.append(_Block(layer, None))
-            case KernelAttention():
-                blocks.append(_reading_examples(layer))
-            case MLPLayer() if blocks and blocks[-1].mlp is None:
-                blocks[-1] = replace(blocks[-1], mlp=layer)
-            case MLPLayer():
-                blocks.append(_Block(None, layer))
-    return blocks
+def _block(layer: nn.Module) -> _Block:
+    return _reading_examples(layer) if isinstance(layer, KernelAttention) else _Block(layer)
 
 
 def _reading_examples(layer: KernelAttention) -> _Block:
@@ -272,22 +315,18 @@ def _reading_examples(layer: KernelAttention) -> _Block:
     key[:, layer.example_feature, -1] = 1.0
     bias = query.new_zeros(query.shape[0], query.shape[2])
     bias[:, -1] = EXAMPLE_LIFT
-    return _Block(SoftmaxAttention(query, key, layer.W_V.detach(), layer.W_O.detach()), None, bias)
+    return _Block(SoftmaxAttention(query, key, layer.W_V.detach(), layer.W_O.detach()), bias)
 
 
 def _places(program: StackProgram, blocks: Sequence[_Block]) -> tuple[LensLayer, ...]:
     per_step = range(program.layers_per_step)
     steps: list[int | None] = [s for s in range(1, program.n_steps + 1) for _ in per_step]
     steps += [None] * len(program.prediction)
-    places = [(number, layer) for number, block in enumerate(blocks) for layer in block.layers()]
+    layers = zip(steps, program.unrolled(), blocks, strict=True)
     return tuple(
-        LensLayer(step, layer.title, layer.kind, number, _n_units(module))
-        for step, layer, (number, module) in zip(steps, program.unrolled(), places, strict=True)
+        LensLayer(step, layer.title, layer.kind, number, block.n_units)
+        for number, (step, layer, block) in enumerate(layers)
     )
-
-
-def _n_units(layer: SoftmaxAttention | MLPLayer) -> int:
-    return len(layer.b_in if isinstance(layer, MLPLayer) else layer.W_Q)
 
 
 def _config(

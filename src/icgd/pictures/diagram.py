@@ -206,7 +206,7 @@ def _of_stack(program: StackProgram) -> Diagram:
     )
     first = n_block * program.n_repeats + 1
     prediction = Section("Prediction", _rows(program.prediction, sizes[n_block:], first))
-    facts = f"{counted(program.n_layers, 'layer')}, residual stream of width {layout.width}"
+    facts = f"{program.layers_in_words}, residual stream of width {layout.width}"
     return Diagram(
         facts,
         _columns(layout),
@@ -234,6 +234,9 @@ def _stack_prompt(program: StackProgram) -> Line:
     """What stands in the residual stream before the first layer."""
     empty = (Role.SCRATCH, Role.SHARED)
     filled = [slot for slot in program.layout.slots if slot.role not in empty]
+    if not (program.weight_shapes or program.trains_function):
+        sentence = "a token for each column of the matrix"
+        return Line(sentence, sets=frozenset(slot.name for slot in filled))
     held = "every token holds the initial weights" if program.weight_shapes else NO_WEIGHTS
     registers = f"{program.n_registers} registers, then " if program.n_registers else ""
     sentence = f"{registers}a token for each example and each query; {held}"
@@ -243,23 +246,26 @@ def _stack_prompt(program: StackProgram) -> Line:
 def _stack_end(program: StackProgram) -> Line:
     """What a run reads in the end; a function's predictions are what is left of a label of 0."""
     weights = [slot.name for slot in program.layout.having(Role.PARAMETER)]
-    learnt = "predictions in y at the queries; the trained weights"
-    what = learnt if weights else "predictions: -y at the queries"
+    what = "y at every token"
+    if weights:
+        what = "predictions in y at the queries; the trained weights"
+    elif program.trains_function:
+        what = "predictions: -y at the queries"
     return Line(what, reads=frozenset(("y", *weights)))
 
 
 @diagram.register
 def _of_chain(program: ChainProgram) -> Diagram:
     sizes, mask = summarise(program, 1).layers, program.mask
-    read, made = (_rows_of(program, *blocks) for blocks in ((NEAR, FAR), (OUT,)))
+    read, made = (_rows_of(program, block) for block in (NEAR, OUT))
     heading = f"The layers that write block t from block t - 1 and {mask.far_in_words()}"
     if len(heading) > 90:
         heading = "The layers that write block t from two earlier ones"
-    blocks = f"{counted(program.n_blocks, 'block')}, each of width {program.rows.width}"
+    blocks = f"{counted(program.n_blocks, 'block')} of width {program.rows.width}"
     return Diagram(
-        f"one block of {counted(len(sizes), 'layer')} writes a chain of {blocks}",
+        f"{program.layers_in_words}; a chain of {blocks}",
         _columns(program.layout),
-        Line("the two blocks that it reads", sets=read),
+        Line("the block before, and positions", sets=read),
         (Section(heading, _rows(program.layers, sizes), program.n_blocks),),
         Line("the new block, which joins the chain", reads=made),
         ("Shown", "Written"),

@@ -24,7 +24,8 @@ from torch.nn.parameter import is_lazy
 
 from icgd.errors import UnreadableError, brief
 from icgd.problems.data import Domain
-from icgd.problems.functions import LEAK, smooth_l1
+from icgd.problems.functions import LEAK
+from icgd.problems.losses import smooth_l1
 from icgd.problems.mlp import MLP, NORM_EPS
 from icgd.problems.optimisers import (
     AbstractGradientStep,
@@ -33,6 +34,7 @@ from icgd.problems.optimisers import (
     MomentumStep,
     RmspropStep,
 )
+from icgd.problems.piecewise import Function
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
 
@@ -40,16 +42,60 @@ LEAST_BOX = 4.0
 """The box of weights that are all small; others have twice their largest."""
 
 SKIPPED = (nn.Flatten, nn.Identity)
-ACTIVATIONS: dict[type[nn.Module], tuple[str, dict[str, Any]]] = {
-    nn.ReLU: ("relu", {}),
-    nn.LeakyReLU: ("leaky_relu", {"negative_slope": LEAK}),
-    nn.Tanh: ("tanh", {}),
-    nn.Sigmoid: ("sigmoid", {}),
-    nn.GELU: ("gelu", {"approximate": "none"}),
-    nn.SiLU: ("silu", {}),
-    nn.Softplus: ("softplus", {"beta": 1.0, "threshold": 20.0}),
+WIDE = 1e6
+"""Activations that options of a module define are defined on [-WIDE, WIDE]."""
+
+
+def _defined(name: str, knots: tuple[float, ...], *of: str) -> str:
+    return Function.pieces(knots, of, name, low=-WIDE, high=WIDE).name
+
+
+def _elu(module: nn.ELU) -> str:
+    alpha = float(module.alpha)
+    return "elu" if alpha == 1.0 else _defined("elu", (0.0,), f"{alpha!r}*(exp(x) - 1)", "x")
+
+
+def _celu(module: nn.CELU) -> str:
+    alpha = float(module.alpha)
+    if alpha == 1.0:
+        return "elu"
+    return _defined("celu", (0.0,), f"{alpha!r}*(exp(x/{alpha!r}) - 1)", "x")
+
+
+def _hardtanh(module: nn.Hardtanh) -> str:
+    ends = float(module.min_val), float(module.max_val)
+    known = {(-1.0, 1.0): "hardtanh", (0.0, 6.0): "relu6"}
+    return known.get(ends) or _defined("hardtanh", ends, repr(ends[0]), "x", repr(ends[1]))
+
+
+def _leaky(module: nn.LeakyReLU) -> str:
+    slope = float(module.negative_slope)
+    return "leaky_relu" if slope == LEAK else _defined("leaky_relu", (0.0,), f"{slope!r}*x", "x")
+
+
+def _softplus(module: nn.Softplus) -> str:
+    beta = float(module.beta)
+    return "softplus" if beta == 1.0 else _defined("softplus", (), f"softplus({beta!r}*x)/{beta!r}")
+
+
+ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Any], str], dict[str, Any]]] = {
+    nn.ReLU: (lambda module: "relu", {}),
+    nn.LeakyReLU: (_leaky, {}),
+    nn.Tanh: (lambda module: "tanh", {}),
+    nn.Sigmoid: (lambda module: "sigmoid", {}),
+    nn.GELU: (lambda module: "gelu_tanh" if module.approximate == "tanh" else "gelu", {}),
+    nn.SiLU: (lambda module: "silu", {}),
+    nn.Softplus: (_softplus, {"threshold": 20.0}),
+    nn.Mish: (lambda module: "mish", {}),
+    nn.ReLU6: (lambda module: "relu6", {}),
+    nn.Hardtanh: (_hardtanh, {}),
+    nn.Hardswish: (lambda module: "hardswish", {}),
+    nn.ELU: (_elu, {}),
+    nn.SELU: (lambda module: "selu", {}),
+    nn.CELU: (_celu, {}),
+    nn.Softsign: (lambda module: "softsign", {}),
 }
-"""Modules that are activations, and the options that they must have."""
+"""The name of each module that is an activation, and the options that it must have."""
 
 IGNORED = ("foreach", "fused", "capturable", "differentiable")
 """Options of optimisers that change how a step is computed, and not what it is."""
@@ -149,8 +195,9 @@ class _Layers:
                 linear.append(module)
                 activations.append("identity")
             elif is_activation:
-                activations[-1], options = ACTIVATIONS[type(module)]
+                name_of, options = ACTIVATIONS[type(module)]
                 _require_options(where, vars(module), options)
+                activations[-1] = name_of(module)
             elif isinstance(module, nn.LayerNorm):
                 width = linear[-1].out_features
                 expected = {"elementwise_affine": False, "normalized_shape": (width,)}
@@ -290,6 +337,7 @@ def _loss(loss: nn.Module, n_outputs: int, n_examples: int | None) -> tuple[str,
         )
     name, own_factor = LOSSES[type(loss)](loss)
     expected = {"weight": None, "pos_weight": None, "label_smoothing": 0.0, "ignore_index": -100}
+    expected |= {"log_input": True, "full": False}  # of PoissonNLLLoss
     _require_options(f"loss ({_named(loss)})", vars(loss), expected)
     _require_options(f"loss ({_named(loss)})", loss._buffers, expected)
     n_means = 1 if isinstance(loss, nn.CrossEntropyLoss) else n_outputs
@@ -316,6 +364,8 @@ LOSSES: dict[type[nn.Module], Callable[[Any], tuple[str, float]]] = {
     nn.HuberLoss: lambda loss: (smooth_l1(loss.delta).name, loss.delta),
     nn.SmoothL1Loss: lambda loss: (smooth_l1(loss.beta).name, 1.0),
     nn.CrossEntropyLoss: lambda loss: ("cross_entropy", 1.0),
+    nn.L1Loss: lambda loss: ("l1", 1.0),
+    nn.PoissonNLLLoss: lambda loss: ("poisson", 1.0),
 }
 """How losses are called here, and how many times as large torch's are."""
 

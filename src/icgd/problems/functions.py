@@ -12,57 +12,38 @@ its extremes are those at the ends; a stationary point that is rounded to a doub
 value to within the square of its rounding, 1e-32, which is far less.
 
 Targets, losses and transformers name the functions that they are made of: `ACTIVATIONS` are those
-of target networks, `UNIT_ACTIVATIONS` those of the transformer's own units, `LOSSES` the losses.
+of target networks, `UNIT_ACTIVATIONS` those of the transformer's own units.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache, reduce
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property, lru_cache, reduce
+from itertools import accumulate, pairwise
 from math import atanh, cosh, exp, inf, pi, sin, sqrt, tan
+from typing import ClassVar, TypeGuard
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.errors import SettingError, UnsupportedActivationError
-from icgd.problems.settings import by_name, named, positive
-from icgd.shapes import Labels, Values
-
-LEAST_NUMBERS = 128
-"""The least normal numbers that underflow may take: silu multiplies what is left of an exponential
-by up to 104."""
-
-
-@dataclass(frozen=True)
-class FunctionRounding:
-    """How far computed values of a function may be off, in units of roundoff.
-
-    That is `relative` of them times the value, and `absolute` of them. One that `is_linear` between
-    its knots is exactly 0 at 0.
-    """
-
-    relative: float
-    absolute: float = 0.0
-    is_linear: bool = False
-
-    def at(
-        self,
-        size: Values,
-        roundoff: float = 2.0**-53,
-        least: float = torch.finfo(torch.float64).tiny,
-    ) -> Values:
-        """Bound the rounding error of values of at most this size."""
-        off = roundoff * self.relative * size
-        if self.is_linear:
-            return torch.add(off, off.sign(), alpha=LEAST_NUMBERS * least)
-        return off + (roundoff * self.absolute + LEAST_NUMBERS * least)
-
-
-EXACT = FunctionRounding(0.0, is_linear=True)
+from icgd.errors import SettingError, UnsupportedActivationError, brief
+from icgd.problems.analytic import Strip, strip_of_text
+from icgd.problems.piecewise import (
+    Function,
+    built_in,
+    is_written,
+    of_lines,
+    read_function,
+    unbounded,
+)
+from icgd.problems.scalar import EXACT, Evaluate, FunctionRounding, Kind, ScalarFunction
+from icgd.problems.settings import by_name, finite, named
+from icgd.shapes import Values
 
 _SIGMOID = {
     0: FunctionRounding(4.0),
@@ -98,6 +79,12 @@ FUNCTION_ROUNDING: dict[str, dict[int, FunctionRounding]] = {
         1: FunctionRounding(8.0),
         2: FunctionRounding(8.0, 1.0),
     },
+    "cauchit": {order: FunctionRounding(8.0) for order in range(3)},
+    "cloglog": {
+        0: FunctionRounding(8.0),
+        1: FunctionRounding(8.0, 1.0),
+        2: FunctionRounding(8.0, 2.0),
+    },
     "exp": {order: FunctionRounding(2.0) for order in range(4)},
     "square": {0: FunctionRounding(2.0), 1: EXACT, 2: EXACT, 3: EXACT},
 }
@@ -109,13 +96,18 @@ _OTHER = FunctionRounding(16.0, 16.0)
 def rounding_of(name: str) -> FunctionRounding:
     """Return the rounding of a function, whose name has a prime for each derivative.
 
-    A function that the table does not know is taken to be off by 16 units.
+    That of a function which a text defines is proved from it. Any other one is taken to be off by
+    16 units.
     """
     function = name.rstrip("'")
-    return FUNCTION_ROUNDING.get(function, {}).get(len(name) - len(function), _OTHER)
-
-
-Evaluate = Callable[[Tensor], Tensor]
+    known = FUNCTION_ROUNDING.get(function, {}).get(len(name) - len(function))
+    if known is not None:
+        return known
+    if name.startswith(POSITIVE):
+        return FunctionRounding(1.0, is_linear=True)
+    if is_written(name) or function in OWN or name.endswith(CURVE) or STEP in name:
+        return function_named(name).rounding
+    return _OTHER
 
 
 def _extremes(
@@ -147,39 +139,6 @@ def _outwards(name: str, least: Tensor, largest: Tensor) -> tuple[Tensor, Tensor
     return least - 3 * rounding.at(least.abs()), largest + 3 * rounding.at(largest.abs())
 
 
-class ScalarFunction(ABC):
-    """A function of one variable; subclasses are final."""
-
-    name: str
-
-    @abstractmethod
-    def __call__(self, z: Values) -> Values:
-        """Return the value at every entry of `z`."""
-
-    @abstractmethod
-    def bounds(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
-        """Return the least and the largest value on [low, high]."""
-
-    @abstractmethod
-    def lipschitz(self, low: Values, high: Values) -> Values:
-        """Return the least L with |f(a) - f(b)| <= L |a - b| on [low, high]; inf across a jump."""
-
-    def derivative(self) -> ScalarFunction:
-        """Return the derivative; at a kink, its value from the left."""
-        raise NotImplementedError(f"No proof needs the slope of {self.name}.")
-
-    def slope_times(self, low: Values, high: Values, distance: Values) -> Values:
-        """Return the Lipschitz constant on [low, high] times `distance`; 0 if `distance` is 0.
-
-        It bounds |f(a) - f(b)| for a, b in [low, high] at most `distance` apart, as the width of
-        the range does.
-        """
-        product = self.lipschitz(low, high) * distance
-        if not bool(product.sum().isnan()):
-            return product
-        return torch.where(distance == 0, 0.0, product)
-
-
 @dataclass(frozen=True)
 class SmoothFunction(ScalarFunction):
     """`tower[m]` is the m-th derivative, `stationary[m]` the zeros of derivative m + 1."""
@@ -187,6 +146,13 @@ class SmoothFunction(ScalarFunction):
     name: str
     tower: tuple[Evaluate, ...]
     stationary: tuple[tuple[float, ...], ...]
+    text: str = ""
+
+    kind: ClassVar[Kind] = "smooth"
+
+    @property
+    def rounding(self) -> FunctionRounding:
+        return rounding_of(self.name)
 
     def __call__(self, z: Values) -> Values:
         return self.tower[0](z)
@@ -200,7 +166,12 @@ class SmoothFunction(ScalarFunction):
         return torch.maximum(-least, largest)
 
     def derivative(self) -> SmoothFunction:
-        return SmoothFunction(f"{self.name}'", self.tower[1:], self.stationary[1:])
+        return SmoothFunction(f"{self.name}'", self.tower[1:], self.stationary[1:], self.text)
+
+    @cached_property
+    def written(self) -> Function:
+        """The function as its text defines it."""
+        return unbounded(self.name, (), (self.text,), self.name.count("'"))
 
 
 @dataclass(frozen=True)
@@ -209,8 +180,14 @@ class KinkedFunction(ScalarFunction):
 
     name: str
     evaluate: Evaluate
-    knots: tuple[float, ...]
+    knots: tuple[float, ...] = field()  # not the empty one of the base
     slopes: tuple[float, ...]
+
+    kind: ClassVar[Kind] = "kinked"
+
+    @property
+    def rounding(self) -> FunctionRounding:
+        return rounding_of(self.name)
 
     def __call__(self, z: Values) -> Values:
         return self.evaluate(z)
@@ -230,14 +207,27 @@ class KinkedFunction(ScalarFunction):
     def derivative(self) -> StepFunction:
         return StepFunction(f"{self.name}'", self.knots, self.slopes)
 
+    @cached_property
+    def written(self) -> Function:
+        """The function as its knots, its slopes and its value at 0 define it."""
+        value = float(self(torch.zeros((), dtype=torch.float64)))
+        return of_lines(self.name, self.knots, self.slopes, value)
+
 
 @dataclass(frozen=True)
 class StepFunction(ScalarFunction):
     """Piecewise constant: `levels[i]` on the half-open piece (knots[i - 1], knots[i]]."""
 
     name: str
-    knots: tuple[float, ...]
+    knots: tuple[float, ...] = field()  # not the empty one of the base
     levels: tuple[float, ...]
+    own_rounding: FunctionRounding | None = None
+
+    kind: ClassVar[Kind] = "step"
+
+    @property
+    def rounding(self) -> FunctionRounding:
+        return self.own_rounding or rounding_of(self.name)
 
     def __call__(self, z: Values) -> Values:
         value = torch.full_like(z, self.levels[0])
@@ -263,6 +253,16 @@ class StepFunction(ScalarFunction):
 
     def derivative(self) -> StepFunction:
         return StepFunction(f"{self.name}'", (), (0.0,))
+
+    @cached_property
+    def written(self) -> Function:
+        """The function as its knots and its levels define it."""
+        return unbounded(self.name, self.knots, [repr(level) for level in self.levels])
+
+
+def is_kinked(function: ScalarFunction) -> TypeGuard[KinkedFunction | Function]:
+    """Say whether a function is continuous and piecewise linear, whichever way it is defined."""
+    return function.kind == "kinked"
 
 
 # The functions of which shares of classes are made: a capped exponential and a reciprocal.
@@ -312,7 +312,7 @@ class Reciprocal(ScalarFunction):
     def lipschitz(self, low: Values, high: Values) -> Values:
         return self(low) ** 2 * (1 + 4 * RELATIVE_ROUNDING)
 
-    def curvature(self, low: Values) -> Values:
+    def curvature(self, low: Values, high: Values) -> Values:
         """Return f'' at `low` >= 1 / 2, which is the largest from there on."""
         return 2 / low**3
 
@@ -352,7 +352,7 @@ class AbstractRoot(ScalarFunction):
         return self(high) / room, self(low) * room
 
     @abstractmethod
-    def curvature(self, low: Values) -> Values:
+    def curvature(self, low: Values, high: Values) -> Values:
         """Return f'' at `low`, which is the largest from there on."""
 
     @abstractmethod
@@ -376,7 +376,7 @@ class ReciprocalRoot(AbstractRoot):
         steepest = 1.0 / (2 * root * (root + self.eps) ** 2)
         return torch.where(high <= 0, 0.0, steepest * (1 + 4 * ROOT_ROUNDING))
 
-    def curvature(self, low: Values) -> Values:
+    def curvature(self, low: Values, high: Values) -> Values:
         root = low.sqrt()
         return (3 * root + self.eps) / (4 * root**3 * (root + self.eps) ** 3)
 
@@ -400,7 +400,7 @@ class ReciprocalDeviation(AbstractRoot):
         steepest = 0.5 * (low.clamp_min(0.0) + self.eps) ** -1.5
         return torch.where(high <= 0, 0.0, steepest * (1 + 8 * ROOT_ROUNDING))
 
-    def curvature(self, low: Values) -> Values:
+    def curvature(self, low: Values, high: Values) -> Values:
         return 0.75 * (low + self.eps) ** -2.5
 
     def bend(self, t: Values) -> Values:
@@ -447,8 +447,8 @@ class Activation:
     """
 
     value: ScalarFunction
-    gate: SmoothFunction | None = None
-    rest: SmoothFunction | None = None
+    gate: ScalarFunction | None = None
+    rest: ScalarFunction | None = None
 
     @property
     def name(self) -> str:
@@ -490,6 +490,7 @@ TANH = SmoothFunction(
         _around_zero(atanh(sqrt(1 / 3))),
         (-atanh(sqrt(2 / 3)), 0.0, atanh(sqrt(2 / 3))),
     ),
+    "tanh(x)",
 )
 
 
@@ -510,12 +511,14 @@ SIGMOID = SmoothFunction(
     "sigmoid",
     (torch.sigmoid, _sigmoid_1, _sigmoid_2, _sigmoid_3),
     tuple(tuple(2 * point for point in points) for points in TANH.stationary),
+    "sigmoid(x)",
 )
 
 SOFTPLUS = SmoothFunction(
     "softplus",
     (lambda z: torch.logaddexp(z, torch.zeros_like(z)), *SIGMOID.tower[:3]),
     ((), *SIGMOID.stationary[:3]),
+    "softplus(x)",
 )
 
 
@@ -542,6 +545,7 @@ GELU = SmoothFunction(
         (-2.0, 0.0, 2.0),
         _around_zero(sqrt((7 - sqrt(33)) / 2), sqrt((7 + sqrt(33)) / 2)),
     ),
+    "x * erfc(-x / sqrt(2)) / 2",
 )
 
 SILU = SmoothFunction(
@@ -558,12 +562,17 @@ SILU = SmoothFunction(
         (-3.435840993535110689, 0.0, 3.435840993535110689),
         _around_zero(1.0319582417807491234, 4.4292351005572279796),
     ),
+    "x * sigmoid(x)",
 )
+
+# Every derivative of exp is itself and rises, so none has a stationary point.
+EXP = SmoothFunction("exp", (torch.exp,) * 4, ((),) * 4, "exp(x)")
 
 NORMAL_DISTRIBUTION = SmoothFunction(
     "normal_distribution",
     (_normal_distribution, _normal_density, lambda z: -z * _normal_density(z)),
     ((), (0.0,), (-1.0, 1.0)),
+    "erfc(-x / sqrt(2)) / 2",
 )
 
 
@@ -586,7 +595,27 @@ COIN_ENTROPY = SmoothFunction(
         _around_zero(1.5434046384182084480),
         (-2.7032361206583568889, 0.0, 2.7032361206583568889),
     ),
+    "softplus(x) - x * sigmoid(x)",
 )
+
+_SELU, _SELU_ALPHA = "1.0507009873554804934193349852946", "1.6732632423543772848170429916717"
+
+OWN: dict[str, Function] = {
+    name: built_in(name, knots, pieces, *domain)
+    for name, knots, pieces, *domain in (
+        ("relu6", (0, 6), ("0", "x", "6")),
+        ("hardtanh", (-1, 1), ("-1", "x", "1")),
+        ("hardswish", (-3, 3), ("0", "x*(x + 3)/6", "x")),
+        ("elu", (0,), ("exp(x) - 1", "x")),
+        ("selu", (0,), (f"{_SELU}*{_SELU_ALPHA}*(exp(x) - 1)", f"{_SELU}*x")),
+        ("mish", (), ("x*tanh(log(1 + exp(x)))",)),
+        ("softsign", (0,), ("x/(1 - x)", "x/(1 + x)")),
+        ("sin", (), ("sin(x)",), 1024.0),
+        ("erf", (), ("erf(x)",)),
+        ("gelu_tanh", (), ("x/2*(1 + tanh(sqrt(2/pi)*(x + 0.044715*x**3)))",)),
+    )
+}
+"""Activations that a text defines, with torch's constants and conventions."""
 
 LEAK = 0.01
 """Slope of leaky_relu for negative arguments, torch's default."""
@@ -607,18 +636,125 @@ ACTIVATIONS = by_name(
     Activation(GELU, gate=NORMAL_DISTRIBUTION),
     Activation(SILU, gate=SIGMOID),
     Activation(SOFTPLUS, gate=SIGMOID, rest=COIN_ENTROPY),
+    *(Activation(function, function.gate, function.rest) for function in OWN.values()),
 )
 
 
 def activation_named(name: str) -> Activation:
-    """Return the activation called `name`."""
-    return named("activation", name, ACTIVATIONS)
+    """Return the activation called `name`, which may be the text of a function."""
+    if not is_written(name):
+        return named("activation", name, ACTIVATIONS)
+    function = read_function(name)
+    if any(function.jumps):
+        place = next(
+            knot for knot, jump in zip(function.knots, function.jumps, strict=True) if jump
+        )
+        raise UnsupportedActivationError(
+            f"{function} jumps at {place:g}; an activation must be continuous."
+        )
+    return Activation(function, function.gate, function.rest)
+
+
+@dataclass(frozen=True)
+class Jump:
+    """Where a slope jumps, and the step function of relu(z - place) that has the jump at 0."""
+
+    place: float
+    steps: StepFunction | Function
+
+    @property
+    def positive(self) -> ScalarFunction:
+        """The function relu(z - place)."""
+        return positive_part(self.place)
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The slope of an activation: the sum of `curve` at z and of the steps of its jumps.
+
+    A ramp stands in for each jump. Counted from its upper end, a ramp loses digits below it only,
+    and relu(z - place) is never below.
+    """
+
+    curve: ScalarFunction | None
+    jumps: tuple[Jump, ...] = ()
+
+
+CURVE, STEP = " curve", " step at "
+"""What a slope is called without its jumps, and what a jump is called, before its place."""
+
+
+@lru_cache
+def slope_of(function: ScalarFunction) -> Slope:
+    """Return the slope of a continuous function in parts that sums of ReLUs can stand in for."""
+    slope = function.derivative()
+    if isinstance(slope, StepFunction) or (isinstance(slope, Function) and slope.kind == "step"):
+        levels, curve = slope.levels, None
+        changes = [after - before for before, after in pairwise(levels)]
+        if not any(changes):
+            return Slope(slope)
+        if [knot for knot, change in zip(slope.knots, changes, strict=True) if change] == [0.0]:
+            return Slope(None, (Jump(0.0, slope),))
+        sums = accumulate(map(Fraction, changes), initial=Fraction(levels[0]))
+        is_exact = list(sums) == [Fraction(level) for level in levels]
+        rounding, first = slope.rounding, levels[0]
+    elif isinstance(slope, Function) and any(slope.jumps):
+        changes, curve, first = list(slope.jumps), slope.without_jumps(slope.name + CURVE), 0.0
+        rounding, is_exact = EXACT, False
+    else:
+        return Slope(slope)
+    if not is_exact:
+        rounded = 2 * (abs(first) + sum(map(abs, changes)))
+        rounding = FunctionRounding(rounding.relative, rounding.absolute + rounded)
+    jumps = list[Jump]()
+    for knot, change in zip(slope.knots, changes, strict=True):
+        if change:
+            below = 0.0 if jumps else first
+            name, ends = f"{slope.name}{STEP}{knot!r}", (below, below + change)
+            jumps.append(Jump(knot, StepFunction(name, (0.0,), ends, rounding)))
+    return Slope(curve, tuple(jumps))
+
+
+POSITIVE = "relu from "
+"""The part of z above a place is called by that place, as in relu from -1.0."""
+
+
+@lru_cache
+def positive_part(start: float) -> KinkedFunction:
+    """Return relu(z - start)."""
+    if start == 0.0:
+        return RELU
+    return KinkedFunction(
+        f"{POSITIVE}{start!r}", lambda z: torch.relu(z - start), (start,), (0.0, 1.0)
+    )
+
+
+def functions_in(tables: object) -> dict[str, Function]:
+    """Return the functions that tables define, by the names that activations may have beside them.
+
+    A name that icgd knows already must mean the same function.
+    """
+    if not isinstance(tables, Mapping):
+        raise SettingError(f"functions must have a table for each function, got {brief(tables)}.")
+    found = {name: Function.from_data(name, data) for name, data in tables.items()}
+    for name, function in found.items():
+        known = ACTIVATIONS.get(name)
+        if known is not None and not function.has_pieces_of(known.value.written):
+            raise SettingError(
+                f"functions.{name} has the name of another function of icgd; give it a new one."
+            )
+    return found
 
 
 FUNCTIONS: dict[str, ScalarFunction] = by_name(
     *(activation.value for activation in ACTIVATIONS.values()),
     *(activation.derivative for activation in ACTIVATIONS.values()),
-    *(part for a in ACTIVATIONS.values() for part in (a.gate, a.rest) if part is not None),
+    *(
+        part
+        for name, activation in ACTIVATIONS.items()
+        for part in (activation.gate, activation.rest)
+        if part is not None and name not in OWN
+    ),
     *(DOUBLE, NEGATE, CLIP),
 )
 """The functions that a program may approximate, besides those with a number in their name."""
@@ -626,7 +762,20 @@ FUNCTIONS: dict[str, ScalarFunction] = by_name(
 
 def function_named(name: str) -> ScalarFunction:
     """Return the function called `name`; a prime after the name marks a derivative."""
-    return numbered_function(name) or named("function", name, FUNCTIONS)
+    if name.endswith(CURVE):
+        curve = slope_of(function_named(name.removesuffix(f"'{CURVE}"))).curve
+        if curve is not None:
+            return curve
+    if STEP in name:
+        for jump in slope_of(function_named(name.partition(f"'{STEP}")[0])).jumps:
+            if jump.steps.name == name:
+                return jump.steps
+    if name.startswith(POSITIVE):
+        with suppress(ValueError):
+            return positive_part(finite("place", float(name.removeprefix(POSITIVE))))
+    if is_written(name):
+        return read_function(name)
+    return numbered_function(name) or named("function", name, FUNCTIONS | {EXP.name: EXP})
 
 
 # The activations of the transformer's own units, with what a proof needs to know about them.
@@ -650,14 +799,6 @@ def function_named(name: str) -> ScalarFunction:
 #     silu      x sigmoid(-x), largest where 1 + exp(-x) = x
 #     gelu      x Phi(-x), largest where Phi(-x) = x phi(x)
 #     elu       1 - exp(-x) to the left of 0, and 0 to the right
-
-
-@dataclass(frozen=True)
-class Strip:
-    """|f(z)| <= size(reach) wherever |Im z| <= height and |Re z| <= reach."""
-
-    height: float
-    size: Callable[[float], float]
 
 
 @dataclass(frozen=True)
@@ -740,95 +881,16 @@ def unit_activation_named(name: str) -> UnitActivation:
             "copies, and it decays only if it is zero. Use an activation that is not a polynomial, "
             "such as relu or sigmoid."
         )
+    if is_written(name) or (name in OWN and name not in UNIT_ACTIVATIONS):
+        raise UnsupportedActivationError(
+            f"Units of {name} cannot clip weights to a box with a proved error: that takes units "
+            f"which bend like relu however far one looks, or sigmoid, tanh or cos. Use "
+            f"{', '.join(UNIT_ACTIVATIONS)}."
+        )
     return named("unit activation", name, UNIT_ACTIVATIONS)
 
 
-@dataclass(frozen=True)
-class SlopePart:
-    """The summand `function(prediction * p + label * y)` of a loss's slope."""
-
-    prediction: float
-    label: float
-    function: ScalarFunction
-
-
-@dataclass(frozen=True)
-class Loss:
-    """`value` sums over the outputs; `slope` u(p, y) is its gradient in the prediction.
-
-    If the slope is a sum of functions of one variable, each of a combination of prediction and
-    label, `slope_parts` has them: constructions approximate these. If the loss `is_softmax`, the
-    slope is softmax(p) - y, for labels that add up to 1. All losses enter the risk as
-    (1 / 2n) sum_i loss(p_i, y_i).
-    """
-
-    name: str
-    value: Callable[[Tensor, Tensor], Tensor]
-    slope: Callable[[Tensor, Tensor], Tensor]
-    slope_parts: tuple[SlopePart, ...] | None
-    labels_are_probabilities: bool = False
-    is_softmax: bool = False
-
-
-def _from_parts(
-    name: str,
-    value: Callable[[Tensor, Tensor], Tensor],
-    *parts: SlopePart,
-    labels_are_probabilities: bool = False,
-) -> Loss:
-    def slope(prediction: Labels, label: Labels) -> Labels:
-        terms = [p.function(p.prediction * prediction + p.label * label) for p in parts]
-        return torch.stack(terms).sum(0)
-
-    return Loss(name, value, slope, parts, labels_are_probabilities)
-
-
-SQUARED = _from_parts("squared", lambda p, y: ((p - y) ** 2).sum(-1), SlopePart(1.0, -1.0, DOUBLE))
-HUBER = _from_parts(
-    "huber",
-    lambda p, y: functional.huber_loss(p, y, reduction="none").sum(-1),
-    SlopePart(1.0, -1.0, CLIP),
-)
-LOGISTIC = _from_parts(
-    "logistic",
-    lambda p, y: (torch.logaddexp(p, torch.zeros_like(p)) - y * p).sum(-1),
-    SlopePart(1.0, 0.0, SIGMOID),
-    SlopePart(0.0, 1.0, NEGATE),
-    labels_are_probabilities=True,
-)
-# Its slope couples all outputs through the log-sum-exp: no sum of one-variable functions.
-CROSS_ENTROPY = Loss(
-    "cross_entropy",
-    lambda p, y: p.logsumexp(-1) - p.mul(y).sum(-1),
-    lambda p, y: p.softmax(-1) - y,
-    slope_parts=None,
-    labels_are_probabilities=True,
-    is_softmax=True,
-)
-
-SMOOTH_L1 = "smooth_l1_"
-"""A smooth l1 loss is called by its width, as in smooth_l1_0.5."""
-
-
-@lru_cache
-def smooth_l1(beta: float) -> Loss:
-    """|p - y| - beta / 2, but a parabola where |p - y| < beta; huber is the one of beta = 1."""
-    beta = positive("beta", beta)
-    if beta == 1.0:
-        return HUBER
-    return _from_parts(
-        f"{SMOOTH_L1}{beta!r}",
-        lambda p, y: functional.smooth_l1_loss(p, y, reduction="none", beta=beta).sum(-1),
-        SlopePart(1 / beta, -1 / beta, CLIP),
-    )
-
-
-LOSSES = by_name(SQUARED, LOGISTIC, HUBER, CROSS_ENTROPY)
-
-
-def loss_named(name: str) -> Loss:
-    """Return the loss called `name`."""
-    if isinstance(name, str) and name.startswith(SMOOTH_L1):
-        with suppress(ValueError, SettingError):
-            return smooth_l1(float(name.removeprefix(SMOOTH_L1)))
-    return named("loss", name, LOSSES)
+@lru_cache(maxsize=64)
+def own_unit(function: Function) -> UnitActivation:
+    """Return units of an analytic function of one's own, which occur in proofs only."""
+    return UnitActivation(function.name, function, function.derivative(), strip_of_text(function))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, pi
+from functools import lru_cache
+from math import inf, log, pi, sqrt
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -13,19 +16,52 @@ from icgd.errors import DataError, SettingError, at, brief
 from icgd.facts import counted
 from icgd.problems.data import checked_array, checked_inputs, first_set
 from icgd.problems.functions import (
+    EXP,
     IDENTITY_FUNCTION,
     NORMAL_DISTRIBUTION,
     SIGMOID,
     SOFTPLUS,
-    Evaluate,
-    ScalarFunction,
+    TANH,
     SmoothFunction,
 )
+from icgd.problems.piecewise import Function, is_written, read_function
+from icgd.problems.scalar import Evaluate, ScalarFunction
 from icgd.problems.settings import by_name, count, flag, named, settle
 from icgd.shapes import Inputs, Labels, Parameters, Values
 
-EXP = SmoothFunction("exp", (torch.exp,) * 4, ((),) * 4)
-"""Every derivative is itself and rises, so none has a stationary point."""
+
+def _cauchit_1(z: Tensor) -> Tensor:
+    return 1 / (pi * (1 + z * z))
+
+
+# Written so that nothing cancels on the left, where arctan is nearly -pi / 2.
+CAUCHIT = SmoothFunction(
+    "cauchit",
+    (
+        lambda z: torch.atan2(torch.ones_like(z), -z) / pi,
+        _cauchit_1,
+        lambda z: -2 * pi * z * _cauchit_1(z) ** 2,
+    ),
+    ((), (0.0,), (-1 / sqrt(3), 1 / sqrt(3))),
+    "1/2 + atan(x) / pi",
+)
+
+
+def _cloglog_1(z: Tensor) -> Tensor:
+    z = z.clamp(max=10.0)  # where it is 0, and infinity less infinity no number
+    return torch.exp(z - torch.exp(z))
+
+
+CLOGLOG = SmoothFunction(
+    "cloglog",
+    (
+        lambda z: -torch.expm1(-torch.exp(z)),
+        _cloglog_1,
+        lambda z: -torch.expm1(z.clamp(max=10.0)) * _cloglog_1(z),
+    ),
+    ((), (0.0,), (log((3 - sqrt(5)) / 2), log((3 + sqrt(5)) / 2))),
+    "1 - exp(-exp(x))",
+)
 
 
 @dataclass(frozen=True)
@@ -37,14 +73,17 @@ class Link:
         a(z) - y z,    a' = mu,    so that its gradient in w is (mu(z) - y) x,
 
     which is convex because mu rises. For identity, logistic and poisson it is the negative
-    log-likelihood of normal, Bernoulli and Poisson labels, up to what does not depend on w. For
-    probit and softplus it is the loss that matches the link, not a likelihood.
+    log-likelihood of normal, Bernoulli and Poisson labels, up to what does not depend on w. For the
+    others it is the loss that matches the link, not a likelihood.
 
         identity  a = z^2 / 2               any label
         logistic  a = log(1 + exp z)        labels in [0, 1]: classes, or shares of a group
         probit    a = z Phi(z) + phi(z)     labels in [0, 1]
         poisson   a = exp z                 labels >= 0: counts, or rates
         softplus  a = -Li_2(-exp z)         labels >= 0
+        cauchit   a = z mu(z) - log(1 + z^2) / 2 pi      labels in [0, 1]
+        cloglog   a = the integral of mu from 0          labels in [0, 1]
+        tanh      a = log cosh z            labels in [-1, 1]
     """
 
     name: str
@@ -110,6 +149,47 @@ def _half_square_below(y: Tensor) -> Tensor:
     return -y * y / 2
 
 
+PANELS, NODES = 512, 16
+"""A potential is integrated by so many panels, with so many nodes of Gauss and Legendre in each."""
+
+
+def integral_of(function: ScalarFunction, low: float, high: float) -> Evaluate:
+    """Return the integral of a function from 0, or from the end of [low, high] next to 0."""
+    even = torch.linspace(low, high, PANELS + 1, dtype=torch.float64)
+    knots = torch.tensor([k for k in function.knots if low < k < high], dtype=torch.float64)
+    ends = torch.cat([even, knots]).sort().values
+    nodes, weights = (torch.from_numpy(part) / 2 for part in np.polynomial.legendre.leggauss(NODES))
+
+    def in_panel(start: Tensor, width: Tensor) -> Tensor:
+        at = start.unsqueeze(-1) + width.unsqueeze(-1) * (nodes + 0.5)
+        return width * (function(at) @ weights)
+
+    sums = in_panel(ends[:-1], ends.diff()).cumsum(0)
+    sums = torch.cat([sums.new_zeros(1), sums])
+
+    def from_low(z: Tensor) -> Tensor:
+        panel = (torch.searchsorted(ends, z.detach()) - 1).clamp(0, len(ends) - 2)
+        return sums[panel] + in_panel(ends[panel], z - ends[panel])
+
+    start = from_low(torch.zeros((), dtype=torch.float64).clamp(low, high))
+    return lambda z: from_low(z) - start
+
+
+def _log_cosh(z: Tensor) -> Tensor:
+    return z.abs() + torch.log1p(torch.exp(-2 * z.abs())) - log(2)
+
+
+def _cloglog_potential() -> Evaluate:
+    """Integrate 1 - exp(-exp z): it is nearly exp z on the far left, and 1 on the far right."""
+    inside = integral_of(CLOGLOG, -40.0, 8.0)
+
+    def potential(z: Tensor) -> Tensor:
+        clamped = z.clamp(-40.0, 8.0)
+        return inside(clamped) + (z - clamped).clamp(min=0.0)
+
+    return potential
+
+
 LINKS = by_name(
     Link("identity", IDENTITY_FUNCTION, lambda z: z * z / 2, -inf, inf, _half_square_below),
     Link("logistic", SIGMOID, SOFTPLUS, 0.0, 1.0, torch.zeros_like),
@@ -123,12 +203,44 @@ LINKS = by_name(
     ),
     Link("poisson", EXP, torch.exp, 0.0, inf, _at_the_score_of_the_label),
     Link("softplus", SOFTPLUS, _softplus_integral, 0.0, inf, _half_square_below),
+    Link(
+        "cauchit",
+        CAUCHIT,
+        lambda z: z * CAUCHIT(z) - torch.log1p(z * z) / (2 * pi),
+        0.0,
+        1.0,
+        lambda y: torch.log(torch.sin(pi * y).clamp(min=0.0)) / pi,  # where mu(z) = y
+    ),
+    Link("cloglog", CLOGLOG, _cloglog_potential(), 0.0, 1.0, lambda y: torch.full_like(y, -1.0)),
+    Link("tanh", TANH, _log_cosh, -1.0, 1.0, lambda y: torch.full_like(y, -log(2))),
 )
 
 
 def link_named(name: str) -> Link:
-    """Return the link called `name`."""
-    return named("link", name, LINKS)
+    """Return the link called `name`, which may be the text of a function."""
+    return _own_link(name) if is_written(name) else named("link", name, LINKS)
+
+
+@lru_cache(maxsize=64)
+def _own_link(name: str) -> Link:
+    """Return the link whose mean is a function that a text defines."""
+    mean = read_function(name)
+    if place := mean.where_it_falls():
+        raise SettingError(
+            f"A link must rise without jumps, for its loss to be convex, and {mean} does not at "
+            f"{place}. Give a function that rises on its whole domain, or a smaller domain."
+        )
+    reach = max(-mean.low, mean.high)
+    least, largest = mean.bounds(*torch.tensor([mean.low, mean.high], dtype=torch.float64))
+    steepest = float(torch.maximum(-least, largest))
+    return Link(
+        name,
+        mean,
+        integral_of(mean, mean.low, mean.high),
+        -inf,
+        inf,
+        lambda y: -reach * (steepest + y.abs()),  # a(0) = 0, and |a' - y| is no larger
+    )
 
 
 Design = Float[Tensor, "*tasks example parameter"]
@@ -143,7 +255,8 @@ class LinearModel:
 
     Args:
         input_width: the number of inputs.
-        link: the name of mu: "identity", "logistic", "poisson" or another link of icgd.
+        link: the name of mu: "identity", "logistic", "poisson" or another link of icgd; or an
+            `icgd.Function` that rises, whose name is kept.
         intercept: whether there is an intercept. It is the last coefficient, and no penalty applies
             to it.
         reduction: what is made of the examples' losses a(z) - y z: the "mean" for ridge and lasso,
@@ -161,12 +274,13 @@ class LinearModel:
     """
 
     input_width: int
-    link: str = "identity"
+    link: Any = "identity"  # a name, also of a function that was given
     intercept: bool = False
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
         settle(self, input_width=count("input_width", self.input_width))
+        settle(self, link=self.link.name if isinstance(self.link, Function) else self.link)
         link_named(self.link)
         settle(self, intercept=flag("intercept", self.intercept))
         if self.reduction not in REDUCTIONS:

@@ -15,6 +15,7 @@ from torch.nn import functional
 from icgd.environment import own_modes, require_memory
 from icgd.errors import DataError, SettingError, brief
 from icgd.problems.functions import Activation, activation_named
+from icgd.problems.piecewise import Function
 from icgd.problems.settings import (
     as_row,
     count,
@@ -47,7 +48,8 @@ class MLP:
 
     Args:
         widths: the widths of the layers, from the input to the output.
-        activation: the name of r in hidden layers, such as "tanh" or "relu".
+        activation: the name of r in hidden layers, such as "tanh" or "relu", or an
+            `icgd.Function`, whose name is kept.
         output_activation: the activation of the last layer.
         biases: whether every V_j has one more column, its last, which multiplies a constant 1 below
             p_{j-1}.
@@ -69,8 +71,8 @@ class MLP:
     """
 
     widths: tuple[int, ...]
-    activation: str = "tanh"
-    output_activation: str = "identity"
+    activation: Any = "tanh"  # a name, also of a function that was given
+    output_activation: Any = "identity"
     biases: bool = False
     shortcuts: tuple[tuple[int, int], ...] = ()
     norms: tuple[int, ...] = ()
@@ -85,8 +87,10 @@ class MLP:
                 "widths must name the input and at least one layer, such as (4, 16, 1), got "
                 f"{widths}."
             )
-        activation_named(self.activation)
-        activation_named(self.output_activation)
+        for field in ("activation", "output_activation"):
+            given = getattr(self, field)
+            settle(self, **{field: given.name if isinstance(given, Function) else given})
+            activation_named(getattr(self, field))
         shortcuts = sorted(
             self._checked_shortcut(pair) for pair in self._row("shortcuts", self.shortcuts)
         )

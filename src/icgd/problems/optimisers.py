@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from icgd.errors import SettingError
+from icgd.problems.sets import Sets, checked_sets, largest_weight, sets_in_words
 from icgd.problems.settings import (
     as_row,
     below_one,
@@ -184,7 +185,7 @@ def _checked_betas(name: str, value: object) -> tuple[float, ...]:
 
 CHECKS: dict[str, Callable[[str, Any], object]] = {
     "step_size": lambda name, value: step_sizes(value, not_negative),
-    "box": positive,
+    "box": checked_sets,
     "batch_size": count,
     "average": below_one,
     "momentum": not_negative,
@@ -207,13 +208,15 @@ class AbstractGradientStep(Scheduled, ABC):
     `step_size` is one number for all steps or one for each step. With a batch size b, step
     l = 0, 1, ... takes b of the n examples: l b, l b + 1, ..., modulo n.
 
+    After every step the weights are projected onto the sets of `box`.
+
     With an `average` rho, an exponential moving average of the weights is kept beside them, and
-    predicts: average <- rho * average + (1 - rho) * weights after every step, clipped ones, and
+    predicts: average <- rho * average + (1 - rho) * weights after every step, projected ones, and
     after the first step average <- weights.
     """
 
     step_size: Schedule
-    box: float
+    box: Sets
     batch_size: int | None = None
     average: float | None = field(default=None, kw_only=True)
 
@@ -257,6 +260,11 @@ class AbstractGradientStep(Scheduled, ABC):
     def state(self) -> tuple[str, ...]:
         """What the rule remembers beside every weight from step to step; it starts at 0."""
         return ()
+
+    @property
+    def reach(self) -> float:
+        """The largest size of a weight."""
+        return largest_weight(self.box)
 
     @property
     def has_root(self) -> bool:
@@ -314,7 +322,7 @@ class AbstractGradientStep(Scheduled, ABC):
         span = span_in_words(self.step_size)
         batches = "" if self.batch_size is None else f", batches of {self.batch_size:,}"
         averages = "" if self.average is None else f", averages of weights ({self.average:g})"
-        return f"{self.name_in_words()} of {span}, box {self.box:g}{batches}{averages}"
+        return f"{self.name_in_words()} of {span}, {sets_in_words(self.box)}{batches}{averages}"
 
     def size_of(self, step: int) -> float:
         """Return the step size of a step.
@@ -359,9 +367,13 @@ class AbstractGradientStep(Scheduled, ABC):
 class GradientStep(AbstractGradientStep):
     """w <- clip(w - step_size * grad L(w), -box, box), on all examples or `batch_size` of them.
 
+    Other sets than one box take the place of the clip: one set for all layers, a row with one for
+    each layer, or a mapping from names of weights, `weights_1`, `bias_1`, ..., to sets. A set is a
+    number, an array of a number for each weight, a `Box`, a `HalfSpace` or a `Simplex`.
+
     Args:
         step_size: the step size, or one for each step.
-        box: the largest size of a weight.
+        box: the largest size of a weight; or a set for each layer or weight, such as `Box`.
         batch_size: how many examples a step takes, one batch after the other; by default all. Step
             l = 0, 1, ... takes examples l b, l b + 1, ..., modulo n.
         average: how much a step keeps of the average of the weights, which then predicts; by
@@ -398,7 +410,7 @@ class MomentumStep(AbstractGradientStep):
 
     Args:
         step_size: the step size, or one for each step.
-        box: the largest size of a weight.
+        box: the largest size of a weight; or a set for each layer or weight, such as `Box`.
         batch_size: how many examples a step takes, one batch after the other; by default all.
         momentum: how much of the last direction is kept.
         dampening: how much of the gradient is left out of the direction, after the first step.
@@ -475,7 +487,7 @@ class AdamStep(AbstractGradientStep):
 
     Args:
         step_size: the step size, or one for each step.
-        box: the largest size of a weight.
+        box: the largest size of a weight; or a set for each layer or weight, such as `Box`.
         batch_size: how many examples a step takes, one batch after the other; by default all.
         betas: how much of the mean gradient and of its mean square is kept in a step.
         eps: what is added to the root; a smaller one costs more pieces, by its logarithm.
@@ -537,7 +549,7 @@ class RmspropStep(AbstractGradientStep):
 
     Args:
         step_size: the step size, or one for each step.
-        box: the largest size of a weight.
+        box: the largest size of a weight; or a set for each layer or weight, such as `Box`.
         batch_size: how many examples a step takes, one batch after the other; by default all.
         alpha: how much of the mean square of the gradient is kept in a step.
         eps: what is added to the root; a smaller one costs more pieces, by its logarithm.

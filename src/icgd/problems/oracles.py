@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import count as count_up
 from itertools import islice
 from math import inf, prod
@@ -23,14 +24,23 @@ from icgd.errors import (
     BoxWarning,
     DataError,
     DivergenceWarning,
+    DomainError,
     OverflowedRunError,
     ProofError,
     SettingError,
     at,
     brief,
 )
-from icgd.problems.data import Domain, Task, as_numbers, checked_array, first_set, require_within
-from icgd.problems.functions import Loss, loss_named
+from icgd.problems.data import (
+    FLOAT32_ROUNDING,
+    Domain,
+    Task,
+    as_numbers,
+    checked_array,
+    first_set,
+    require_within,
+)
+from icgd.problems.functions import activation_named
 from icgd.problems.kernel_machine import (
     SHAPES,
     KernelHead,
@@ -40,9 +50,12 @@ from icgd.problems.kernel_machine import (
     unit_rows,
 )
 from icgd.problems.linear_model import LinearModel, require_labels
+from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import AVERAGE, SECOND, WEIGHTS, AbstractGradientStep, Sum
+from icgd.problems.piecewise import Function
 from icgd.problems.separable import require_minimiser
+from icgd.problems.sets import NetworkSets, sets_in_words, sets_of
 from icgd.problems.settings import count, positive
 from icgd.problems.spectrum import divergence, step_size
 from icgd.problems.steps import FunctionalStep, ProximalStep
@@ -71,6 +84,9 @@ INTERCEPT = "(intercept)"
 
 NUMBERS_AT_ONCE = 2**16
 """The numbers in the widest layer over the steps that are taken together."""
+
+IN_SETS = 2.0**-40
+"""Initial weights may be so far from the nearest weights in a set, as a share of the largest."""
 
 LABEL_SUM_ROUNDING = 1e-6
 """Labels of classes add up to 1 within this."""
@@ -158,7 +174,7 @@ class AbstractOracle(ABC):
 
     def require_start(self, trained: Tensor, n_examples: int, dtype: torch.dtype) -> None:
         """Raise an error unless a run of this precision can start from what is trained."""
-        if self.update.box is not None:
+        if isinstance(self.update.box, float):
             require_within("initial", trained, self.update.box, "box")
 
     def starts_fresh(self, trained: Tensor) -> bool:
@@ -347,6 +363,7 @@ class NetworkOracle(AbstractOracle):
     def __post_init__(self) -> None:
         super().__post_init__()
         loss_named(self.loss)
+        self.sets  # noqa: B018 - it checks that the sets suit the network
 
     def started_from(self, initial: Sequence[float]) -> NetworkOracle:
         if len(initial) != self.target.n_parameters:
@@ -355,6 +372,11 @@ class NetworkOracle(AbstractOracle):
                 "each weight."
             )
         return replace(self, start=tuple(initial))
+
+    @cached_property
+    def sets(self) -> NetworkSets:
+        """What the weights of each layer are projected onto."""
+        return sets_of(self.target, self.update.box)
 
     @property
     def weight_shapes(self) -> Shapes:
@@ -380,10 +402,10 @@ class NetworkOracle(AbstractOracle):
             parts = self._split(trained)
             inside = [part * (name not in self.update.state) for name, part in parts.items()]
             bounded = torch.cat(inside, dim=-1)
-        require_within("initial", bounded, self.update.box, "box")
+        self._require_in_sets(bounded)
         sizes = self.update.step_size
         size = max(sizes) if isinstance(sizes, tuple) else sizes
-        largest = self.update.box / torch.finfo(dtype).eps / size if size else inf
+        largest = self.update.reach / torch.finfo(dtype).eps / size if size else inf
         for number, name in enumerate(self.update.state, start=1):
             part = parts[name].double()
             low, high = (0.0, inf) if name == SECOND else (-largest, largest)
@@ -402,6 +424,24 @@ class NetworkOracle(AbstractOracle):
             raise DataError(
                 f"X has {n_examples} examples, fewer than batch_size={batch} that a step takes. "
                 f"Give at least {batch}, or a smaller batch_size."
+            )
+
+    def _require_in_sets(self, trained: Tensor) -> None:
+        """Check that weights, and their average, are what they are projected to."""
+        if (bound := self.sets.bound) is not None:
+            require_within("initial", trained, bound, "box")
+            return
+        sets, parts = self.sets, trained.unflatten(-1, (-1, self.target.n_parameters))
+        # What is not in the state, which is 0 here, is to be in the sets.
+        is_state = [name in self.update.state for name in (WEIGHTS, *self.update.remembered)]
+        nearest = torch.where(torch.tensor(is_state)[:, None], 0.0, sets.project(parts))
+        slack = FLOAT32_ROUNDING if trained.dtype == torch.float32 else IN_SETS
+        if index := first_set((nearest - parts).abs().flatten(-2) > slack * sets.reach):
+            raise DomainError(
+                f"initial{at(index)} is {trained[tuple(index)].item():.12g}, outside the "
+                f"{sets_in_words(self.update.box)}: the nearest weights that are allowed have "
+                f"{nearest.flatten(-2)[tuple(index)].item():.12g} there. Start from "
+                "problem.oracle.sets.project(initial)."
             )
 
     def starts_fresh(self, trained: Tensor) -> bool:
@@ -453,7 +493,8 @@ class NetworkOracle(AbstractOracle):
         if self.start is not None and seed is None:
             start = torch.tensor(self.start, dtype=torch.float64)
             return self.with_state(start).expand(*batch, -1)
-        return self.with_state(self.target.initial_parameters(seed or 0, self.update.box, batch))
+        drawn = self.target.initial_parameters(seed or 0, self.update.reach, batch)
+        return self.with_state(self.sets.project(drawn))
 
     def examples_of(self, number: int, n_examples: int) -> Sequence[int]:
         return self.update.examples_of(number, n_examples)
@@ -474,7 +515,7 @@ class NetworkOracle(AbstractOracle):
             weights, average = parts.pop(WEIGHTS), parts.pop(AVERAGE, None)
             gradient = self.gradient(data, weights, number)
             moved, after = self.update.rule(number).applied(weights, gradient, parts)
-            clipped = moved.clamp(-self.update.box, self.update.box)
+            clipped = self.sets.project(moved)
             if average is not None:
                 kept = self.update.kept_of_average(number)
                 after[AVERAGE] = kept * average + (1.0 - kept) * clipped
@@ -488,14 +529,14 @@ class NetworkOracle(AbstractOracle):
         return {
             "kind": "network",
             "widths": list(target.widths),
-            "activation": target.activation,
-            "output_activation": target.output_activation,
+            "activation": _defined(target.activation),
+            "output_activation": _defined(target.output_activation),
             "biases": target.biases,
             "shortcuts": [list(pair) for pair in target.shortcuts],
             "norms": list(target.norms),
             "norm_eps": target.norm_eps.hex(),
             "loss": self.loss,
-            "box": update.box.hex(),
+            "box": self.sets.in_certificates(),
             "batch_size": update.batch_size,
             "gradient_scale": update.gradient_factor.hex(),
             "remembered": list(update.remembered),
@@ -590,11 +631,11 @@ class NetworkOracle(AbstractOracle):
 
     def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
         """Warn if a run that was given its start, as one from torch, ends at the box."""
-        box, own = self.update.box, self.weights_of(weights)
-        if self.start is not None and bool((own.abs() >= box).any()):
+        own, (low, high) = self.weights_of(weights), self.sets.ends()
+        if self.start is not None and bool(((own <= low) | (own >= high)).any()):
             yield BoxWarning(
-                f"A weight ends at the box, {box:g}, which PyTorch does not have: the run is no "
-                "longer the one of your script. Give a larger box."
+                f"A weight ends at the {sets_in_words(self.update.box)}, which PyTorch does not "
+                "have: the run is no longer the one of your script. Give a larger box."
             )
 
     def preactivations(self, task: Task, weights: Parameters, number: int) -> list[Tensor]:
@@ -769,6 +810,12 @@ class LinearOracle(AbstractOracle):
                 f"{which} ends at the box, {box:g}: without it, it would be larger. Give a larger "
                 "box, or a smaller step size if steps diverge."
             )
+
+
+def _defined(activation: str) -> str:
+    """Return what a certificate calls an activation: its text, if that defines it."""
+    value = activation_named(activation).value
+    return value.definition if isinstance(value, Function) else activation
 
 
 def _described_momentum(update: FunctionalStep | ProximalStep, n_steps: int) -> dict[str, Any]:

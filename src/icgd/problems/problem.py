@@ -10,9 +10,10 @@ from typing import Any
 from icgd.errors import SettingError, brief
 from icgd.facts import shown
 from icgd.problems.data import Domain
-from icgd.problems.functions import Loss, loss_named
+from icgd.problems.functions import functions_in
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.linear_model import LinearModel
+from icgd.problems.losses import Loss, loss_named
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import (
     AbstractGradientStep,
@@ -22,6 +23,8 @@ from icgd.problems.optimisers import (
     RmspropStep,
 )
 from icgd.problems.oracles import AbstractOracle, FunctionOracle, LinearOracle, NetworkOracle
+from icgd.problems.piecewise import Function
+from icgd.problems.sets import sets_data
 from icgd.problems.settings import described, entries, finite, instance, is_row, settle
 from icgd.problems.steps import FunctionalStep, ProximalStep
 
@@ -63,7 +66,8 @@ class Problem:
 
     Args:
         target: what is trained: an `MLP`, a `KernelMachine` or a `LinearModel`.
-        loss: the name of the loss, such as "squared" or "logistic"; "matching" for a linear model.
+        loss: the name of the loss, such as "squared" or "logistic", or an `icgd.Loss`; "matching"
+            for a linear model.
         update: a `GradientStep` or another optimiser, a `FunctionalStep` or a `ProximalStep`.
         domain: bounds on the data, which certificates rely on.
         initial: the weights that a network starts from if a run gives neither weights nor a seed.
@@ -81,13 +85,15 @@ class Problem:
     """
 
     target: Target
-    loss: str
+    loss: Any  # a name, also of a loss that was given
     update: Update
     domain: Domain
     initial: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         instance("domain", self.domain, Domain)
+        if isinstance(self.loss, Loss):
+            settle(self, loss=self.loss.name)
         if self.initial is not None:
             if not is_row(self.initial):
                 raise SettingError(f"initial must be a row of numbers, got {brief(self.initial)}.")
@@ -180,7 +186,8 @@ class Problem:
     @property
     def box(self) -> float | None:
         """The largest size of a weight, if there are weights and they are clipped."""
-        return self.update.box
+        update = self.update
+        return update.reach if isinstance(update, AbstractGradientStep) else update.box
 
     @property
     def loss_function(self) -> Loss:
@@ -206,6 +213,8 @@ class Problem:
                 data["target"].pop(name, None)
         for part in ("update", "domain"):
             data[part] = {name: value for name, value in data[part].items() if value is not None}
+        if isinstance(self.update, AbstractGradientStep):
+            data["update"]["box"] = sets_data(self.update.box)
         for name in ("heads", "nesterov"):
             if not data["update"].get(name):
                 data["update"].pop(name, None)
@@ -218,7 +227,8 @@ class Problem:
         """Return the problem that `to_data` described.
 
         Args:
-            data: the dictionary.
+            data: the dictionary. It may have `functions`, tables of functions that activations are
+                called by.
 
         Returns:
             The problem.
@@ -236,7 +246,7 @@ class Problem:
         """
         with described("problem"):
             return cls(
-                target=_target(data["target"]),
+                target=_target(data["target"], functions_in(data.get("functions", {}))),
                 loss=data["loss"],
                 update=_update(data["update"]),
                 domain=Domain(**data["domain"]),
@@ -244,8 +254,11 @@ class Problem:
             )
 
 
-def _target(data: Mapping[str, Any]) -> Target:
+def _target(data: Mapping[str, Any], functions: Mapping[str, Function]) -> Target:
     fields = {name: _in_tuples(value) for name, value in data.items()}
+    for place in ("activation", "output_activation", "link"):
+        if fields.get(place) in functions:
+            fields[place] = functions[fields[place]]
     if "widths" in fields:
         return MLP(**fields)
     if "link" in fields:

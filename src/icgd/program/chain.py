@@ -9,18 +9,31 @@ i-th of its pass, i = ((t - 1) mod N) + 1, and reads
             at i = 1 the data of the round instead, X (forward) or Y (backward)
 
 The prompt ends with the initial weights in blocks B_N .. B_1, which are blocks -(N - 1) .. 0.
+
+A softmax head finds the second block by positions. With F_i at time i of a round and B_i at time
+2N + 1 - i, the partner of time t is at time 1 - t modulo 2N: at an angle pi t / N, a reflection,
+which is bilinear in cosines and sines. Data are found by their kind and the number of their round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from math import cos, pi, sin
+from typing import Any, ClassVar, TypeVar, final
 
-from icgd.facts import counted, shown
+from icgd.facts import counted, shown, used
 from icgd.program import render
-from icgd.program.chain_instructions import NO_CLASS, MarkFlat, ShareColumns
+from icgd.program.chain_instructions import (
+    FINDING,
+    GAP,
+    NO_CLASS,
+    FindBlock,
+    MarkFlat,
+    ShareColumns,
+)
 from icgd.program.functions import LatticeFunction
+from icgd.program.instructions import LayerKind
 from icgd.program.layout import MASKED, OFFSET, Layout, Role, value_slot
 from icgd.program.program import AbstractProgram, Layer
 
@@ -45,6 +58,9 @@ NO_CLASS_SCORE = 4 * MASKED
 
 LARGEST_STATE = 2.0**64
 """No box holds what an optimiser remembers, and gates close no more: a run beyond is stopped."""
+
+ASKS, ANSWERS = "asks", "answers"
+"""The slots of positions: what the newest column asks for, and what every column answers."""
 
 NEAR, FAR, OUT = "near", "far", "out"
 """Prefixes of slots: the rows of the two blocks that a step reads, and of the one it writes."""
@@ -95,6 +111,7 @@ class ChainMask:
     """Which earlier blocks a block reads, for a network of `depth` layers."""
 
     depth: int
+    N_FEATURES: ClassVar[int] = len(FINDING)
 
     @property
     def blocks_per_round(self) -> int:
@@ -120,6 +137,34 @@ class ChainMask:
     def walk_round(self, number: int) -> Iterator[Reading]:
         """What the blocks of a round read; rounds are counted from 0."""
         return self.walk(number * self.blocks_per_round + 1, self.blocks_per_round)
+
+    def answers(self, step: int, position: int) -> tuple[float, ...]:
+        """What block `step` in this column answers: the angle of its time, and its position."""
+        angle = self._angle(step)
+        return cos(angle), sin(angle), float(position), 0.0, 0.0, 0.0, 0.0
+
+    def data_answers(self, number: int, position: int, *, is_x: bool) -> tuple[float, ...]:
+        """What the inputs or the labels of a round answer; rounds are counted from 0."""
+        own = float(number + 1)
+        return 0.0, 0.0, float(position), float(is_x), float(not is_x), own, own**2
+
+    def asks(self, step: int) -> tuple[float, ...]:
+        """What the column before block `step` asks for: the second block that `step` reads.
+
+        The block at the reflected angle scores by 2 `GAP` more than those at any other, and the
+        newest of them by `GAP` more than an earlier one. The number l of a round and the square of
+        it make -(l - l')^2, but for what all columns have in common.
+        """
+        place, angle = self.place(step), self._angle(step - 1)
+        if place.layer == (1 if place.is_forward else self.depth):
+            is_x, own = place.is_forward, float(place.round + 1)
+            return 0.0, 0.0, 0.0, float(is_x), float(not is_x), own, 1.0
+        sharpness, newest = 2 * GAP / (1 - cos(pi / self.depth)), GAP / (2 * self.depth)
+        return sharpness * cos(angle), sharpness * sin(angle), newest, 0.0, 0.0, 0.0, 0.0
+
+    def _angle(self, step: int) -> float:
+        """The angle of the time of a block; the initial blocks are of a round before the first."""
+        return pi * (step % self.blocks_per_round) / self.depth
 
     def far_in_words(self) -> str:
         """The second block that a block reads: 3, 5, .. 2N - 1 blocks back, or data."""
@@ -169,7 +214,7 @@ class ChainProgram(AbstractProgram):
             "construction": self.construction,
             "steps": f"{self.n_steps:,}",
             "chain": f"{counted(self.n_blocks, 'block')} of width {self.rows.width:,}",
-            "layers": f"{len(self.layers)} that write a block",
+            "layers": self.layers_in_words,
             "d_model": f"{self.layout.width:,} in {counted(len(self.layout.slots), 'slot')}",
         }
 
@@ -230,16 +275,29 @@ class ChainProgram(AbstractProgram):
         """Whether the last column of every matrix multiplies the constant 1."""
         return CONSTANT in self.rows.names
 
+    @property
+    def block(self) -> tuple[Layer, ...]:
+        """The layers that write a block from the two that it reads, which the first layer finds."""
+        return self.layers[1:]
+
+    def has_grid(self, layer: Layer) -> bool:
+        """Whether heads of a layer read tokens that it makes of the newest column alone."""
+        return layer.kind is LayerKind.SOFTMAX and not isinstance(layer.instructions[0], FindBlock)
+
     def grid_tokens(self, layer: Layer) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
         """The tokens of a layer of attention: multiples of the column, and what is added by slot.
 
-        There is one for each lattice point, and one for each class whose shares the layer takes.
+        There is one for each lattice point, and one for each class whose shares the layer takes;
+        there is none in the layer that finds a block.
         """
+        if not self.has_grid(layer):
+            return (), {}
         half = self.functions[0].half
         points = range(-half, half + 1)
         names = {name for part in layer.instructions for name in part.functions()}
         scales = tuple(g / half for g in points)
         codes = {OFFSET: tuple(-g * g / 2 for g in points)}
+        names &= {f.name for f in self.functions if value_slot(f.name) in self.layout.names}
         codes |= {value_slot(f.name): f.values for f in self.functions if f.name in names}
         shares = [part for part in layer.instructions if isinstance(part, ShareColumns)]
         if not shares:
@@ -259,7 +317,9 @@ class ChainProgram(AbstractProgram):
     def has_kinks(self) -> bool:
         return KINKED in self.kinds
 
-    def ramps(self, derivative: str) -> tuple[tuple[float, float], ...]:
+    def ramps(
+        self, derivative: str, jumps: Mapping[str, float] | None = None
+    ) -> tuple[tuple[float, float], ...]:
         """All units with a kink have the same ramp."""
         return ((0.0, self.kink_width),)
 
@@ -273,6 +333,15 @@ class ChainProgram(AbstractProgram):
     def n_blocks(self) -> int:
         """How many blocks training generates: 2N a round."""
         return self.mask.blocks_per_round * self.n_steps
+
+    @property
+    def n_uses(self) -> int:
+        """How often the layers are used: for every block, and for a pass at the queries."""
+        return self.n_blocks + self.mask.depth
+
+    @property
+    def layers_in_words(self) -> str:
+        return f"{used(len(self.layers), self.n_uses)}, {self.mask.depth} of these to predict"
 
     @property
     def can_go_on(self) -> bool:

@@ -12,8 +12,8 @@ where the unit is steep, and at least 1 where it is flat.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from icgd.errors import ProgramError
@@ -21,6 +21,7 @@ from icgd.program.instructions import (
     IDENTITY,
     Combination,
     Evaluated,
+    Evaluation,
     Flag,
     Instruction,
     LayerKind,
@@ -29,13 +30,19 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import OFFSET, ONE, Layout, value_slot
 from icgd.program.meaning import BlockDomain, Value
-from icgd.program.wires import Heads, Units, Wire, Wiring, by_slot
+from icgd.program.wires import Heads, Over, Units, Wire, Wiring, by_slot
 
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
 
 NO_CLASS = "no_class"
 """The constant slot by which heads over classes mask the tokens of a grid."""
+
+GAP = 1024.0
+"""How much higher the block that a head finds scores than any other, whose weight is exactly 0."""
+
+FINDING = (1.0, -1.0, 1.0, GAP, GAP, 2 * GAP, -GAP)
+"""The query weights of that head: a reflection, the position, the two kinds of data, the round."""
 
 
 def _where_open(closed_by: tuple[str, ...]) -> str:
@@ -106,33 +113,34 @@ def line_units(
     ]
 
 
-def product_heads(
+def entry_heads(
     program: AbstractProgram,
-    verb: Product | LookUpProduct,
-    function: str,
-    scale: float,
-    left: tuple[str, str],
-    right: tuple[str, str],
+    entries: str,
+    reach: float,
+    carried: Sequence[tuple[Wire, Wire]],
+    formula: str,
 ) -> Heads:
-    """Heads that write scale * function(entry / scale) for every entry of a product.
+    """One head for each entry of a matrix, which its query holds; it multiplies what is `carried`.
 
-    `left` and `right` name the axes of the factors; an entry is the sum over their axis "term".
+    Grid token g is g / half times the column, so that its 1 makes the key of point g and all else
+    that it carries is a multiple of what the column holds. The mean of g under the softmax weights
+    is the entry divided by reach * spacing. A pair of wires is one of values, without a factor, and
+    one of outputs.
     """
-    layout, grid = program.layout, program.look_up(function)
-    shapes = (*layout.slot(verb.left).shape, *layout.slot(verb.right).shape)
-    sizes = dict(zip((*left, *right), shapes, strict=True))
-    n_terms, feature = (sizes["term"], "term") if "term" in sizes else (1, 0)
-    gain = grid.half / (grid.spacing * grid.ratio**2 * scale)
+    n_rows, n_columns = program.layout.slot(entries).shape
+    grid = program.look_up(IDENTITY)
+    gain = grid.half / (grid.spacing * grid.ratio**2 * reach)
+    scale = grid.half * grid.spacing * reach
     return Heads(
-        axes={"row": sizes["row"], "column": sizes["column"]},
+        axes={"entry": n_rows, "column": n_columns},
         query=(
-            Wire(verb.left, left, feature, gain),
-            Wire(ONE, feature=n_terms, factor=1 / grid.ratio**2),
+            Wire(entries, ("entry", "column"), factor=gain),
+            Wire(ONE, feature=1, factor=1 / grid.ratio**2),
         ),
-        key=(Wire(verb.right, right, feature), Wire(OFFSET, feature=n_terms)),
-        value=(Wire(value_slot(grid.name)),),
-        output=(Wire(verb.write, ("row", "column"), factor=scale),),
-        label=f"{verb.write}[{{row}}, {{column}}], {function} of the product",
+        key=(Wire(ONE), Wire(OFFSET, feature=1)),
+        value=tuple(value for value, _ in carried),
+        output=tuple(replace(output, factor=scale) for _, output in carried),
+        label=f"{entries}[{{entry}}, {{column}}] in {formula}",
     )
 
 
@@ -312,74 +320,79 @@ class MarkFlat(Instruction):
 
 
 @dataclass(frozen=True)
-class MultiplyMatrices(Instruction):
-    """Set `write = left @ right`, with one head for each entry; each factor can be transposed.
+class Multiplied:
+    """A matrix that `MultiplyByEntries` multiplies by its entries X, and the slot of the product.
 
-    Entries are at most `reach` in size: the lattice covers no more.
+    The product is `matrix @ X`. If `transposed` it is `matrix^T @ X`, and if `outer` it is
+    `matrix @ X^T`.
     """
 
-    left: Read
-    right: Read
-    reach: float
+    matrix: Read
     write: Written
-    left_transposed: bool = False
-    right_transposed: bool = False
-    kind = LayerKind.SOFTMAX
-    function: ClassVar[Evaluated] = IDENTITY
+    transposed: bool = False
+    outer: bool = False
 
-    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
-        left, right = slots[self.left], slots[self.right]
-        left = domain.transposed(left) if self.left_transposed else left
-        right = domain.transposed(right) if self.right_transposed else right
-        return {self.write: domain.from_lattice(self, domain.product(left, right), left, right)}
-
-    def wires(self, program: AbstractProgram) -> Wiring:
-        """A head has a row of `left` in the query and a column of `right` in the key."""
-        left = ("term", "row") if self.left_transposed else ("row", "term")
-        right = ("column", "term") if self.right_transposed else ("term", "column")
-        return product_heads(program, self, IDENTITY, self.reach, left, right)
-
-    def formula(self) -> str:
-        left = f"{self.left}^T" if self.left_transposed else self.left
-        right = f"{self.right}^T" if self.right_transposed else self.right
-        return f"{self.write} = {left} @ {right}"
+    def formula(self, entries: str) -> str:
+        matrix = f"{self.matrix}^T" if self.transposed else self.matrix
+        return f"{self.write} = {matrix} @ {entries}{'^T' if self.outer else ''}"
 
 
 @dataclass(frozen=True)
-class LookUpProduct(Instruction):
-    """Set `write = f(left @ right)`, entry by entry, where f is the `function`.
+class MultiplyByEntries(Instruction):
+    """Multiply matrices by `entries`, with one head for each of them whatever it multiplies.
 
-    The heads are those of `MultiplyMatrices` with other values. The same layer writes left @ right
-    to the slot `product`; its entries are at most `reach` in size.
+    The query of head (j, c) holds x = entries[j, c], and its tokens carry column j of a matrix (row
+    j, if it is transposed), or column c for an outer product. It returns x times all of that:
+
+        matrix @ X       sum over j of   matrix[:, j] X[j, c]      in column c
+        matrix^T @ X     sum over j of   matrix[j, :] X[j, c]      in column c
+        matrix @ X^T     sum over c of   matrix[:, c] X[j, c]      in column j
+
+    Entries are at most `reach` in size: the lattice covers no more. What tokens carry may be of any
+    size.
     """
 
-    left: Read
-    right: Read
+    entries: Read
     reach: float
-    product: str
-    function: Evaluated
-    write: Written
+    matrices: tuple[Multiplied, ...]
     kind = LayerKind.SOFTMAX
+    function: ClassVar[Evaluated] = IDENTITY
+
+    @property
+    def limited(self) -> str:
+        """The slot that the reach is about."""
+        return self.entries
 
     def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
-        left, right = slots[self.left], slots[self.right]
-        product = domain.product(left, right)
-        return {self.write: domain.look_up_product(self, product, left, right)}
+        entries, written = domain.within_reach(self, slots[self.entries]), {}
+        for part in self.matrices:
+            left = slots[part.matrix]
+            left = domain.transposed(left) if part.transposed else left
+            right = domain.transposed(entries) if part.outer else entries
+            written[part.write] = domain.by_entries(self, domain.product(left, right), left, right)
+        return written
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """The heads of the product, with the values of the function."""
-        left, right = ("row", "term"), ("term", "column")
-        return product_heads(program, self, self.function, 1.0, left, right)
+        """Query an entry, key the points of the grid, value all that the entry multiplies."""
+        carried, first = [], 0
+        for part in self.matrices:
+            read, written = ("column", "entry") if part.outer else ("entry", "column")
+            at = (read, "k") if part.transposed else ("k", read)
+            value = Wire(part.matrix, at, "k", start=first)
+            carried.append((value, Wire(part.write, ("k", written), "k", start=first)))
+            first += program.layout.slot(part.write).shape[0]
+        return entry_heads(program, self.entries, self.reach, carried, self.formula())
 
     def formula(self) -> str:
-        return f"{self.write} = {self.function}({self.left} @ {self.right})"
+        return ", ".join(part.formula(self.entries) for part in self.matrices)
 
 
 @dataclass(frozen=True)
 class MultiplyEntries(Instruction):
-    """Set `write = left * right`, entry by entry, with one head for each entry.
+    """Set `write = left * right`, entry by entry, with one head for each entry of `right`.
 
-    The query holds the entry of `left`, the keys that of `right`. Products are at most `reach`.
+    The query holds the entry of `right`, which is at most `reach` in size, and the tokens carry
+    that of `left`.
     """
 
     left: Read
@@ -389,17 +402,92 @@ class MultiplyEntries(Instruction):
     kind = LayerKind.SOFTMAX
     function: ClassVar[Evaluated] = IDENTITY
 
+    @property
+    def limited(self) -> str:
+        """The slot that the reach is about."""
+        return self.right
+
     def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
-        left, right = slots[self.left], slots[self.right]
-        return {self.write: domain.from_lattice(self, domain.multiply(left, right), left, right)}
+        left, right = slots[self.left], domain.within_reach(self, slots[self.right])
+        return {self.write: domain.by_entries(self, domain.multiply(left, right), left, right)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Head [row, column] has one entry in the query and one in the key."""
-        entry = ("row", "column")
-        return product_heads(program, self, IDENTITY, self.reach, entry, entry)
+        """Query the entry of `right`, key the points of the grid, value that of `left`."""
+        at = ("entry", "column")
+        carried = [(Wire(self.left, at), Wire(self.write, at))]
+        return entry_heads(program, self.right, self.reach, carried, self.formula())
 
     def formula(self) -> str:
         return f"{self.write} = {self.left} * {self.right}"
+
+
+@dataclass(frozen=True)
+class LookUpProduct(Instruction):
+    """Set `write = left @ right`, and look up functions of its entries, which heads never add up.
+
+    Head (row, column) has the whole dot product in its score: a row of `left` in the query, a
+    column of `right` in the key. So its tokens may have the values of any function. Entries are at
+    most `reach` in size.
+    """
+
+    left: Read
+    right: Read
+    reach: float
+    write: Written
+    others: tuple[Evaluation, ...]
+    kind = LayerKind.SOFTMAX
+    function: ClassVar[Evaluated] = IDENTITY
+
+    @property
+    def limited(self) -> str:
+        """The slot that the reach is about."""
+        return self.write
+
+    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
+        left, right = slots[self.left], slots[self.right]
+        product = domain.product(left, right)
+        written = {
+            part.write: domain.look_up_product(self, part.function, product, left, right)
+            for part in self.others
+        }
+        return {self.write: domain.by_rows(self, product, left, right)} | written
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Heads of the product on a lattice of its reach, and heads of functions on theirs."""
+        layout = program.layout
+        (n_rows, n_terms), n_columns = (
+            layout.slot(self.left).shape,
+            layout.slot(self.right).shape[1],
+        )
+        families = []
+        for function, write, scale in (
+            (IDENTITY, self.write, self.reach),
+            *((part.function, part.write, 1.0) for part in self.others),
+        ):
+            grid = program.look_up(function)
+            gain = grid.half / (grid.spacing * grid.ratio**2 * scale)
+            families.append(
+                Heads(
+                    axes={"row": n_rows, "column": n_columns},
+                    query=(
+                        Wire(self.left, ("row", "term"), "term", gain),
+                        Wire(ONE, feature=n_terms, factor=1 / grid.ratio**2),
+                    ),
+                    key=(
+                        Wire(self.right, ("term", "column"), "term"),
+                        Wire(OFFSET, feature=n_terms),
+                    ),
+                    value=(Wire(value_slot(grid.name)),),
+                    output=(Wire(write, ("row", "column"), factor=scale),),
+                    label=f"{write}[{{row}}, {{column}}], {function} of the product",
+                )
+            )
+        return families
+
+    def formula(self) -> str:
+        product = f"{self.left} @ {self.right}"
+        looked_up = (f", {part.write} = {part.function}({product})" for part in self.others)
+        return f"{self.write} = {product}{''.join(looked_up)}"
 
 
 @dataclass(frozen=True)
@@ -439,5 +527,46 @@ class ShareColumns(Instruction):
         return f"{self.write} = softmax({self.scores}_1 .. {self.scores}_{len(self.classes)})"
 
 
-Product = MultiplyMatrices | MultiplyEntries
+@dataclass(frozen=True)
+class FindBlock(Instruction):
+    """Read the block that the mask shows, by one head over all columns so far.
+
+    The newest column asks by slot `asks`, and every column, that of a block or of data, answers by
+    slot `answers`: positions, which `ChainMask.positions` makes. The value is the block that stands
+    in the column's `rows`; it is written to the rows `into` of the newest column.
+    """
+
+    asks: Read
+    answers: Read
+    rows: tuple[Read, ...]
+    into: tuple[Written, ...]
+    kind = LayerKind.SOFTMAX
+
+    def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
+        """Whoever makes a block is handed the rows that the mask shows."""
+        return {}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Query and key are positions, the value is the block of a column."""
+        value, output, first = [], [], 0
+        for row, write in zip(self.rows, self.into, strict=True):
+            value.append(Wire(row, ("k",), "k", start=first))
+            output.append(Wire(write, ("k",), "k", start=first))
+            first += program.layout.slot(row).width
+        factors = Over(("f",), FINDING)
+        return Heads(
+            axes={"head": 1},
+            query=(Wire(self.asks, ("f",), "f", factors),),
+            key=(Wire(self.answers, ("f",), "f"),),
+            value=tuple(value),
+            output=tuple(output),
+            label="the block that the mask shows",
+        )
+
+    def formula(self) -> str:
+        rows = f"{self.into[0]} .. {self.into[-1]}"
+        return f"{rows} = the block whose {self.answers} fit {self.asks}"
+
+
+Product = MultiplyByEntries | MultiplyEntries | LookUpProduct
 """Instructions that read products from a lattice, which covers their reach."""

@@ -7,14 +7,14 @@ of their arguments, and return that of the result.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from math import isfinite, isnan, prod
 from typing import Any
 
 from icgd.errors import ProgramError
-from icgd.program.chain import FAR, IS_DATA, NEAR, OUT, ChainProgram, row_of
+from icgd.program.chain import IS_DATA, NEAR, OUT, ChainProgram, row_of
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum, RidgeSum
 from icgd.program.instructions import (
     Combination,
@@ -32,14 +32,17 @@ from icgd.program.layout import (
     IS_REGISTER,
     ONE,
     OUT_OF_BATCH,
+    SCALE,
     SCALE_SIZE,
     Layout,
     Role,
 )
+from icgd.program.linear_instructions import DescendExamples
 from icgd.program.meaning import BlockDomain, FunctionDomain, StackDomain
 from icgd.program.network_instructions import LookUpStep, ShareClasses, TakeTurns
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.render import read_program
+from icgd.program.set_instructions import ProjectSlot
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import ByUnits, WipeByUnits
 
@@ -122,8 +125,11 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
             return f"{error}, in {instruction.formula()} with {slots}"
         return None
 
-    softmax = clip = zero = not_negative = mark_flat = as_argument(0)
-    apply = evaluate = as_read = by_units = read_examples = from_lattice = as_argument(1)
+    softmax = clip = project = exchange = mean_excess = threshold = as_argument(0)
+    zero = not_negative = mark_flat = as_argument(0)
+    apply = evaluate = as_read = by_units = read_examples = as_argument(1)
+    within_reach = by_entries = by_rows = as_argument(1)
+    look_up_product = as_argument(2)
     replace = mix = written_over = as_argument(1)  # which must have the shape of the slot
 
     def combine(self, terms: Sequence[tuple[float, Shape]]) -> Shape:
@@ -157,7 +163,7 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
 
     def take(self, value: Shape, places: Sequence[int]) -> Shape:
         require(max(places) < value[-1], f"reads coordinate {max(places) + 1} of {{}}", value)
-        return (TOKENS, len(places))
+        return (*value[:-1], len(places))
 
     def constant_map(self, rows: Sequence[Sequence[float]], value: Shape) -> Shape:
         fits = {len(row) for row in rows} == {value[-1]}
@@ -194,7 +200,8 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
         return {name: slots[name] for name in turns.writes()}
 
     def guard(self, score: Shape, reach: float, checked: str) -> Shape:
-        require(checked in self.layout.names, f"checks scores where {checked!r}, which is no slot")
+        fits = checked in (IS_EXAMPLE, IS_QUERY)
+        require(fits, f"checks scores where {checked!r}, expected {IS_EXAMPLE} or {IS_QUERY}")
         return score
 
     def unflatten(self, value: Shape, n_rows: int) -> Shape:
@@ -250,9 +257,6 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
 
     def pass_back(self, back: Any, upstream: Shape, flat: Shape) -> Shape:
         return broadcast(upstream, flat)
-
-    def look_up_product(self, heads: Any, product: Shape, left: Shape, right: Shape) -> Shape:
-        return alike(product, self.layout.slot(heads.product).shape)
 
     def softmax_columns(self, scores: Shape, n_rows: int) -> Shape:
         require(0 < n_rows <= scores[0], f"shares {n_rows} classes among {{}} scores", scores)
@@ -322,7 +326,7 @@ def check_program(program: AbstractProgram) -> None:
                     f"The {stage} leaves {', '.join(sorted(left))} filled at its end; wipe it."
                 )
     if isinstance(program, ChainProgram):
-        given = {row_of(block, row) for block in (NEAR, FAR) for row in program.rows.names}
+        given = {row_of(NEAR, row) for row in program.rows.names}
         given |= {slot.name for slot in program.layout.having(Role.CONSTANT)}
         filled = _check_layers(program, shapes, "chain", program.layers, given)
         # No block that is written holds data, so nothing writes that flag.
@@ -408,6 +412,13 @@ def _unsuited(instruction: Instruction, layout: Layout) -> str | None:
     unit = getattr(instruction, "unit", ONE)
     if unit not in (ONE, SCALE_SIZE):
         return f"its unit is {unit!r}, expected {ONE} or {SCALE_SIZE}"
+    if isinstance(instruction, ProjectSlot):
+        expected_scale = ONE if unit == ONE else SCALE
+        if instruction.scale != expected_scale:
+            return f"its scale is {instruction.scale!r}, expected {expected_scale}"
+        shape = layout.slot(instruction.slot).shape
+        if not all(faces.fit(shape) for faces in instruction.faces):
+            return f"its faces do not fit the weights in {instruction.slot!r}"
     if isinstance(instruction, ShareClasses):
         n_classes, n_scores = len(instruction.classes), layout.width_of(instruction.scores)
         if n_classes != n_scores:
@@ -419,9 +430,16 @@ PROGRAMS: dict[str, type[AbstractProgram]] = {"block": StackProgram, "rows": Cha
 """The kinds of program, each under a key that only its own data have."""
 
 
+FORMER_LINEAR_STACKS = ("cot-ridge", "cot-lasso", "cot-glm")
+"""What programs of linear-stack were called before those names went to one layer of softmax."""
+
+
 def from_data(data: Mapping[str, Any]) -> AbstractProgram:
     """The program whose `to_data` these are."""
     for key, kind in PROGRAMS.items():
         if key in data:
-            return read_program(kind, data)
+            program = read_program(kind, data)
+            if program.construction in FORMER_LINEAR_STACKS and program.first(DescendExamples):
+                program = replace(program, construction="linear-stack")  # type: ignore[type-var]
+            return program
     raise ProgramError(f"The data of a program lack a key of {', '.join(PROGRAMS)}.")

@@ -128,7 +128,8 @@ class ReluSum(Function):
     def is_ramp(self) -> bool:
         """Whether it stands in for a derivative that is level but for jumps."""
         is_level = not any(self.slopes[::2]) and not any(self.errors[::2])
-        return is_level and self.name.endswith("'")  # a derivative is called so
+        # A derivative, or a jump of one, is called so.
+        return is_level and (self.name.endswith("'") or "' step at " in self.name)
 
     def terms(self) -> tuple[ReluTerm, ...]:
         """The function as a sum of ReLUs; terms that vanish identically are left out."""

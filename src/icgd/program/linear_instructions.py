@@ -8,6 +8,10 @@ function of <w, x>. Then attention with ReLUs adds up (mean_i - y_i) x_i over th
 No weight depends on the number of examples or of queries. A constant slot of the prompt says how
 many there are, and a flag leaves queries out.
 
+Or every example has a head of its own, whose tokens are multiples of its column, and the query
+holds w: what the head returns is a function of <w, x_i> and y_i, times x_i, and the heads of a
+layer add up to the gradient. Its weights are made for one number of examples.
+
 With momentum, a slot of velocities beside the weights w holds their last change v. Whatever a layer
 adds to w it adds to v too, but the first layer takes the old v away. So v is the change of w again
 when the step ends, also through a soft threshold and a clip.
@@ -15,12 +19,14 @@ when the step ends, also through a soft threshold and a clip.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from icgd.errors import ProgramError
 from icgd.program.instructions import (
+    IDENTITY,
     Accumulated,
     Changed,
     Evaluated,
@@ -29,7 +35,14 @@ from icgd.program.instructions import (
     Read,
     Written,
 )
-from icgd.program.layout import IS_QUERY, N_TOKENS, ONE, TOKENS_PER_EXAMPLE, Layout
+from icgd.program.layout import (
+    IS_EXAMPLE,
+    IS_QUERY,
+    N_TOKENS,
+    ONE,
+    TOKENS_PER_EXAMPLE,
+    Layout,
+)
 from icgd.program.meaning import StackDomain, Value
 from icgd.program.wires import SIGN, Factor, Grid, Heads, Wire, Wiring, relu_pairs
 
@@ -50,8 +63,44 @@ def side_by_side(slots: tuple[str, ...], layout: Layout, *factors: Factor) -> tu
     return tuple(wires)
 
 
+class Descent(Instruction):
+    """A step along the gradient: `scale` times a sum over examples, each with its share."""
+
+    scale: float
+
+    @abstractmethod
+    def share(self, n_examples: int) -> float:
+        """The factor of every example in the sum."""
+
+
+class Scored(Instruction):
+    """What takes scores <w, x>: a run stops if one is larger than `reach` where it is checked."""
+
+    reach: float
+
+    @abstractmethod
+    def products(self) -> tuple[tuple[str, str, float], ...]:
+        """The products of the score: weights, inputs and factor."""
+
+    def score(self, slots: Mapping[str, Value], domain: StackDomain[Value], checked: str) -> Value:
+        """The score of every token, checked where the flag says."""
+        points: dict[str, list[tuple[float, Value]]] = {}
+        for weights, inputs, factor in self.products():
+            points.setdefault(inputs, []).append((factor, slots[weights]))
+        parts = [domain.matmul(domain.combine(w), slots[x]) for x, w in points.items()]
+        return domain.guard(domain.add(*parts), self.reach, checked)
+
+    def score_formula(self, number: str = "") -> str:
+        """The score in words, such as "<w, x_i> + b"."""
+        terms = []
+        for weights, inputs, factor in self.products():
+            product = weights if inputs == ONE else f"<{weights}, {inputs}{number}>"
+            terms.append(product if factor == 1 else f"{factor:g} {product}")
+        return " + ".join(terms)
+
+
 @dataclass(frozen=True)
-class DescendExamples(Instruction):
+class DescendExamples(Descent):
     """Add `scale * share * sum_i (mean_i - label_i) inputs_i` to the `weights`.
 
     Attention averages over all tokens, so the slot `tokens` holds n_tokens times the share of an
@@ -84,7 +133,7 @@ class DescendExamples(Instruction):
             )
 
     def share(self, n_examples: int) -> float:
-        """The weight of an example in the sum: 1, or 1 / n_examples in a mean."""
+        """1, or 1 / n_examples in a mean."""
         return 1.0 if self.tokens == N_TOKENS else 1 / n_examples
 
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
@@ -135,7 +184,7 @@ class DecaySlot(Instruction):
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         return {self.slot: domain.combine([(1 + self.decay, slots[self.slot])])}
 
-    def wires(self, program: AbstractProgram) -> Wiring:
+    def wires(self, program: AbstractProgram) -> Heads:
         """A head with one token, which is the first column itself."""
         entries = Wire(self.slot, ("entry",), "entry")
         return Heads(
@@ -153,12 +202,136 @@ class DecaySlot(Instruction):
 
 
 @dataclass(frozen=True)
-class PredictMean(Instruction):
+class LookUp:
+    """factor * function(score * <w, x_i> + label * y_i), which a head of example i returns."""
+
+    function: Evaluated
+    score: float
+    label: float
+    factor: float = 1.0
+
+    def formula(self, score: str, label: str) -> str:
+        """The function of its argument, without the factor."""
+        parts = ((self.score, score), (self.label, f"{label}_i"))
+        terms = [
+            {1.0: f"+ {name}", -1.0: f"- {name}"}.get(factor, f"{factor:+g} {name}")
+            for factor, name in parts
+            if factor
+        ]
+        argument = " ".join(terms).removeprefix("+ ")
+        return argument if self.function == IDENTITY else f"{self.function}({argument})"
+
+
+@dataclass(frozen=True)
+class DescendByExample(Descent, Scored):
+    """Add `scale * sum_i left_i inputs_i` to the `weights`, left_i the sum of the `look_ups`.
+
+    And `decay` times the first of the weights to themselves, by a head that reads one column. Each
+    look-up has a head for each of `n_examples` examples: the tokens of head i are multiples of
+    column i, every column asks with its own weights, and the values hold inputs_i.
+    """
+
+    look_ups: tuple[LookUp, ...]
+    label: Read
+    inputs: tuple[Read, ...]
+    weights: tuple[Changed, ...]
+    n_examples: int
+    reach: float
+    scale: float
+    decay: float = 0.0
+    kind = LayerKind.GRID
+    constants = (ONE,)
+
+    def __post_init__(self) -> None:
+        if not len(self.weights) == len(self.inputs) > 0:
+            raise ProgramError(
+                f"DescendByExample: has {len(self.weights)} weights for {len(self.inputs)} inputs."
+            )
+        if self.n_examples < 1:
+            raise ProgramError(f"DescendByExample: has heads for {self.n_examples} examples.")
+
+    def share(self, n_examples: int) -> float:
+        """1: the scale is made for the number of examples."""
+        return 1.0
+
+    def products(self) -> tuple[tuple[str, str, float], ...]:
+        return tuple((w, x, 1.0) for w, x in zip(self.weights, self.inputs, strict=True))
+
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
+        score, label = self.score(slots, domain, IS_EXAMPLE), slots[self.label]
+        left = domain.combine(
+            [
+                (
+                    part.factor,
+                    domain.apply(
+                        part.function,
+                        domain.combine([(part.score, score), (part.label, label)]),
+                        by="grid",
+                    ),
+                )
+                for part in self.look_ups
+            ]
+        )
+        left = domain.as_read(self, left, score, label)
+        written, decay = {}, self.decay
+        for weights, inputs in zip(self.weights, self.inputs, strict=True):
+            nothing, before = domain.zero(slots[weights]), slots[weights]
+            moved = domain.accumulate(nothing, left, slots[inputs], self.scale, self, mean=False)
+            written[weights] = domain.add(domain.combine([(1 + decay, before)]), moved)
+            decay = 0.0
+        return written
+
+    def own_error(self, bounds: Any, value: Any, score: Any, label: Any) -> Any:
+        """What rounding makes of the scores and of the sums over tokens."""
+        for part in self.look_ups:
+            sizes = abs(part.score) * score.sizes + abs(part.label) * label.sizes
+            off = bounds.grid_error(part.function, score.n_terms + 2, sizes)
+            value = value.moved(abs(part.factor) * off)
+        return value
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Query [score * w; 1], keys points[g] [x_i; label * y_i] + offsets[g], values of x_i."""
+        layout, heads = program.layout, list[Heads]()
+        for part in self.look_ups:
+            fit, one = program.grid_mean(part.function), Wire(ONE, feature=-1)
+            label = (Wire(self.label, feature=-1, factor=part.label),) * bool(part.label)
+            query = side_by_side(self.weights, layout, part.score) if part.score else ()
+            key = side_by_side(self.inputs, layout) if part.score else ()
+            heads.append(
+                Heads(
+                    axes={"example": self.n_examples},
+                    query=(*query, one),
+                    key=(*key, *label),
+                    value=side_by_side(self.inputs, layout),
+                    output=side_by_side(self.weights, layout, part.factor * self.scale),
+                    label=f"example {{example}}, {part.formula(self.score_formula('_i'), 'y')}",
+                    grid=Grid(fit.points, fit.offsets, fit.values, own_column=True),
+                )
+            )
+        if self.decay:
+            heads.append(DecaySlot(self.weights[0], self.decay).wires(program))
+        return heads
+
+    def formula(self) -> str:
+        inputs = ", ".join(f"{name}_i" if name != ONE else "1" for name in self.inputs)
+        score = self.score_formula("_i")
+        terms = [
+            f"{'-' if part.factor < 0 else '+'} {part.formula(score, self.label)}"
+            for part in self.look_ups
+        ]
+        left = " ".join(terms).removeprefix("+ ")
+        decay = f"; {self.weights[0]} += {self.decay:g} * {self.weights[0]}" if self.decay else ""
+        return f"{', '.join(self.weights)} += {self.scale:g} * sum_i ({left}) ({inputs}){decay}"
+
+
+@dataclass(frozen=True)
+class PredictMean(Scored):
     """Set `write = mean(<weights, inputs>)` at every token; the head's grid holds the weights.
 
     If there are `factors`, each product counts so many times: with momentum the score is that of
     the weights and some of their velocity. A run stops if a score is larger than `reach` at a token
-    with the flag `checked`.
+    with the flag `checked`. With `n_examples` the columns of the examples do not ask: only queries
+    are written to.
     """
 
     mean: Evaluated
@@ -168,8 +341,14 @@ class PredictMean(Instruction):
     checked: str
     write: Written
     factors: tuple[float, ...] = ()
+    n_examples: int = 0
     kind = LayerKind.GRID
     constants = (ONE,)
+
+    @property
+    def only_where(self) -> str | None:
+        """The flag of the tokens that it writes to, if not all."""
+        return IS_QUERY if self.n_examples else None
 
     def __post_init__(self) -> None:
         numbers = len(self.weights), len(self.inputs), len(self.factors or self.weights)
@@ -179,17 +358,19 @@ class PredictMean(Instruction):
             )
 
     def products(self) -> tuple[tuple[str, str, float], ...]:
-        """The products of the score: weights, inputs and factor."""
         factors = self.factors or (1.0,) * len(self.weights)
         return tuple(zip(self.weights, self.inputs, factors, strict=True))
 
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
-        points: dict[str, list[tuple[float, Value]]] = {}
-        for weights, inputs, factor in self.products():
-            points.setdefault(inputs, []).append((factor, slots[weights]))
-        parts = [domain.matmul(domain.combine(w), slots[x]) for x, w in points.items()]
-        score = domain.guard(domain.add(*parts), self.reach, self.checked)
-        return {self.write: domain.apply(self.mean, score, by="grid")}
+        score = self.score(slots, domain, self.checked)
+        mean = domain.as_read(self, domain.apply(self.mean, score, by="grid"), score)
+        if self.n_examples:
+            mean = domain.where(IS_QUERY, (IS_EXAMPLE,), mean, slots[self.write])
+        return {self.write: mean}
+
+    def own_error(self, bounds: Any, value: Any, score: Any) -> Any:
+        """What rounding makes of the scores and of the sum over tokens."""
+        return value.moved(bounds.grid_error(self.mean, score.n_terms + 1, score.sizes))
 
     def wires(self, program: AbstractProgram) -> Wiring:
         """Every column has its own inputs in the query, and meets the weights of the first."""
@@ -202,15 +383,12 @@ class PredictMean(Instruction):
             value=(Wire(ONE),),
             output=(Wire(self.write),),
             label=f"{self.write}, the mean {self.mean}",
-            grid=Grid(mean.points, mean.offsets, mean.values),
+            grid=Grid(mean.points, mean.offsets, mean.values, first=self.n_examples),
         )
 
     def formula(self) -> str:
-        terms = []
-        for weights, inputs, factor in self.products():
-            product = weights if inputs == ONE else f"<{weights}, {inputs}>"
-            terms.append(product if factor == 1 else f"{factor:g} {product}")
-        return f"{self.write} = {self.mean}({' + '.join(terms)})"
+        where = f" from column {self.n_examples + 1} on" if self.n_examples else ""
+        return f"{self.write} = {self.mean}({self.score_formula()}){where}"
 
 
 @dataclass(frozen=True)
@@ -269,12 +447,12 @@ class Shrinks(Instruction):
     """Move every coordinate w of `slot` towards 0 by `threshold`, at most to 0, then clip it.
 
     With t = `threshold` and b = `bound` that is w - clip(w, t) - relu(w - t - b) + relu(-w - t -
-    b), which takes six ReLUs for each coordinate.
+    b), which takes six ReLUs for each coordinate; four without a bound.
     """
 
     slot: Changed
     threshold: float
-    bound: float
+    bound: float | None
     kind = LayerKind.MLP
     constants = (ONE,)
 
@@ -287,11 +465,12 @@ class Shrinks(Instruction):
         if self.threshold:
             clipped = domain.clip(value, self.threshold)
             value = domain.combine([(1.0, value), (-1.0, clipped)])
-        return domain.clip(value, self.bound)
+        return value if self.bound is None else domain.clip(value, self.bound)
 
     def pieces(self) -> tuple[tuple[float, float], ...]:
         """For each pair of ReLUs, where it begins and its sign."""
-        return (0.0, 1.0), (self.threshold, -1.0), (self.threshold + self.bound, 1.0)
+        ends = (0.0, 1.0), (self.threshold, -1.0)
+        return ends if self.bound is None else (*ends, (self.threshold + self.bound, 1.0))
 
     def units(self, layout: Layout, *also: str) -> Wiring:
         """Units -sign relu(w - begin) and their mirror images, which write to slots `also` too."""
@@ -315,7 +494,7 @@ class ShrinkSlot(Shrinks):
 
     slot: Changed
     threshold: float
-    bound: float
+    bound: float | None
 
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         return {self.slot: self.shrunk(slots[self.slot], domain)}
@@ -324,8 +503,8 @@ class ShrinkSlot(Shrinks):
         return self.units(program.layout)
 
     def formula(self) -> str:
-        clipped = f"clip to [-{self.bound:g}, {self.bound:g}]"
-        return f"shrink {self.slot} by {self.threshold:g}, {clipped}"
+        clipped = "" if self.bound is None else f", clip to [-{self.bound:g}, {self.bound:g}]"
+        return f"shrink {self.slot} by {self.threshold:g}{clipped}"
 
 
 @dataclass(frozen=True)

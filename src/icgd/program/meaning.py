@@ -22,14 +22,16 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 if TYPE_CHECKING:
     from icgd.program.chain_instructions import (
         LookUpProduct,
+        MultiplyByEntries,
         MultiplyEntries,
-        MultiplyMatrices,
         PassBack,
+        Product,
     )
     from icgd.program.instructions import Combination, Instruction
     from icgd.program.kernel_instructions import KernelTerm
     from icgd.program.layout import Layout
     from icgd.program.network_instructions import LookUpStep, TakeTurns
+    from icgd.program.set_instructions import Faces
 
 Value = TypeVar("Value")
 Means = Literal["attention", "mlp", "lattice", "grid"]
@@ -187,6 +189,22 @@ class StackDomain(TokenDomain[Value]):
         """The value clipped to [-bound, bound], by ReLUs or by the units of a function."""
 
     @abstractmethod
+    def project(self, value: Value, faces: Faces) -> Value:
+        """The nearest matrix whose weights lie between these faces."""
+
+    @abstractmethod
+    def exchange(self, value: Value, pairs: Sequence[tuple[int, int]]) -> Value:
+        """The rows with the larger entry of each pair of columns in the first of them."""
+
+    @abstractmethod
+    def mean_excess(self, value: Value, total: float) -> Value:
+        """(sum of the first j columns - total) / j in column j = 1, 2, ..."""
+
+    @abstractmethod
+    def threshold(self, value: Value, threshold: Value, most: float) -> Value:
+        """The first columns less the first of `threshold`, or 0 if that is negative."""
+
+    @abstractmethod
     def replace(self, before: Value, value: Value, bound: float | None) -> Value:
         """The value, clipped, which a residual layer puts in the place of `before`."""
 
@@ -297,16 +315,24 @@ class BlockDomain(AnyDomain[Value]):
         """Upstream, clipped, times the slope that the mark `flat` stands for."""
 
     @abstractmethod
-    def from_lattice(
-        self, product: MultiplyMatrices | MultiplyEntries, value: Value, left: Value, right: Value
+    def within_reach(self, heads: Product, value: Value) -> Value:
+        """What heads ask for; a run stops if it is beyond their reach."""
+
+    @abstractmethod
+    def by_entries(
+        self, heads: MultiplyByEntries | MultiplyEntries, value: Value, left: Value, right: Value
     ) -> Value:
-        """The product as heads read it; a run stops if it is beyond their reach."""
+        """The product as heads return it that hold entries of `right`, and carry `left`."""
+
+    @abstractmethod
+    def by_rows(self, heads: LookUpProduct, value: Value, left: Value, right: Value) -> Value:
+        """The product as heads return it that have it in their scores, if within their reach."""
 
     @abstractmethod
     def look_up_product(
-        self, heads: LookUpProduct, product: Value, left: Value, right: Value
+        self, heads: LookUpProduct, function: str, product: Value, left: Value, right: Value
     ) -> Value:
-        """A function of the product, read by the same heads."""
+        """A function of the product, read by heads that have it in their scores."""
 
     @abstractmethod
     def softmax_columns(self, scores: Value, n_rows: int) -> Value:

@@ -1,4 +1,4 @@
-r"""Instructions of networks with classes, layer norms or optimisers, and of tables of whole steps.
+r"""Instructions of networks with classes, layer norms or optimisers, and of tables of prompts.
 
 Classes with the scores z have the shares softmax(z). A softmax head needs nothing but a token for
 each class, with its score: it returns the shares themselves. A layer of ReLUs has them by
@@ -24,18 +24,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from icgd.errors import ProgramError
+from icgd.program.functions import joint_terms
 from icgd.program.instructions import (
     Changed,
     Combination,
     Evaluated,
     Instruction,
     LayerKind,
-    MapSlots,
     Read,
-    Summand,
     Written,
 )
 from icgd.program.layout import IS_EXAMPLE, IS_MEMORY, IS_QUERY, IS_REGISTER, MASKED, ONE
@@ -483,6 +482,104 @@ class AverageExamples(Instruction):
 
 
 @dataclass(frozen=True)
+class QuantiseEntries(Instruction):
+    """Set the number `write[i] = staircase(factor * source[i] + offset)` at every token."""
+
+    source: Read
+    factor: float
+    offset: float
+    staircase: Evaluated
+    write: tuple[Written, ...]
+    kind = LayerKind.MLP
+    constants = (ONE,)
+
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
+        written = {}
+        for place, name in enumerate(self.write):
+            entry = domain.take(slots[self.source], [place])
+            argument = domain.combine([(self.factor, entry), (self.offset, slots[ONE])])
+            written[name] = domain.apply(self.staircase, argument, by="mlp")
+        return written
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """relu(scale * (factor * source[i] + offset) + shift) for every entry and piece."""
+        scale, shift, coefficient = program.relu_sum(self.staircase).term_factors
+        return [
+            Units(
+                axes={"term": len(scale.numbers)},
+                reads=(
+                    Wire(self.source, (place,), factor=(self.factor, scale)),
+                    *([Wire(ONE, factor=(self.offset, scale))] if self.offset else []),
+                ),
+                shift=shift,
+                writes=(Wire(name, factor=coefficient),),
+                label=f"{name}, term {{term}} of {self.staircase}",
+            )
+            for place, name in enumerate(self.write)
+        ]
+
+    def formula(self) -> str:
+        offset = f" {self.offset:+g}" if self.offset else ""
+        names = ", ".join(self.write)
+        return f"{names} = {self.staircase}({self.factor:g} {self.source}{offset})"
+
+
+def table_units(
+    key: Combination, tables: tuple[str, ...], write: str, program: AbstractProgram
+) -> Wiring:
+    """The units of tables, which have their ReLUs in common, and those that wipe what was there."""
+    scale, shift, coefficients = joint_terms([program.relu_sum(name) for name in tables])
+    wiped = relu_pairs(program.layout, (write,), "wipe")
+    if not scale.numbers:  # all answers are 0
+        return wiped
+    rows = cast("Rows", tuple(part.numbers for part in coefficients))
+    label = f"{write}, term {{term}} of {', '.join(tables)}({key.formula()})"
+    units = Units(
+        axes={"term": len(scale.numbers)},
+        reads=tuple(Wire(slot, factor=(c, scale)) for slot, c in by_slot(key.terms()).items()),
+        shift=shift,
+        writes=(Wire(write, ("entry",), factor=Over(("entry", "term"), rows)),),
+        label=label,
+    )
+    return (units, *wiped)
+
+
+@dataclass(frozen=True)
+class LookUpFunction(Instruction):
+    """Set `write[i] = tables[i](key)`: a function of all tokens, found in tables.
+
+    The key encodes the token and the multiset of all `n_tokens`, whose numbers lie in [low, high]
+    and are rounded to levels. For every key the tables hold what the function is there. Its
+    constant `lipschitz` is stated, and says by how much rounding to levels can change it.
+    """
+
+    key: Combination
+    tables: tuple[Evaluated, ...]
+    low: float
+    high: float
+    lipschitz: float
+    n_tokens: int
+    write: Changed
+    kind = LayerKind.MLP
+
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
+        key = self.key.value(slots, domain)
+        rows = []
+        for place, table in enumerate(self.tables):
+            column = tuple((float(place == i),) for i in range(len(self.tables)))
+            rows.append(domain.constant_map(column, domain.apply(table, key, by="mlp")))
+        return {self.write: domain.add(*rows)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """The tables' units, and two for each entry that take away what it held."""
+        return table_units(self.key, self.tables, self.write, program)
+
+    def formula(self) -> str:
+        tables = ", ".join(self.tables)
+        return f"{self.write} = {tables} at {self.key.formula()}, of {self.n_tokens} tokens"
+
+
+@dataclass(frozen=True)
 class LookUpStep(Instruction):
     """Set the weight `write` to `table(key)`: one gradient step, found in a table.
 
@@ -511,9 +608,7 @@ class LookUpStep(Instruction):
 
     def wires(self, program: AbstractProgram) -> Wiring:
         """The table's units, and two units that take the old weight away."""
-        added = MapSlots((Summand(self.key, self.table),), ONE, (), 0.0, self.write)
-        wiped = relu_pairs(program.layout, (self.write,), "wipe")
-        return (*added.wires(program), *wiped)
+        return table_units(self.key, (self.table,), self.write, program)
 
     def formula(self) -> str:
         return f"{self.write} = {self.table}({self.key.formula()}), of {self.n_examples} examples"

@@ -102,6 +102,11 @@ class AbstractProgram(ABC):
 
     @property
     @abstractmethod
+    def layers_in_words(self) -> str:
+        """How many layers there are, and how often they are used."""
+
+    @property
+    @abstractmethod
     def weight_shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shapes of the weights that it trains; empty if it trains a function."""
 
@@ -121,8 +126,14 @@ class AbstractProgram(ABC):
         """Whether a unit may lie on a kink, where a ramp stands in for the jump of its slope."""
 
     @abstractmethod
-    def ramps(self, derivative: str) -> tuple[tuple[float, float], ...]:
-        """Where the stand-in for the step function called `derivative` is at neither level."""
+    def ramps(
+        self, derivative: str, jumps: Mapping[str, float] | None = None
+    ) -> tuple[tuple[float, float], ...]:
+        """Where the stand-in for a slope that jumps is between levels.
+
+        Units stand in for the function called `derivative`, sums of ReLUs for its jumps: these are
+        given by the names of their step functions, with their places.
+        """
 
     @property
     @abstractmethod

@@ -15,6 +15,7 @@ from icgd.program import (
     kernel_instructions,
     linear_instructions,
     network_instructions,
+    set_instructions,
     unit_instructions,
 )
 from icgd.program.functions import Function, GridMean, LatticeFunction, ReluSum, RidgeSum
@@ -31,6 +32,7 @@ _hints = lru_cache(get_type_hints)
 VERBS = (
     instructions,
     network_instructions,
+    set_instructions,
     unit_instructions,
     linear_instructions,
     kernel_instructions,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, log
 from typing import Any, final
 
 from icgd.errors import ConstructionError
-from icgd.facts import counted, shown
+from icgd.facts import counted, shown, used
 from icgd.program import render
 from icgd.program.functions import Function, LatticeFunction, RidgeSum
 from icgd.program.instructions import AccumulateOuterProduct, AddGradient
@@ -27,7 +27,7 @@ from icgd.program.layout import (
     Role,
     value_slot,
 )
-from icgd.program.linear_instructions import DescendExamples, PredictMean
+from icgd.program.linear_instructions import DescendByExample, Descent, PredictMean
 from icgd.program.network_instructions import LookUpStep, ShareClasses, TakeTurns
 from icgd.program.program import AbstractProgram, Layer
 
@@ -61,17 +61,25 @@ class StackProgram(AbstractProgram):
     schedule: tuple[tuple[Layer, ...], ...] = ()
 
     def facts(self) -> dict[str, str]:
-        own = f"{counted(len(self.block), 'layer')} for {counted(self.steps_per_block, 'step')}"
         return {
             "construction": self.construction,
             "steps": f"{self.n_steps:,}",
-            "layers": f"{self.n_layers:,}: {own}, {len(self.prediction)} to predict",
+            "layers": self.layers_in_words,
             "d_model": f"{self.layout.width:,} in {counted(len(self.layout.slots), 'slot')}",
         }
 
     @property
     def layers(self) -> tuple[Layer, ...]:  # type: ignore[override]
         return (*self.block, *self.prediction)
+
+    @property
+    def layers_in_words(self) -> str:
+        parts = [used(len(self.common), self.n_repeats)]
+        if self.schedule:
+            parts.append(f"{len(self.schedule[0])} for each step")
+        if self.prediction:
+            parts.append(f"{len(self.prediction)} to predict")
+        return ", ".join(parts)
 
     @property
     def common(self) -> tuple[Layer, ...]:
@@ -149,12 +157,13 @@ class StackProgram(AbstractProgram):
 
     @property
     def n_examples(self) -> int | None:
-        return None if self.step_table is None else self.step_table.n_examples
+        made_for = self.step_table or self.first(DescendByExample)
+        return None if made_for is None else made_for.n_examples
 
     @property
-    def descent(self) -> DescendExamples | None:
+    def descent(self) -> Descent | None:
         """The step on a linear model, or None."""
-        return self.first(DescendExamples)
+        return self.first(Descent)  # type: ignore[type-abstract]
 
     @property
     def score_reach(self) -> float | None:
@@ -199,7 +208,9 @@ class StackProgram(AbstractProgram):
     def has_kinks(self) -> bool:
         return any(function.is_ramp and not function.is_exact for function in self.functions)
 
-    def ramps(self, derivative: str) -> tuple[tuple[float, float], ...]:
+    def ramps(
+        self, derivative: str, jumps: Mapping[str, float] | None = None
+    ) -> tuple[tuple[float, float], ...]:
         """The ends of the ramps of a sum of ReLUs, or of the bands of a sum of units.
 
         Units evaluate the step function times a number, never on its own.
@@ -207,11 +218,12 @@ class StackProgram(AbstractProgram):
         if by_units := [fit for fit in self.functions if isinstance(fit, RidgeSum)]:
             products = [fit for fit in by_units if fit.slope == derivative]
             return tuple((band.low, band.high) for fit in products for band in fit.bands)
-        knots = self.relu_sum(derivative).knots
+        places = {derivative: 0.0} if jumps is None else jumps
+        knots = [place + k for name, place in places.items() for k in self.relu_sum(name).knots]
         return tuple(zip(knots[::2], knots[1::2], strict=True))
 
     def listing(self) -> str:
-        size = f"{self.n_layers} layers, d_model {self.layout.width}"
+        size = f"{self.layers_in_words}, d_model {self.layout.width}"
         title = f"program {self.construction}, {size}"
         if self.n_registers:
             title += f", {self.n_registers} registers"

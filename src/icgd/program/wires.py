@@ -183,11 +183,17 @@ class Family:
 
 @dataclass(frozen=True)
 class Grid:
-    """The tokens that a head of grid attention reads: see `linear_instructions.py`."""
+    """The tokens that a head of grid attention reads: see `linear_instructions.py`.
+
+    They are made of the first column, or in head i of a family of column i, its own. The columns
+    from `first` on ask, and are written to.
+    """
 
     points: tuple[float, ...]
     offsets: tuple[float, ...]
     values: tuple[float, ...]
+    own_column: bool = False
+    first: int = 0
 
 
 @dataclass(frozen=True)

@@ -12,61 +12,100 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors
 from torch import Tensor
 
+from icgd.constructions.cot_network import CotNetwork
 from icgd.errors import FileError, IcgdError, UnknownNameError
 from icgd.problems.problem import Problem
-from icgd.program.check import from_data
+from icgd.program.check import FORMER_LINEAR_STACKS, from_data
 from icgd.program.program import AbstractProgram
 
-FORMAT = 7
+FORMAT = 8
 """The version of the file format. It rises when older readers could misread a file.
 
-Format 7 has sparse weights, which those of format 6 take for damaged.
+Format 7 has sparse weights, which those of format 6 take for damaged. In format 8 chains find their
+own blocks and have a head for each entry that stands in a query, and a file may hold the widths of
+a narrower network.
 """
 
-READABLE = ("5", "6", "7")
-"""The formats that can be read; those of format 5 only if not in `ONE_LENGTH`."""
+READABLE = ("5", "6", "7", "8")
+"""The formats that can be read: of those before 8 no chains, and of format 5 no linear models, made
+for one number of examples."""
 
-ONE_LENGTH = ("cot-ridge", "cot-lasso", "cot-glm")
-"""Constructions whose programs of format 5 were made for one number of examples."""
-
-TEXTS = ("problem", "program", "layers")
+TEXTS = ("problem", "program", "layers", "widths")
 """The texts in the metadata that the checksum covers."""
+
+Held = TypeVar("Held")
 
 
 def save(
     path: str | os.PathLike[str],
-    problem: Problem,
+    problem: Problem | None,
     program: AbstractProgram,
     weights: Mapping[str, Tensor],
     layers: Mapping[str, Any] | None = None,
+    *,
+    widths: Sequence[int] | None = None,
 ) -> None:
-    """Write a compiled run.
+    """Write a compiled run, or a program that trains nothing and has no problem.
 
     `weights` holds the transformer's weights by name, or nothing; if they are sparse, `layers` says
     what they belong to. The program alone rebuilds them bit for bit; they are stored for other
-    tools to read.
+    tools to read. With `widths` it trains a network that is narrower than that of the problem.
     """
     tensors = dict(weights) or {"d_model": torch.tensor([program.layout.width])}
-    texts = {"problem": json.dumps(problem.to_data()), "program": json.dumps(program.to_data())}
+    texts = {} if problem is None else {"problem": json.dumps(problem.to_data())}
+    texts["program"] = json.dumps(program.to_data())
     if layers is not None:
         texts["layers"] = json.dumps(layers)
+    if widths is not None:
+        texts["widths"] = json.dumps(widths)
     metadata = {"icgd": str(FORMAT), **texts, "digest": checksum(texts, tensors)}
     write_tensors(Path(path), tensors, metadata)
 
 
-def load(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
-    """Read what `save` wrote, or raise `FileError`."""
-    source = Path(path)
+Loaded = tuple[Problem, AbstractProgram, Sequence[int] | None]
+
+
+def load(path: str | os.PathLike[str]) -> Loaded:
+    """Read problem, program and widths that `save` wrote, or raise `FileError`."""
+
+    def run_in(texts: Mapping[str, str], data: Any) -> Loaded:
+        if "problem" not in texts:
+            raise FileError(
+                f"{path} holds no training run but a function that is looked up. Read it with "
+                "icgd.UniversalFunction.load."
+            )
+        widths = json.loads(texts.get("widths", "null"))
+        return Problem.from_data(json.loads(texts["problem"])), from_data(data), widths
+
+    return _held(Path(path), run_in)
+
+
+def load_program(path: str | os.PathLike[str]) -> AbstractProgram:
+    """Read a program that `save` wrote without a problem, or raise `FileError`."""
+
+    def program_in(texts: Mapping[str, str], data: Any) -> AbstractProgram:
+        if "problem" in texts:
+            raise FileError(
+                f"{path} holds a training run, not a function that is looked up. Read it with "
+                "icgd.load."
+            )
+        return from_data(data)
+
+    return _held(Path(path), program_in)
+
+
+def _held(source: Path, read: Callable[[Mapping[str, str], Any], Held]) -> Held:
+    """What a file holds, made by `read` of its texts and of the data of its program."""
     if source.is_dir():
         raise FileError(f"{source} is a folder; a file that icgd wrote is expected.")
     try:
@@ -92,13 +131,20 @@ def load(path: str | os.PathLike[str]) -> tuple[Problem, AbstractProgram]:
         raise FileError(f"{source} is damaged: its checksum does not match. Compile it again.")
     try:
         data = json.loads(texts["program"])
-        if metadata["icgd"] == "5" and data["construction"] in ONE_LENGTH:
+        if metadata["icgd"] == "5" and data["construction"] in FORMER_LINEAR_STACKS:
             raise FileError(
                 f"{source} has file format 5, in which {data['construction']} was made for one "
                 f"number of examples; this version of icgd writes format {FORMAT}, in which it "
                 "takes any. Compile it again, or load it with the icgd that wrote it."
             )
-        return Problem.from_data(json.loads(texts["problem"])), from_data(data)
+        if int(metadata["icgd"]) < 8 and data["construction"] == CotNetwork.name:
+            raise FileError(
+                f"{source} has file format {metadata['icgd']}, in which cot-network had a head for "
+                f"every entry of a product; this version of icgd writes format {FORMAT}, in which "
+                "heads are fewer and find their own blocks. Compile it again, or load it with the "
+                "icgd that wrote it."
+            )
+        return read(texts, data)
     except FileError:
         raise
     except UnknownNameError as error:

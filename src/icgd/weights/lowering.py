@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,7 +74,7 @@ def lower_program(
 def lower_chain(
     program: ChainProgram, dtype: torch.dtype = torch.float64, *, is_sparse: bool = False
 ) -> nn.Sequential:
-    """The block of layers, the same for every step of the chain."""
+    """The layers, the same for every step of the chain; the first one finds a block."""
     lower = partial(lower_layer, program=program, dtype=dtype, is_sparse=is_sparse)
     return nn.Sequential(*map(lower, program.layers))
 
@@ -93,7 +94,7 @@ def lower_layer(
         return MLPLayer(reads, shift, writes, activate)
     heads = [family for family in families if isinstance(family, Heads)]
     weights = (_sparse_heads if is_sparse else _head_weights)(heads, program.layout, dtype)
-    if isinstance(program, ChainProgram):
+    if isinstance(program, ChainProgram) and program.has_grid(layer):
         return GridAttention(*weights, **_chain_tokens(layer, program, dtype))
     match layer.kind:
         case LayerKind.GRID:
@@ -280,22 +281,34 @@ def out_of_range(name: str, number: float, dtype: torch.dtype) -> OverflowedRunE
     )
 
 
-def _grid_tokens(heads: Sequence[Heads], width: int, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The maps of keys and values, and the position codes: offsets, in the last feature.
+def _grid_tokens(heads: Sequence[Heads], width: int, dtype: torch.dtype) -> dict[str, Any]:
+    """The maps of keys and values, the position codes, and the first column that asks.
 
-    All heads have as many tokens as the largest grid; no softmax sees those that a head does not
-    need.
+    Codes are offsets, in the last feature. All heads have as many tokens as the largest grid; no
+    softmax sees those that a head does not need.
     """
-    grids = [family.grid for family in heads if family.grid is not None]
-    n_tokens = max(len(grid.values) for grid in grids)
-    key_map, value_map = (torch.zeros(len(grids), n_tokens, 1, dtype=dtype) for _ in range(2))
+    grids = [
+        (grid, number * grid.own_column)
+        for family in heads
+        if (grid := family.grid) is not None
+        for number in range(family.size)
+    ]
+    n_tokens = max(len(grid.values) for grid, _ in grids)
+    n_columns = 1 + max(column for _, column in grids)
+    key_map, value_map = (
+        torch.zeros(len(grids), n_tokens, n_columns, dtype=dtype) for _ in range(2)
+    )
     positions = torch.zeros(len(grids), n_tokens, width, dtype=dtype)
     positions[..., -1] = -MASKED
-    for head, grid in enumerate(grids):
+    for head, (grid, column) in enumerate(grids):
         table = torch.tensor((grid.points, grid.values, grid.offsets), dtype=torch.float64)
-        own = slice(len(grid.values))
-        key_map[head, own, 0], value_map[head, own, 0], positions[head, own, -1] = table.to(dtype)
-    return {"key_map": key_map, "value_map": value_map, "positions": positions}
+        points, values, offsets = table.to(dtype)
+        own = slice(len(values))
+        key_map[head, own, column], value_map[head, own, column] = points, values
+        positions[head, own, -1] = offsets
+    (first,) = {grid.first for grid, _ in grids}
+    tokens = {"key_map": key_map, "value_map": value_map, "positions": positions}
+    return {**tokens, "first": first}
 
 
 def _chain_tokens(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -23,7 +23,11 @@ WEIGHTS = "weights_"
 
 @dataclass(frozen=True)
 class LayerSize:
-    """The size of one layer of the transformer; a layer of grid attention has `n_grid` tokens."""
+    """The size of one layer of the transformer.
+
+    A layer of grid attention has `n_grid` tokens, made of `n_columns` columns. In a layer that
+    `is_cached` one token asks, and the keys and values of all others are kept.
+    """
 
     title: str
     kind: LayerKind
@@ -34,6 +38,8 @@ class LayerSize:
     features: int
     """Of queries and of values together, over all heads, each as wide as it needs to be."""
     n_grid: int = 0
+    n_columns: int = 1
+    is_cached: bool = False
 
     @property
     def n_heads(self) -> int:
@@ -45,19 +51,21 @@ class LayerSize:
             return self.units * (2 * self.d_model + 1)
         heads = 4 * self.units * self.d_model * self.width
         if self.kind is LayerKind.GRID:  # each head has maps of its own
-            return heads + self.units * self.n_grid * (2 + self.width)
+            return heads + self.units * self.n_grid * (2 * self.n_columns + self.width)
         return heads + self.n_grid * (1 + self.d_model)  # its sequence map and position codes
 
     def flops(self, n_tokens: int) -> int:
         """Multiplications and additions on `n_tokens` tokens; a chain's layers have one column."""
         if self.kind is LayerKind.GRID:
-            projected = 4 * self.units * self.d_model * self.width * (n_tokens + 1)
-            maps = 4 * self.units * self.n_grid * self.width
+            projected = 4 * self.units * self.d_model * self.width * (n_tokens + self.n_columns)
+            maps = 4 * self.units * self.n_grid * self.width * self.n_columns
             return projected + maps + 4 * self.units * n_tokens * self.n_grid * self.width
         if self.n_grid:
             features = 2 * self.units * self.d_model * self.width
             scores = 4 * self.units * self.n_grid * self.width
             return 2 * self.n_grid * self.d_model + (2 + 2 * self.n_grid) * features + scores
+        if self.is_cached:
+            return 2 * self.parameters + 4 * self.units * n_tokens * self.width
         projections = 2 * n_tokens * self.parameters
         if self.kind in (LayerKind.ATTENTION, LayerKind.SOFTMAX, LayerKind.KERNEL):
             return projections + 4 * self.units * n_tokens**2 * self.width
@@ -70,11 +78,15 @@ class LayerSize:
 
         Other than `flops` it counts what scores and hidden units cost besides sums of products.
         """
-        projections = 2 * n_tokens * self.nonzeros
+        projections = 2 * self.nonzeros * (1 if self.is_cached else n_tokens)
+        if self.is_cached:
+            return projections + n_tokens * (2 * self.features + EXP * self.units)
         if self.kind is LayerKind.MLP:
             return projections + EXP * n_tokens * self.units
         if self.kind is LayerKind.PRODUCT:
             return projections + 3 * n_tokens * self.features
+        if self.kind is LayerKind.GRID:  # maps along the sequence are ordinary matrices
+            projections += 4 * self.units * self.n_grid * self.width * self.n_columns
         n_keys = self.n_grid or n_tokens
         each = 1 if self.kind is LayerKind.ATTENTION else EXP
         return projections + n_tokens * n_keys * (2 * self.features + each * self.units)
@@ -83,7 +95,7 @@ class LayerSize:
 def layer_size(layer: Layer, program: AbstractProgram) -> LayerSize:
     """The size of a layer, whose heads share the width of the widest."""
     families, layout = layer.wires(program), program.layout
-    width, n_features, n_grid, n_nonzeros = 1, 0, 0, 0
+    width, n_features, n_grid, n_columns, n_nonzeros = 1, 0, 0, 1, 0
     tables: list[tuple[float, ...]] = []  # the numbers of tokens that the layer makes of its own
     for family in families:
         if isinstance(family, Heads):
@@ -96,12 +108,16 @@ def layer_size(layer: Layer, program: AbstractProgram) -> LayerSize:
         for wire in wires:
             n_nonzeros += nonzeros(wire.factor, span(wire, family.axes, layout).extents)
     if layer.kind is LayerKind.GRID:
-        grids = [family.grid for family in families if isinstance(family, Heads) and family.grid]
+        heads = [family for family in families if isinstance(family, Heads)]
+        grids = [grid for family in heads if (grid := family.grid) for _ in range(family.size)]
         n_grid = max(len(grid.values) for grid in grids)
+        n_columns = max(
+            family.size if family.grid and family.grid.own_column else 1 for family in heads
+        )
         tables = [(*grid.points, *grid.offsets, *grid.values) for grid in grids]
         # All heads have as many tokens as the largest grid; an offset closes those not needed.
         n_nonzeros += sum(n_grid - len(grid.values) for grid in grids)
-    elif isinstance(program, ChainProgram) and layer.kind is not LayerKind.MLP:
+    elif isinstance(program, ChainProgram):
         scales, codes = program.grid_tokens(layer)
         n_grid, tables = len(scales), [scales, *codes.values()]
     return LayerSize(
@@ -113,6 +129,8 @@ def layer_size(layer: Layer, program: AbstractProgram) -> LayerSize:
         nonzeros=n_nonzeros + sum(len(table) - table.count(0.0) for table in tables),
         features=n_features,
         n_grid=n_grid,
+        n_columns=n_columns,
+        is_cached=isinstance(program, ChainProgram) and layer is program.layers[0],
     )
 
 
@@ -146,13 +164,14 @@ class Summary:
     sparse_flops: int
     direct_flops: int
     layers: tuple[LayerSize, ...]
+    layers_in_words: str
     paper_layers: int | None = None
     chosen_because: str | None = None
 
     def facts(self) -> dict[str, str]:
         return {
             "construction": self.construction,
-            "layers": f"{self.n_layers:,}, {self.layers_per_step:,} a step",
+            "layers": self.layers_in_words,
             "d_model": f"{self.d_model:,}",
             "heads": f"{self.max_heads:,} in the widest layer, of width {self.d_head:,}",
             "weights": f"{self.parameters:,}",
@@ -187,16 +206,25 @@ def summarise(program: AbstractProgram, n_tokens: int) -> Summary:
             "paper_layers": program.paper_layers,
         }
     elif isinstance(program, ChainProgram):
-        # The same layers write all blocks, each from one column and its grid.
-        n_blocks = program.n_blocks + len(program.shapes)
+        # The same layers write all blocks, each from one column and its grid; the first layer
+        # reads all columns so far, which are those of the prompt and one more for each block.
+        mask, n_blocks = program.mask, program.n_uses
+        n_prompt = 2 * program.n_steps + 1 + mask.depth
+        n_read = n_blocks * n_prompt + n_blocks * (n_blocks - 1) // 2
+        finds, *others = layers
+
+        def of_chain(flops: Callable[[LayerSize, int], int]) -> int:
+            own = flops(finds, 0) + sum(flops(layer, 1) for layer in others)
+            return n_blocks * own + n_read * (flops(finds, 1) - flops(finds, 0))
+
         weights = [rows * columns for rows, columns in program.shapes]
         direct = 2 * program.batch_size * (3 * sum(weights) - weights[0])
         counts = {
-            "layers_per_step": len(layers) * program.mask.blocks_per_round,
+            "layers_per_step": len(layers) * mask.blocks_per_round,
             "n_layers": len(layers) * n_blocks,
             "n_registers": sum(layer.n_grid for layer in layers),
-            "flops": n_blocks * sum(layer.flops(1) for layer in layers),
-            "sparse_flops": n_blocks * sum(layer.sparse_flops(1) for layer in layers),
+            "flops": of_chain(LayerSize.flops),
+            "sparse_flops": of_chain(LayerSize.sparse_flops),
             "direct_flops": direct * program.n_steps,
         }
     return Summary(
@@ -211,6 +239,7 @@ def summarise(program: AbstractProgram, n_tokens: int) -> Summary:
         parameters=sum(layer.parameters for layer in stored),
         nonzeros=sum(layer.nonzeros for layer in stored),
         layers=layers,
+        layers_in_words=program.layers_in_words,
         **counts,
     )
 
@@ -225,6 +254,8 @@ def _direct_flops(program: StackProgram, n_tokens: int) -> int:
         (residual,) = program.layout.having(Role.RESIDUAL)
         return 2 * n_tokens**2 * residual.width
     trained = program.layout.having(Role.PARAMETER)
+    if not trained:
+        return 0  # a function of the prompt is looked up
     weights = [slot.width for slot in trained if slot.name.startswith(WEIGHTS)]
     weights = weights or [slot.width for slot in trained]
     if program.descent is not None:

@@ -57,7 +57,8 @@ def sparse_weights(program: AbstractProgram) -> tuple[dict[str, Tensor], dict[st
             "final": names("final.", program.prediction),
         }
     else:
-        order = {"common": names("", program.layers)}
+        first, *common = names("", program.layers)
+        order = {"finds": first, "common": common}
     tensors: dict[str, Tensor] = {}
     layers = {name: _layer(name, layer, program, tensors) for name, layer in named.items()}
     return tensors, {"d_model": program.layout.width, **order, "layers": layers}

@@ -7,7 +7,11 @@ in the ball, the step across the sphere is seen equally often, and the best cons
 
 from __future__ import annotations
 
+from math import sqrt
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from icgd.problems.mlp import MLP
@@ -16,6 +20,8 @@ from icgd_papers.training.tasks import generator_of
 
 LARGEST_RADIUS = 2.0
 """Twice the radius of the ball, so that a point is inside or outside with equal chance."""
+
+Floats = NDArray[np.float64]
 
 Points = tuple[Tensor, Tensor]
 """Rows of points with a constant 1 as their last input, and 1 for those in the ball, else 0."""
@@ -29,6 +35,18 @@ def ball_sample(dimension: int, n_points: int, *, seed: int, index: int) -> Poin
     points = radii * points / points.norm(dim=1, keepdim=True)
     x = torch.cat((points, torch.ones_like(radii)), dim=1)
     return x, (radii[:, 0] <= 1).double()
+
+
+class UniformRadii:
+    """The law of these points, by the square of their radius."""
+
+    def probability(self, low: float, high: float) -> float:
+        """Return how often |x|^2 lies between two numbers."""
+        return (min(sqrt(high), LARGEST_RADIUS) - sqrt(low)) / LARGEST_RADIUS
+
+    def radii(self, low: float, high: float, shares: Floats) -> Floats:
+        """Return the radii of these shares of the law between two values of |x|^2."""
+        return sqrt(low) + shares * (min(sqrt(high), LARGEST_RADIUS) - sqrt(low))
 
 
 def ball_network(dimension: int, depth: int, width: int) -> MLP:

@@ -2,15 +2,15 @@ r"""What a gradient step of a construction costs: by formula, on the clock, and 
 
 A case is one way to do a step at one size. Steps are compared over the depth and the width of the
 network, in stacks and in chains. A block of a chain is compared over the chain's length: it needs
-two earlier blocks, which fused runs find by number and a transformer reads by attention. Unless a
-mask cuts the chain down to them, it attends to all blocks so far:
+two earlier blocks, which fused runs find by number and a decoder by attention to all blocks so far:
 
-    two blocks                the head sees the two blocks only, as in our chains
-    all blocks                one head for each of the two sees all blocks, with every score but one
-                              set to -inf; the keys and values of earlier blocks are cached
-    all blocks, not cached    the same, but the values W_V x are computed for every block
+    two blocks                the block is handed the two that it needs, as in our runs
+    all blocks                the head of the mask reads all blocks; keys and values of earlier ones
+                              are cached
+    all blocks, not cached    the same, but keys and values are computed for every block
 
-A masked score leaves a weight of exactly 0, so all three write the same block, bit for bit.
+Scores of the head leave all blocks but one a weight of exactly 0, so that all three write the same
+block.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import product
-from math import inf
 from statistics import median
 from time import process_time
 from typing import Any, cast
 from weakref import finalize
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -37,12 +35,13 @@ from icgd.backends.run import RunOptions
 from icgd.compiled import Compiled
 from icgd.environment import one_thread
 from icgd.errors import SettingError, UnsupportedProblemError
+from icgd.layers import SoftmaxAttention, features, write
 from icgd.pipeline import compile
 from icgd.problems.data import Domain, Task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
-from icgd.program.chain import ChainProgram
+from icgd.program.chain import ANSWERS, ASKS, NEAR, ChainProgram, row_of
 from icgd.program.layout import Role
 from icgd.shapes import Stream
 from icgd.timing import Job, interleaved_seconds
@@ -100,7 +99,7 @@ class Network:
         generator = torch.Generator().manual_seed(self.seed)
         shape = (2, self.n_examples, self.width)
         x, y = torch.rand(shape, generator=generator, dtype=torch.float64)
-        network, box = compiled.problem.network, compiled.problem.gradient_step.box
+        network, box = compiled.problem.network, compiled.problem.gradient_step.reach
         return compiled.task(x, y, initial=network.initial_parameters(self.seed, box).abs())
 
 
@@ -202,7 +201,7 @@ def _step_counts(network: Network, construction: str, backend: str) -> Counts:
         mask, width = program.mask, program.rows.width
         if backend == "dense":
             # The block's layers run 2N times; the mask's reach, the data and the stream are kept.
-            layers = compiled.summary().layers
+            _, *layers = compiled.summary().layers
             return Counts(
                 flops=mask.blocks_per_round * sum(layer.flops(1) for layer in layers),
                 weights=sum(layer.parameters for layer in layers),
@@ -285,28 +284,29 @@ def _memory(network: Network, n_blocks: int, name: str) -> Case:
 
 
 def _reading(network: Network, n_blocks: int, name: str) -> Case:
-    """Return the last block of a dense chain: its layers, and heads whose values are blocks."""
+    """Return the last block of a dense chain: its layers, and how it finds what it reads."""
     program = chain_of(network)
-    layers = built(network, "cot-network, b = 1", 1).summary().layers
-    width, is_all = program.rows.width, name != "two blocks"
-    n_kept = (n_blocks if is_all else program.mask.reach) * width
-    read = 4 * n_blocks * width * is_all
-    again = 4 * n_blocks * width**2 * (name == "all blocks, not cached")
-    weights = sum(layer.parameters for layer in layers)
-    counts = Counts(
-        flops=sum(layer.flops(1) for layer in layers) + read + again,
-        weights=weights,
-        state=n_kept + program.layout.width,
+    finds, *layers = built(network, "cot-network, b = 1", 1).summary().layers
+    width, d_model = program.rows.width, program.layout.width
+    flops, weights = (
+        sum(layer.flops(1) for layer in layers),
+        sum(layer.parameters for layer in layers),
     )
+    n_kept = program.mask.reach * width
+    if name != "two blocks":
+        flops, weights = flops + finds.flops(n_blocks), weights + finds.parameters
+        n_kept = 2 * n_blocks * width  # keys are as wide as values
+    if name == "all blocks, not cached":
+        flops += 4 * (n_blocks - 1) * d_model * width
+        n_kept += n_blocks * d_model
+    counts = Counts(flops=flops, weights=weights, state=n_kept + d_model)
 
     def job(n_steps: int) -> Job:
-        if not n_steps:
-            return lambda: None
-        value_weights = torch.eye(width, dtype=torch.float64)
-        return partial(next_block, *written(network, n_blocks), value_weights, name)
+        return reading_job(network, n_blocks, name) if n_steps else lambda: None
 
     line = ("length", n_blocks, name, "dense", network)
-    return Case(*line, counts, job, (0, 1), (0, 1), weights + n_kept)
+    n_given = weights + (n_blocks * d_model if name == "all blocks, not cached" else n_kept)
+    return Case(*line, counts, job, (0, 1), (0, 1), n_given)
 
 
 def written(network: Network, n_blocks: int) -> tuple[Chain, Stream]:
@@ -330,29 +330,43 @@ def _two_rounds(network: Network) -> Chain:
     return chain
 
 
-def next_block(chain: Chain, blocks: Stream, value_weights: Tensor, reading: str) -> Tensor:
-    """Compute the next block from the two that the mask shows, each read by one head."""
-
-    def read(back: int) -> Tensor:
-        if reading == "two blocks":
-            return blocks[-back].unsqueeze(0)
+def reading_job(network: Network, n_blocks: int, reading: str) -> Job:
+    """Return a job that computes the block after so many, which finds the two that it reads."""
+    chain, blocks = written(network, n_blocks)
+    program, generator = chain.program, cast(DenseGenerator, chain.generator)
+    layout, mask = program.layout, program.mask
+    step = mask.blocks_per_round * (n_blocks // mask.blocks_per_round + 1)  # ends a round
+    newest, far = blocks[-1:], blocks[-mask.reach :][:1]
+    if reading == "two blocks":
+        return partial(generator.step, newest, far, step)
+    finder = cast(
+        SoftmaxAttention, next(built(network, "cot-network, b = 1", 1).block().children())
+    )
+    steps = range(step - n_blocks, step)
+    answers = [mask.answers(number, place) for place, number in enumerate(steps)]
+    columns = torch.zeros(n_blocks, layout.width, dtype=torch.float64)
+    start = layout.range_of(row_of(NEAR, program.rows.names[0])).start
+    columns[:, start : start + program.rows.width] = blocks
+    columns[:, layout.range_of(ANSWERS)] = torch.tensor(answers, dtype=torch.float64)
+    cached: tuple[Tensor, Tensor] | None = None
+    with torch.no_grad():
         if reading == "all blocks":
-            return attended(blocks, back)
-        return attended(blocks @ value_weights, back)
+            cached = features(columns, finder.W_K), features(columns, finder.W_V)
+            columns = columns[-1:]
 
-    near, far = read(1), read(chain.program.mask.reach)
-    block: Tensor = chain.generator.step(near, far, len(blocks) + 1)
-    return block
+    def job() -> Stream:
+        with torch.no_grad():
+            keys, values = features(columns, finder.W_K), features(columns, finder.W_V)
+            if cached is not None:
+                for kept, new in zip(cached, (keys, values), strict=True):
+                    kept[:, -1:] = new
+                keys, values = cached
+            stream = generator.stream({NEAR: newest}, {ASKS: mask.asks(step)})
+            pattern = finder.pattern(features(stream, finder.W_Q) @ keys.mT)
+            write(pattern @ values, finder.W_O, stream)
+            return generator.written(stream, step, at_queries=False)
 
-
-def attended(values: Stream, back: int) -> Float[Tensor, "1 width"]:
-    """Return what a head reads if it sees all blocks and only one, so far back, keeps its score.
-
-    Any scores would do; the last entries of the blocks serve as scores.
-    """
-    is_seen = torch.arange(-len(values), 0) == -back
-    pattern = torch.softmax(values[:, -1].masked_fill(~is_seen, -inf), dim=-1)
-    return pattern.unsqueeze(0) @ values
+    return job
 
 
 def measure(

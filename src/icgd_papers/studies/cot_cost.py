@@ -244,13 +244,14 @@ def draw(rows: pl.DataFrame) -> plotting.Figure:
         _describe(panel, shown.row(0, named=True), cost)
         _draw_exponents(panel, shown, cost)
     dense = rows.filter(axis="depth", backend="dense")
-    stack, chain = (
-        best_points(dense.filter(name=name), "FLOPs") for name in ("relu-stack", "cot-network")
-    )
-    if place := crossing(stack, chain):
-        size, flops = place
-        panels[1].plot(size, flops, "s", color=INK, mfc="white", markersize=8)
-        plotting.tag(panels[1], f"equal at N = {size:.0f}  ", (size, flops * 6), ha="right")
+    stack = best_points(dense.filter(name="relu-stack"), "FLOPs")
+    for name, room, side in (("cot-network", 6, "right"), ("cot-network, b = 1", 1 / 6, "left")):
+        chain = best_points(dense.filter(name=name), "FLOPs")
+        if place := crossing(stack, chain):
+            size, flops = place
+            panels[1].plot(size, flops, "s", color=INK, mfc="white", markersize=8)
+            text = f"  equal at N = {size:.0f}  "
+            plotting.tag(panels[1], text, (size, flops * room), ha=side)
     for panel in (panels[6], panels[8]):
         panel.legend(frameon=False, fontsize=10.5, loc="upper left")
     entries = [*STEP_COLOURS.items(), *((f"{name} backend", FAINT) for name in BACKENDS)]

@@ -1,5 +1,8 @@
 r"""The layer of cot's Section 3: softmax heads over grid tokens, and an MLP for the lasso.
 
+What the layer does is tried on the library's own transformers, cot-ridge, cot-lasso and cot-glm.
+The heads below have what those do without: the paper's grids, which look up the nearest point.
+
 A block has the columns [x_i; y_i; w; 1]. In front of the head of example i a linear map makes p
 tokens: token g has the key [pi_g x_i; rho_g y_i + o_g] and the value v_g x_i. Every column asks
 with [w; 1], so its score is pi_g s + rho_g y_i + o_g with s = <w, x_i>. With pi_g = L_g / u,
@@ -9,12 +12,19 @@ rho_g = -L_g / u and o_g = -L_g^2 / (2 u) the head looks at grid points L_g near
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import exp, lgamma, sqrt
+from math import exp
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from icgd.compiled import Compiled
+from icgd.pipeline import compile, decode
+from icgd.problems.data import Domain
+from icgd.problems.linear_model import LinearModel
+from icgd.problems.problem import Problem
+from icgd.problems.steps import ProximalStep
+from icgd_papers.studies.cot_tokens import Grid, look_up, nearest_points, smooth_line
 from icgd_papers.theorems.cot.convex import Map, normal, soft_threshold
 from icgd_papers.theorems.statement import Comparison, at_most, printed, statement
 
@@ -30,47 +40,19 @@ class Tokens(NamedTuple):
     values: Tensor
 
 
-def smooth_line(reach: float, n_tokens: int = 31) -> Tokens:
-    """Return tokens that look up s itself, to rounding for |s| <= reach and 31 tokens.
-
-    Their weights are wider than the grid's spacing, and the grid goes far beyond the reach.
-    """
-    spacing = 4 / 3 * reach
-    points = spacing * (torch.arange(n_tokens, dtype=torch.float64) - (n_tokens - 1) / 2)
-    variance = (spacing * min(0.285 * sqrt(n_tokens), 1.45)) ** 2
-    return Tokens(points / variance, 0 * points, -(points**2) / (2 * variance), points)
+def of_score(grid: Grid) -> Tokens:
+    """Return tokens that look up their function at s."""
+    return Tokens(grid.slopes, 0 * grid.slopes, grid.offsets, grid.values)
 
 
-def nearest_points(low: float, high: float, n_tokens: int, values: Map = torch.clone) -> Tokens:
-    """Return the tokens of Lemma A.5, which look up the value at the grid point nearest to s."""
-    points = torch.linspace(low, high, n_tokens, dtype=torch.float64)
-    # A point that is further away by a spacing has a weight of exp(-40).
-    slopes = 80 / (points[1] - points[0]) ** 2 * points
-    return Tokens(slopes, 0 * points, -slopes * points / 2, values(points))
-
-
-def logistic_labels() -> Tokens:
-    """Return the two labels 0 and 1, whose softmax mean is the sigmoid itself."""
-    labels = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    return Tokens(labels, 0 * labels, 0 * labels, labels)
-
-
-def poisson_labels(reach: float) -> Tokens:
-    """Return the counts 0, 1, .. weighted by 1 / g!, whose softmax mean is exp(s)."""
-    largest = int(exp(reach) + 12 * sqrt(exp(reach)) + 25)
-    counts = torch.arange(largest + 1, dtype=torch.float64)
-    offsets = torch.tensor([-lgamma(g + 1) for g in counts.tolist()], dtype=torch.float64)
-    return Tokens(counts, 0 * counts, offsets, counts)
-
-
-def of_residual(tokens: Tokens) -> Tokens:
+def of_residual(grid: Grid) -> Tokens:
     """Return tokens that look up their function at s - y."""
-    return tokens._replace(of_label=-tokens.of_score)
+    return Tokens(grid.slopes, -grid.slopes, grid.offsets, grid.values)
 
 
-def of_label(tokens: Tokens) -> Tokens:
+def of_label(grid: Grid) -> Tokens:
     """Return tokens that look up their function at y."""
-    return tokens._replace(of_score=0 * tokens.of_score, of_label=tokens.of_score)
+    return Tokens(0 * grid.slopes, grid.slopes, grid.offsets, grid.values)
 
 
 def of_both(reaches: tuple[float, float], n_tokens: int, slope: Map) -> Tokens:
@@ -78,16 +60,11 @@ def of_both(reaches: tuple[float, float], n_tokens: int, slope: Map) -> Tokens:
     at_s, at_y = (nearest_points(-reach, reach, n_tokens) for reach in reaches)
     pairs = torch.cartesian_prod(at_s.values, at_y.values)
     return Tokens(
-        at_s.of_score.repeat_interleave(n_tokens),
-        at_y.of_score.repeat(n_tokens),
+        at_s.slopes.repeat_interleave(n_tokens),
+        at_y.slopes.repeat(n_tokens),
         (at_s.offsets[:, None] + at_y.offsets).flatten(),
         slope(pairs),
     )
-
-
-def look_up(tokens: Tokens, s: Tensor) -> Tensor:
-    """Return what a head over these tokens makes of the score s."""
-    return torch.softmax(s[..., None] * tokens.of_score + tokens.offsets, -1) @ tokens.values
 
 
 def prompt(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
@@ -110,6 +87,26 @@ def example_heads(block: Tensor, tokens: Tokens) -> Tensor:
     queries = torch.cat([weights_of(block), block[-1:]])
     attention = torch.softmax(keys @ queries, dim=-2)  # (example, token, asking column)
     return torch.einsum("ipc,p,id->dc", attention, tokens.values, x)
+
+
+def mirrored_heads(block: Tensor, n_heads: int, scale: float) -> Tensor:
+    """Return the mean of (<w, x_i> - y_i) x_i in every column, by heads that serve every n.
+
+    The tokens are the columns and their negatives, T = [G, -G], and every column asks with
+    k [w; -1]. So a head returns sum_i sinh(k s_i) x_i / sum_i cosh(k s_i), s_i = <w, x_i> - y_i:
+    an odd function of k whose derivative at 0 is the mean. The heads m = 1 .. M have k = m `scale`
+    and factors a_m with sum_m a_m m^(2j+1) = [j = 0] / `scale`, which cancel the other powers of k
+    up to k^(2M).
+    """
+    d = len(block) // 2 - 1
+    tokens = torch.cat([block[: d + 1], -block[: d + 1]], dim=-1)
+    queries = torch.cat([weights_of(block), -block[-1:]])
+    m = torch.arange(1, n_heads + 1, dtype=torch.float64)
+    powers = m ** (2 * torch.arange(n_heads, dtype=torch.float64)[:, None] + 1)
+    factors = torch.linalg.solve(powers, torch.eye(n_heads, dtype=torch.float64)[0]) / scale
+    scores = tokens.T @ queries
+    heads = [tokens[:d] @ torch.softmax(k * scores, dim=0) for k in (scale * m).tolist()]
+    return torch.einsum("m,mdc->dc", factors, torch.stack(heads))
 
 
 def decay_head(block: Tensor) -> Tensor:
@@ -169,55 +166,52 @@ def gradient_has_the_factor_of_the_risk(seed: int) -> Iterator[Comparison]:
         yield compare(error, EXACT, case, "largest difference from grad L_n")
 
 
+def compiled_chain(x: Tensor, y: Tensor, n_steps: int, l1: float = 0.0) -> Compiled:
+    """Return least squares by cot-ridge, or the lasso by cot-lasso, whose MLP has no box."""
+    model, update = LinearModel(x.shape[-1]), ProximalStep(STEP, l1=l1)
+    problem = Problem(model, "matching", update, Domain(1.0, 1.0, score=3.0 * x.shape[-1]))
+    name = "cot-lasso" if l1 else "cot-ridge"
+    return compile(problem, name, n_steps=n_steps, n_examples=len(y))
+
+
 @statement("cot", "Definition 2.1")
 def blocks_have_more_rows_than_inputs(seed: int) -> Iterator[Comparison]:
     """Grow a prompt by the layer, and count its rows and columns."""
-    x, y, w = bounded_data(seed)
+    x, y, _ = bounded_data(seed)
     n, d = x.shape
-    sequence = prompt(x, y, w)
+    run = decode(compiled_chain(x, y, n_steps=3), x, y)
     for t in range(2, 5):
-        written = next_block(sequence[:, -n:], [(-STEP, of_residual(smooth_line(4.0)))])
-        sequence = torch.cat([sequence, written], dim=-1)
-        columns = abs(sequence.shape[-1] - t * n)
-        yield at_most(columns, 0, f"Section 3, t = {t}: columns of Z_t beyond t n", "columns")
-    rows = len(sequence)
-    yield at_most(rows, 2 * d + 2, f"Section 3, x in R^{d}: rows of Z_t", "rows; 2d + 2")
-    yield printed(rows, d, f"Section 3, x in R^{d}: rows of Z_t", "rows; d")
+        columns = sum(block.shape[0] for block in run.trace["w"][:t])
+        text = f"cot-ridge, t = {t}: columns of Z_t beyond t n"
+        yield at_most(abs(columns - t * n), 0, text, "columns")
+    rows = sum(run.trace[name].shape[-1] for name in ("x", "y", "w", "one"))
+    yield at_most(rows, 2 * d + 2, f"cot-ridge, x in R^{d}: rows of Z_t", "rows; 2d + 2")
+    yield printed(rows, d, f"cot-ridge, x in R^{d}: rows of Z_t", "rows; d")
 
 
 @statement("cot", "Remark 2.1")
 def one_call_writes_a_block(seed: int) -> Iterator[Comparison]:
     """Compare the columns that one call writes with each other, and with one call a column."""
-    x, y, w = bounded_data(seed)
-    heads = [(-STEP, of_residual(smooth_line(4.0)))]
-    sequence, by_token = prompt(x, y, w), prompt(x, y, w)
-    n = len(y)
-    for _ in range(5):
-        sequence = torch.cat([sequence, next_block(sequence[:, -n:], heads)], dim=-1)
-        for _ in range(n):
-            # The oldest column of the window asks; the window holds every example once.
-            column = next_block(by_token[:, -n:], heads)[:, :1]
-            by_token = torch.cat([by_token, column], dim=-1)
-    written = weights_of(sequence[:, -n:])
+    x, y, _ = bounded_data(seed)
+    compiled = compiled_chain(x, y, n_steps=5)
+    by_block, by_token = (decode(compiled, x, y, mask=mask).trace for mask in ("block", "window"))
+    written = by_block["w"]
     spread = float((written - written[:, :1]).abs().max())
     yield at_most(spread, EXACT, "5 blocks of n = 6 columns: differences of their w", "weight")
-    error = float((by_token - sequence).abs().max())
+    error = max(float((by_token[name] - by_block[name]).abs().max()) for name in by_block)
     yield at_most(error, EXACT, "the same columns, one a call, by a causal window", "entry")
 
 
 @statement("cot", "Remark 2.2")
 def blocks_keep_their_data(seed: int) -> Iterator[Comparison]:
     """Compare the rows of x, y and 1 after 50 calls with the prompt, with and without the MLP."""
-    x, y, w = bounded_data(seed)
-    for threshold in (0.0, 0.01):
-        block = start = prompt(x, y, w)
-        for _ in range(50):
-            heads = [(-STEP, of_residual(smooth_line(4.0)))]
-            block = next_block(block, heads, decay=0.01, threshold=threshold)
-        is_data = torch.ones(len(block), dtype=torch.bool)
-        is_data[len(block) // 2 : -1] = False
-        change = float((block - start)[is_data].abs().max())
-        case = f"50 calls {'with' if threshold else 'without'} the MLP: rows x, y and 1"
+    x, y, _ = bounded_data(seed)
+    for l1 in (0.0, 0.1):
+        trace = decode(compiled_chain(x, y, n_steps=50, l1=l1), x, y).trace
+        change = max(
+            float((trace[name][-1] - trace[name][0]).abs().max()) for name in ("x", "y", "one")
+        )
+        case = f"50 calls {'with' if l1 else 'without'} the MLP: rows x, y and 1"
         yield at_most(change, 0.0, case, "largest change")
 
 
@@ -297,23 +291,24 @@ def any_smooth_loss_takes_one_layer(seed: int) -> Iterator[Comparison]:
 
 @statement("cot", "Remark 3.2")
 def two_heads_predict(seed: int) -> Iterator[Comparison]:
-    """Write mu(<w, x_q>) to the label row of the query's column, and take off what stood there."""
-    x, y, w = bounded_data(seed)
-    models = (
-        ("identity", smooth_line(3.0), torch.clone),
-        ("logistic", logistic_labels(), torch.sigmoid),
-        ("poisson", poisson_labels(3.0), torch.exp),
-    )
-    for name, tokens, mean in models:
-        column = prompt(x, y, w)[:, 0]
-        query, d = column.clone(), x.shape[-1]
-        # Head 1 asks with [x_q; 1] for the keys [pi_g w; o_g] and the values v_g.
-        keys = torch.cat([tokens.of_score[:, None] * w, tokens.offsets[:, None]], dim=-1)
-        asking = torch.cat([query[:d], query[-1:]])
-        query[d] += torch.softmax(keys @ asking, dim=0) @ tokens.values
-        query[d] -= column[d]  # head 2 has the column itself as its one token, and the value -y
-        error = float((query[d] - mean(w @ column[:d])).abs())
-        yield at_most(error, EXACT, f"{name}, {len(keys)} tokens", "error of a prediction")
+    """Predict at a query by cot-glm, from the coefficients where three steps end.
+
+    The second head takes off the query's label, which is 0 in these prompts.
+    """
+    x, y, _ = bounded_data(seed)
+    means: dict[str, Map] = {
+        "identity": torch.clone,
+        "logistic": torch.sigmoid,
+        "poisson": torch.exp,
+    }
+    for link, mean in means.items():
+        labels = y if link == "identity" else (y > 0).double()
+        model = LinearModel(x.shape[-1], link, reduction="sum")
+        problem = Problem(model, "matching", ProximalStep(STEP), Domain(1.0, 1.0, score=3.0))
+        compiled = compile(problem, "cot-glm", n_steps=3, n_examples=len(y))
+        run = compiled.run(x, labels, queries=x / 2, backend="literal")
+        error = float((run.predictions[:, 0] - mean(x / 2 @ run.parameters[-1])).abs().max())
+        yield at_most(error, EXACT, f"cot-glm, {link}, 6 queries", "error of a prediction")
 
 
 def clipped_line(

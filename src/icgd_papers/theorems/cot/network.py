@@ -27,8 +27,8 @@ from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd.program.chain import IS_BACKWARD, IS_DATA, IS_FORWARD, KINKED, ChainProgram
+from icgd_papers.studies.cot_tokens import look_up, smooth_line
 from icgd_papers.theorems.cot.convex import normal
-from icgd_papers.theorems.cot.layer import look_up, smooth_line
 from icgd_papers.theorems.statement import Comparison, at_most, in_proof, printed, statement
 
 STEP_SIZE, WIDTH = 0.05, 5

@@ -1,4 +1,4 @@
-r"""What wang needs of functions: Definition 3, Assumption 1 and Lemmas 2 to 5.
+r"""What wang needs of functions: Definition 3, Assumption 1 and Lemma 5.
 
 With f(x) = integral e^(iwx) F(w) dw the Barron norm of f is integral (1 + |w|)^s |F(w)| dw.
 """
@@ -107,99 +107,6 @@ def barron_norms_are_finite_on_bounded_domains(seed: int) -> Iterator[Comparison
         case = f"{name}, unchanged on [-4, 4] and 0 beyond 8"
         bound = barron_bound(values, spacing)
         yield at_most(barron_norm(values, spacing), bound, case, "Barron norm; bound by f and f''")
-
-
-def squares_by_interpolation(x: Tensor, n_pieces: int, reach: float) -> Tensor:
-    """Sum the piecewise linear interpolations of x_i^2 on [-reach, reach], extended linearly.
-
-    An interpolation of n pieces is made of n + 1 ReLUs.
-    """
-    knots = torch.linspace(-reach, reach, n_pieces + 1, dtype=torch.float64)
-    slopes = knots[1:] + knots[:-1]
-    place = torch.bucketize(x, knots[1:-1].contiguous())
-    return (knots[place] ** 2 + slopes[place] * (x - knots[place])).sum(-1)
-
-
-def ball_error(x: Tensor, width: int) -> float:
-    """Return the mean squared error of a 3-layer ReLU network on the unit ball's indicator.
-
-    Its first hidden layer interpolates all squares, its second one is a steep ramp.
-    """
-    dimension, steepness = x.shape[-1], 1e9
-    total = squares_by_interpolation(x, width // dimension - 1, reach=1.5)
-    ramp = torch.relu(1 + steepness * (1 - total)) - torch.relu(steepness * (1 - total))
-    is_inside = (x.square().sum(-1) <= 1).double()
-    return float((ramp - is_inside).square().mean())
-
-
-@statement("wang", "Lemma 2")
-def three_layers_learn_a_ball(seed: int) -> Iterator[Comparison]:
-    """Try an explicit network of width 8 d^2 / delta, that is c = 1, on three kinds of laws."""
-    source = torch.Generator().manual_seed(seed)
-    unit = "mean squared error over 20,000 points; delta"
-    for dimension in (2, 5, 10):
-        normal = torch.randn(20_000, dimension, generator=source, dtype=torch.float64)
-        radius = torch.rand(20_000, 1, generator=source, dtype=torch.float64)
-        direction = normal / normal.norm(dim=-1, keepdim=True)
-        laws = {
-            "normal": normal / sqrt(dimension),
-            "uniform in a ball of radius 1.2": 1.2 * radius ** (1 / dimension) * direction,
-        }
-        for delta in (0.1, 0.01):
-            width = int(8 * dimension**2 / delta)
-            for name, x in laws.items():
-                case = f"d = {dimension}, {name}, width {width}"
-                yield at_most(ball_error(x, width), delta, case, unit)
-        shell = (1 + 1e-9 * (2 * radius - 1)) * direction
-        case = f"d = {dimension}, within 1e-9 of the sphere, this network with width {width}"
-        yield printed(ball_error(shell, width), delta, case, unit)
-
-
-def sawtooth_square(x: Tensor, depth: int) -> Tensor:
-    """Return Yarotsky's x^2 on [0, 1]: x minus `depth` iterated hats, three ReLUs a level."""
-    value, hat = x.clone(), x
-    for level in range(1, depth + 1):
-        hat = 2 * torch.relu(hat) - 4 * torch.relu(hat - 0.5) + 2 * torch.relu(hat - 1)
-        value = value - hat / 4**level
-    return value
-
-
-@statement("wang", "Lemma 3")
-def deep_relu_networks_square(seed: int) -> Iterator[Comparison]:
-    """Square by networks of growing depth; their units grow like ln(1/eps)."""
-    del seed  # nothing is drawn
-    x = torch.linspace(0, 1, 2**14 + 1, dtype=torch.float64)
-    for depth in range(1, 13):
-        error = float((sawtooth_square(x, depth) - x * x).abs().max())
-        allowed = (1 + 1e-6) * 4.0 ** -(depth + 1)
-        case = f"x^2 on [0, 1], {depth} hidden layers of 3 ReLUs and a skip path"
-        yield at_most(error, allowed, case, "largest error; eps = 4^-(layers + 1)")
-
-
-@statement("wang", "Lemma 4")
-def shallow_relu_networks_need_many_units(seed: int) -> Iterator[Comparison]:
-    """Bound the error at x^2 from below by the number of pieces.
-
-    A line leaves an error of at least h^2 / 8 at x^2 on an interval of length h, so p pieces leave
-    1 / (8 p^2). A network of L - 1 hidden layers and U units has at most (2 U)^(L-1) pieces, hence
-    c(x^2, L) = 8^(-1 / (2 (L-1))) / 2. Iterated hats have the most pieces for their units.
-    """
-    del seed  # nothing is drawn
-    x = torch.linspace(0, 1, 2**16 + 1, dtype=torch.float64)
-    for n_pieces in (1, 4, 16, 64):
-        h = 1 / n_pieces
-        # The best line on each piece: interpolation at its ends, lowered by half of its error.
-        knots = h * (x / h).floor().clamp(max=n_pieces - 1)
-        best = knots**2 + (2 * knots + h) * (x - knots) - h**2 / 8
-        error = float((best - x * x).abs().max())
-        case = f"x^2, the best {n_pieces} pieces"
-        yield at_most(h**2 / 8, (1 + 1e-6) * error, case, "1 / (8 p^2); largest error")
-    for depth in (2, 3, 4, 5):
-        error = float((sawtooth_square(x, depth - 1) - x * x).abs().max())
-        exponent = -1 / (2 * (depth - 1))
-        case = f"x^2 by iterated hats, L = {depth}"
-        allowed = 3 * (depth - 1)
-        yield at_most((8 * error) ** exponent / 2, allowed, case, "c eps^(-1/(2(L-1))); units")
 
 
 @statement("wang", "Lemma 5")

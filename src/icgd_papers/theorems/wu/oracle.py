@@ -107,6 +107,7 @@ class Training:
     """Projected gradient descent on a network and a prompt.
 
     `output` is the activation of the last layer; the paper's networks have the same in all layers.
+    Weights are projected onto a box, or by `project` onto another set.
     """
 
     widths: tuple[int, ...]
@@ -117,6 +118,7 @@ class Training:
     activation: str = "tanh"
     output: str = ""
     loss: str = "squared"
+    project: Callable[[Array], Array] | None = None
 
     def gradient(self, w: Array) -> Array:
         """The gradient of the risk."""
@@ -134,7 +136,8 @@ class Training:
 
     def after(self, w: Array) -> Array:
         """The weights after one exact step."""
-        return np.clip(w - self.step * self.gradient(w), -self.box, self.box)
+        moved = w - self.step * self.gradient(w)
+        return np.clip(moved, -self.box, self.box) if self.project is None else self.project(moved)
 
     def hessian_norm(self, w: Array) -> float:
         """The largest |eigenvalue| of the Hessian, by central differences of the gradient."""

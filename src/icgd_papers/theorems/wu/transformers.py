@@ -8,7 +8,7 @@ transformer that does nothing has a share of 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log, sqrt
@@ -27,6 +27,7 @@ from icgd.problems.data import Domain
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
+from icgd.problems.sets import HalfSpace
 from icgd_papers.theorems.statement import Comparison, at_most, in_proof, printed, statement
 from icgd_papers.theorems.wu.approximation import BackwardBounds, printed_bound
 from icgd_papers.theorems.wu.oracle import (
@@ -95,12 +96,12 @@ def run_errors(compiled: Compiled, rng: np.random.Generator, n_tasks: int = 3) -
     target, update = problem.network, problem.gradient_step
     x = rng.uniform(-1, 1, (n_tasks, 6, target.input_width))
     y = rng.uniform(0, 1, (n_tasks, 6, target.output_width))  # as the logistic loss asks
-    initial = rng.uniform(-update.box, update.box, (n_tasks, target.n_parameters))
+    initial = rng.uniform(-update.reach, update.reach, (n_tasks, target.n_parameters))
     task = compiled.task(x, y, initial=initial)
     paths = compiled.run_task(task, backend="literal").parameters.numpy()
     functions = (target.activation, target.output_activation, problem.loss)
     trainings = [
-        Training(target.widths, *data, update.size_of(0), update.box, *functions)
+        Training(target.widths, *data, update.size_of(0), update.reach, *functions)
         for data in zip(x, y, strict=True)
     ]
     return errors_of(list(zip(paths, trainings, strict=True)))
@@ -149,6 +150,7 @@ def gradient_descent_on_networks(seed: int) -> Iterator[Comparison]:
     )
     yield at_most(wide / narrow, 4.0, "4-K-K-4: D for K = 32 over D for K = 16", "times; O(K^2)")
     yield from norms((2, 3, 2), seed)
+    yield from other_sets(seed)
     yield from gradient_constants()
     needed = ceil((2 * 4 - 1) / 2) + 1
     yield in_proof(needed, 4, "u of 2d = 8 variables by Lemma 7", "derivatives; C^4")
@@ -179,6 +181,47 @@ def informal_version(seed: int) -> Iterator[Comparison]:
         case = f"N = {depth}, {name_of(compiled.problem.network.widths)} tanh made for eps = 0.01"
         yield at_most(errors.worst / ETA, 0.01, case, "|eps^(l)|_2 of (2.3)")
         yield at_most(errors.share, 0.2, case, NOTHING)
+
+
+def other_sets(seed: int) -> Iterator[Comparison]:
+    """Project onto other sets than one box: one for each layer, and a half-space of a layer."""
+    rng, widths, eps = np.random.default_rng(seed), (2, 3, 2), 0.05
+    ends = np.repeat([0.3, 0.5], 6)
+    normal = rng.normal(size=(3, 2))
+    normal /= np.linalg.norm(normal)
+
+    def onto_half_space(w: Array) -> Array:
+        first, others = w[:6], np.clip(w[6:], -0.5, 0.5)
+        beyond = max(float(normal.ravel() @ first) - 0.1, 0.0)
+        return np.concatenate([first - beyond * normal.ravel(), others])
+
+    half_space = HalfSpace(tuple(map(tuple, normal.tolist())), 0.1, reach=3.0)
+    cases: dict[str, tuple[Any, Callable[[Array], Array]]] = {
+        "boxes of 0.3 and 0.5": ((0.3, 0.5), lambda w: np.clip(w, -ends, ends)),
+        "a half-space and a box of 0.5": ((half_space, 0.5), onto_half_space),
+    }
+    for case, (box, project) in cases.items():
+        step = GradientStep(8 * ETA, box=box)  # so large that it leaves the set
+        problem = Problem(MLP(widths, "tanh", "tanh"), "squared", step, Domain(1.0, 1.0))
+        tolerance = step.size_of(0) * eps / sqrt(problem.network.n_parameters)
+        compiled = compile(problem, "relu-stack", n_steps=4, tolerance=tolerance)
+        runs, inside = list[tuple[Array, Training]](), 0
+        for _ in range(3):
+            x, initial = rng.uniform(-1, 1, (6, 2)), project(rng.uniform(-1, 1, 12))
+            y = np.tanh(2 * x @ normal.T @ normal)
+            training = Training(widths, x, y, step.size_of(0), project=project)
+            path = literal_path(compiled, training, initial)
+            runs.append((path, training))
+            moved = [w - step.size_of(0) * training.gradient(w) for w in path[:-1]]
+            inside += sum(bool(np.all(project(w) == w)) for w in moved)
+        case, errors = f"2-3-2 tanh, weights in {case}", errors_of(runs)
+        yield at_most(errors.worst / step.size_of(0), eps, case, "|eps^(l)|_2 / eta")
+        yield at_most(errors.share, 0.2, case, NOTHING)
+        yield at_most(
+            inside / 12, 11 / 12, case, "share of steps that stay in the set by themselves"
+        )
+        n_layers = compiled.summary().layers_per_step
+        yield at_most(n_layers, 2 * 2 + 4, case, "layers a step; 2N + 4")
 
 
 def norms(widths: tuple[int, ...], seed: int) -> Iterator[Comparison]:

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icgd_papers.studies.cot_tokens import look_up, nearest_points, smooth_line
 from icgd_papers.theorems.book import paper_named, statement_named, statements_of, tried
 from icgd_papers.theorems.cot import chain, convex, layer, linear_models, network
 from icgd_papers.theorems.statement import Verdict
@@ -80,23 +81,26 @@ def test_errors_exceed_their_sum_if_steps_are_longer_than_two_over_beta():
 @given(seed=st.integers(0, 100), d=st.integers(1, 6), n=st.integers(1, 8))
 def test_a_layer_takes_an_exact_lasso_step_with_decay(seed, d, n):
     x, y, w = layer.bounded_data(seed, n, d)
-    heads = [(-0.1, layer.of_residual(layer.smooth_line(d + 1.0)))]
+    heads = [(-0.1, layer.of_residual(smooth_line(d + 1.0)))]
     written = layer.next_block(layer.prompt(x, y, w), heads, decay=0.05, threshold=0.02)
     exact = convex.soft_threshold(w - 0.1 * x.T @ (x @ w - y) - 0.05 * w, 0.02)
     torch.testing.assert_close(written, layer.prompt(x, y, exact), rtol=0, atol=1e-12)
 
 
 @given(s=st.floats(-3, 3))
-def test_tokens_look_up_their_functions(s):
+def test_grids_look_up_their_functions(s):
     score = torch.tensor(s, dtype=torch.float64)
-    for tokens, function in (
-        (layer.smooth_line(3.0), torch.clone),
-        (layer.logistic_labels(), torch.sigmoid),
-        (layer.poisson_labels(3.0), torch.exp),
-    ):
-        assert float(layer.look_up(tokens, score) - function(score)) == pytest.approx(0, abs=1e-11)
-    nearest = float(layer.look_up(layer.nearest_points(-1.0, 1.0, 3), score))
+    assert float(look_up(smooth_line(3.0), score)) == pytest.approx(s, abs=1e-11)
+    nearest = float(look_up(nearest_points(-1.0, 1.0, 3), score))
     assert abs(nearest - max(-1.0, min(1.0, s))) <= 0.5 + 1e-9
+
+
+@given(seed=st.integers(0, 50), n=st.integers(1, 40))
+def test_mirrored_heads_return_the_mean_gradient_whatever_the_number_of_examples(seed, n):
+    x, y, w = layer.bounded_data(seed, n)
+    read = layer.mirrored_heads(layer.prompt(x, y, w), n_heads=3, scale=1e-3)
+    exact = x.T @ (x @ w - y) / n
+    torch.testing.assert_close(read, exact[:, None].expand(-1, n), rtol=0, atol=1e-12)
 
 
 # Linear models
@@ -121,9 +125,13 @@ def test_the_lasso_leaves_a_coefficient_out():
     assert (fit.minimiser == 0).sum() == 1
 
 
-def test_the_corrected_bound_notices_a_step_of_two_over_beta():
+def test_the_corrected_bound_notices_chains_of_another_step(monkeypatch):
+    """Chains of steps 0.5 / beta leave the bound for 1 / beta."""
     fit = linear_models.least_squares("ridge", 0, l2=0.1)
-    assert not all(comparison.holds for comparison in linear_models.distances(fit, 2.0))
+    chain = fit.exact_chain(0.5 / fit.beta)
+    monkeypatch.setattr(linear_models.Fit, "chains", lambda fit, share: [("", chain, 1.0)])
+    monkeypatch.setattr(linear_models.Fit, "step_error", lambda fit, chain, size: 0.0)
+    assert not all(comparison.holds for comparison in linear_models.distances(fit, 1.0))
 
 
 # One step of Section 4
@@ -180,9 +188,12 @@ def test_a_mask_that_is_off_by_one_is_noticed():
     assert chain.wrong_data(3, lambda t, n: t // n - 1) == 6
 
 
-def test_a_softmax_mask_depends_on_positions_for_the_newest_round():
-    attention, place = chain.mask_attention(2, 3, step=6)
-    assert int(attention.argmax()) == place == 2 * 3 + 1 + 3  # B_2 of the first round, block 3
+def test_what_attention_reads_is_compared_with_the_mask(monkeypatch):
+    n_steps, weight, error = chain.missed(2, seed=0)
+    assert (n_steps, weight) == (12, 0.0)
+    assert 0 < error <= 1e-12
+    monkeypatch.setattr(chain.ChainMask, "asks", lambda mask, step: (0.0,) * 7)
+    assert chain.missed(2, seed=0)[1] > 0.5
 
 
 def test_errors_over_rounds():

@@ -30,7 +30,10 @@ from icgd_papers.theorems.wu.softmax import (
     FourLayers,
     lemma_bound,
     log10_separation,
+    moved_by_mean,
     quantiser,
+    steepest,
+    weighted_mean,
 )
 from icgd_papers.theorems.wu.transformers import BOX, projection_norm
 
@@ -121,7 +124,13 @@ def test_four_layers_take_the_step_of_the_mean_gradient_and_project(risk):
 
 
 def test_the_bound_of_lemma_16_falls_like_one_over_the_levels():
-    assert lemma_bound(40, 1) == pytest.approx(lemma_bound(10, 1) / 4)
+    assert lemma_bound(2.0, 3, 1, 40) == pytest.approx(lemma_bound(2.0, 3, 1, 10) / 4)
+
+
+def test_the_steepest_slopes_are_those_of_the_derivative():
+    assert steepest(lambda z: 3 * z, 2, 2) == pytest.approx(3.0)
+    assert steepest(moved_by_mean, 1, 2) == pytest.approx(2.0, rel=1e-6)  # at 0
+    assert np.allclose(weighted_mean(np.array([[0.0, np.log(3)], [4.0, 8.0]]))[1], 7.0)
 
 
 def test_the_quantiser_rounds_up_to_its_levels():

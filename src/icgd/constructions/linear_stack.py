@@ -1,4 +1,4 @@
-r"""cot-ridge, cot-lasso, cot-glm: a few layers train a linear model (cot, Theorems 3.1 to 3.3).
+r"""linear-stack: a few layers train a linear model, on any number of examples.
 
 Every column holds [x_i; y_i; w; b; 1]. The block copies the data and replaces the coefficients by
 one step of (proximal) gradient descent; it is shown the newest block alone, and used again.
@@ -10,8 +10,8 @@ one step of (proximal) gradient descent; it is shown the newest block alone, and
 The head of the mean reads tokens that a linear map makes from the first column, one for each label
 that the model thinks possible (`approximation/lattice.py`): what softmax attention to them
 returns is the expected label. The share of an example is 1 / n or 1, and stands in the prompt, so
-that one transformer serves prompts of every length. The paper takes a head of its own for each
-example, and O(L^4) of them for L steps.
+that one transformer serves prompts of every length. cot's Theorems 3.1 to 3.3 descend the same
+risks by one layer, with a head of its own for each example.
 
 A prediction mu(<w, x>) is the head of the mean once more, at the queries.
 
@@ -39,7 +39,6 @@ from icgd.constructions.network import ROUNDING_ROOM
 from icgd.problems.functions import IDENTITY_FUNCTION
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
-from icgd.problems.steps import ProximalStep
 from icgd.program.instructions import (
     ClipSlots,
     Combination,
@@ -84,54 +83,24 @@ TOKENS = {"mean": TOKENS_PER_EXAMPLE, "sum": N_TOKENS}
 
 
 @dataclass(frozen=True)
-class AbstractCotLinear(AbstractConstruction):
-    """One block of three layers a step. Subclasses say which models they train."""
+class LinearStack(AbstractConstruction):
+    """One block of three layers a step, for every link and any penalty. It has no settings.
 
+    Example:
+        >>> import icgd
+        >>> model, step = icgd.LinearModel(2, "logistic"), icgd.ProximalStep(0.5, box=4.0)
+        >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
+        >>> icgd.compile(problem, icgd.LinearStack(), n_steps=4).summary().layers_per_step
+        3
+    """
+
+    name: ClassVar[str] = "linear-stack"
     target: ClassVar[type] = LinearModel
 
     def objection(self, problem: Problem) -> str | None:
-        update = problem.proximal_step
-        if update.step_size is None:
-            return (
-                "its weights hold the step size; give one, or take icgd.sized_problem(problem, X), "
-                "which chooses it from the curvature of the data."
-            )
-        if update.box is None:
+        if problem.proximal_step.step_size is not None and problem.box is None:
             return "its heads read grids that cover what a box allows; give ProximalStep(box=...)."
-        if update.step_size < 1 / FARTHEST:
-            return (
-                f"step_size={update.step_size:g} is so small that float64 rounds it by much when "
-                f"it is shared among examples; give at least {1 / FARTHEST:.2g}."
-            )
-        farthest = max(score_reach(problem), problem.domain.y)
-        if not farthest < FARTHEST:
-            return (
-                f"its heads compare all scores and labels, which reach {farthest:g} here, too far "
-                "for float64; give a smaller box or domain, or Domain(score=...)."
-            )
-        if not score_reach(problem) > 1 / FARTHEST:
-            return (
-                f"its heads read grids that cover all scores, which reach {score_reach(problem):g} "
-                "here, too little for float64; give a larger box or domain."
-            )
-        return self.other_model(problem.model, update)
-
-    def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
-        """Return why it does not train such a model, or None.
-
-        Args:
-            model: the linear model.
-            update: its update.
-
-        Returns:
-            The reason or None.
-
-        Example:
-            >>> import icgd
-            >>> icgd.CotRidge().other_model(icgd.LinearModel(2, "logistic"), icgd.ProximalStep())
-            'it fits least squares, not the logistic link.'
-        """
-        return None
+        return numbers_objection(problem)
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         model, update, box = problem.model, problem.proximal_step, problem.box or inf
@@ -218,54 +187,30 @@ class AbstractCotLinear(AbstractConstruction):
         )
 
 
-class CotRidge(AbstractCotLinear):
-    """Least squares, with an l2 penalty or none. It has no settings.
-
-    Example:
-        >>> import icgd
-        >>> model, step = icgd.LinearModel(2), icgd.ProximalStep(0.5, box=4.0)
-        >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
-        >>> icgd.compile(problem, icgd.CotRidge(), n_steps=4).summary().layers_per_step
-        3
-    """
-
-    name: ClassVar[str] = "cot-ridge"
-
-    def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
-        if model.link != "identity":
-            return f"it fits least squares, not the {model.link} link."
-        return "its penalty is l2, and l1 needs a soft threshold." if update.l1 else None
-
-
-class CotLasso(AbstractCotLinear):
-    """Least squares, with an l1 penalty, an l2 penalty, or both. It has no settings.
-
-    Example:
-        >>> import icgd
-        >>> model, step = icgd.LinearModel(2), icgd.ProximalStep(0.5, l1=0.1, box=4.0)
-        >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
-        >>> icgd.compile(problem, icgd.CotLasso(), n_steps=4).program.construction
-        'cot-lasso'
-    """
-
-    name: ClassVar[str] = "cot-lasso"
-
-    def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
-        return None if model.link == "identity" else "it fits least squares, not other links."
-
-
-class CotGlm(AbstractCotLinear):
-    """Any link, with any penalty. It has no settings.
-
-    Example:
-        >>> import icgd
-        >>> model, step = icgd.LinearModel(2, "logistic"), icgd.ProximalStep(0.5, box=4.0)
-        >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
-        >>> icgd.compile(problem, icgd.CotGlm(), n_steps=4).program.construction
-        'cot-glm'
-    """
-
-    name: ClassVar[str] = "cot-glm"
+def numbers_objection(problem: Problem) -> str | None:
+    """Return what is wrong with the numbers that heads would hold, or None."""
+    update, reach = problem.proximal_step, score_reach(problem)
+    if update.step_size is None:
+        return (
+            "its weights hold the step size; give one, or take icgd.sized_problem(problem, X), "
+            "which chooses it from the curvature of the data."
+        )
+    if update.step_size < 1 / FARTHEST:
+        return (
+            f"step_size={update.step_size:g} is so small that float64 rounds it by much when "
+            f"it is shared among examples; give at least {1 / FARTHEST:.2g}."
+        )
+    if not (farthest := max(reach, problem.domain.y)) < FARTHEST:
+        return (
+            f"its heads compare all scores and labels, which reach {farthest:g} here, too far "
+            "for float64; give a smaller box or domain, or Domain(score=...)."
+        )
+    if not reach > 1 / FARTHEST:
+        return (
+            f"its heads read grids that cover all scores, which reach {reach:g} "
+            "here, too little for float64; give a larger box or domain."
+        )
+    return None
 
 
 def score_reach(problem: Problem) -> float:

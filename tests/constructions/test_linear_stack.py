@@ -1,12 +1,13 @@
 """One block a step trains a linear model."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import icgd
-from icgd.constructions.cot_linear import score_reach
+from icgd.constructions.linear_stack import score_reach
 from icgd.errors import SettingError, UnsupportedProblemError
 from icgd.problems.linear_model import LINKS
 from icgd.problems.mlp import MLP
@@ -19,17 +20,17 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 def test_the_listing_is_the_golden_one():
     listing = compiled_of(problem_of("logistic"), n_steps=8).listing()
-    assert listing == (GOLDEN / "cot_glm_logistic.txt").read_text(encoding="utf-8")
+    assert listing == (GOLDEN / "linear_stack_logistic.txt").read_text(encoding="utf-8")
 
 
 def test_the_listing_of_fista_is_the_golden_one():
     problem = problem_of("logistic", momentum=(0.0, 0.25), nesterov=True)
     listing = compiled_of(problem, n_steps=2).listing()
-    assert listing == (GOLDEN / "cot_glm_fista.txt").read_text(encoding="utf-8")
+    assert listing == (GOLDEN / "linear_stack_fista.txt").read_text(encoding="utf-8")
 
 
 def test_the_examples_of_its_page_run():
-    page = Path(__file__).parents[2] / "docs" / "constructions" / "cot_linear.md"
+    page = Path(__file__).parents[2] / "docs" / "constructions" / "linear_stack.md"
     first, momentum = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     names: dict[str, object] = {}
     exec(first, names)
@@ -53,27 +54,24 @@ def test_momentum_takes_no_layer_and_equal_steps_share_their_weights():
         compiled_of(problem)
 
 
-@pytest.mark.parametrize(
-    ("problem", "default"),
-    [
-        (problem_of("identity", l1=0.0), "cot-ridge"),
-        (problem_of("identity"), "cot-lasso"),
-        (problem_of("logistic"), "cot-glm"),
-    ],
-)
-def test_unless_said_the_construction_is_the_one_for_the_model(problem, default):
-    compiled = icgd.compile(problem, n_steps=1)
-    assert compiled.program.construction == default
+@pytest.mark.parametrize("link", LINKS)
+def test_unless_said_it_is_the_construction_of_a_linear_model(link):
+    assert icgd.compile(problem_of(link), n_steps=1).program.construction == "linear-stack"
+
+
+@pytest.mark.parametrize("former", ["cot-ridge", "cot-lasso", "cot-glm"])
+def test_files_that_name_it_as_it_was_called_before_are_read(former, tmp_path):
+    compiled = compiled_of(problem_of("logistic"))
+    renamed = replace(compiled, program=replace(compiled.program, construction=former))
+    renamed.save(tmp_path / "run.safetensors", weights=True)
+    assert icgd.load(tmp_path / "run.safetensors") == compiled
 
 
 @pytest.mark.parametrize(
     ("construction", "problem", "reason"),
     [
-        ("cot-ridge", problem_of("logistic"), "it fits least squares, not the logistic link"),
-        ("cot-ridge", problem_of("identity"), "its penalty is l2, and l1 needs a soft threshold"),
-        ("cot-lasso", problem_of("poisson"), "it fits least squares, not other links"),
-        ("cot-glm", problem_of("probit", step_size=None), "sized_problem"),
-        ("cot-glm", problem_of("probit", box=None), r"give ProximalStep\(box=\.\.\.\)"),
+        ("linear-stack", problem_of("probit", step_size=None), "sized_problem"),
+        ("linear-stack", problem_of("probit", box=None), r"give ProximalStep\(box=\.\.\.\)"),
         ("relu-stack", problem_of("probit"), "not the coefficients of a linear model"),
     ],
 )
@@ -87,20 +85,18 @@ def test_a_network_is_no_linear_model():
         MLP((2, 1)), "squared", icgd.GradientStep(0.1, 1.0), icgd.Domain(1.0, 1.0)
     )
     with pytest.raises(UnsupportedProblemError, match="not the weights of a network"):
-        icgd.compile(network, n_steps=1, construction="cot-glm")
+        icgd.compile(network, n_steps=1, construction="linear-stack")
 
 
 def test_without_a_step_size_the_construction_for_the_model_says_so():
-    expected = (
-        r"^No construction can compile this problem. cot-ridge, cot-lasso, cot-glm: its .*siz"
-    )
+    expected = r"^No construction can compile this problem. linear-stack, cot-glm: its .*siz"
     with pytest.raises(UnsupportedProblemError, match=expected):
         icgd.compile(problem_of("logistic", step_size=None), n_steps=1)
 
 
 def test_prompts_have_any_length_and_their_number_of_examples_is_no_setting():
-    with pytest.raises(SettingError, match="cot-glm has no setting 'n_examples'; it has no"):
-        icgd.compile(problem_of("logistic"), n_steps=1, n_examples=6)
+    with pytest.raises(SettingError, match="linear-stack has no setting 'n_examples'; it has no"):
+        icgd.compile(problem_of("logistic"), "linear-stack", n_steps=1, n_examples=6)
 
 
 def test_heads_cover_what_box_and_domain_allow_or_the_bound_on_scores():
@@ -158,18 +154,18 @@ def test_scores_and_labels_too_far_for_float64_are_refused(sizes):
     step, model = icgd.ProximalStep(0.1, box=box), icgd.LinearModel(2, "identity")
     problem = icgd.Problem(model, "matching", step, icgd.Domain(**sizes))
     with pytest.raises(UnsupportedProblemError, match=r"its heads compare all scores and labels"):
-        icgd.compile(problem, "cot-ridge", n_steps=1)
+        icgd.compile(problem, "linear-stack", n_steps=1)
 
 
 def test_scores_that_underflow_are_refused():
     step, model = icgd.ProximalStep(0.1, box=5e-324), icgd.LinearModel(2, "identity")
     problem = icgd.Problem(model, "matching", step, icgd.Domain(x=0.1, y=1.0))
     with pytest.raises(UnsupportedProblemError, match=r"which reach 0 here, too little"):
-        icgd.compile(problem, "cot-ridge", n_steps=1)
+        icgd.compile(problem, "linear-stack", n_steps=1)
 
 
 def test_a_step_size_without_digits_is_refused():
     step, model = icgd.ProximalStep(1e-320, box=1.0), icgd.LinearModel(2, "identity")
     problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
     with pytest.raises(UnsupportedProblemError, match=r"step_size=9\.99989e-321 is so small"):
-        icgd.compile(problem, "cot-ridge", n_steps=1)
+        icgd.compile(problem, "linear-stack", n_steps=1)

@@ -1,0 +1,206 @@
+"""Generate a chain token by token, as a decoder does: nothing but attention finds earlier blocks.
+
+A token is a block and where it stands. The prompt has the data and the initial weights,
+
+    X_1 Y_1 .. X_L Y_L, X at the queries, B_N .. B_1,
+
+and every further token is what the layers write for the newest one. The first layer reads, by one
+softmax head, the second block that `ChainMask` says is needed; keys and values of all tokens are
+kept. The passes at the queries are branches: each of them goes on from the last token of training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from math import prod
+from typing import cast, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from icgd.backends.chain import DenseGenerator, make_chain
+from icgd.backends.run import AbstractExecutor, OnProgress, Run, RunOptions, drive
+from icgd.environment import require_memory
+from icgd.facts import counted, shown
+from icgd.layers import SoftmaxAttention, features, write
+from icgd.problems.data import Task
+from icgd.program.chain import ANSWERS, ASKS, NEAR, ChainProgram
+from icgd.shapes import Parameters, Predictions, Stream
+from icgd.weights.lowering import lower_layer
+
+HEAD = slice(0, 1)
+"""The layer that finds a block has one head."""
+
+
+@shown
+@dataclass(frozen=True)
+class Decoded(Run):
+    """A run of a chain that was generated token by token, with what the mask's head read.
+
+    Attributes:
+        parameters: the trained weights before the first step and after every step.
+        predictions: the labels that it gives to the queries.
+        trace: the rows of all blocks, the initial ones first.
+        stopped_after: None: a decoder does not stop early.
+        steps: the steps after which weights were kept, beginning with 0.
+        origin: what it came from.
+        tokens: every token of the sequence, the prompt first, as a row of numbers.
+        names: what every token is, such as "X 1" or "forward 2 of round 1".
+        found: what was read: row i for the i-th generated token, with a weight for every token.
+        parameters: as in `Run`, like all that follow.
+        predictions: the predictions at the queries.
+        trace: what was traced.
+        steps: the number of every step.
+        stopped_after: the last step, if the run stopped early.
+        origin: what the run came from.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0, batch_size=1)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "cot-network", n_steps=1)
+        >>> decoded = icgd.decode(compiled, [[0.5, 1.0]], [1.0], seed=0)
+        >>> decoded.names
+        ('X 1', 'Y 1', 'B 1 of the prompt', 'forward 1 of round 1', 'backward 1 of round 1')
+        >>> decoded.found.argmax(-1).tolist()  # F_1 reads X_1, B_1 reads Y_1
+        [0, 1]
+    """
+
+    tokens: Float[Tensor, "*tasks token row"] = field(kw_only=True)
+    names: tuple[str, ...] = field(kw_only=True)
+    found: Float[Tensor, "generated token"] = field(kw_only=True)
+
+    def facts(self) -> dict[str, str]:
+        """What it shows of itself in a line or in a notebook.
+
+        Returns:
+            A text for each name.
+
+        Example:
+            >>> import icgd
+            >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0, batch_size=1)
+            >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+            >>> compiled = icgd.compile(problem, "cot-network", n_steps=1)
+            >>> icgd.decode(compiled, [[0.5, 1.0]], [1.0]).facts()["generated"]
+            '2 of 5 tokens'
+        """
+        generated = f"{len(self.found):,} of {counted(len(self.names), 'token')}"
+        return {**super().facts(), "generated": generated}
+
+
+def decode_chain(
+    program: ChainProgram, task: Task, on_progress: OnProgress | None = None
+) -> Decoded:
+    """Generate the whole chain and the passes at the queries; the trace has all blocks."""
+    options = RunOptions(program.traceable, on_progress=on_progress)
+    made: list[Decoder] = []
+
+    def make(program: ChainProgram, task: Task, options: RunOptions) -> Decoder:
+        made.append(Decoder(program, task, options))
+        return made[0]
+
+    run, decoder = drive(make, program, task, options), made[0]
+    of_run = {each.name: getattr(run, each.name) for each in fields(Run)}
+    names = tuple(decoder.names)
+    return Decoded(**of_run, tokens=decoder.tokens, names=names, found=decoder.found)
+
+
+@final
+class Decoder(AbstractExecutor[int]):
+    """The tokens so far, with the keys and values that the mask's head has made of them.
+
+    A step is a round, and what it reaches is the number of rounds.
+    """
+
+    start = 0
+
+    def __init__(self, program: ChainProgram, task: Task, options: RunOptions) -> None:
+        self.program, self.task, self.mask = program, task, program.mask
+        size, depth = program.batch_size, self.mask.depth
+        self.groups = task.queries.split(size, dim=-2) if task.n_queries else ()
+        self.n_prompt = 2 * program.n_steps + len(self.groups) + depth
+        n_generated = program.n_blocks + len(self.groups) * depth
+        shape = (*task.batch, self.n_prompt + n_generated, program.rows.width)
+        numbers = 3 * prod(shape) + n_generated * shape[-2]
+        what = f"A sequence of {shape[-2]:,} tokens"
+        require_memory(what, numbers * task.x.itemsize, "Train for fewer rounds.")
+        self.chain = make_chain(program, task, options, backend="literal", memory="whole")
+        self.traced, self.still_steps = self.chain.traced, self.chain.still_steps
+        self.n_of_prompt, self.n_per_step = self.chain.n_of_prompt, self.chain.n_per_step
+        self.generator = cast(DenseGenerator, self.chain.generator)
+        lowered = lower_layer(program.layers[0], program, task.x.dtype, is_sparse=True)
+        self.finder = cast(SoftmaxAttention, lowered.to(task.x.device))
+        self.names: list[str] = []
+        self.tokens = task.x.new_zeros(shape)
+        self.keys = task.x.new_zeros(*shape[:-1], self.mask.N_FEATURES)
+        self.values = torch.zeros_like(self.tokens)
+        self.found = task.x.new_zeros(n_generated, shape[-2])
+        self._write_prompt()
+        self.n_rounds = 0
+
+    def _write_prompt(self) -> None:
+        """Data of all rounds, and of the queries as if they were later rounds; initial weights."""
+        mask, chain, n_steps = self.mask, self.chain, self.program.n_steps
+        for number in range(n_steps):
+            for is_x, block in zip((True, False), chain.data(number), strict=True):
+                answers = mask.data_answers(number, len(self.names), is_x=is_x)
+                self._append(f"{'X' if is_x else 'Y'} {number + 1}", block, answers)
+        for number, group in enumerate(self.groups, start=n_steps):
+            answers = mask.data_answers(number, len(self.names), is_x=True)
+            self._append("X at the queries", chain.inputs(group), answers)
+        for step in range(1 - mask.depth, 1):
+            answers = mask.answers(step, len(self.names))
+            self._append(f"B {1 - step} of the prompt", chain.blocks[step], answers)
+
+    def step(self) -> int:
+        """A round: the token of every block reads all tokens so far."""
+        for reading in self.mask.walk_round(self.n_rounds):
+            visible = list(range(len(self.names)))
+            self.chain.keep(reading.number, self._generate(reading.number, visible))
+        self.n_rounds += 1
+        self.chain.require_gates(self._learnt(self.n_rounds), self.n_rounds)
+        return self.n_rounds
+
+    def read(self, reached: int, write: Parameters) -> None:
+        write.copy_(self._learnt(reached) if reached else self.task.initial)
+
+    def _learnt(self, n_rounds: int) -> Parameters:
+        return self.chain.learnt(n_rounds * self.mask.blocks_per_round)
+
+    def predictions(self, reached: int) -> Predictions:
+        """A pass at every group of queries, each after the last token of training."""
+        n_trained = self.n_prompt + reached * self.mask.blocks_per_round
+        del self.names[n_trained:]  # what an interruption left
+        found = [self.task.y[..., :0, :]]
+        for number, group in enumerate(self.groups, start=self.program.n_steps):
+            visible = list(range(n_trained))
+            for layer in range(1, self.mask.depth + 1):
+                step = number * self.mask.blocks_per_round + layer
+                visible.append(len(self.names))
+                block = self._generate(step, visible[:-1], at_queries=True)
+            outputs = self.generator.row(block, "first").mT
+            found.append(outputs[..., : group.shape[-2], : self.task.y.shape[-1]])
+        return torch.cat(found, dim=-2)
+
+    def _generate(self, step: int, visible: list[int], *, at_queries: bool = False) -> Stream:
+        """Add what the layers write for the last of the visible tokens, which reads them all."""
+        newest = self.tokens[..., visible[-1:], :]
+        stream = self.generator.stream({NEAR: newest}, {ASKS: self.mask.asks(step)})
+        query = features(stream, self.finder.W_Q[HEAD])
+        pattern = self.finder.pattern(query @ self.keys[..., None, visible, :].mT)
+        write(pattern @ self.values[..., None, visible, :], self.finder.W_O[HEAD], stream)
+        self.found[len(self.names) - self.n_prompt, visible] = pattern.flatten(0, -2)[0]
+        block = self.generator.written(stream, step, at_queries=at_queries)
+        title = self.mask.place(step).title(at_queries=at_queries)
+        self._append(title, block, self.mask.answers(step, len(visible)))
+        return block
+
+    def _append(self, name: str, block: Stream, answers: tuple[float, ...]) -> None:
+        """Add a token, and keep its key and its value."""
+        stream = self.generator.stream({NEAR: block}, {ANSWERS: answers})
+        here = slice(len(self.names), len(self.names) + 1)
+        self.tokens[..., here, :] = block
+        self.keys[..., here, :] = features(stream, self.finder.W_K[HEAD]).squeeze(-3)
+        self.values[..., here, :] = features(stream, self.finder.W_V[HEAD]).squeeze(-3)
+        self.names.append(name)

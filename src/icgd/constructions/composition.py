@@ -1,0 +1,264 @@
+r"""The slope u(t, y) of a loss by MLP layers, where it is no sum of functions of one variable.
+
+The tree of the slope is evaluated from the inside out. What depends on one combination of t and y
+is one function, however deep it is nested; a product is a difference of two squares,
+
+    a b = ((a / s + s b) / 2)^2 - ((a / s - s b) / 2)^2,
+
+where s, a power of two, makes both factors of about the same size; every other operation is a
+function of its argument. Each of these is a slot of its own, and an MLP layer writes all slots that
+need no other slot which is not there yet. A layer that sums functions of combinations of t and y
+would take more units: 519 for -y sigmoid(-t y) on |t| <= 4 to 1e-3.
+
+An error in a slot counts in u as often as u changes with the slot. Pieces are shared out so that
+their sum is small: a function whose error counts A times, with m = integral sqrt|f''| / 4, errs by
+m^2 / K^2 with K pieces, and sum A m^2 / K^2 is least for K in proportion to (A m^2)^(1/3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache, reduce
+from math import ceil, floor, frexp
+
+import torch
+
+from icgd.approximation.relu_sum import fit_relu_sum
+from icgd.errors import ConstructionError
+from icgd.problems.expressions import (
+    NUMBER,
+    PRODUCT,
+    SUM,
+    Node,
+    add,
+    multiply,
+    number,
+    power,
+    rebuilt,
+    substitute,
+    text,
+    variable,
+    variables,
+)
+from icgd.problems.losses import along_one_direction, linear, loss_named
+from icgd.problems.piecewise import Function
+from icgd.program.functions import ReluSum
+from icgd.program.instructions import Combination, MapSlots, Summand
+from icgd.program.layout import ONE
+from icgd.program.program import Layer
+
+ROOM = 1 / 32
+"""Room on either side of the range of an argument, as a share of the range, for its error."""
+
+LEAST_RANGE = 1e-6
+"""The shortest range on which a function is fitted."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A sum of factors times slots and a constant, in [low, high]; its slots are there at `depth`.
+
+    Attributes:
+        factors: the slots with their factors.
+        constant: what is added.
+        low: the least value.
+        high: the largest one.
+        depth: how many layers it takes.
+    """
+
+    factors: dict[str, float]
+    constant: float
+    low: float
+    high: float
+    depth: int
+
+    @property
+    def size(self) -> float:
+        """The largest absolute value."""
+        return max(abs(self.low), abs(self.high))
+
+    def times(self, factor: float) -> Term:
+        low, high = sorted((factor * self.low, factor * self.high))
+        factors = {slot: factor * value for slot, value in self.factors.items()}
+        return Term(factors, factor * self.constant, low, high, self.depth)
+
+    def plus(self, other: Term) -> Term:
+        factors = dict(self.factors)
+        for slot, factor in other.factors.items():
+            factors[slot] = factors.get(slot, 0.0) + factor
+        return Term(
+            {slot: factor for slot, factor in factors.items() if factor},
+            self.constant + other.constant,
+            self.low + other.low,
+            self.high + other.high,
+            max(self.depth, other.depth),
+        )
+
+    @property
+    def combination(self) -> Combination:
+        return Combination(tuple(self.factors), tuple(self.factors.values()))
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A slot that is written: a sum of functions of combinations of slots."""
+
+    slot: str
+    summands: tuple[tuple[Combination, Function], ...]
+    depth: int
+
+
+class Composition:
+    """The slots of a slope u(t, y), layer by layer, for |t| and |y| up to given sizes."""
+
+    def __init__(self, slope: Node, prediction: str, sizes: tuple[float, float]) -> None:
+        self.operations: list[Operation] = []
+        self._known: dict[Node, Term] = {}
+        self._t = Term({prediction: 1.0}, 0.0, -sizes[0], sizes[0], 0)
+        self._y = Term({"y": 1.0}, 0.0, -sizes[1], sizes[1], 0)
+        self.term = self._evaluated(slope)
+        if self.term.constant:  # no combination has a constant
+            self.term = self._written([(variable("x"), self.term)])
+
+    @property
+    def functions(self) -> dict[str, Function]:
+        """The functions that layers evaluate, by name."""
+        return {f.name: f for part in self.operations for _, f in part.summands}
+
+    def _evaluated(self, node: Node) -> Term:
+        if node not in self._known:
+            self._known[node] = self._new(node)
+        return self._known[node]
+
+    def _new(self, node: Node) -> Term:
+        if (line := linear(node)) is not None:
+            a, b, c = map(float, line)
+            return self._t.times(a).plus(self._y.times(b)).plus(Term({}, c, c, c, 0))
+        if (ridge := along_one_direction(node)) is not None:
+            a, b = map(float, ridge[0])
+            tree = ridge[1]
+            return self._written([(tree, self._t.times(a).plus(self._y.times(b)))])
+        if node.kind in (SUM, PRODUCT):
+            join, combine = (add, Term.plus) if node.kind == SUM else (multiply, self._product)
+            constants, groups = _grouped(node.parts)
+            total = reduce(combine, (self._evaluated(join(*group)) for group in groups))
+            if node.kind == PRODUCT and all(part.kind == NUMBER for part in constants):
+                return total.times(float(multiply(*constants).number))
+            if node.kind == SUM and all(part.kind == NUMBER for part in constants):
+                c = float(add(*constants).number)
+                return total.plus(Term({}, c, c, c, 0))
+            return self._written([(join(*constants, variable("x")), total)])
+        (inner,) = node.parts
+        return self._written([(rebuilt(node, (variable("x"),)), self._evaluated(inner))])
+
+    def _product(self, a: Term, b: Term) -> Term:
+        """Write a b as a difference of two squares."""
+        scale = 2.0 ** (frexp(max(a.size, LEAST_RANGE) / max(b.size, LEAST_RANGE))[1] // 2)
+        half, other = a.times(0.5 / scale), b.times(0.5 * scale)
+        square = power(variable("x"), 2)
+        difference = half.plus(other.times(-1.0))
+        found = self._written(
+            [(square, half.plus(other)), (multiply(number(-1), square), difference)]
+        )
+        products = [left * right for left in (a.low, a.high) for right in (b.low, b.high)]
+        return replace(found, low=min(products), high=max(products))
+
+    def _written(self, summands: Sequence[tuple[Node, Term]]) -> Term:
+        """Write a sum of functions of terms into a slot of its own."""
+        parts, low, high = [], 0.0, 0.0
+        for tree, term in summands:
+            # A combination has no constant: f(x + c) is the function of what it has.
+            ends = term.low - term.constant, term.high - term.constant
+            function = _function(tree, term.constant, *ends)
+            parts.append((term.combination, function))
+            least, largest = function.bounds(*(torch.tensor(e, dtype=torch.float64) for e in ends))
+            low, high = low + float(least), high + float(largest)
+        slot, depth = f"loss_part_{len(self.operations) + 1}", max(t.depth for _, t in summands)
+        self.operations.append(Operation(slot, tuple(parts), depth + 1))
+        return Term({slot: 1.0}, 0.0, low, high, depth + 1)
+
+    # Fits and layers.
+
+    def fitted(self, pieces: int, kink_width: float | None) -> tuple[ReluSum, ...]:
+        """Fit every function on its range, with `pieces` pieces each on average."""
+        weights = {}
+        counts = self._amplifications()
+        for name, function in self.functions.items():
+            x = torch.linspace(function.low, function.high, 1001, dtype=torch.float64)
+            bend = function.derivative().derivative()(x).abs().sqrt()
+            mass = float(torch.trapezoid(bend, x)) / 4
+            weights[name] = (counts[name] * mass * mass) ** (1 / 3)
+        share = pieces * len(weights) / max(sum(weights.values()), 1e-300)
+        return tuple(
+            fit_relu_sum(f, f.low, f.high, max(2, ceil(share * weights[name])), kink_width)
+            for name, f in self.functions.items()
+        )
+
+    def _amplifications(self) -> dict[str, float]:
+        """Bound how often an error of each function counts in u."""
+        slots = {slot: abs(factor) for slot, factor in self.term.factors.items()}
+        found: dict[str, float] = {}
+        for part in reversed(self.operations):
+            counts = slots.get(part.slot, 0.0)
+            for argument, function in part.summands:
+                found[function.name] = found.get(function.name, 0.0) + counts
+                ends = (torch.tensor(e, dtype=torch.float64) for e in (function.low, function.high))
+                steepest = float(function.lipschitz(*ends))
+                for slot, factor in argument.terms():
+                    slots[slot] = slots.get(slot, 0.0) + counts * steepest * abs(factor)
+        return found
+
+    def layers(self) -> list[Layer]:
+        """Return the MLP layers that write all slots."""
+        depths = sorted({part.depth for part in self.operations})
+        return [
+            Layer(
+                "loss slope, parts",
+                tuple(
+                    MapSlots(
+                        tuple(Summand(at, function.name) for at, function in part.summands),
+                        ONE,
+                        (),
+                        0.0,
+                        part.slot,
+                    )
+                    for part in self.operations
+                    if part.depth == depth
+                ),
+            )
+            for depth in depths
+        ]
+
+
+def _grouped(parts: Sequence[Node]) -> tuple[list[Node], list[list[Node]]]:
+    """Return the constants, and the others: those of one combination of t and y in one group."""
+    constants = [part for part in parts if not variables(part)]
+    groups: dict[object, list[Node]] = {}
+    for part in parts:
+        if variables(part):
+            ridge = along_one_direction(part)
+            groups.setdefault(part if ridge is None else ridge[0], []).append(part)
+    return constants, [*groups.values()]
+
+
+def _function(tree: Node, constant: float, low: float, high: float) -> Function:
+    """Return f(x + constant) on [low, high] with room on either side."""
+    margin = max(ROOM * (high - low), LEAST_RANGE)
+    unit = 2.0 ** (frexp(margin)[1] - 3)  # so that the ends have few digits
+    ends = floor((low - margin) / unit) * unit, ceil((high + margin) / unit) * unit
+    shifted = substitute(tree, add(variable("x"), number(Fraction(constant))))
+    return Function("", text(shifted), *ends)
+
+
+@lru_cache(maxsize=64)
+def composition_of(loss: str, prediction: str, sizes: tuple[float, float]) -> Composition:
+    """Return how layers evaluate the slope of a loss, for |t| and |y| up to `sizes`.
+
+    Raise `SettingError` if the slope, or what it is made of, is not finite there.
+    """
+    slope = loss_named(loss).node
+    if slope is None:
+        raise ConstructionError(f"The slope of the {loss} loss couples all outputs.")
+    return Composition(slope, prediction, sizes)

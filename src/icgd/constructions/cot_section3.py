@@ -1,0 +1,319 @@
+r"""cot-ridge, cot-lasso, cot-glm: one layer of softmax attention a step (cot, Theorems 3.1 to 3.3).
+
+The prompt is n columns [x_i; y_i; w; 1], one for each example, and one for each query. A step adds
+the gradient to w in every column, by heads of softmax attention that read tokens
+
+    T = sum_j P_j G Q_j + R
+
+of the n columns G: the linear map A of the paper. Head i reads column i alone. Its token g has the
+key points[g] [x_i; y_i] + offsets[g] and the value values[g] x_i, and every column asks with w. So
+the head returns values at a discrete Gaussian around <w, x_i> - y_i: a function of that, times x_i
+(`approximation/lattice.py`).
+
+    cot-ridge   w -= step_size (1/n sum_i (<w, x_i> - y_i) x_i + l2 w)   n heads, one more for l2
+    cot-lasso   the same, then an MLP without biases, the soft threshold  4d units
+    cot-glm     w -= step_size sum_i (mu(<w, x_i>) - y_i) x_i            2n heads
+
+The second head of an example in cot-glm returns y_i x_i. The copies of x, y and 1 are exact,
+because no head writes there. A prediction is one head more: the columns of queries ask with x for
+mu(<w, x>), in tokens that hold w (the paper's Remark 3.2; it subtracts the query's label, which is
+0 here).
+
+A box, which the theorems do not have, is 2 hidden units for each coefficient. Without a box the
+domain has to say how far scores reach, `Domain(score=...)`, and a step of ridge or of a generalised
+linear model is one layer of attention and nothing else.
+
+`icgd.decode` runs the layer as a chain that grows: it is shown the last n columns and writes those
+that follow.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from icgd.approximation.lattice import line, mean_of_function, mean_of_link
+from icgd.constructions.base import AbstractConstruction
+from icgd.constructions.linear_stack import (
+    COEFFICIENTS,
+    INTERCEPT,
+    numbers_objection,
+    score_reach,
+)
+from icgd.constructions.network import ROUNDING_ROOM
+from icgd.errors import ConstructionError
+from icgd.problems.functions import KinkedFunction
+from icgd.problems.linear_model import LinearModel
+from icgd.problems.mlp import MLP
+from icgd.problems.problem import Problem
+from icgd.problems.scalar import ScalarFunction
+from icgd.problems.sets import sets_in_words
+from icgd.problems.settings import count, settle
+from icgd.problems.steps import ProximalStep
+from icgd.program.functions import GridMean
+from icgd.program.instructions import ClipSlots, Instruction
+from icgd.program.layout import IS_QUERY, ONE, Layout, Role, Slot
+from icgd.program.linear_instructions import (
+    DescendByExample,
+    LookUp,
+    PredictMean,
+    ShrinkSlot,
+)
+from icgd.program.program import Layer
+from icgd.program.stack import StackProgram
+
+LINE = "identity"
+"""The function by which a head returns <w, x_i> - y_i, or y_i, itself."""
+
+
+@dataclass(frozen=True)
+class AbstractOneLayer(AbstractConstruction):
+    """One layer of softmax attention a step. Subclasses say which models they train.
+
+    Args:
+        n_examples: the number of examples in every prompt. It has to be given.
+    """
+
+    n_examples: int | None = None
+
+    target: ClassVar[type] = LinearModel
+    is_last_resort: ClassVar[bool] = True
+    joins_label: ClassVar[bool] = True
+    """Whether a head returns the difference of score and label; else labels have heads too."""
+
+    def __post_init__(self) -> None:
+        if self.n_examples is not None:
+            settle(self, n_examples=count("n_examples", self.n_examples))
+
+    def objection(self, problem: Problem) -> str | None:
+        model, update = problem.model, problem.proximal_step
+        if update.momentum is not None:
+            return "its columns have no room for the last change of w, which momentum needs."
+        if update.box is None and problem.domain.score is None:
+            return (
+                "its heads read grids that cover all scores; give ProximalStep(box=...), or "
+                "Domain(score=...) for a step without a box."
+            )
+        return self.other_model(model, update) or numbers_objection(problem)
+
+    @abstractmethod
+    def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
+        """Return why it does not train such a model, or None.
+
+        Args:
+            model: the linear model.
+            update: its update.
+
+        Returns:
+            The reason or None.
+
+        Example:
+            >>> import icgd
+            >>> icgd.CotRidge().other_model(icgd.LinearModel(2, "logistic"), icgd.ProximalStep())
+            'it fits least squares, not the logistic link; use cot-glm.'
+        """
+
+    def build(self, problem: Problem, n_steps: int) -> StackProgram:
+        if self.n_examples is None:
+            raise ConstructionError(
+                f"{self.name} has heads for each example, so it is made for one number of "
+                f'examples. Give it: icgd.compile(problem, "{self.name}", n_steps=..., '
+                "n_examples=...)."
+            )
+        model, update, reach = problem.model, problem.proximal_step, score_reach(problem)
+        label_reach = ROUNDING_ROOM * problem.domain.y
+        if self.joins_label:
+            functions: tuple[GridMean, ...] = (line(LINE, reach + label_reach),)
+            look_ups: tuple[LookUp, ...] = (LookUp(LINE, score=1.0, label=-1.0),)
+        else:
+            functions = (line(LINE, max(reach, label_reach)),)
+            if model.link != LINE:
+                functions = (mean_of_link(model.link, reach), line(LINE, label_reach))
+            look_ups = (
+                LookUp(model.link, score=1.0, label=0.0),
+                LookUp(LINE, score=0.0, label=1.0, factor=-1.0),
+            )
+        step_size, shrinks, box = update.step_size or 1.0, list[Instruction](), update.box
+        names = (COEFFICIENTS, INTERCEPT)[: 1 + model.intercept]
+        if update.l1:
+            shrinks.append(ShrinkSlot(COEFFICIENTS, step_size * update.l1, box))
+        if box is not None and (clipped := names[1:] if update.l1 else names):
+            shrinks.append(ClipSlots(clipped, box, ONE))
+        return one_layer(
+            self.name,
+            n_steps,
+            functions,
+            DescendByExample(
+                look_ups,
+                "y",
+                ("x", ONE)[: len(names)],
+                names,
+                self.n_examples,
+                reach,
+                scale=-step_size * model.loss_scale(self.n_examples),
+                decay=-step_size * update.l2,
+            ),
+            shrinks,
+            model.link,
+            model.input_width,
+        )
+
+
+def one_layer(
+    name: str,
+    n_steps: int,
+    functions: tuple[GridMean, ...],
+    descend: DescendByExample,
+    shrinks: Sequence[Instruction],
+    mean: str,
+    width: int,
+) -> StackProgram:
+    """Return the program whose step is one layer of heads, and an MLP if anything is shrunk."""
+    weights, shapes = descend.weights, ((1, width), (1, 1))
+    slots = (Slot(w, shape, Role.PARAMETER) for w, shape in zip(weights, shapes, strict=False))
+    predict = PredictMean(
+        mean, weights, descend.inputs, descend.reach, IS_QUERY, "y", n_examples=descend.n_examples
+    )
+    ends = (Slot("x", (width,), Role.INPUT), Slot("y", (1,), Role.LABEL))
+    penalty = (Layer("penalty", tuple(shrinks)),) if shrinks else ()
+    return StackProgram(
+        construction=name,
+        layout=Layout((*ends, *slots, Slot(ONE, (1,), Role.CONSTANT))),
+        functions=functions,
+        block=(Layer("gradient step", (descend,)), *penalty),
+        n_steps=n_steps,
+        prediction=(Layer("expected label", (predict,)),),
+    )
+
+
+@dataclass(frozen=True)
+class CotRidge(AbstractOneLayer):
+    """Least squares, with an l2 penalty or none: a head for each example (cot, Theorem 3.2).
+
+    Args:
+        n_examples: the number of examples in every prompt. It has to be given.
+
+    Example:
+        >>> import icgd
+        >>> model, step = icgd.LinearModel(2), icgd.ProximalStep(0.5, box=4.0)
+        >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
+        >>> icgd.compile(problem, icgd.CotRidge(n_examples=8), n_steps=4).summary().max_heads
+        8
+    """
+
+    name: ClassVar[str] = "cot-ridge"
+
+    def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
+        if model.link != LINE:
+            return f"it fits least squares, not the {model.link} link; use cot-glm."
+        return "it has no soft threshold for l1; use cot-lasso." if update.l1 else None
+
+
+@dataclass(frozen=True)
+class CotLasso(AbstractOneLayer):
+    """Least squares with an l1 penalty, and an l2 penalty if wanted (cot, Theorem 3.3).
+
+    Args:
+        n_examples: the number of examples in every prompt. It has to be given.
+
+    Example:
+        >>> import icgd
+        >>> model, step = icgd.LinearModel(2), icgd.ProximalStep(0.5, l1=0.1)
+        >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0, score=3.0))
+        >>> icgd.compile(problem, icgd.CotLasso(n_examples=8), n_steps=4).summary().d_mlp
+        8
+    """
+
+    name: ClassVar[str] = "cot-lasso"
+
+    def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
+        if model.link != LINE:
+            return f"it fits least squares, not the {model.link} link; use cot-glm."
+        return None if update.l1 else "it has a soft threshold, and l1 is 0; use cot-ridge."
+
+
+@dataclass(frozen=True)
+class CotGlm(AbstractOneLayer):
+    """Any link, with any penalty: two heads for each example (cot, Theorem 3.1).
+
+    And any loss of a linear network `MLP((d, 1))`, whose slope is a sum of functions of one
+    combination of prediction and label each: a head of every example for each of them (Lemma 3.1).
+
+    Args:
+        n_examples: the number of examples in every prompt. It has to be given.
+        grid_tokens: the tokens of a head whose function has a kink; its error falls like 1 over
+            their number.
+
+    Example:
+        >>> import icgd
+        >>> model, step = icgd.LinearModel(2, "logistic"), icgd.ProximalStep(0.5, box=4.0)
+        >>> problem = icgd.Problem(model, "matching", step, icgd.Domain(x=1.0, y=1.0))
+        >>> icgd.compile(problem, icgd.CotGlm(n_examples=8), n_steps=4).summary().max_heads
+        16
+    """
+
+    grid_tokens: int = 256
+
+    name: ClassVar[str] = "cot-glm"
+    joins_label: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        settle(self, grid_tokens=count("grid_tokens", self.grid_tokens, least=2))
+
+    def trains(self, problem: Problem) -> bool:
+        return isinstance(problem.target, LinearModel | MLP)
+
+    def objection(self, problem: Problem) -> str | None:
+        if isinstance(problem.target, LinearModel):
+            return super().objection(problem)
+        network, update = problem.network, problem.gradient_step
+        is_linear = network.depth == network.output_width == 1 and not network.biases
+        if not is_linear or network.output_activation != LINE or not network.is_chain:
+            return (
+                "of networks it trains linear ones with one output and no bias, "
+                f"icgd.MLP(({network.input_width}, 1))."
+            )
+        if not update.is_plain or update.batch_size is not None or problem.domain.rate is not None:
+            return f"it takes plain gradient steps on all examples, not {update.in_words()}."
+        if problem.network_oracle.sets.bound is None:
+            return f"it projects all weights onto one box, not onto {sets_in_words(update.box)}."
+        if problem.loss_function.slope_parts is None:
+            return (
+                f"the slope of the loss {problem.loss_function.name} is no sum of functions of one "
+                "combination of prediction and label each, which its heads look up."
+            )
+        return None
+
+    def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
+        return None
+
+    def build(self, problem: Problem, n_steps: int) -> StackProgram:
+        if self.n_examples is None or isinstance(problem.target, LinearModel):
+            return super().build(problem, n_steps)
+        network, update, domain = problem.network, problem.gradient_step, problem.domain
+        reach = ROUNDING_ROOM * update.reach * network.input_width * domain.x
+        look_ups, reaches = [], {LINE: reach}  # of predictions
+        kinds: dict[str, ScalarFunction] = {}
+        for part in problem.loss_function.slope_parts or ():
+            name, factor = part.function.name, 1.0
+            if isinstance(part.function, KinkedFunction) and not part.function.knots:
+                name, factor = LINE, part.function.slopes[0]  # a line through 0
+            look_ups.append(LookUp(name, part.prediction, part.label, factor))
+            far = abs(part.prediction) * reach + abs(part.label) * ROUNDING_ROOM * domain.y
+            reaches[name], kinds[name] = max(far, reaches.get(name, 0.0)), part.function
+        functions = tuple(
+            line(LINE, far)
+            if name == LINE
+            else mean_of_function(kinds[name], far, self.grid_tokens)
+            for name, far in reaches.items()
+        )
+        weights = "weights_1"
+        scale = -update.size_of(0) / (2 * self.n_examples)
+        descend = DescendByExample(
+            tuple(look_ups), "y", ("x",), (weights,), self.n_examples, reach, scale
+        )
+        clip = ClipSlots((weights,), update.reach, ONE)
+        return one_layer(self.name, n_steps, functions, descend, [clip], LINE, network.input_width)

@@ -1,0 +1,515 @@
+r"""Functions of one's own as a transformer of three layers: wu, Lemma 16, for a given f.
+
+The proof of its error is that of the lemma, with what is known of the layers here. Z is rounded to
+the centre Q(Z) of its cell, by at most e in every number, and the table returns f(Q(Z)) but for
+rounding, so that
+
+    ||transformer(Z) - f(Z)|| <= L ||Z - Q(Z)|| + rounding <= L e sqrt(dn) + rounding,
+
+in the Frobenius norm, where e is (high - low) / (2 D) and half the width of a ramp. The lemma has
+L (8 sqrt(dn) + sqrt(n)) (high - low) / (2 D), which allows for what goes wrong on ramps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from icgd import pictures
+from icgd.backends.dense import build_transformer
+from icgd.backends.registry import AUTO, BACKENDS, chosen_backend
+from icgd.backends.run import PLAIN, require_off_ramps
+from icgd.certificates.balls import rounded_up
+from icgd.certificates.enclosures import Arithmetic
+from icgd.certificates.propagation import FLAT, key_error, reading
+from icgd.constructions.universal import (
+    KINK_WIDTH,
+    NARROWEST,
+    WIDEST,
+    Grid,
+    answer_of,
+    function_program,
+    level_values,
+)
+from icgd.environment import one_thread, own_modes
+from icgd.errors import (
+    ConstructionError,
+    DataError,
+    DomainError,
+    FileError,
+    ProgramError,
+    SettingError,
+    at,
+)
+from icgd.facts import counted, number, shown
+from icgd.layers import Transformer
+from icgd.problems.data import Task, checked_array
+from icgd.problems.settings import as_row, count, finite, positive, power_of_two, within
+from icgd.program.check import check_program
+from icgd.program.instructions import IDENTITY
+from icgd.program.network_instructions import LookUpFunction
+from icgd.program.stack import StackProgram
+from icgd.weights import files
+from icgd.weights.sizes import Summary, dense_bytes, summarise
+
+MOST_STORED = 2**28
+"""The most bytes of weights that a file holds besides the table."""
+
+Matrix = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@own_modes()
+def universal(
+    f: Callable[[Matrix], Any],
+    *,
+    d: int,
+    n: int,
+    D: int,
+    lipschitz: float,
+    box: float | tuple[float, float] = 1.0,
+    kink_width: float = KINK_WIDTH,
+) -> UniversalFunction:
+    """Put a permutation-equivariant function into a transformer of three layers (wu, Lemma 16).
+
+    The function is tabulated here, on all prompts of D levels, and not needed any more.
+
+    Args:
+        f: the function, of an array (d, n) to an array (d, n). Where the columns of its argument
+            are permuted, so must be those of its value.
+        d: the numbers in a token, the rows of the array.
+        n: the number of tokens, the columns of the array.
+        D: the number of levels that every number is rounded to.
+        lipschitz: a Lipschitz constant of f in the Frobenius norm, which the bound rests on.
+        box: the numbers lie in [-box, box], or in [low, high] for a pair (low, high).
+        kink_width: the width of the ramps between levels, as a share of half the box, a power of
+            two. Numbers on ramps are refused.
+
+    Returns:
+        The transformer.
+
+    Raises:
+        ConstructionError: if the table is too large, or if f is not equivariant, steeper than
+            stated or not finite on it.
+        SettingError: if a setting is out of its range.
+
+    Example:
+        >>> import icgd, numpy as np
+        >>> moved = icgd.universal(
+        ...     lambda Z: Z + np.tanh(Z.mean(1, keepdims=True)), d=1, n=2, D=8, lipschitz=2.0
+        ... )
+        >>> moved.run([[0.3, -0.9]])
+        tensor([[ 0.1301, -1.1199]], dtype=torch.float64)
+    """
+    low, high = _ends(box)
+    grid = Grid(count("d", d), count("n", n), count("D", D, least=2), low, high)
+    width = power_of_two("kink_width", kink_width)
+    within("kink_width", width, NARROWEST, WIDEST)
+    with one_thread():  # heads differ in their last bits with the number of threads
+        program = function_program(f, grid, positive("lipschitz", lipschitz), width)
+    check_program(program)
+    found = UniversalFunction(program)
+    if found.bound() == inf:
+        raise ConstructionError(
+            f"D={D} with d={d} and n={n} needs keys that float64 rounds too coarsely to be told "
+            "apart. Give fewer levels or tokens, a box around 0, or a larger kink_width."
+        )
+    return found
+
+
+def _ends(box: object) -> tuple[float, float]:
+    """The lower and the upper end of the box."""
+    ends = as_row(box)
+    if len(ends) == 1:
+        high = positive("box", ends[0])
+        return -high, high
+    if len(ends) != 2:
+        raise SettingError(f"box must be a number or a pair (low, high), got {box!r}.")
+    low, high = (finite("box", end) for end in ends)
+    if not low < high:
+        raise SettingError(f"box must be a pair (low, high) with low < high, got {box!r}.")
+    return low, high
+
+
+@shown
+@dataclass(frozen=True)
+class UniversalFunction:
+    """A function that a transformer of three layers looks up in a table: see `icgd.universal`.
+
+    Attributes:
+        program: the layers, with the table.
+
+    Example:
+        >>> import icgd, numpy as np
+        >>> halved = icgd.universal(lambda Z: Z / 2, d=1, n=2, D=4, lipschitz=0.5)
+        >>> halved.summary().n_layers, halved.bound() < halved.paper_bound
+        (3, True)
+    """
+
+    program: StackProgram
+
+    @property
+    def _look_up(self) -> LookUpFunction:
+        found = self.program.first(LookUpFunction)
+        if found is None:
+            raise ProgramError("The program looks no function up.")
+        return found
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape (d, n) of what it maps, and of what it maps to."""
+        return self.program.layout.width_of("x"), self._look_up.n_tokens
+
+    @property
+    def box(self) -> tuple[float, float]:
+        """The ends of the interval that all numbers lie in."""
+        return self._look_up.low, self._look_up.high
+
+    @property
+    def levels(self) -> int:
+        """The number D of levels."""
+        return len(self.program.relu_sum(IDENTITY).knots) // 2 + 1
+
+    @property
+    def lipschitz(self) -> float:
+        """The Lipschitz constant that was stated of the function."""
+        return self._look_up.lipschitz
+
+    @property
+    def paper_bound(self) -> float:
+        """The lemma's bound on the error in the Frobenius norm, in exact arithmetic."""
+        (d, n), (low, high) = self.shape, self.box
+        return self.lipschitz * (8 * sqrt(d * n) + sqrt(n)) * (high - low) / (2 * self.levels)
+
+    def bound(self, backend: str = "literal") -> float:
+        """The proved error in the Frobenius norm, for every Z in the box but on ramps.
+
+        It takes the stated Lipschitz constant for granted.
+
+        Args:
+            backend: the backend whose rounding it includes.
+
+        Returns:
+            The bound, which holds in float64.
+
+        Raises:
+            UnknownNameError: if no backend has this name.
+
+        Example:
+            >>> import icgd
+            >>> halved = icgd.universal(lambda Z: Z / 2, d=1, n=2, D=4, lipschitz=0.5)
+            >>> round(halved.bound(), 4), round(halved.paper_bound, 4)
+            (0.1768, 1.591)
+        """
+        (d, n), (low, high), program = self.shape, self.box, self.program
+        how = Arithmetic.of(torch.float64, n, backend)
+        middle, half = (low + high) / 2, (high - low) / 2
+        tables = [program.relu_sum(name) for name in self._look_up.tables]
+        if key_error(self._look_up.key, tables[0], program, how, middle / half) > FLAT:
+            return inf
+        # Every number is so far from its level, between the ramps and the ends of the box; those
+        # that are taken to be beside a ramp may be inside it by less than the room.
+        ends = (-1.0, *program.relu_sum(IDENTITY).knots, 1.0)
+        cells = zip(level_values(self.levels).tolist(), ends[::2], ends[1::2], strict=True)
+        flat: float = max(max(level - start, end - level) for level, start, end in cells)
+        flat += 2.0**-40 * (1 + abs(middle) / half)
+        rounded = sum((table.error + float(reading(table, how)[3])) ** 2 for table in tables)
+        return self.lipschitz * sqrt(d * n) * half * flat + sqrt(n * rounded)
+
+    def run(self, Z: Any, *, backend: str = "fused") -> Tensor:
+        """One forward pass on a matrix, or on many.
+
+        Args:
+            Z: numbers in the box, (d, n) or (tasks, d, n).
+            backend: "fused", which reads the table, or the transformer itself: "literal", every
+                unit from the weights that are not 0, or "dense", with matrices. "auto" is literal
+                if that takes no more than some 20 seconds, and else fused.
+
+        Returns:
+            What the transformer makes of it, of the same shape.
+
+        Raises:
+            DataError: if Z has another shape, or a number on the ramp between two levels.
+            DomainError: if a number leaves the box.
+            UnknownNameError: if no backend has this name.
+
+        Example:
+            >>> import icgd
+            >>> halved = icgd.universal(lambda Z: Z / 2, d=1, n=2, D=4, lipschitz=0.5)
+            >>> halved.run([[0.8, -0.1]], backend="literal")
+            tensor([[ 0.3750, -0.1250]], dtype=torch.float64)
+        """
+        return self._run(self._checked(Z), backend)
+
+    def _checked(self, Z: Any) -> Tensor:
+        """Numbers of the box that have a level."""
+        matrix, (low, high) = checked_array("Z", Z).double(), self.box
+        if matrix.ndim not in (2, 3) or matrix.shape[-2:] != self.shape:
+            raise DataError(
+                f"Z has shape {tuple(matrix.shape)}, but the transformer was made for "
+                f"{self.shape}, or (tasks, {self.shape[0]}, {self.shape[1]}) for many."
+            )
+        outside = (matrix < low) | (matrix > high)
+        if outside.any():
+            place = outside.nonzero()[0].tolist()
+            raise DomainError(
+                f"Z{at(place)} is {float(matrix[tuple(place)]):.12g}, outside [{low:g}, {high:g}]. "
+                "Rescale the data, or give universal a larger box."
+            )
+        middle, half = (low + high) / 2, (high - low) / 2
+        require_off_ramps("Z", matrix, self.program, half, middle)
+        return matrix
+
+    @own_modes()
+    def _run(self, matrix: Tensor, backend: str) -> Tensor:
+        task = self._task(matrix)
+        runner = BACKENDS[chosen_backend(backend, self.program, task).name]
+        run = runner.run(self.program, task, replace(PLAIN, trace=("y",)))
+        return run.trace["y"][..., -1, :, :].mT.contiguous()
+
+    def _task(self, matrix: Tensor) -> Task:
+        """The columns as the tokens of a prompt, which holds no weights and no queries."""
+        x = matrix.mT.contiguous()
+        nothing = x.new_empty(*x.shape[:-2], 0)
+        return Task(x, torch.zeros_like(x), x[..., :0, :], nothing)
+
+    def verify(self, f: Callable[[Matrix], Any], Z: Any, *, backend: str = AUTO) -> FunctionReport:
+        """Run it, and compare it with the function, with its bound and with doing nothing.
+
+        Args:
+            f: the function that it was made of.
+            Z: numbers in the box, (d, n) or (tasks, d, n).
+            backend: "literal", "dense" or "fused"; "auto" is literal for runs of up to some 20
+                seconds, and else fused.
+
+        Returns:
+            The measured errors beside the bounds.
+
+        Raises:
+            DataError: if Z has another shape, or a number on the ramp between two levels.
+            DomainError: if a number leaves the box.
+            ConstructionError: if f returns something else than finite numbers of the same shape.
+
+        Example:
+            >>> import icgd
+            >>> halved = icgd.universal(lambda Z: Z / 2, d=1, n=2, D=4, lipschitz=0.5)
+            >>> report = halved.verify(lambda Z: Z / 2, [[0.8, -0.1]])
+            >>> report.holds, round(float(report.errors), 4), round(float(report.idle_errors), 4)
+            (True, 0.0791, 0.4031)
+        """
+        matrix = self._checked(Z)
+        backend = chosen_backend(backend, self.program, self._task(matrix)).name
+        found = self._run(matrix, backend)
+        points = matrix.view(-1, *self.shape)
+        exact = torch.stack([answer_of(f, point) for point in points]).view_as(matrix)
+        errors, idle = (torch.linalg.matrix_norm(part - exact) for part in (found, matrix))
+        return FunctionReport(errors, self.bound(backend), self.paper_bound, idle, backend)
+
+    def facts(self) -> dict[str, str]:
+        """What it shows of itself in a line or in a notebook.
+
+        Returns:
+            A text for each name.
+
+        Example:
+            >>> import icgd
+            >>> halved = icgd.universal(lambda Z: Z / 2, d=1, n=2, D=4, lipschitz=0.5)
+            >>> halved.facts()["table"]
+            '16 keys, of D^(dn) = 16 entries'
+        """
+        (d, n), (low, high) = self.shape, self.box
+        table = self.program.relu_sum(self._look_up.tables[0])
+        n_keys = len(table.knots) // 2 + 1
+        return {
+            "function": f"of {d} x {n} matrices in [{low:g}, {high:g}], Lipschitz constant "
+            f"{self.lipschitz:g} (stated)",
+            "table": f"{n_keys:,} keys, of D^(dn) = {self.levels ** (d * n):,} entries",
+            "layers": counted(self.program.n_layers, "layer"),
+            "error": f"at most {number(rounded_up(self.bound()))}",
+            "the lemma's bound": number(self.paper_bound),
+        }
+
+    def summary(self) -> Summary:
+        """The numbers of layers, heads, weights and FLOPs, counted without building a weight.
+
+        Returns:
+            The sizes.
+
+        Example:
+            >>> import icgd
+            >>> halved = icgd.universal(lambda Z: Z / 2, d=1, n=2, D=4, lipschitz=0.5)
+            >>> halved.summary().n_heads
+            1
+        """
+        return summarise(self.program, self.shape[1])
+
+    @own_modes()
+    def transformer(self) -> Transformer:
+        """The transformer as a torch module with ordinary weights.
+
+        Returns:
+            The module, which maps a residual stream to the one after the last layer.
+
+        Raises:
+            SizeError: if the weights do not fit into memory.
+
+        Example:
+            >>> import icgd
+            >>> halved = icgd.universal(lambda Z: Z / 2, d=1, n=2, D=4, lipschitz=0.5)
+            >>> len(list(halved.transformer().block))
+            3
+        """
+        return build_transformer(self.program)
+
+    def draw(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
+        """The transformer as one picture: its layers, and what they read and write.
+
+        Args:
+            path: the file that the picture is also written to, as SVG or PNG by its ending.
+
+        Returns:
+            The picture, which a notebook shows.
+
+        Raises:
+            FileError: if the name has another ending, or if the file cannot be written.
+
+        Example:
+            >>> import icgd
+            >>> halved = icgd.universal(lambda Z: Z / 2, d=1, n=2, D=4, lipschitz=0.5)
+            >>> halved.draw().title
+            'universal looks up a function of 1 x 2 matrices'
+        """
+        d, n = self.shape
+        title = f"{self.program.construction} looks up a function of {d} x {n} matrices"
+        return pictures.program_picture.draw(self.program, title, path)
+
+    def listing(self) -> str:
+        """The program as readable text.
+
+        Returns:
+            A line for each slot, layer and instruction.
+
+        Example:
+            >>> import icgd
+            >>> halved = icgd.universal(lambda Z: Z / 2, d=1, n=2, D=4, lipschitz=0.5)
+            >>> print(halved.listing().splitlines()[0])
+            program universal, 3 layers, d_model 5
+        """
+        return self.program.listing()
+
+    @own_modes()
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a safetensors file with the table and the weights, not with the function.
+
+        Args:
+            path: the file.
+
+        Raises:
+            FileError: if it cannot be written.
+
+        Example:
+            >>> import icgd
+            >>> from pathlib import Path
+            >>> from tempfile import TemporaryDirectory
+            >>> halved = icgd.universal(lambda Z: Z / 2, d=1, n=2, D=4, lipschitz=0.5)
+            >>> with TemporaryDirectory() as folder:
+            ...     halved.save(Path(folder) / "halved.safetensors")
+            ...     icgd.UniversalFunction.load(Path(folder) / "halved.safetensors") == halved
+            True
+        """
+        is_small = dense_bytes(self.summary(), 8) <= MOST_STORED
+        weights = dict(self.transformer().named_parameters()) if is_small else {}
+        files.save(path, None, self.program, weights)
+
+    @classmethod
+    @own_modes()
+    def load(cls, path: str | os.PathLike[str]) -> UniversalFunction:
+        """Read what `save` wrote.
+
+        Args:
+            path: the file.
+
+        Returns:
+            The function, equal to the one that was saved.
+
+        Raises:
+            FileError: if there is no such file, or if it is damaged or holds something else.
+
+        Example:
+            >>> import icgd
+            >>> icgd.UniversalFunction.load("nowhere.safetensors")
+            Traceback (most recent call last):
+            ...
+            icgd.errors.FileError: There is no file nowhere.safetensors.
+        """
+        program = files.load_program(path)
+        if not isinstance(program, StackProgram) or program.first(LookUpFunction) is None:
+            raise FileError(f"{path} holds no function that is looked up.")
+        return cls(program)
+
+
+@shown
+@dataclass(frozen=True)
+class FunctionReport:
+    """Measured errors of a looked-up function beside their bounds, in the Frobenius norm.
+
+    Attributes:
+        errors: the distance from the function, of every matrix.
+        bound: what is proved of it, with the rounding of the backend, if the function has the
+            Lipschitz constant that was stated of it.
+        paper_bound: the lemma's bound.
+        idle_errors: the distance of every matrix itself from what the function makes of it: what
+            doing nothing would err by.
+        backend: the backend that ran.
+
+    Example:
+        >>> import icgd
+        >>> halved = icgd.universal(lambda Z: Z / 2, d=1, n=2, D=4, lipschitz=0.5)
+        >>> halved.verify(lambda Z: Z / 2, [[0.8, -0.1]]).backend
+        'literal'
+    """
+
+    errors: Tensor
+    bound: float
+    paper_bound: float
+    idle_errors: Tensor
+    backend: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether every error is within the proved bound."""
+        return bool((self.errors <= self.bound).all())
+
+    def facts(self) -> dict[str, str]:
+        """What it shows of itself in a line or in a notebook.
+
+        Returns:
+            A text for each name.
+
+        Example:
+            >>> import icgd
+            >>> halved = icgd.universal(lambda Z: Z / 2, d=1, n=2, D=4, lipschitz=0.5)
+            >>> halved.verify(lambda Z: Z / 2, [[0.8, -0.1]]).facts()["doing nothing"]
+            'would err by 0.4031; errors are 0.1961 times as large on average'
+        """
+        broken = (
+            "an error exceeds the bound: the function is steeper than the Lipschitz constant that "
+            "was stated of it, it is another one, or the transformer is wrong"
+        )
+        measured, proved = float(self.errors.max()), number(rounded_up(self.bound))
+        compared, total = "", self.idle_errors.sum()
+        if total > 0:
+            share = number(float(self.errors.sum() / total))
+            compared = f"; errors are {share} times as large on average"
+        return {
+            "verdict": "every error is within the bound" if self.holds else broken,
+            "backend": self.backend,
+            "error": f"{number(measured)}, proved {proved}, the lemma's {number(self.paper_bound)}",
+            "doing nothing": f"would err by {number(float(self.idle_errors.max()))}{compared}",
+        }

@@ -1,0 +1,480 @@
+"""Expressions on balls (Arb): enclosures of values, ranges, and the rounding of their computation.
+
+A ball holds every value of an expression on an interval, or is not finite. Nothing else is trusted
+in a proof about a function but `ULPS`, the accuracy of torch's own functions, which tests compare
+with Arb.
+
+This module loads Arb, so that it is imported when a proof is first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from functools import cache, lru_cache
+from itertools import pairwise
+from math import ceil, inf, log2, nextafter, pi
+from statistics import median
+from typing import Any, NamedTuple
+
+from flint import acb, arb, ctx
+
+from icgd.problems.expressions import (
+    CALL,
+    CONSTANT,
+    NUMBER,
+    SLOPES,
+    SUM,
+    VARIABLE,
+    Node,
+    Step,
+    X,
+    straight_line,
+)
+
+BITS = 80
+"""The precision of proofs."""
+
+MANY_BITS = 400
+"""The precision in which two pieces meet, or do not."""
+
+ROUNDOFF = 2.0**-53
+
+UNDERFLOW = 128 * 2.0**-1022
+"""An operation may lose as much where its result underflows."""
+
+LARGEST = 1.7e308
+"""Larger numbers overflow."""
+
+Line = tuple[Step, ...]
+Ball = Any
+"""A real ball, or a complex one."""
+
+precision = ctx.workprec
+"""A context in which balls have so many bits."""
+
+
+def exact(value: Fraction | float) -> arb:
+    """Return the ball of a number: a point, if its denominator is a power of two."""
+    fraction = value if isinstance(value, Fraction) else Fraction(value)
+    return arb(fraction.numerator) / fraction.denominator
+
+
+@lru_cache(maxsize=2**12)
+def _constant(value: Fraction, bits: int) -> arb:
+    """Return the ball of a number of an expression, in so many bits."""
+    return exact(value)
+
+
+def hull(a: arb, b: arb) -> arb:
+    """Return the ball around both."""
+    return a.union(b)
+
+
+def interval(low: Fraction | float, high: Fraction | float) -> arb:
+    """Return the ball around [low, high]."""
+    return hull(exact(low), exact(high))
+
+
+def size(ball: Ball) -> float:
+    """Return a number that no value of the ball exceeds in size."""
+    if not ball.is_finite():
+        return inf
+    largest = float(ball.abs_upper().upper())
+    return 0.0 if largest == 0.0 and ball.is_zero() else largest * (1 + 2.0**-50) + 5e-324
+
+
+def least_size(ball: arb) -> float:
+    """Return a number that every value of the ball has at least in size."""
+    return max(float(ball.abs_lower().lower()) * (1 - 2.0**-50), 0.0)
+
+
+def ends(ball: arb) -> tuple[float, float]:
+    """Return floats below and above every value of the ball."""
+    if not ball.is_finite():
+        return -inf, inf
+    return (
+        nextafter(float(ball.lower().lower()), -inf) if not ball.is_exact() else _down(ball),
+        nextafter(float(ball.upper().upper()), inf) if not ball.is_exact() else -_down(-ball),
+    )
+
+
+def _down(point: arb) -> float:
+    """Return the largest float that is not above a point, or the one below it."""
+    nearest = float(point)
+    return nearest if arb(nearest) <= point else nextafter(nearest, -inf)
+
+
+# Functions on balls. A monotone one has its extremes at the ends of a ball, an even one at the
+# least and at the largest size.
+
+
+def _monotone(function: Callable[[arb], arb]) -> Callable[[arb], arb]:
+    def enclosed(ball: arb) -> arb:
+        if ball.is_exact():
+            return function(ball)
+        return hull(function(arb(ball.lower())), function(arb(ball.upper())))
+
+    return enclosed
+
+
+def _even(function: Callable[[arb], arb]) -> Callable[[arb], arb]:
+    def enclosed(ball: arb) -> arb:
+        if ball.is_exact():
+            return function(ball)
+        return hull(function(arb(ball.abs_lower())), function(arb(ball.abs_upper())))
+
+    return enclosed
+
+
+def _softplus(z: arb) -> arb:
+    return z + (-z).exp().log1p() if z > 0 else z.exp().log1p()
+
+
+def _sign(z: arb) -> arb:
+    if z.contains(0) and not z.is_zero():
+        return arb(0, 1)
+    return arb(int(z > 0) - int(z < 0))
+
+
+REAL: dict[str, Callable[[arb], arb]] = {
+    "exp": _monotone(arb.exp),
+    "expm1": _monotone(arb.expm1),
+    "log": arb.log,
+    "log1p": arb.log1p,
+    "sin": arb.sin,
+    "cos": arb.cos,
+    "tanh": _monotone(arb.tanh),
+    "sech2": _even(lambda z: z.sech() ** 2),
+    "sinh": _monotone(arb.sinh),
+    "cosh": _even(arb.cosh),
+    "sigmoid": _monotone(lambda z: 1 / (1 + (-z).exp())),
+    "softplus": _monotone(_softplus),
+    "erf": _monotone(arb.erf),
+    "erfc": _monotone(arb.erfc),
+    "atan": _monotone(arb.atan),
+    "asinh": _monotone(arb.asinh),
+    "abs": abs,
+    "sign": _sign,
+}
+
+
+def _complex_sigmoid(z: acb) -> acb:
+    if z.real < 0:  # whichever exponential is small, also in a wide ball
+        small = z.exp()
+        return small / (1 + small)
+    return 1 / (1 + (-z).exp())
+
+
+def _complex_softplus(z: acb) -> acb:
+    if z.real > 0:
+        return z + (1 + (-z).exp()).log(analytic=True)
+    return (1 + z.exp()).log(analytic=True)
+
+
+def _complex_atan(z: acb) -> acb:
+    i = acb(0, 1)
+    return ((1 + i * z).log(analytic=True) - (1 - i * z).log(analytic=True)) / (2 * i)
+
+
+# With `analytic` a ball is not finite if it touches a branch cut: a finite one proves that the
+# function is analytic in it.
+COMPLEX: dict[str, Callable[[acb], acb]] = {
+    "exp": acb.exp,
+    "expm1": acb.expm1,
+    "log": lambda z: z.log(analytic=True),
+    "log1p": lambda z: (1 + z).log(analytic=True),
+    "sin": acb.sin,
+    "cos": acb.cos,
+    "tanh": acb.tanh,
+    "sech2": lambda z: z.sech() ** 2,
+    "sinh": acb.sinh,
+    "cosh": acb.cosh,
+    "sigmoid": _complex_sigmoid,
+    "softplus": _complex_softplus,
+    "erf": acb.erf,
+    "erfc": acb.erfc,
+    "atan": _complex_atan,
+    "asinh": lambda z: (z + (1 + z * z).sqrt(analytic=True)).log(analytic=True),
+    "abs": lambda z: z.real_abs(analytic=True),
+    "sign": lambda z: z.real_sgn(analytic=True),
+}
+
+
+def _power(base: arb, n: Fraction) -> arb:
+    """Raise a real ball to a power."""
+    if n.denominator == 2:
+        return base.sqrt() ** n.numerator
+    if base.is_exact() or n < 0:
+        return base**n.numerator
+    # The square of a wide ball is wider than the hull of the squares of its ends.
+    low, high = base.lower(), base.upper()
+    if n.numerator % 2 == 0:
+        low, high = base.abs_lower(), base.abs_upper()
+    return hull(arb(low) ** n.numerator, arb(high) ** n.numerator)
+
+
+def _complex_power(base: acb, n: Fraction) -> acb:
+    return (base.sqrt(analytic=True) if n.denominator == 2 else base) ** n.numerator
+
+
+def enclosed(line: Line, values: Mapping[str, Ball], *, is_complex: bool = False) -> Ball:
+    """Evaluate a straight line on balls, one for each variable."""
+    kind, calls = (acb, COMPLEX) if is_complex else (arb, REAL)
+    power = _complex_power if is_complex else _power
+    done: list[Ball] = []
+    for operation, value, places in line:
+        if operation == NUMBER:
+            result = kind(_constant(value, ctx.prec))
+        elif operation == CONSTANT:
+            result = kind(arb.pi())
+        elif operation == VARIABLE:
+            result = values[str(value)]
+        elif operation == CALL:
+            result = calls[str(value)](done[places[0]])
+        elif isinstance(value, Fraction):
+            result = power(done[places[0]], value)
+        else:
+            result = done[places[0]]
+            for place in places[1:]:
+                result = result + done[place] if operation == SUM else result * done[place]
+        done.append(result)
+    return done[-1]
+
+
+def enclosed_closely(line: Line, slope: Line, x: arb) -> Ball:
+    """Evaluate a line in x on a ball, as what both its own ball and that of its slope allow."""
+    y = enclosed(line, {"x": x})
+    if x.is_exact():
+        return y
+    steep = enclosed(slope, {"x": x})
+    if not steep.is_finite():
+        return y
+    middle = arb(x.mid())
+    other = enclosed(line, {"x": middle}) + steep * (x - middle)
+    if not y.is_finite():
+        return other
+    try:
+        return y.intersection(other)
+    except ValueError:  # they only touch
+        return other
+
+
+# Ranges.
+
+
+class Bracket(NamedTuple):
+    """A small interval between which and the next a function is monotone, and its range there."""
+
+    low: float
+    high: float
+    least: float
+    largest: float
+
+
+MOST_CELLS, DEEPEST = 200_000, 40
+"""The most intervals that a search looks at, and how often it halves one to find a finite ball."""
+
+
+def brackets(tower: tuple[Line, Line, Line], low: Fraction, high: Fraction) -> list[Bracket] | None:
+    """Find where a function may turn: brackets between which its slope has one sign.
+
+    `tower` has the function, its slope and its curvature. An interval is halved until the slope has
+    one sign in it, or until the function changes in it by less than 2^-70 of itself, or it is as
+    short as 2^-52. Multiple roots of the slope are brackets like others. None if there are too
+    many.
+    """
+    found: list[tuple[arb, arb, float]] = []
+    waiting, n_seen = [(exact(low), exact(high))], 0
+    while waiting:
+        left, right = waiting.pop()
+        n_seen += 1
+        if n_seen > MOST_CELLS:
+            return None
+        x = hull(left, right)
+        slope = enclosed_closely(tower[1], tower[2], x)
+        if slope.is_finite() and not slope.contains(0):
+            continue
+        width = size(right - left)
+        change = width * size(slope)
+        is_small = width <= 2.0**-52 * max(1.0, size(left))
+        if not is_small and change < inf:
+            value = least_size(enclosed_closely(tower[0], tower[1], x))
+            is_small = change <= 2.0**-70 * max(value, 2.0**-300)
+        if is_small:
+            if found and not left > found[-1][1]:
+                left, _, before = found.pop()
+                change += before
+            found.append((left, right, change))
+            continue
+        middle = arb(((left + right) / 2).mid())
+        bend = enclosed(tower[2], {"x": x})
+        if bend.is_finite() and not bend.contains(0):  # Newton's method: the only root is here
+            root = middle - enclosed(tower[1], {"x": middle}) / bend
+            if not root.overlaps(x):
+                continue
+            part = root.intersection(x)
+            if size(part - part.mid()) < 0.2 * width:
+                waiting.append((arb(part.lower()), arb(part.upper())))
+                continue
+        waiting += [(middle, right), (left, middle)]
+    return [
+        Bracket(float(left), float(right), *ends(enclosed(tower[0], {"x": left}) + arb(0, change)))
+        for left, right, change in found
+    ]
+
+
+# Rounding.
+
+ULPS = {
+    **dict.fromkeys(("exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "cosh"), 2),
+    **dict.fromkeys(("erf", "atan"), 2),
+    **dict.fromkeys(("sinh", "sigmoid", "softplus", "erfc", "asinh"), 4),
+    **dict.fromkeys(("abs", "sign"), 0),
+    "sech2": 8,
+}
+"""How far torch's functions may be off, in units of roundoff of the result, besides underflow."""
+
+
+@cache
+def _slope_of(function: str) -> Line:
+    return straight_line(SLOPES[function](X))
+
+
+def _own_ulps(exponent: Fraction) -> int:
+    """How far a power may be off by itself."""
+    if exponent in (-1, 2, Fraction(1, 2)):
+        return 1
+    return 2 if exponent == -Fraction(1, 2) else 4
+
+
+def running(line: Line, x: arb) -> tuple[arb, float]:
+    """Enclose the real value of a line, and bound how far the computed one is from it.
+
+    The error of every operation is carried to those that read it. The bound is infinite if a
+    number can overflow, or if a ball is not finite.
+    """
+    values: list[Ball] = []
+    errors: list[float] = []
+    for operation, value, places in line:
+        error = 0.0
+        if operation == VARIABLE:
+            result = x
+        elif operation == NUMBER:
+            fraction = Fraction(value)
+            result = _constant(fraction, ctx.prec)
+            error = ROUNDOFF * abs(float(fraction)) if float(fraction) != fraction else 0.0
+        elif operation == CONSTANT:
+            result, error = arb.pi(), ROUNDOFF * pi
+        elif operation == CALL:
+            name, argument, off = str(value), values[places[0]], errors[places[0]]
+            result = REAL[name](argument)
+            if off:
+                slope = enclosed(_slope_of(name), {"x": _widened(argument, off)})
+                error = size(slope) * off
+            if ULPS[name]:
+                error += ROUNDOFF * ULPS[name] * (size(result) + error) + UNDERFLOW
+        elif isinstance(value, Fraction):
+            argument, off = values[places[0]], errors[places[0]]
+            result = _power(argument, value)
+            if off:
+                slope = exact(value) * _power(_widened(argument, off), value - 1)
+                error = size(slope) * off
+            error += ROUNDOFF * _own_ulps(value) * (size(result) + error) + UNDERFLOW
+        else:
+            result, error = values[places[0]], errors[places[0]]
+            for place in places[1:]:
+                part, off = values[place], errors[place]
+                if operation == SUM:
+                    result, error = result + part, error + off
+                    error += ROUNDOFF * (size(result) + error)
+                else:
+                    error = size(result) * off + size(part) * error + error * off
+                    result = result * part
+                    error += ROUNDOFF * (size(result) + error) + UNDERFLOW
+        if not size(result) + error < LARGEST:
+            return result, inf
+        values.append(result)
+        errors.append(error)
+    return values[-1], errors[-1] * (1 + 2.0**-40)
+
+
+def _widened(ball: arb, by: float) -> arb:
+    return ball + arb(0, by)
+
+
+N_EVEN, FINEST = 128, 2.0**-60
+
+
+def cells(low: Fraction, high: Fraction) -> list[tuple[arb, arb]]:
+    """Divide an interval into cells: even ones up to 16, and ones that halve towards 0."""
+    places = {low, high}
+    places |= {Fraction(32 * k, N_EVEN) for k in range(-N_EVEN // 2, N_EVEN // 2 + 1)}
+    largest = 2.0 ** ceil(log2(max(abs(low), abs(high), Fraction(1))))
+    while largest >= FINEST:
+        places |= {Fraction(sign * part * largest) for sign in (-1, 1) for part in QUARTERS}
+        largest /= 2
+    inside = sorted({place for place in places if low <= place <= high} | {low, high})
+    return [(exact(left), exact(right)) for left, right in pairwise(inside)]
+
+
+QUARTERS = (1.0, 0.875, 0.75, 0.625)
+
+
+def rounding(parts: Iterable[tuple[Line, Fraction, Fraction]]) -> tuple[float, float] | float:
+    """Bound the rounding of a function that is computed by these lines on these intervals.
+
+    Return (relative, absolute) in units of roundoff: a computed value is off by at most `relative`
+    of them times the value, and `absolute` of them. If a number can overflow, return where.
+    """
+    rows: list[tuple[float, float, float]] = []
+    for line, low, high in parts:
+        waiting = [(left, right, 0) for left, right in cells(low, high)]
+        while waiting:
+            left, right, depth = waiting.pop()
+            value, error = running(line, hull(left, right))
+            if error < inf:
+                rows.append((least_size(value), size(value), error / ROUNDOFF))
+                continue
+            middle = arb(((left + right) / 2).mid())
+            if depth > DEEPEST:
+                return float(middle)
+            waiting += [(left, middle, depth + 1), (middle, right, depth + 1)]
+    if not any(error for _, _, error in rows):
+        return 0.0, 0.0
+    least = max((error for lowest, _, error in rows if lowest == 0.0), default=0.0)
+    typical = median(largest for _, largest, _ in rows)
+    best = (inf, 0.0, 0.0)
+    for absolute in (least, *(least + 2.0**k for k in range(-50, 40))):
+        relative = max((e - absolute) / lowest if e > absolute else 0.0 for lowest, _, e in rows)
+        best = min(best, (relative * typical + absolute, relative, absolute))
+    room = 1 + 2.0**-30
+    return best[1] * room, best[2] * room
+
+
+def meets(left: Node, right: Node) -> arb | None:
+    """Return the gap right - left of two constant trees, or None if it is 0 as far as is known."""
+    with precision(MANY_BITS):
+        gap = enclosed(straight_line(right), {}) - enclosed(straight_line(left), {})
+        return None if gap.contains(0) else gap
+
+
+def singular_place(lines: tuple[Line, ...], low: Fraction, high: Fraction) -> tuple[str, float]:
+    """Say what is wrong on [low, high], and where: ("", 0) if every line can be computed there.
+
+    An interval is halved until all lines are finite in it, without overflow.
+    """
+    waiting = [(exact(low), exact(high), 0)]
+    n_seen = 0
+    while waiting:
+        left, right, depth = waiting.pop()
+        x, n_seen = hull(left, right), n_seen + 1
+        found = [running(line, x) for line in lines]
+        if all(error < inf for _, error in found):
+            continue
+        if depth > DEEPEST or n_seen > MOST_CELLS:
+            is_pole = any(error == inf and not value.is_finite() for value, error in found)
+            return "pole" if is_pole else "overflow", float(((left + right) / 2).mid())
+        middle = arb(((left + right) / 2).mid())
+        waiting += [(middle, right, depth + 1), (left, middle, depth + 1)]
+    return "", 0.0

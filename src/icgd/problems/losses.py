@@ -1,0 +1,388 @@
+r"""Losses of a prediction t and a label y, known by their slope u(t, y), the derivative in t.
+
+Constructions need no more of a loss than its slope. Where that is a sum of functions of one
+variable, each of a combination of t and y, they approximate these functions; the slope that a text
+gives is taken apart into such summands. Where it is no such sum, MLP layers evaluate the text
+operation by operation (`constructions/composition.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from math import log
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from icgd.errors import SettingError, brief
+from icgd.problems.expressions import (
+    ONE,
+    SUM,
+    ZERO,
+    Node,
+    add,
+    computed,
+    multiply,
+    number,
+    parse,
+    rebuilt,
+    split,
+    straight_line,
+    text,
+    variable,
+    variables,
+)
+from icgd.problems.functions import (
+    CLIP,
+    DOUBLE,
+    EXP,
+    IDENTITY_FUNCTION,
+    NEGATE,
+    SIGMOID,
+    SOFTPLUS,
+    TANH,
+)
+from icgd.problems.piecewise import HIGH, LOW, Function, domain_of, is_written
+from icgd.problems.scalar import ScalarFunction
+from icgd.problems.settings import by_name, named, positive
+from icgd.shapes import Labels
+
+LARGEST_JUMP = 1e12
+"""The slopes of l1 and of quantiles are defined as far as problems go."""
+
+PREDICTION, LABEL = "t", "y"
+"""The variables of a slope."""
+
+
+@dataclass(frozen=True)
+class SlopePart:
+    """The summand `function(prediction * t + label * y)` of a loss's slope."""
+
+    prediction: float
+    label: float
+    function: ScalarFunction
+
+
+# Slopes as sums of functions of one variable.
+
+Direction = tuple[Fraction, Fraction]
+"""The factors of t and y in a combination; the first that is not 0 is 1."""
+
+OF_PREDICTION: Direction = (Fraction(1), Fraction(0))
+OF_LABEL: Direction = (Fraction(0), Fraction(1))
+
+
+def linear(node: Node) -> tuple[Fraction, Fraction, Fraction] | None:
+    """Return a, b and c of a tree that is a t + b y + c, or None."""
+    found = dict.fromkeys((variable(PREDICTION), variable(LABEL), ONE), Fraction(0))
+    for term in node.parts if node.kind == SUM else (node,):
+        factor, rest = split(term)
+        if rest not in found:
+            return None
+        found[rest] = factor
+    a, b, c = found.values()
+    return a, b, c
+
+
+def along_one_direction(node: Node) -> tuple[Direction, Node] | None:
+    """Return the direction of a function of one combination of t and y, as a tree in x."""
+    found = set[Direction]()
+
+    def visit(part: Node) -> Node:
+        if not variables(part):
+            return part
+        if (line := linear(part)) is not None:
+            a, b, c = line
+            scale = a or b
+            found.add((a / scale, b / scale))
+            return add(multiply(number(scale), variable("x")), number(c))
+        return rebuilt(part, tuple(visit(inner) for inner in part.parts))
+
+    tree = visit(node)
+    return (found.pop(), tree) if len(found) == 1 else None
+
+
+def sum_of_ridges(node: Node) -> dict[Direction, Node] | None:
+    """Return the functions of one variable that a slope is the sum of, by direction, or None."""
+    found: dict[Direction, Node] = {}
+    lines, constants = list[Node](), list[Node]()
+    for term in node.parts if node.kind == SUM else (node,):
+        if not variables(term):
+            constants.append(term)
+            continue
+        if linear(term) is not None:
+            lines.append(term)
+            continue
+        ridge = along_one_direction(term)
+        if ridge is None:
+            return None
+        direction, tree = ridge
+        found[direction] = add(found.get(direction, ZERO), tree)
+    a, b, _ = linear(add(*lines)) or (Fraction(0),) * 3
+    joined = (Fraction(1), b / a) if a else OF_LABEL
+    if a and b and joined not in found and OF_PREDICTION in found:
+        shares = [(OF_PREDICTION, a), (OF_LABEL, b)]  # another function reads t by itself
+    else:
+        shares = [(joined, a or b)]
+    for direction, factor in shares:
+        if factor:
+            line = multiply(number(factor), variable("x"))
+            found[direction] = add(found.get(direction, ZERO), line)
+    first = next(iter(found))  # the slope depends on t
+    found[first] = add(found[first], *constants)
+    return found
+
+
+BUILT_IN: dict[Node, ScalarFunction] = {
+    parse(function.text): function for function in (TANH, SIGMOID, SOFTPLUS, EXP)
+} | {
+    parse(line): function
+    for line, function in (("x", IDENTITY_FUNCTION), ("-x", NEGATE), ("2*x", DOUBLE))
+}
+"""Functions in slopes that are known by name, and everywhere."""
+
+
+def function_of(tree: Node, low: float, high: float) -> ScalarFunction:
+    """Return the function of a tree in x: one that is built in, or one of this text."""
+    return BUILT_IN.get(tree) or Function("", text(tree), low, high)
+
+
+# Losses.
+
+N_PANELS = 64
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
+
+
+class Loss:
+    """A loss of one prediction t and its label y, defined by its slope u(t, y) in t.
+
+    A network of several outputs has the sum over them. All losses enter the risk as
+    (1 / 2n) sum_i loss(t_i, y_i), so the slope of the squared loss is 2 (t - y).
+
+    Args:
+        slope: the text of u(t, y), with the functions that `icgd.Function` knows. abs and sign of
+            a combination such as t - y make kinks and jumps; at a jump the value is that from the
+            left.
+        low: the least argument of a function in it, such as t - y, and of t and y themselves.
+        high: the largest one.
+
+    Raises:
+        SettingError: if the text is no such expression, or is not finite there.
+        UnknownNameError: if a name in it is not known.
+
+    Example:
+        >>> import icgd
+        >>> icgd.Loss(slope="tanh(t - y)")
+        Loss('tanh(t - y) on -64 to 64')
+    """
+
+    name: str
+    slope_parts: tuple[SlopePart, ...] | None
+    labels_are_probabilities: bool = False
+    is_softmax: bool = False
+    node: Node | None = None
+    """The tree of the slope, if a text defines it."""
+    _value: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def __init__(self, slope: str, low: float | int = LOW, high: float | int = HIGH) -> None:
+        self._set(parse(slope, (PREDICTION, LABEL)), *domain_of(low, high))
+
+    def _set(self, node: Node, low: float, high: float) -> None:
+        ends = " to ".join(repr(end).removesuffix(".0") for end in (low, high))
+        self.node, self.low, self.high = node, low, high
+        self.name = f"{text(node)} on {ends}"
+        if PREDICTION not in variables(node):
+            raise SettingError(
+                f"The slope {text(node)} does not depend on the prediction t: no network minimises "
+                "such a loss. Write it with t and y, such as 'tanh(t - y)'."
+            )
+        self.slope_parts = None
+        if (ridges := sum_of_ridges(node)) is not None:
+            self.slope_parts = tuple(
+                SlopePart(float(a), float(b), function_of(tree, low, high))
+                for (a, b), tree in ridges.items()
+            )
+
+    @classmethod
+    def _of(
+        cls,
+        name: str,
+        value: Callable[[Tensor, Tensor], Tensor],
+        parts: tuple[SlopePart, ...] | None,
+        **flags: bool,
+    ) -> Loss:
+        """Make one that is built in, with a name and a value of its own."""
+        made = cls.__new__(cls)
+        made.name, made.slope_parts = name, parts
+        made.__dict__.update(_value=value, **flags)
+        return made
+
+    def __repr__(self) -> str:
+        return f"Loss({self.name!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Loss) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @cached_property
+    def _line(self) -> Any:
+        return None if self.node is None else straight_line(self.node)
+
+    def slope(self, prediction: Labels, label: Labels) -> Labels:
+        """Return u(t, y), the gradient of the loss in the predictions.
+
+        Args:
+            prediction: the predictions, an entry for each output.
+            label: the labels, likewise.
+
+        Returns:
+            The slopes, likewise.
+
+        Example:
+            >>> import icgd, torch
+            >>> icgd.Loss(slope="t * exp(y)").slope(torch.ones(1, 1), torch.zeros(1, 1))
+            tensor([[1.]])
+        """
+        if self.is_softmax:
+            return prediction.softmax(-1) - label
+        if self.slope_parts is None:
+            prediction, label = torch.broadcast_tensors(prediction, label)
+            return computed(self._line, {PREDICTION: prediction, LABEL: label})
+        terms = [p.function(p.prediction * prediction + p.label * label) for p in self.slope_parts]
+        return torch.stack(terms).sum(0)
+
+    def value(self, prediction: Labels, label: Labels) -> Tensor:
+        """Return the loss, summed over the outputs; one of a text is 0 where the prediction is.
+
+        It is the integral of the slope, by Gauss's rule on 64 panels.
+
+        Args:
+            prediction: the predictions, an entry for each output.
+            label: the labels, likewise.
+
+        Returns:
+            A loss for each example, here t**2 - 2 t y.
+
+        Example:
+            >>> import icgd, torch
+            >>> loss = icgd.Loss(slope="2 * (t - y)")
+            >>> round(float(loss.value(torch.tensor([[2.0]]), torch.tensor([[0.5]]))), 4)
+            2.0
+        """
+        if self._value is not None:
+            return self._value(prediction, label)
+        prediction, label = torch.broadcast_tensors(prediction, label)
+        starts = torch.arange(N_PANELS, dtype=prediction.dtype)[:, None]
+        shares = ((starts + (torch.from_numpy(_NODES) + 1) / 2) / N_PANELS).flatten()
+        weights = torch.from_numpy(_WEIGHTS).repeat(N_PANELS) / (2 * N_PANELS)
+        total = torch.zeros_like(prediction)
+        for share, weight in zip(shares.tolist(), weights.tolist(), strict=True):
+            total += weight * self.slope(share * prediction, label)
+        return (prediction * total).sum(-1)
+
+
+SQUARED = Loss._of("squared", lambda p, y: ((p - y) ** 2).sum(-1), (SlopePart(1.0, -1.0, DOUBLE),))
+HUBER = Loss._of(
+    "huber",
+    lambda p, y: functional.huber_loss(p, y, reduction="none").sum(-1),
+    (SlopePart(1.0, -1.0, CLIP),),
+)
+LOGISTIC = Loss._of(
+    "logistic",
+    lambda p, y: (torch.logaddexp(p, torch.zeros_like(p)) - y * p).sum(-1),
+    (SlopePart(1.0, 0.0, SIGMOID), SlopePart(0.0, 1.0, NEGATE)),
+    labels_are_probabilities=True,
+)
+# Its slope couples all outputs through the log-sum-exp: no sum of one-variable functions.
+CROSS_ENTROPY = Loss._of(
+    "cross_entropy",
+    lambda p, y: p.logsumexp(-1) - p.mul(y).sum(-1),
+    None,
+    labels_are_probabilities=True,
+    is_softmax=True,
+)
+
+LOG_COSH = Loss._of(
+    "log_cosh",
+    lambda p, y: (functional.softplus(-2 * (p - y)) + (p - y) - log(2)).sum(-1),
+    (SlopePart(1.0, -1.0, TANH),),
+)
+POISSON = Loss._of(
+    "poisson",
+    lambda p, y: (p.exp() - y * p).sum(-1),
+    (SlopePart(1.0, 0.0, EXP), SlopePart(0.0, 1.0, NEGATE)),
+)
+
+
+def jump(below: str, above: str) -> Function:
+    """Return the function that is one number up to 0 and another beyond."""
+    return Function.pieces((0,), (below, above), low=-LARGEST_JUMP, high=LARGEST_JUMP)
+
+
+L1 = Loss._of("l1", lambda p, y: (p - y).abs().sum(-1), (SlopePart(1.0, -1.0, jump("-1", "1")),))
+
+SMOOTH_L1, QUANTILE = "smooth_l1_", "quantile_"
+"""What comes before the number in the names of losses that have one, as in smooth_l1_0.5."""
+
+
+@lru_cache
+def smooth_l1(beta: float) -> Loss:
+    """|t - y| - beta / 2, but a parabola where |t - y| < beta; huber is the one of beta = 1."""
+    beta = positive("beta", beta)
+    if beta == 1.0:
+        return HUBER
+    return Loss._of(
+        f"{SMOOTH_L1}{beta!r}",
+        lambda p, y: functional.smooth_l1_loss(p, y, reduction="none", beta=beta).sum(-1),
+        (SlopePart(1 / beta, -1 / beta, CLIP),),
+    )
+
+
+@lru_cache
+def quantile(level: float) -> Loss:
+    """level (y - t) where y > t, and (1 - level) (t - y) elsewhere: least at that quantile."""
+    level = positive("level", level)
+    if not level < 1:
+        raise SettingError(f"The level of a quantile must lie between 0 and 1, got {level:g}.")
+    return Loss._of(
+        f"{QUANTILE}{level!r}",
+        lambda p, y: torch.maximum(level * (y - p), (1 - level) * (p - y)).sum(-1),
+        (SlopePart(1.0, -1.0, jump(repr(-level), repr(1 - level))),),
+    )
+
+
+LOSSES = by_name(SQUARED, LOGISTIC, HUBER, CROSS_ENTROPY, LOG_COSH, L1, POISSON)
+
+
+def loss_named(name: str) -> Loss:
+    """Return the loss called `name`, which is its text if it has no other name."""
+    if is_written(name):
+        return read_loss(name)
+    if isinstance(name, str):
+        for prefix, loss_of in ((SMOOTH_L1, smooth_l1), (QUANTILE, quantile)):
+            if name.startswith(prefix):
+                with suppress(ValueError, SettingError):
+                    return loss_of(float(name.removeprefix(prefix)))
+    return named("loss", name, LOSSES)
+
+
+@lru_cache(maxsize=256)
+def read_loss(name: str) -> Loss:
+    """Return the loss whose `name` is this text."""
+    body, _, domain = name.rpartition(" on ")
+    made = Loss.__new__(Loss)
+    try:
+        low, high = map(float, domain.split(" to "))
+        made._set(parse(body, (PREDICTION, LABEL), is_canonical=True), *domain_of(low, high))
+    except ValueError as error:  # those of icgd included
+        raise SettingError(f"{brief(name)} is no text of a loss. {error}") from None
+    return made

@@ -1,0 +1,790 @@
+"""Functions of a user's own: pieces between knots, each of them an expression.
+
+What is known of one is proved from its text: the places at which it turns, its range and its
+slopes on any interval, how its values are rounded. All of that is by balls (`balls.py`), which are
+loaded when a proof first needs them: a compiled run is loaded and executed without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache, cached_property, lru_cache
+from importlib import import_module
+from itertools import pairwise
+from math import inf, nextafter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from icgd.errors import SettingError, brief
+from icgd.problems.expressions import (
+    MOST_CANONICAL,
+    NUMBER,
+    PRODUCT,
+    ZERO,
+    Node,
+    Step,
+    X,
+    add,
+    call,
+    computed,
+    derivative,
+    fraction_text,
+    kinks,
+    multiply,
+    number,
+    on_piece,
+    parse,
+    straight_line,
+    substitute,
+    text,
+)
+from icgd.problems.scalar import EXACT, FunctionRounding, Kind, ScalarFunction
+from icgd.problems.settings import as_float, entries, finite, is_row
+from icgd.shapes import Values
+
+MOST_PIECES = 64
+"""The most pieces of a function."""
+
+VERSION = 1
+"""Of the grammar of expressions and of the functions in it."""
+
+MODERATE = 10.0
+"""A function that grows no larger on its domain needs no gate."""
+
+LOW, HIGH = -64.0, 64.0
+"""The domain of a function for which none is given."""
+
+
+@cache
+def balls() -> Any:
+    """Return the module of balls; it loads Arb, which runs do without."""
+    return import_module("icgd.problems.balls")
+
+
+@dataclass(frozen=True, eq=False)
+class _Tower:
+    """The pieces of a function with all their derivatives, which the latter share."""
+
+    knots: tuple[Fraction, ...]
+    pieces: tuple[Node, ...]
+    low: float
+    high: float
+    called: str = ""
+    source: Function | None = None
+    """A function that differs from this one by steps, if its rounding is counted too."""
+
+    @property
+    def name(self) -> str:
+        """What it is called: its text, if it has no other name."""
+        return self.called or self.definition
+
+    @cached_property
+    def definition(self) -> str:
+        """The text of the pieces, their knots and the domain: what the function is."""
+        parts = [text(piece) for piece in self.pieces]
+        parts[:-1] = [
+            f"{part} up to {fraction_text(knot)}"
+            for part, knot in zip(parts, self.knots, strict=False)
+        ]
+        ends = " to ".join(repr(end).removesuffix(".0") for end in (self.low, self.high))
+        return f"{', '.join(parts)} on {ends}"
+
+    @cached_property
+    def _orders(self) -> list[tuple[Node, ...]]:
+        return [self.pieces]
+
+    def order(self, order: int) -> tuple[Node, ...]:
+        """Return the pieces of a derivative."""
+        while len(self._orders) <= order:
+            self._orders.append(tuple(derivative(piece) for piece in self._orders[-1]))
+        return self._orders[order]
+
+    @cached_property
+    def _lines(self) -> dict[tuple[int, int], tuple[Step, ...]]:
+        return {}
+
+    def line(self, order: int, piece: int) -> tuple[Step, ...]:
+        """Return a piece of a derivative as a straight line of operations."""
+        key = order, piece
+        if key not in self._lines:
+            self._lines[key] = straight_line(self.order(order)[piece])
+        return self._lines[key]
+
+
+def _ends_of(knots: list[Fraction], low: float, high: float) -> list[Fraction]:
+    """Return the ends of all pieces, which must rise."""
+    ends = [Fraction(low), *knots, Fraction(high)]
+    if not all(before < after for before, after in pairwise(ends)):
+        raise SettingError(
+            f"knots must rise and lie inside the domain [{low:g}, {high:g}], got "
+            f"{', '.join(f'{float(knot):g}' for knot in knots)}."
+        )
+    return ends
+
+
+def _on_pieces(nodes: list[Node], knots: list[Fraction], low: float, high: float) -> _Tower:
+    """Join expressions between knots; a knot at which they jump is rounded to a float."""
+    ends = [Fraction(low), *knots, Fraction(high)]
+    middles = [(left + right) / 2 for left, right in pairwise(ends)]
+    pieces = tuple(on_piece(*pair) for pair in zip(nodes, middles, strict=True))
+    jumps = Function._of(_Tower(tuple(knots), pieces, low, high)).jumps
+    rounded = (
+        Fraction(float(knot)) if jump else knot for knot, jump in zip(knots, jumps, strict=True)
+    )
+    return _Tower(tuple(rounded), pieces, low, high)
+
+
+class Function(ScalarFunction):
+    """A function of one variable x that a text defines, wherever a name of a function may stand.
+
+    An expression has numbers, x, pi, the operators + - * / ** and the functions abs, asinh, atan,
+    cos, cosh, erf, erfc, exp, expm1, log, log1p, sigmoid, sign, sin, sinh, softplus, sqrt, tan and
+    tanh. Exponents are whole or half numbers. Decimals are exact.
+
+    Two functions are equal if their simplified texts, their knots and their domains are.
+
+    Args:
+        label: what to call it in messages.
+        expression: the text, such as "x * tanh(log(1 + exp(x)))".
+        low: the least argument.
+        high: the largest argument. Between them the function and its slope must be finite.
+
+    Raises:
+        SettingError: if the text is no such expression, or is not finite on the domain.
+        UnknownNameError: if a name in it is not known.
+
+    Example:
+        >>> import icgd
+        >>> swish = icgd.Function("swish", "x / (1 + exp(-x))")
+        >>> swish
+        Function('swish', 'x*sigmoid(x) on -64 to 64')
+        >>> swish == icgd.Function("silu", "x * sigmoid(x)")
+        True
+    """
+
+    label: str
+
+    def __init__(
+        self, label: str, expression: str, low: float | int = LOW, high: float | int = HIGH
+    ) -> None:
+        node, (low, high) = parse(expression), domain_of(low, high)
+        cuts = sorted(cut for cut in kinks(node) if low < cut < high)
+        self._set(_checked_label(label), _on_pieces([node] * (len(cuts) + 1), cuts, low, high))
+        self._check()
+
+    @classmethod
+    def pieces(
+        cls,
+        knots: Any,
+        of: Any,
+        name: str | None = None,
+        low: float | int = LOW,
+        high: float | int = HIGH,
+    ) -> Function:
+        """Define a function by pieces: `of[0]` up to the first knot, `of[1]` from there on, ...
+
+        Args:
+            knots: the places where one piece ends and the next begins; each belongs to the piece
+                to its left.
+            of: the expressions, one more than knots.
+            name: what to call it in messages.
+            low: the least argument.
+            high: the largest argument.
+
+        Returns:
+            The function.
+
+        Raises:
+            SettingError: if knots do not rise, or if a text is no expression or not finite on its
+                piece.
+            UnknownNameError: if a name in a text is not known.
+
+        Example:
+            >>> import icgd
+            >>> relu6 = icgd.Function.pieces(knots=(0, 6), of=("0", "x", "6"), name="relu6")
+            >>> relu6.kind, relu6.knots
+            ('kinked', (0.0, 6.0))
+        """
+        low, high = domain_of(low, high)
+        if not is_row(knots) or not is_row(of):
+            raise SettingError(
+                "knots and of must be rows, such as knots=(0, 6), of=('0', 'x', '6'), got "
+                f"{brief(knots)} and {brief(of)}."
+            )
+        places = [_knot(knot) for knot in entries(knots)]
+        nodes = [parse(piece) for piece in entries(of)]
+        if len(nodes) != len(places) + 1 or len(nodes) > MOST_PIECES:
+            raise SettingError(
+                f"of has {len(nodes)} pieces for {len(places)} knots; expected one more piece than "
+                f"knots, and at most {MOST_PIECES}."
+            )
+        ends = _ends_of(places, low, high)
+        for node, (left, right) in zip(nodes, pairwise(ends), strict=True):
+            if inner := [kink for kink in kinks(node) if left < kink < right]:
+                raise SettingError(
+                    f"{text(node)} has a kink at {float(inner[0]):g}, inside its piece; make that "
+                    "place a knot."
+                )
+        made = cls._of(
+            _on_pieces(nodes, places, low, high), label="" if name is None else _checked_label(name)
+        )
+        made._check()
+        return made
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the definition as data, such as a table of a TOML file.
+
+        Returns:
+            A dictionary that `from_data` reads.
+
+        Example:
+            >>> import icgd
+            >>> icgd.Function("swish", "x / (1 + exp(-x))").to_data()
+            {'version': 1, 'of': ['x*sigmoid(x)'], 'knots': [], 'low': -64.0, 'high': 64.0}
+        """
+        return {
+            "version": VERSION,
+            "of": [text(piece) for piece in self._tower.pieces],
+            "knots": [fraction_text(knot) for knot in self._tower.knots],
+            "low": self.low,
+            "high": self.high,
+        }
+
+    @classmethod
+    def from_data(cls, name: str, data: Mapping[str, Any]) -> Function:
+        """Return the function that a table defines.
+
+        Args:
+            name: what to call it in messages.
+            data: `of`, the text of each piece, and if wanted `knots`, `low`, `high` and `version`.
+
+        Returns:
+            The function.
+
+        Raises:
+            SettingError: if it is no such table.
+            UnknownNameError: if a name in a text is not known.
+
+        Example:
+            >>> import icgd
+            >>> icgd.Function.from_data("relu6", {"of": ["0", "x", "6"], "knots": [0, 6]}).kind
+            'kinked'
+        """
+        known = {"version", "of", "knots", "low", "high"}
+        if not isinstance(data, Mapping) or "of" not in data or not set(data) <= known:
+            raise SettingError(
+                f"functions.{name} must have of, and may have knots, low, high and version, got "
+                f"{brief(data)}."
+            )
+        if data.get("version", VERSION) != VERSION:
+            raise SettingError(
+                f"functions.{name} has version {brief(data['version'])}; this icgd reads version "
+                f"{VERSION}."
+            )
+        of, knots = data["of"], data.get("knots", ())
+        low, high = data.get("low", LOW), data.get("high", HIGH)
+        if not knots and is_row(of) and len(entries(of)) == 1:
+            return cls(name, entries(of)[0], low, high)
+        return cls.pieces(knots, of, name, low, high)
+
+    @classmethod
+    def _of(cls, tower: _Tower, order: int = 0, label: str = "") -> Function:
+        made = cls.__new__(cls)
+        made._set(label, tower, order)
+        return made
+
+    def _set(self, label: str, tower: _Tower, order: int = 0) -> None:
+        self.label, self._tower, self._order = label, tower, order
+        self.low, self.high = tower.low, tower.high
+        self.knots = tuple(float(knot) for knot in tower.knots)
+
+    @cached_property
+    def name(self) -> str:  # type: ignore[override]
+        """Its text with a prime for each derivative, by which programs and files call it."""
+        return self._tower.name + "'" * self._order
+
+    @property
+    def definition(self) -> str:
+        """The text that defines it, by which a certificate calls it."""
+        return self._tower.definition
+
+    def __repr__(self) -> str:
+        return f"Function({self.label!r}, {self.name!r})"
+
+    def __str__(self) -> str:
+        return self.label or self.name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Function) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def written(self) -> Function:
+        return self
+
+    def has_pieces_of(self, other: ScalarFunction) -> bool:
+        """Return whether another function has the same pieces and knots, on any domain.
+
+        Args:
+            other: the other function.
+
+        Returns:
+            Whether it has.
+
+        Example:
+            >>> import icgd
+            >>> narrow = icgd.Function("a", "sigmoid(x) * x", low=-2.0, high=2.0)
+            >>> narrow.has_pieces_of(icgd.Function("b", "x / (1 + exp(-x))"))
+            True
+        """
+        same = isinstance(other, Function) and self.nodes == other.nodes
+        return same and self.knots == other.knots
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The trees of the pieces."""
+        return self._tower.order(self._order)
+
+    @cached_property
+    def kind(self) -> Kind:  # type: ignore[override]
+        """What it is made of: lines, constants, one analytic piece, or other pieces."""
+        slopes = self._tower.order(self._order + 1)
+        if all(slope == ZERO for slope in slopes):
+            return "step"
+        bends = self._tower.order(self._order + 2)
+        if all(bend == ZERO for bend in bends) and not any(self.jumps):
+            return "kinked"
+        return "pieces" if self.knots else "smooth"
+
+    @cached_property
+    def jumps(self) -> tuple[float, ...]:
+        """By how much it jumps at every knot; 0 where it is continuous."""
+        sizes = []
+        for knot, (left, right) in zip(self._tower.knots, pairwise(self.nodes), strict=True):
+            place = Node(NUMBER, (), knot)
+            ends = substitute(left, place), substitute(right, place)
+            if all(end.kind == NUMBER for end in ends):
+                sizes.append(float(ends[1].number - ends[0].number))
+            else:
+                gap = balls().meets(*ends)
+                sizes.append(0.0 if gap is None else float(gap))
+        return tuple(sizes)
+
+    @cached_property
+    def slopes(self) -> tuple[float, ...]:
+        """The slopes of the pieces of one that is piecewise linear."""
+        return self._constants(self._tower.order(self._order + 1))
+
+    @cached_property
+    def levels(self) -> tuple[float, ...]:
+        """The values of the pieces of one that is piecewise constant."""
+        return self._constants(self.nodes)
+
+    def _constants(self, nodes: tuple[Node, ...]) -> tuple[float, ...]:
+        zero = torch.zeros((), dtype=torch.float64)
+        return tuple(float(computed(straight_line(node), {"x": zero})) for node in nodes)
+
+    # Values.
+
+    def __call__(self, z: Values) -> Values:
+        # Each piece is computed at arguments that are clamped to it, so that none overflows.
+        lines = [self._tower.line(self._order, piece) for piece in range(len(self.nodes))]
+        if not self.knots:
+            return computed(lines[0], {"x": z})
+        value = computed(lines[0], {"x": z.clamp(max=self.knots[0])})
+        for line, low, high in zip(lines[1:], self.knots, (*self.knots[1:], None), strict=True):
+            value = torch.where(z > low, computed(line, {"x": z.clamp(min=low, max=high)}), value)
+        return value
+
+    def on_piece(self, piece: int, z: Values) -> Values:
+        """Return what one piece has at every entry of `z`, also beyond its knots.
+
+        Args:
+            piece: the number of the piece.
+            z: arguments.
+
+        Returns:
+            A value for each argument.
+
+        Example:
+            >>> import icgd, torch
+            >>> relu6 = icgd.Function.pieces((0, 6), ("0", "x", "6"))
+            >>> relu6.on_piece(1, torch.tensor([-1.0, 7.0])).tolist()
+            [-1.0, 7.0]
+        """
+        return computed(self._tower.line(self._order, piece), {"x": z})
+
+    def is_line(self, piece: int) -> bool:
+        """Return whether a piece is straight.
+
+        Args:
+            piece: the number of the piece.
+
+        Returns:
+            Whether its second derivative is 0.
+
+        Example:
+            >>> import icgd
+            >>> icgd.Function("swish", "x * sigmoid(x)").is_line(0)
+            False
+        """
+        return self._tower.order(self._order + 2)[piece] == ZERO
+
+    def derivative(self) -> Function:
+        return self._derivative
+
+    @cached_property
+    def _derivative(self) -> Function:
+        return Function._of(self._tower, self._order + 1, self.label and self.label + "'")
+
+    # What is proved of it.
+
+    def spans(
+        self, low: float | Fraction, high: float | Fraction
+    ) -> list[tuple[int, Fraction, Fraction]]:
+        knots = self._tower.knots
+        inside = [knot for knot in knots if low < knot < high]
+        first = sum(knot <= low for knot in knots)
+        ends = [Fraction(low), *inside, Fraction(high)]
+        return [(first + i, *pair) for i, pair in enumerate(pairwise(ends))]
+
+    def ball(self, order: int, piece: int, ball: Any) -> Any:
+        return balls().enclosed(self._tower.line(self._order + order, piece), {"x": ball})
+
+    def complex_ball(self, piece: int, ball: Any) -> Any:
+        line = self._tower.line(self._order, piece)
+        return balls().enclosed(line, {"x": ball}, is_complex=True)
+
+    @cached_property
+    def _starts(self) -> tuple[float, ...]:
+        """The least float beyond every knot: its own, where that is rounded up."""
+        return tuple(
+            rounded if rounded > knot else nextafter(rounded, inf)
+            for rounded, knot in zip(self.knots, self._tower.knots, strict=True)
+        )
+
+    @cached_property
+    def _jumps_between_floats(self) -> bool:
+        """Whether it jumps at a knot that is no float: at its float a value may be the other."""
+        places = zip(self.knots, self._tower.knots, self.jumps, strict=True)
+        return any(jump and rounded != knot for rounded, knot, jump in places)
+
+    @cached_property
+    def _turns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Where it may turn or jump, in order: left ends, right ends, its extremes there.
+
+        Between these places it is monotone. The extremes have an axis for maxima over 1, 2, 4, ...
+        of them. At a jump the value from the right is that of arguments beyond the knot.
+        """
+        found, tower, order, module = [], self._tower, self._order, balls()
+        with module.precision(module.BITS):
+            for piece, low, high in self.spans(self.low, self.high):
+                if tower.order(order + 1)[piece] == ZERO:
+                    continue
+                lines = tuple(tower.line(order + more, piece) for more in range(3))
+                brackets = module.brackets(lines, low, high)
+                if brackets is None:
+                    raise SettingError(
+                        f"{self} turns so often on [{float(low):g}, {float(high):g}] that its "
+                        "range is not found. Give a smaller domain."
+                    )
+                found += brackets
+            for i, (knot, jump) in enumerate(zip(self.knots, self.jumps, strict=True)):
+                place = module.exact(tower.knots[i])
+                left, right = (self.ball(0, i + side, place) for side in (0, 1))
+                if jump:
+                    found.append((knot, knot, *module.ends(left)))
+                    found.append((self._starts[i], self._starts[i], *module.ends(right)))
+                else:
+                    found.append((knot, knot, *module.ends(left.union(right))))
+        found.sort(key=lambda turn: (turn[1], turn[0]))
+        lefts, rights, least, largest = (
+            torch.tensor(found, dtype=torch.float64).reshape(-1, 4).T.contiguous()
+        )
+        tables = [torch.stack([-least, largest])]
+        while 2 ** len(tables) <= len(found):
+            shift, before = 2 ** (len(tables) - 1), tables[-1]
+            joined = torch.maximum(before[:, :-shift], before[:, shift:])
+            tables.append(
+                torch.cat([joined, joined.new_full((2, 2 * shift - 1), inf)], dim=1)[
+                    :, : len(found)
+                ]
+            )
+        return lefts.cummax(0).values, rights, *torch.stack(tables, dim=1)
+
+    def where_it_falls(self) -> str:
+        """Say where it jumps, or is not proved to rise or to be level; nothing, if nowhere.
+
+        Returns:
+            A place, or "".
+
+        Example:
+            >>> import icgd
+            >>> icgd.Function("cube", "x**3").where_it_falls()
+            ''
+            >>> icgd.Function("bump", "exp(-x**2)").where_it_falls()
+            'x = 8.125'
+        """
+        for knot, jump in zip(self.knots, self.jumps, strict=True):
+            if jump:
+                return f"x = {_shown(knot)}"
+        lefts, rights, *_ = self._turns
+        starts, stops = (self.low, *rights.tolist()), (*lefts.tolist(), self.high)
+        slope = self.derivative()
+        for start, stop in zip(starts, stops, strict=True):  # monotone in between
+            if start < stop:
+                middle = Fraction(start + (stop - start) / 2)
+                ((piece, *_), *_) = slope.spans(middle, self.high)
+                if not slope.ball(0, piece, balls().exact(middle)) >= 0:
+                    return f"x = {_shown(float(middle))}"
+        return ""
+
+    def bounds(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
+        least = largest = self(low.clamp(self.low, self.high))
+        if low is not high or self._jumps_between_floats:
+            end = self(high.clamp(self.low, self.high))
+            least, largest = torch.minimum(least, end), torch.maximum(least, end)
+            lefts, rights, lowest, highest = self._turns
+            first = torch.searchsorted(rights, low.contiguous())
+            number = torch.searchsorted(lefts, high.contiguous(), right=True) - first
+            if bool((number > 0).any()):
+                level = number.clamp(min=1).double().log2().floor().long()
+                level = level.clamp(max=len(lowest) - 1)
+                last = (first + number - 2**level).clamp(min=0)
+                first = first.clamp(max=len(rights) - 1)
+                inside = number > 0
+                for_least = torch.maximum(lowest[level, first], lowest[level, last])
+                for_largest = torch.maximum(highest[level, first], highest[level, last])
+                least = torch.where(inside, torch.minimum(least, -for_least), least)
+                largest = torch.where(inside, torch.maximum(largest, for_largest), largest)
+        if self.rounding != EXACT:  # of the ends, of the values, and of this sum
+            least = least - 3 * self.rounding.at(least.abs())
+            largest = largest + 3 * self.rounding.at(largest.abs())
+        outside = ~((low >= self.low) & (high <= self.high))
+        if bool(outside.any()):
+            least, largest = least.masked_fill(outside, -inf), largest.masked_fill(outside, inf)
+        return least, largest
+
+    def lipschitz(self, low: Values, high: Values) -> Values:
+        inner = low
+        for knot, exact in zip(self.knots, self._tower.knots, strict=True):
+            if knot >= exact:  # to the right of it its slope from the left does not count
+                inner = torch.where((inner == knot) & (knot < high), nextafter(knot, inf), inner)
+        least, largest = self.derivative().bounds(inner, high)
+        steepest = torch.maximum(least.abs(), largest.abs())
+        for start, jump in zip(self._starts, self.jumps, strict=True):
+            if jump:
+                steepest = torch.where((low < start) & (start <= high), inf, steepest)
+        return steepest
+
+    @cached_property
+    def rounding(self) -> FunctionRounding:
+        """How far its computed values may be off on the domain."""
+        tower, module = self._tower, balls()
+        with module.precision(module.BITS):
+            found = module.rounding(
+                (tower.line(self._order, piece), low, high)
+                for piece, low, high in self.spans(self.low, self.high)
+            )
+            if isinstance(found, float):
+                raise SettingError(
+                    f"{self} overflows in float64, or has no value, near x = {_shown(found)}. Give "
+                    "a smaller domain."
+                )
+            relative, absolute = found
+            # At a knot that is no float an argument may be taken for one on the other piece.
+            for i, knot in enumerate(tower.knots):
+                if Fraction(float(knot)) != knot:
+                    place = module.exact(knot)
+                    slopes = [self.ball(1, i + side, place) for side in (0, 1)]
+                    absolute += module.size(slopes[1] - slopes[0]) * abs(float(knot)) * 1.01
+            if tower.source is not None:
+                source, most = tower.source, sum(map(abs, tower.source.jumps))
+                relative = max(relative, source.rounding.relative)
+                absolute += source.rounding.absolute + 1.01 * source.rounding.relative * most
+        return FunctionRounding(relative, absolute) if relative or absolute else EXACT
+
+    def without_jumps(self, name: str) -> Function:
+        """Return the function less its jumps, under a name of its own.
+
+        Args:
+            name: the name.
+
+        Returns:
+            A continuous function, equal to this one up to the first jump.
+
+        Example:
+            >>> import icgd, torch
+            >>> sawtooth = icgd.Function.pieces((0,), ("x", "x - 1"))
+            >>> sawtooth.without_jumps("line")(torch.tensor([-1.0, 2.0])).tolist()
+            [-1.0, 2.0]
+        """
+        pieces, total = [self.nodes[0]], ZERO
+        for knot, (left, right) in zip(self._tower.knots, pairwise(self.nodes), strict=True):
+            place = number(knot)
+            gap = add(substitute(right, place), multiply(number(-1), substitute(left, place)))
+            total = add(total, gap)
+            pieces.append(add(right, multiply(number(-1), total)))
+        tower = replace(self._tower, pieces=tuple(pieces), called=name, source=self)
+        return Function._of(tower)
+
+    @property
+    def gate(self) -> Function | None:
+        """The function g if this is x g(x) + `rest` with bounded parts, or None."""
+        return self._gate_and_rest[0]
+
+    @property
+    def rest(self) -> Function | None:
+        """What x times the `gate` lacks, or None if that is nothing."""
+        return self._gate_and_rest[1]
+
+    @cached_property
+    def _gate_and_rest(self) -> tuple[Function | None, Function | None]:
+        """Split a function that grows like a line: on either side the gate has its own slope."""
+        z = torch.linspace(self.low, self.high, 257, dtype=torch.float64)
+        values = self(z)
+        if self.kind != "smooth" or not self.low < 0 < self.high or _largest(values) <= MODERATE:
+            return None, None
+        (node,), tower = self.nodes, self._tower
+        parts: tuple[Node, ...] = ()
+        if node.kind == PRODUCT and X in node.parts:
+            parts = (multiply(*(part for part in node.parts if part != X)),)
+        else:
+            left, right = (
+                number(Fraction(round(16 * float(values[end] / z[end])), 16)) for end in (0, -1)
+            )
+            step = add(right, multiply(number(-1), left))
+            gate = add(left, multiply(step, call("sigmoid", X)))
+            parts = (gate, add(node, multiply(number(-1), X, gate)))
+        functions = [Function._of(_Tower((), (part,), tower.low, tower.high)) for part in parts]
+        moderate = max(MODERATE, _largest(values) / 4)
+        if any(f.kind != "smooth" or not _largest(f(z)) <= moderate for f in functions):
+            return None, None
+        return functions[0], functions[1] if len(functions) > 1 else None
+
+    def _check(self) -> None:
+        """Raise `SettingError` unless the function and its slope are finite on the domain."""
+        if max(map(len, map(text, self.nodes))) > MOST_CANONICAL:
+            raise SettingError(
+                f"{self.label} has more than {MOST_CANONICAL} characters when it is written out."
+            )
+        pairs = zip(self.nodes, self._tower.order(1), strict=True)
+        if all(slope.kind == NUMBER == substitute(node, ZERO).kind for node, slope in pairs):
+            return  # their numbers are known exactly
+        module = balls()
+        with module.precision(module.BITS):
+            for piece, low, high in self.spans(self.low, self.high):
+                lines = tuple(self._tower.line(order, piece) for order in range(2))
+                what, place = module.singular_place(lines, low, high)
+                if what == "overflow":
+                    raise SettingError(
+                        f"{self} overflows in float64 near x = {_shown(place)}. Give a smaller "
+                        "domain, such as low=-10, high=10, or write it in another way."
+                    )
+                if what:
+                    raise SettingError(
+                        f"{self} or its slope has no finite value near x = {_shown(place)}: a "
+                        "pole, 0 / 0, or a root or a logarithm of a number that is not positive. "
+                        "Give a domain without that place, by low= and high=."
+                    )
+
+
+WIDEST = 2.0**40
+"""The domain of functions that are built in reaches as far as that of any construction."""
+
+
+def built_in(name: str, knots: Sequence[int], of: Sequence[str], reach: float = WIDEST) -> Function:
+    """Return a function that is called by a name of its own."""
+    places, pieces = tuple(map(Fraction, knots)), tuple(map(parse, of))
+    return Function._of(_Tower(places, pieces, -reach, reach, name), 0, name)
+
+
+def unbounded(name: str, knots: Sequence[float], of: Sequence[str], order: int = 0) -> Function:
+    """Return a function, or a derivative of it, on the whole line."""
+    places, pieces = tuple(map(Fraction, knots)), tuple(map(parse, of))
+    return Function._of(_Tower(places, pieces, -inf, inf), order, name)
+
+
+def of_lines(
+    name: str, knots: Sequence[float], slopes: Sequence[float], at_zero: float
+) -> Function:
+    """Return a piecewise-linear function on the whole line, without rounding."""
+    home = sum(knot < 0 for knot in knots)
+    constants = [Fraction(at_zero)] * len(slopes)
+    for piece in range(home, len(knots)):
+        jump = Fraction(slopes[piece + 1]) - Fraction(slopes[piece])
+        constants[piece + 1] = constants[piece] - jump * Fraction(knots[piece])
+    for piece in range(home - 1, -1, -1):
+        jump = Fraction(slopes[piece + 1]) - Fraction(slopes[piece])
+        constants[piece] = constants[piece + 1] + jump * Fraction(knots[piece])
+    lines = zip(slopes, constants, strict=True)
+    pieces = tuple(add(multiply(number(Fraction(a)), X), number(b)) for a, b in lines)
+    return Function._of(_Tower(tuple(map(Fraction, knots)), pieces, -inf, inf), 0, name)
+
+
+def _largest(values: Values) -> float:
+    return float(values.abs().max())
+
+
+def _shown(place: float) -> str:
+    return "0" if abs(place) < 1e-9 else f"{place:.6g}"
+
+
+def domain_of(low: object, high: object) -> tuple[float, float]:
+    """Return the ends of a domain as finite numbers that rise."""
+    ends = finite("low", low), finite("high", high)
+    if not ends[0] < ends[1]:
+        raise SettingError(f"low must be less than high, got {ends[0]:g} and {ends[1]:g}.")
+    return ends
+
+
+def _knot(knot: object) -> Fraction:
+    """Read a knot, of which 0.1 is one tenth."""
+    if isinstance(knot, str | Fraction):
+        node = parse(str(knot), names=())
+        if node.kind == NUMBER:
+            return node.number
+    if isinstance(knot, Fraction) or not -inf < as_float(knot) < inf:
+        raise SettingError(f"A knot must be a finite number, got {brief(knot)}.")
+    return Fraction(repr(as_float(knot)))
+
+
+def _checked_label(label: object) -> str:
+    if not isinstance(label, str) or len(label) > 100 or not label.isprintable() or "'" in label:
+        raise SettingError(
+            f"name must be a text of at most 100 characters without ', got {brief(label)}."
+        )
+    return label
+
+
+def is_written(name: object) -> bool:
+    """Whether a name is the text of a function, and not that of one known to icgd."""
+    return isinstance(name, str) and " on " in name and " to " in name
+
+
+@lru_cache(maxsize=256)
+def read_function(name: str) -> Function:
+    """Return the function whose `name` this is."""
+    body, _, domain = name.rstrip("'").rpartition(" on ")
+    *before, last = body.split(", ")
+    try:
+        low, high = map(float, domain.split(" to "))
+        pieces, knots = list[Node](), list[Fraction]()
+        for part in before:
+            piece, _, knot = part.rpartition(" up to ")
+            pieces.append(parse(piece, is_canonical=True))
+            knots.append(_knot(knot))
+        pieces.append(parse(last, is_canonical=True))
+        _ends_of(knots, *domain_of(low, high))
+        if any(map(kinks, pieces)):
+            raise SettingError("Its kinks are not written as knots.")
+    except ValueError as error:  # those of icgd included
+        raise SettingError(f"{brief(name)} is no text of a function. {error}") from None
+    order = len(name) - len(name.rstrip("'"))
+    return Function._of(_Tower(tuple(knots), tuple(pieces), *domain_of(low, high)), order)

@@ -1,0 +1,290 @@
+r"""Instructions that project weights onto closed convex sets: hidden units do it exactly.
+
+One layer projects onto a box in an orthonormal basis (`problems/sets.py` has the mathematics), with
+two units for each row q of the basis:
+
+    P(w) = w - sum_q q relu(<q, w> - high) + sum_q q relu(low - <q, w>)
+
+The simplex of a row takes more layers. A unit relu(b - a), added to a and taken from b, puts the
+larger number first, so that a sorting network sorts a copy of the row. Then the mean excesses of
+the largest entries follow in one layer, their maximum in a tournament, and w - relu(w) + relu(-w) +
+relu(w - theta) in another layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from icgd.program.instructions import Changed, Instruction, LayerKind, Read, Written
+from icgd.program.layout import ONE
+from icgd.program.meaning import StackDomain, Value
+from icgd.program.wires import SIGN, Over, Rows, Units, Wire, Wiring
+
+if TYPE_CHECKING:
+    from icgd.program.program import AbstractProgram
+
+
+@dataclass(frozen=True)
+class Faces:
+    """low <= basis @ w <= high for the weights w in some columns of a matrix, taken flat.
+
+    With `each_row` it is so for the weights of each row. Without a basis it is low <= w <= high.
+    The rows of the basis are orthonormal.
+    """
+
+    columns: tuple[int, int]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    basis: Rows | None = None
+    each_row: bool = False
+
+    def fit(self, shape: tuple[int, ...]) -> bool:
+        """Whether they are about weights of a matrix of this shape."""
+        start, stop = self.columns
+        width = (1 if self.each_row else shape[0]) * (stop - start)
+        n_faces = width if self.basis is None else len(self.basis)
+        return (
+            0 <= start < stop <= shape[1]
+            and (start == 0 or stop - start == 1)
+            and not (self.each_row and (self.basis is None or start > 0))
+            and len(self.low) == len(self.high) == n_faces
+            and all(len(row) == width for row in self.basis or ())
+        )
+
+    def formula(self) -> str:
+        ends = f"[{min(self.low):g}, {max(self.high):g}]"
+        if self.basis is None:
+            return f"intervals in {ends}"
+        return f"{ends} along {len(self.low)} axes{' of each row' * self.each_row}"
+
+
+@dataclass(frozen=True)
+class ProjectSlot(Instruction):
+    """Project the matrix in `slot` onto {w : low <= basis @ w <= high}, for all its faces, exactly.
+
+    In a register with the scale s, which slot `scale` holds, the faces are those times s: their
+    midpoints times s -+ half of their distances times |s|, which slot `unit` holds.
+    """
+
+    slot: Changed
+    faces: tuple[Faces, ...]
+    unit: Read
+    scale: Read
+    kind = LayerKind.MLP
+
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
+        value = slots[self.slot]
+        for part in self.faces:
+            value = domain.project(value, part)
+        return {self.slot: value}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """-relu(y - high) + relu(low - y), y = basis @ w, for every row of the basis."""
+        shape = program.layout.slot(self.slot).shape
+        return [
+            self._units(part, shape, sign, number)
+            for number, part in enumerate(self.faces, start=1)
+            for sign in (1.0, -1.0)
+        ]
+
+    def _units(self, part: Faces, shape: tuple[int, ...], sign: float, number: int) -> Units:
+        """Units beyond the high faces, for sign 1, or the low ones."""
+        (n_rows, width), (start, stop) = shape, part.columns
+        column: str | int = start or "k"  # a bias is one column
+        at: tuple[str | int, ...] = ("row", column)
+        axes, basis = {"face": len(part.low)}, tuple[Over, ...]()
+        if part.basis is None:
+            axes = {"row": n_rows, "k": stop - start}
+        elif part.each_row:
+            axes, basis = {"row": n_rows, **axes}, (Over(("face", "k"), part.basis),)
+        elif column != "k":
+            basis = (Over(("face", "row"), part.basis),)
+        else:  # of the whole matrix, with 0 for its bias
+            gap, at = (0.0,) * (width - stop), ("k",)
+            rows = (in_rows(row, stop) for row in part.basis)
+            full = tuple(tuple(n for own in each for n in (*own, *gap)) for each in rows)
+            basis = (Over(("face", "k"), full),)
+
+        def numbers(values: Iterable[float]) -> Over:
+            if part.basis is None:
+                return Over(("row", "k"), in_rows(tuple(values), stop - start))
+            return Over(("face",), tuple(values))
+
+        pairs = [*zip(part.low, part.high, strict=True)]
+        lowered_by: tuple[Wire, ...]
+        if self.unit == self.scale:
+            ends = (-high if sign > 0 else low for low, high in pairs)
+            lowered_by = (Wire(self.unit, factor=numbers(ends)),)
+        else:
+            lowered_by = (
+                Wire(self.scale, factor=numbers(-sign * (low + high) / 2 for low, high in pairs)),
+                Wire(self.unit, factor=numbers(-(high - low) / 2 for low, high in pairs)),
+            )
+        end = "high" if sign > 0 else "low"
+        places = ", ".join(f"{axis} {{{axis}}}" for axis in axes)
+        return Units(
+            axes=axes,
+            reads=(Wire(self.slot, at, factor=(sign, *basis)), *lowered_by),
+            shift=0.0,
+            writes=(Wire(self.slot, at, factor=(-sign, *basis)),),
+            label=f"project {self.slot}, beyond the {end} end of set {number}: {places}",
+        )
+
+    def formula(self) -> str:
+        unit = "" if self.unit == ONE else f" {self.unit}"
+        sets = " and ".join(part.formula() for part in self.faces)
+        return f"project {self.slot} onto {sets}{unit}"
+
+
+def in_rows(numbers: tuple[float, ...], width: int) -> Rows:
+    """Numbers in rows of a width."""
+    return tuple(numbers[at : at + width] for at in range(0, len(numbers), width))
+
+
+@dataclass(frozen=True)
+class CopyColumns(Instruction):
+    """Set `write` to the first columns of `source`, as many as it has."""
+
+    source: Read
+    write: Written
+    kind = LayerKind.MLP
+
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
+        n_columns = domain.layout.slot(self.write).shape[1]
+        return {self.write: domain.take(slots[self.source], range(n_columns))}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """relu(w) - relu(-w)."""
+        rows, columns = program.layout.slot(self.write).shape
+        return Units(
+            axes={"sign": 2, "row": rows, "column": columns},
+            reads=(Wire(self.source, ("row", "column"), factor=SIGN),),
+            shift=0.0,
+            writes=(Wire(self.write, ("row", "column"), factor=SIGN),),
+            label=f"copy {self.source}[{{row}}, {{column}}], relu({{sign}} w)",
+        )
+
+    def formula(self) -> str:
+        return f"{self.write} = first columns of {self.source}"
+
+
+@dataclass(frozen=True)
+class SortRows(Instruction):
+    """Exchange the entries of each pair of columns in every row, the larger one first, exactly."""
+
+    slot: Changed
+    pairs: tuple[tuple[int, int], ...]
+    kind = LayerKind.MLP
+
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
+        return {self.slot: domain.exchange(slots[self.slot], self.pairs)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """relu(second - first), which is added to the first and taken from the second."""
+        n_rows, _ = program.layout.slot(self.slot).shape
+        return tuple(
+            Units(
+                axes={"row": n_rows},
+                reads=(Wire(self.slot, ("row", j)), Wire(self.slot, ("row", i), factor=-1.0)),
+                shift=0.0,
+                writes=(Wire(self.slot, ("row", i)), Wire(self.slot, ("row", j), factor=-1.0)),
+                label=f"sort columns {i + 1} and {j + 1} of {self.slot}, row {{row}}",
+            )
+            for i, j in self.pairs
+        )
+
+    def formula(self) -> str:
+        pairs = ", ".join(f"{i + 1} and {j + 1}" for i, j in self.pairs)
+        return f"sort columns {pairs} of {self.slot}"
+
+
+@dataclass(frozen=True)
+class MeanExcess(Instruction):
+    """Set `write[:, j] = (sum of the first j columns of source - total) / j`, j = 1, 2, ..."""
+
+    source: Read
+    total: float
+    write: Written
+    kind = LayerKind.MLP
+    constants = (ONE,)
+
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
+        return {self.write: domain.mean_excess(slots[self.source], self.total)}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """+-relu(+-excess) for every entry."""
+        rows, columns = program.layout.slot(self.write).shape
+        return Units(
+            axes={"sign": 2, "row": rows, "column": columns},
+            reads=(
+                Wire(
+                    self.source,
+                    ("row", "entry"),
+                    factor=(SIGN, Over(("column", "entry"), running_means(columns))),
+                ),
+                Wire(
+                    ONE,
+                    factor=(
+                        SIGN,
+                        Over(("column",), tuple(-self.total / (j + 1) for j in range(columns))),
+                    ),
+                ),
+            ),
+            shift=0.0,
+            writes=(Wire(self.write, ("row", "column"), factor=SIGN),),
+            label=f"mean excess of {{column}} in row {{row}} of {self.source}, {{sign}}",
+        )
+
+    def formula(self) -> str:
+        return f"{self.write}[j] = (sum of {self.source}[1..j] - {self.total:g}) / j"
+
+
+def running_means(width: int) -> Rows:
+    """The matrix that takes the means of the first 1, 2, ... entries."""
+    return tuple(
+        tuple(1.0 / (row + 1) if column <= row else 0.0 for column in range(width))
+        for row in range(width)
+    )
+
+
+@dataclass(frozen=True)
+class ThresholdRows(Instruction):
+    """Set the first columns of `slot` to relu(w - theta), theta the first column of `threshold`.
+
+    There are as many as `threshold` has. What is written lies between 0 and `most`.
+    """
+
+    slot: Changed
+    threshold: Read
+    most: float
+    kind = LayerKind.MLP
+
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
+        after = domain.threshold(slots[self.slot], slots[self.threshold], self.most)
+        return {self.slot: after}
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """-relu(w) + relu(-w) + relu(w - theta)."""
+        rows, columns = program.layout.slot(self.threshold).shape
+        weight = Wire(self.slot, ("row", "column"))
+        return (
+            Units(
+                axes={"sign": 2, "row": rows, "column": columns},
+                reads=(Wire(self.slot, ("row", "column"), factor=SIGN),),
+                shift=0.0,
+                writes=(Wire(self.slot, ("row", "column"), factor=(-1.0, SIGN)),),
+                label=f"wipe {self.slot}[{{row}}, {{column}}], relu({{sign}} w)",
+            ),
+            Units(
+                axes={"row": rows, "column": columns},
+                reads=(weight, Wire(self.threshold, ("row", 0), factor=-1.0)),
+                shift=0.0,
+                writes=(weight,),
+                label=f"{self.slot}[{{row}}, {{column}}] above its threshold",
+            ),
+        )
+
+    def formula(self) -> str:
+        return f"{self.slot} = relu({self.slot} - {self.threshold}[1])"

@@ -1,0 +1,85 @@
+"""recursion and cot-network with activations that a text defines."""
+
+import pytest
+
+import icgd
+from icgd.errors import UnsupportedActivationError, UnsupportedProblemError
+from tests.cases import make_case
+
+TEXTS = {
+    "mish": "x * tanh(log(1 + exp(x)))",
+    "sin": "sin(x)",
+    "erf": "erf(x)",
+    "quick gelu": "x / (1 + exp(-1.702 * x))",
+    "cauchit": "1 / 2 + atan(x) / pi",
+    "snake": "x + sin(x)**2",
+    "gaussian": "exp(-x**2)",
+}
+
+
+def case_of(activation, batch_size=None, loss="squared"):
+    step = icgd.GradientStep(0.2, box=1.0, batch_size=batch_size)
+    case = make_case(
+        icgd.MLP((2, 3, 1), activation), loss, domain=icgd.Domain(1.0, 1.0), seed=4, box=1.0
+    )
+    return case, icgd.Problem(case.problem.network, loss, step, case.problem.domain)
+
+
+def errors(compiled, case):
+    task = case.task()
+    report = icgd.verify(
+        compiled, task.x, task.y, initial=task.initial, backend="literal", rigorous=False
+    )
+    assert (report.step_errors <= report.step_bounds).all()
+    return float(report.step_errors.max()), float(report.step_bounds.max())
+
+
+@pytest.mark.parametrize(
+    "name", ["mish", *(pytest.param(n, marks=pytest.mark.slow) for n in TEXTS)]
+)
+def test_recursion_trains_analytic_activations(name):
+    case, problem = case_of(icgd.Function(name, TEXTS[name]))
+    compiled = icgd.compile(problem, "recursion", n_steps=2)
+    measured, proved = errors(compiled, case)
+    assert 0 < measured <= proved <= 1e-9
+    assert compiled.program.activation == "softplus"
+
+
+@pytest.mark.parametrize("name", ["relu6", "hardtanh"])
+def test_recursion_trains_piecewise_linear_activations(name):
+    case, problem = case_of(name)
+    measured, _ = errors(icgd.compile(problem, "recursion", n_steps=2), case)
+    assert measured <= 1e-12
+
+
+@pytest.mark.parametrize(
+    "name", ["mish", "snake", *(pytest.param(n, marks=pytest.mark.slow) for n in TEXTS)]
+)
+def test_cot_network_trains_analytic_activations(name):
+    case, problem = case_of(icgd.Function(name, TEXTS[name]), batch_size=5)
+    measured, proved = errors(icgd.compile(problem, "cot-network", n_steps=2), case)
+    assert 0 < measured <= proved <= 1e-9
+
+
+@pytest.mark.parametrize(
+    ("activation", "loss"), [("elu", "squared"), ("softsign", "squared"), ("tanh", "l1")]
+)
+def test_recursion_says_what_its_units_cannot_follow(activation, loss):
+    _, problem = case_of(activation, loss=loss)
+    with pytest.raises(UnsupportedProblemError, match="analytic, or continuous and piecewise"):
+        icgd.compile(problem, "recursion", n_steps=1)
+
+
+def test_cot_network_refuses_what_it_has_no_heads_for():
+    _, problem = case_of("relu6", batch_size=5)
+    with pytest.raises(UnsupportedProblemError, match="no heads for relu6"):
+        icgd.compile(problem, "cot-network", n_steps=1)
+    _, problem = case_of(icgd.Function("narrow", "sin(x)", -1, 1), batch_size=5)
+    with pytest.raises(UnsupportedProblemError, match="is defined up to 1 only"):
+        icgd.compile(problem, "cot-network", n_steps=1)
+
+
+@pytest.mark.parametrize("units", [icgd.Function("u", "atan(x)"), "mish", "sin"])
+def test_units_of_ones_own_are_refused_with_the_reason(units):
+    with pytest.raises(UnsupportedActivationError, match="cannot clip weights to a box"):
+        icgd.Recursion(unit_activation=units)
