@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor
 import icgd
 import icgd_check
 from icgd.certificates.balls import Trajectory, exact_data, rigorous_trajectory
+from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.problems.data import Task
 from tests import precise_training
@@ -135,7 +136,9 @@ class Judged:
     least: tuple[list[Any], Tensor]
 
     @classmethod
-    def of(cls, problem: icgd.Problem, task: Task, n_steps: int, construction: str) -> Judged:
+    def of(
+        cls, problem: icgd.Problem, task: Task, n_steps: int, construction: AbstractConstruction
+    ) -> Judged:
         run = icgd.compile(problem, construction, n_steps=n_steps).run_task(task)
         oracle = problem.oracle.train(task, n_steps)
         proof = rigorous_trajectory(problem, task, run.parameters, run.predictions, oracle)
@@ -245,7 +248,9 @@ def norm_run(index: int) -> str:
 def judged(drawn: Drawn, problem: icgd.Problem, task: Task, n_steps: int) -> Judged:
     """Run by any construction that takes the problem, but for a table."""
     names = [name for name, each in CONSTRUCTIONS.items() if each.why_not(problem) is None]
-    chosen = drawn.pick([name for name in names if name != "universal"])
+    chosen = CONSTRUCTIONS[drawn.pick([name for name in names if name != "universal"])]
+    if "n_examples" in chosen.settings():
+        chosen = replace(chosen, n_examples=task.n_examples)
     return Judged.of(problem, task, n_steps, chosen)
 
 

@@ -13,7 +13,7 @@ import hypothesis
 import jaxtyping
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import icgd
@@ -111,6 +111,7 @@ def bound_over_measured(
     )
     def bounds_hold(description, n, fineness, backend, dtype, seed) -> None:
         problem = problem_of(*description)
+        assume(kind.construction.why_not(problem) is None)  # not every one looks kinks up
         made_for = {"dtype": dtype} if "dtype" in kind.construction.settings() else {}
         construction = replace(kind.construction, **fineness, **made_for)
         compiled = icgd.compile(problem, construction, n_steps=kind.n_steps)

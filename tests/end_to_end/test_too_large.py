@@ -95,13 +95,13 @@ CHAIN = icgd.Problem(
     [(NETWORK, "relu-stack"), (CHAIN, "cot-network"), (FUNCTION, "functional")],
 )
 def test_a_trace_is_refused_before_the_first_step(problem, construction, backend, monkeypatch):
-    compiled, steps = icgd.compile(problem, construction, n_steps=400), list[int]()
+    compiled, steps = icgd.compile(problem, construction, n_steps=500), list[int]()
     asked = {"trace": True, "backend": backend, "on_progress": lambda step, _: steps.append(step)}
     trace = compiled.run(X[:5], Y[:5], **asked).trace.values()
     most = int(1.9 * sum(part.nbytes for part in trace))  # a little less than records and stacks
     machines.of_memory(monkeypatch, most)
     steps.clear()
-    with pytest.raises(SizeError, match=r"The trace of 400 steps takes about .* Name fewer slots"):
+    with pytest.raises(SizeError, match=r"The trace of 500 steps takes about .* Name fewer slots"):
         compiled.run(X[:5], Y[:5], **asked)
     assert not steps
     compiled.run(X[:5], Y[:5], backend=backend)
