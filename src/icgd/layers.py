@@ -312,8 +312,9 @@ class SequenceAttention(Headed):
     """x[i] + sum_{head, g} softmax_g(<W_Q x[i], k[g]>) W_O v[g], k = A_K x W_K + P, v = A_V x W_V.
 
     Every head has maps A_K and A_V of its own, which make its tokens from the first columns of the
-    sequence, as many as the maps have, and position codes P, which are added to its keys. Columns
-    before the `first` do not ask, and stay as they are.
+    sequence, as many as the maps have, and position codes P, which are added to its keys. The last
+    feature of the keys may have a map A_L of its own in place of A_K. Columns before the `first` do
+    not ask, and stay as they are.
     """
 
     def __init__(
@@ -323,9 +324,11 @@ class SequenceAttention(Headed):
         value_map: Float[Tensor, "head grid column"],
         positions: Float[Tensor, "head grid d_head"],
         first: int = 0,
+        label_map: Float[Tensor, "head grid column"] | None = None,
     ) -> None:
         super().__init__(*heads)
         self.A_K = nn.Parameter(key_map)
+        self.A_L = None if label_map is None else nn.Parameter(label_map)
         self.A_V = nn.Parameter(value_map)
         self.P = nn.Parameter(positions)
         self.first = first
@@ -346,8 +349,12 @@ class SequenceAttention(Headed):
         return asking + total
 
     def _pattern(self, asking: Stream, columns: Columns, heads: slice) -> Scores:
-        key = self.A_K[heads] @ features(columns, self.W_K[heads]) + self.P[heads]
-        return torch.softmax(features(asking, self.W_Q[heads]) @ key.mT, dim=-1)
+        read = features(columns, self.W_K[heads])
+        key = self.A_K[heads] @ read
+        if self.A_L is not None:
+            key = torch.cat([key[..., :-1], self.A_L[heads] @ read[..., -1:]], dim=-1)
+        scores = features(asking, self.W_Q[heads]) @ (key + self.P[heads]).mT
+        return torch.softmax(scores, dim=-1)
 
 
 class Itself(Enum):

@@ -504,9 +504,9 @@ def _append_product_layer(layer: ProductLayer, graph: Graph, name: str, x: str) 
 def _append_sequence_attention(layer: SequenceAttention, graph: Graph, name: str, x: str) -> str:
     """Keys and values are mapped along the sequence, from its first columns."""
 
-    def part_of(stream: str, first: int, end: int) -> str:
+    def part_of(stream: str, first: int, end: int, axis: int = 2) -> str:
         """The columns from `first` on, before `end`."""
-        return graph.add("Slice", stream, graph.axes(first), graph.axes(end), graph.axes(2))
+        return graph.add("Slice", stream, graph.axes(first), graph.axes(end), graph.axes(axis))
 
     columns, read = part_of(x, 0, layer.A_K.shape[-1]), list[str]()
     for heads in _groups(layer.W_Q):
@@ -520,15 +520,18 @@ def _append_sequence_attention(layer: SequenceAttention, graph: Graph, name: str
             )
         )
         query = _read(graph, f"{name}.W_Q", x, layer.W_Q, heads)
-        key, value = (
-            graph.add(
-                "Einsum", tokens, _read(graph, part, columns, weights, heads), equation=MAPPED
-            )
-            for tokens, part, weights in (
-                (key_map, f"{name}.W_K", layer.W_K),
-                (value_map, f"{name}.W_V", layer.W_V),
-            )
+        keys, values = (
+            _read(graph, f"{name}.{part}", columns, weights, heads)
+            for part, weights in (("W_K", layer.W_K), ("W_V", layer.W_V))
         )
+        key = graph.add("Einsum", key_map, keys, equation=MAPPED)
+        value = graph.add("Einsum", value_map, values, equation=MAPPED)
+        if layer.A_L is not None:  # the last feature has a map of its own
+            label_map = graph.constant(f"{name}.A_L{own}", layer.A_L.detach()[heads])
+            labels = graph.add("Einsum", label_map, keys, equation=MAPPED)
+            last = layer.W_K.shape[-1] - 1
+            parts = part_of(key, 0, last, axis=1), part_of(labels, last, last + 1, axis=1)
+            key = graph.add("Concat", *parts, axis=1)
         scores = graph.add("Einsum", query, graph.add("Add", key, codes), equation=SCORES)
         pattern = graph.add("Softmax", scores, axis=-1)
         read.append(graph.add("Einsum", pattern, value, equation=READ))

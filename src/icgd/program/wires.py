@@ -185,8 +185,9 @@ class Family:
 class Grid:
     """The tokens that a head of grid attention reads: see `linear_instructions.py`.
 
-    They are made of the first column, or in head i of a family of column i, its own. The columns
-    from `first` on ask, and are written to.
+    They are made of the first column, or in head i of a family of column i, its own. The last
+    feature of their keys, a label, is multiplied by `label_points` in place of `points` if there
+    are any. The columns from `first` on ask, and are written to.
     """
 
     points: tuple[float, ...]
@@ -194,6 +195,12 @@ class Grid:
     values: tuple[float, ...]
     own_column: bool = False
     first: int = 0
+    label_points: tuple[float, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """The numbers of all tokens."""
+        return (*self.points, *self.label_points, *self.offsets, *self.values)
 
 
 @dataclass(frozen=True)

@@ -282,7 +282,7 @@ def out_of_range(name: str, number: float, dtype: torch.dtype) -> OverflowedRunE
 
 
 def _grid_tokens(heads: Sequence[Heads], width: int, dtype: torch.dtype) -> dict[str, Any]:
-    """The maps of keys and values, the position codes, and the first column that asks.
+    """The maps of keys, labels and values, the position codes, and the first column that asks.
 
     Codes are offsets, in the last feature. All heads have as many tokens as the largest grid; no
     softmax sees those that a head does not need.
@@ -295,20 +295,22 @@ def _grid_tokens(heads: Sequence[Heads], width: int, dtype: torch.dtype) -> dict
     ]
     n_tokens = max(len(grid.values) for grid, _ in grids)
     n_columns = 1 + max(column for _, column in grids)
-    key_map, value_map = (
-        torch.zeros(len(grids), n_tokens, n_columns, dtype=dtype) for _ in range(2)
+    key_map, value_map, label_map = (
+        torch.zeros(len(grids), n_tokens, n_columns, dtype=dtype) for _ in range(3)
     )
     positions = torch.zeros(len(grids), n_tokens, width, dtype=dtype)
     positions[..., -1] = -MASKED
     for head, (grid, column) in enumerate(grids):
-        table = torch.tensor((grid.points, grid.values, grid.offsets), dtype=torch.float64)
-        points, values, offsets = table.to(dtype)
+        rows = (grid.points, grid.label_points or grid.points, grid.values, grid.offsets)
+        points, label_points, values, offsets = torch.tensor(rows, dtype=torch.float64).to(dtype)
         own = slice(len(values))
         key_map[head, own, column], value_map[head, own, column] = points, values
-        positions[head, own, -1] = offsets
+        label_map[head, own, column], positions[head, own, -1] = label_points, offsets
     (first,) = {grid.first for grid, _ in grids}
-    tokens = {"key_map": key_map, "value_map": value_map, "positions": positions}
-    return {**tokens, "first": first}
+    tokens = {"key_map": key_map, "value_map": value_map, "positions": positions, "first": first}
+    if any(grid.label_points for grid, _ in grids):
+        tokens["label_map"] = label_map
+    return tokens
 
 
 def _chain_tokens(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> dict[str, Tensor]:

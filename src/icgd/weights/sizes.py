@@ -39,6 +39,7 @@ class LayerSize:
     """Of queries and of values together, over all heads, each as wide as it needs to be."""
     n_grid: int = 0
     n_columns: int = 1
+    n_maps: int = 2
     is_cached: bool = False
 
     @property
@@ -51,7 +52,7 @@ class LayerSize:
             return self.units * (2 * self.d_model + 1)
         heads = 4 * self.units * self.d_model * self.width
         if self.kind is LayerKind.GRID:  # each head has maps of its own
-            return heads + self.units * self.n_grid * (2 * self.n_columns + self.width)
+            return heads + self.units * self.n_grid * (self.n_maps * self.n_columns + self.width)
         return heads + self.n_grid * (1 + self.d_model)  # its sequence map and position codes
 
     def flops(self, n_tokens: int) -> int:
@@ -95,7 +96,7 @@ class LayerSize:
 def layer_size(layer: Layer, program: AbstractProgram) -> LayerSize:
     """The size of a layer, whose heads share the width of the widest."""
     families, layout = layer.wires(program), program.layout
-    width, n_features, n_grid, n_columns, n_nonzeros = 1, 0, 0, 1, 0
+    width, n_features, n_grid, n_columns, n_maps, n_nonzeros = 1, 0, 0, 1, 2, 0
     tables: list[tuple[float, ...]] = []  # the numbers of tokens that the layer makes of its own
     for family in families:
         if isinstance(family, Heads):
@@ -114,7 +115,10 @@ def layer_size(layer: Layer, program: AbstractProgram) -> LayerSize:
         n_columns = max(
             family.size if family.grid and family.grid.own_column else 1 for family in heads
         )
-        tables = [(*grid.points, *grid.offsets, *grid.values) for grid in grids]
+        tables = [grid.numbers for grid in grids]
+        if any(grid.label_points for grid in grids):
+            n_maps = 3
+            tables += [grid.points for grid in grids if not grid.label_points]
         # All heads have as many tokens as the largest grid; an offset closes those not needed.
         n_nonzeros += sum(n_grid - len(grid.values) for grid in grids)
     elif isinstance(program, ChainProgram):
@@ -130,6 +134,7 @@ def layer_size(layer: Layer, program: AbstractProgram) -> LayerSize:
         features=n_features,
         n_grid=n_grid,
         n_columns=n_columns,
+        n_maps=n_maps,
         is_cached=isinstance(program, ChainProgram) and layer is program.layers[0],
     )
 
