@@ -21,7 +21,8 @@ from icgd_papers.registry import figure_named
 from icgd_papers.runner import Reproduction, reproduce
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-FORKING = get_context("fork")  # starts at once
+FORKING = get_context("forkserver")  # no fork of a process whose threads hold locks
+FORKING.set_forkserver_preload(["icgd_papers.registry", "icgd_papers.figures.cheng"])
 
 STOPPED = 130
 
