@@ -51,9 +51,11 @@ from icgd.problems.functions import (
     function_named,
     rounding_of,
 )
+from icgd.problems.losses import Loss
 from icgd.problems.problem import Problem
 from icgd.problems.scalar import ScalarFunction
 from icgd.problems.settings import named
+from icgd.problems.surface import surface_of
 from icgd.program.functions import GridMean, LatticeFunction, ReluSum, RidgeSum
 from icgd.program.meaning import PerStep
 from icgd.program.program import AbstractProgram
@@ -368,12 +370,15 @@ class Arithmetic:
         tabulated = self.sum_of(2 * DEGREE, torch.full_like(argument, 4 * fit.size))
         return tabulated + table_error(fit)
 
-    def grid(self, fit: GridMean, n_terms: int, argument: Tensor) -> Tensor:
-        """The rounding of a head's mean over a grid, where its argument has this total size.
+    def grid(
+        self, fit: GridMean, n_terms: int, argument: Tensor, label: Tensor | float = 0.0
+    ) -> Tensor:
+        """The rounding of a head's mean over a grid, where its arguments have these total sizes.
 
         The mean stays between the values.
         """
-        moved = self.sum_of(n_terms + 2, fit.per_argument * argument + fit.per_offset)
+        terms = fit.per_argument * argument + fit.per_label * label + fit.per_offset
+        moved = self.sum_of(n_terms + 2, terms)
         moved = moved.clamp(max=max(fit.values) - min(fit.values))
         return moved + self.sum_of(len(fit.values), torch.full_like(argument, fit.size))
 
@@ -477,6 +482,39 @@ def function_at(function: ScalarFunction, argument: Enclosure) -> Enclosure:
     moved = function.slope_times(both_low, both_high, argument.error)
     moved = moved + rounding_of(function.name).at(exact.size)  # as the oracle evaluates it
     return Enclosure(exact, actual, ROOM * torch.minimum(moved, exact.distance_to(actual)))
+
+
+def slope_at(loss: Loss, fit: GridMean, prediction: Enclosure, label: Enclosure) -> Enclosure:
+    """Evaluate a slope u(t, y) that is no sum of functions of one variable, as `fit` looks it up.
+
+    A value differs from the one at the middle by no more than the steepest slopes allow.
+    """
+    surface = surface_of(loss, fit.reach, fit.label_reach)
+    rounding = surface.rounding * UNIT_ROUNDOFF  # as the oracle evaluates it
+
+    def change(t: Tensor, y: Tensor) -> Tensor:
+        return surface.steepness * t + surface.label_steepness * y + rounding
+
+    def ranged(t: Interval, y: Interval) -> Interval:
+        middles = ((part.low + part.high) / 2 for part in (t, y))
+        middle = loss.slope(*torch.broadcast_tensors(*middles))
+        # Half of what the ends are apart, and the rounding of the middle.
+        radii = ((part.high - part.low) / 2 + UNIT_ROUNDOFF * part.size for part in (t, y))
+        off = ROOM * change(*radii)
+        inside = (t.size <= fit.reach) & (y.size <= fit.label_reach)
+        infinite = torch.full_like(off, inf)
+        least, largest = -infinite, infinite
+        near = Interval(
+            torch.where(inside, middle - off, least), torch.where(inside, middle + off, largest)
+        )
+        known = Interval(
+            torch.where(inside, surface.low, least), torch.where(inside, surface.high, largest)
+        )
+        return near.within(known)
+
+    exact, actual = ranged(prediction.exact, label.exact), ranged(prediction.actual, label.actual)
+    moved = ROOM * change(prediction.error, label.error)
+    return Enclosure(exact, actual, torch.minimum(moved, ROOM * exact.distance_to(actual)))
 
 
 def fit_error(fit: Fit, argument: Interval) -> Tensor:

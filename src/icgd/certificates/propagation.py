@@ -33,6 +33,7 @@ from icgd.certificates import enclosures
 from icgd.certificates.enclosures import ROOM, Arithmetic, Enclosure, Interval, function_at, touched
 from icgd.problems.functions import activation_named, function_named, numbered_function
 from icgd.problems.losses import loss_named
+from icgd.problems.surface import surface_of
 from icgd.program.functions import ReluSum, RidgeSum
 from icgd.program.instructions import IDENTITY, Combination, HeadError
 from icgd.program.layout import IS_QUERY, ONE, Layout, Role, Slot
@@ -306,8 +307,11 @@ class Enclosures(StackDomain[Bounded]):
         return Bounded(function_at(function_named(function), argument.value))
 
     def loss_slope(self, loss: str, prediction: Bounded, label: Bounded) -> Bounded:
-        parts = []
-        for part in loss_named(loss).slope_parts or ():
+        parts, slope = [], loss_named(loss)
+        if slope.slope_parts is None:  # what heads miss and round is added where they are read
+            fit = self.program.grid_mean(loss)
+            return Bounded(enclosures.slope_at(slope, fit, prediction.value, label.value))
+        for part in slope.slope_parts:
             terms = [(part.prediction, prediction), (part.label, label)]
             parts.append(Bounded(function_at(part.function, self.combine(terms).value)))
         return self.add(*parts)
@@ -565,9 +569,20 @@ class Enclosures(StackDomain[Bounded]):
     def guard(self, score: Bounded, reach: float, checked: str) -> Bounded:
         return score
 
-    def grid_error(self, function: str, n_terms: int, sizes: Tensor) -> Tensor:
-        """What a head's mean over a grid is off by rounding; 0 if no head is computed."""
+    def grid_error(
+        self, function: str, n_terms: int, sizes: Tensor, labels: Tensor | None = None
+    ) -> Tensor:
+        """What a head's mean over a grid is off by rounding; 0 if no head is computed.
+
+        Of a mean that depends on labels, what the grid leaves too: a fused run, which computes the
+        slope itself, rounds that.
+        """
         mean = self.program.grid_mean(function)
+        if labels is not None:
+            if self.how.sums_terms:
+                return mean.error + self.how.grid(mean, n_terms, sizes, labels)
+            surface = surface_of(loss_named(function), mean.reach, mean.label_reach)
+            return torch.full_like(sizes, surface.rounding * self.how.roundoff)
         if not self.how.sums_terms and is_computed_as_such(mean):
             return torch.zeros_like(sizes)
         return self.how.grid(mean, n_terms, sizes)

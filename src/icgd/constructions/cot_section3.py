@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from icgd.approximation.lattice import line, mean_of_function, mean_of_link
+from icgd.approximation.product_grid import mean_of_slope
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.linear_stack import (
     COEFFICIENTS,
@@ -238,8 +239,9 @@ class CotLasso(AbstractOneLayer):
 class CotGlm(AbstractOneLayer):
     """Any link, with any penalty: two heads for each example (cot, Theorem 3.1).
 
-    And any loss of a linear network `MLP((d, 1))`, whose slope is a sum of functions of one
-    combination of prediction and label each: a head of every example for each of them (Lemma 3.1).
+    And any loss of a linear network `MLP((d, 1))` (Lemma 3.1). Where its slope is a sum of
+    functions of one combination of prediction and label each, every example has a head for each of
+    them; any other analytic slope is looked up by one head an example, on a grid of both.
 
     Args:
         n_examples: the number of examples in every prompt. It has to be given.
@@ -280,11 +282,8 @@ class CotGlm(AbstractOneLayer):
             return f"it takes plain gradient steps on all examples, not {update.in_words()}."
         if problem.network_oracle.sets.bound is None:
             return f"it projects all weights onto one box, not onto {sets_in_words(update.box)}."
-        if problem.loss_function.slope_parts is None:
-            return (
-                f"the slope of the loss {problem.loss_function.name} is no sum of functions of one "
-                "combination of prediction and label each, which its heads look up."
-            )
+        if problem.loss_function.is_softmax:
+            return "the slope of the cross-entropy couples all outputs."
         return None
 
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
@@ -297,7 +296,11 @@ class CotGlm(AbstractOneLayer):
         reach = ROUNDING_ROOM * update.reach * network.input_width * domain.x
         look_ups, reaches = [], {LINE: reach}  # of predictions
         kinds: dict[str, ScalarFunction] = {}
-        for part in problem.loss_function.slope_parts or ():
+        slopes: tuple[GridMean, ...] = ()
+        if (loss := problem.loss_function).slope_parts is None:
+            slopes = (mean_of_slope(loss, reach, ROUNDING_ROOM * domain.y),)
+            look_ups.append(LookUp(loss.name, score=1.0, label=1.0, is_slope=True))
+        for part in loss.slope_parts or ():
             name, factor = part.function.name, 1.0
             if isinstance(part.function, KinkedFunction) and not part.function.knots:
                 name, factor = LINE, part.function.slopes[0]  # a line through 0
@@ -310,6 +313,7 @@ class CotGlm(AbstractOneLayer):
             else mean_of_function(kinds[name], far, self.grid_tokens)
             for name, far in reaches.items()
         )
+        functions += slopes
         weights = "weights_1"
         scale = -update.size_of(0) / (2 * self.n_examples)
         descend = DescendByExample(

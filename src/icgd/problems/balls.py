@@ -348,7 +348,7 @@ def _own_ulps(exponent: Fraction) -> int:
     return 2 if exponent == -Fraction(1, 2) else 4
 
 
-def running(line: Line, x: arb) -> tuple[arb, float]:
+def running(line: Line, variables: Mapping[str, arb]) -> tuple[arb, float]:
     """Enclose the real value of a line, and bound how far the computed one is from it.
 
     The error of every operation is carried to those that read it. The bound is infinite if a
@@ -359,7 +359,7 @@ def running(line: Line, x: arb) -> tuple[arb, float]:
     for operation, value, places in line:
         error = 0.0
         if operation == VARIABLE:
-            result = x
+            result = variables[str(value)]
         elif operation == NUMBER:
             fraction = Fraction(value)
             result = _constant(fraction, ctx.prec)
@@ -432,7 +432,7 @@ def rounding(parts: Iterable[tuple[Line, Fraction, Fraction]]) -> tuple[float, f
         waiting = [(left, right, 0) for left, right in cells(low, high)]
         while waiting:
             left, right, depth = waiting.pop()
-            value, error = running(line, hull(left, right))
+            value, error = running(line, {"x": hull(left, right)})
             if error < inf:
                 rows.append((least_size(value), size(value), error / ROUNDOFF))
                 continue
@@ -469,7 +469,7 @@ def singular_place(lines: tuple[Line, ...], low: Fraction, high: Fraction) -> tu
     while waiting:
         left, right, depth = waiting.pop()
         x, n_seen = hull(left, right), n_seen + 1
-        found = [running(line, x) for line in lines]
+        found = [running(line, {"x": x}) for line in lines]
         if all(error < inf for _, error in found):
             continue
         if depth > DEEPEST or n_seen > MOST_CELLS:

@@ -238,6 +238,9 @@ class GridMean(Function):
     It is `name` at s, within `error`, on [-reach, reach]. `size` bounds the sum of weight *
     |value|. If all scores are rounded relatively by r, it changes by at most r times the sum of
     `per_offset` and of `per_argument` times the total size of the terms of s.
+
+    With `label_points` it is a function of s and a label y, |y| <= label_reach: the scores have
+    label_points[g] * y more, whose terms count `per_label` times.
     """
 
     name: str
@@ -249,13 +252,17 @@ class GridMean(Function):
     size: float
     per_argument: float
     per_offset: float
+    label_reach: float = 0.0
+    label_points: tuple[float, ...] = ()
+    per_label: float = 0.0
 
     @property
     def fineness(self) -> str:
         return f"{len(self.values)} grid tokens"
 
     def in_words(self) -> str:
-        return f"{self.fineness} on [-{self.reach:g}, {self.reach:g}]"
+        labels = f" x [-{self.label_reach:g}, {self.label_reach:g}]" if self.label_points else ""
+        return f"{self.fineness} on [-{self.reach:g}, {self.reach:g}]{labels}"
 
 
 ACTIVATIONS_AT_ONE = {

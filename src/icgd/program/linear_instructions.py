@@ -203,15 +203,29 @@ class DecaySlot(Instruction):
 
 @dataclass(frozen=True)
 class LookUp:
-    """factor * function(score * <w, x_i> + label * y_i), which a head of example i returns."""
+    """factor * function(score * <w, x_i> + label * y_i), which a head of example i returns.
+
+    Or, if `is_slope`, the slope of a loss that is no function of one such number: the `function`
+    has the name of the loss, and two arguments, <w, x_i> and y_i.
+    """
 
     function: Evaluated
     score: float
     label: float
     factor: float = 1.0
+    is_slope: bool = False
+
+    def value(self, score: Value, label: Value, domain: StackDomain[Value]) -> Value:
+        """What it is at every token, without the factor."""
+        if self.is_slope:
+            return domain.loss_slope(self.function, score, label)
+        argument = domain.combine([(self.score, score), (self.label, label)])
+        return domain.apply(self.function, argument, by="grid")
 
     def formula(self, score: str, label: str) -> str:
         """The function of its argument, without the factor."""
+        if self.is_slope:
+            return f"u({score}, {label}_i), u(t, y) = {self.function}"
         parts = ((self.score, score), (self.label, f"{label}_i"))
         terms = [
             {1.0: f"+ {name}", -1.0: f"- {name}"}.get(factor, f"{factor:+g} {name}")
@@ -260,17 +274,7 @@ class DescendByExample(Descent, Scored):
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         score, label = self.score(slots, domain, IS_EXAMPLE), slots[self.label]
         left = domain.combine(
-            [
-                (
-                    part.factor,
-                    domain.apply(
-                        part.function,
-                        domain.combine([(part.score, score), (part.label, label)]),
-                        by="grid",
-                    ),
-                )
-                for part in self.look_ups
-            ]
+            [(part.factor, part.value(score, label, domain)) for part in self.look_ups]
         )
         left = domain.as_read(self, left, score, label)
         written, decay = {}, self.decay
@@ -284,8 +288,9 @@ class DescendByExample(Descent, Scored):
     def own_error(self, bounds: Any, value: Any, score: Any, label: Any) -> Any:
         """What rounding makes of the scores and of the sums over tokens."""
         for part in self.look_ups:
-            sizes = abs(part.score) * score.sizes + abs(part.label) * label.sizes
-            off = bounds.grid_error(part.function, score.n_terms + 2, sizes)
+            sizes, labels = abs(part.score) * score.sizes, abs(part.label) * label.sizes
+            terms = (sizes, labels) if part.is_slope else (sizes + labels,)
+            off = bounds.grid_error(part.function, score.n_terms + 2, *terms)
             value = value.moved(abs(part.factor) * off)
         return value
 
@@ -305,7 +310,13 @@ class DescendByExample(Descent, Scored):
                     value=side_by_side(self.inputs, layout),
                     output=side_by_side(self.weights, layout, part.factor * self.scale),
                     label=f"example {{example}}, {part.formula(self.score_formula('_i'), 'y')}",
-                    grid=Grid(fit.points, fit.offsets, fit.values, own_column=True),
+                    grid=Grid(
+                        fit.points,
+                        fit.offsets,
+                        fit.values,
+                        own_column=True,
+                        label_points=fit.label_points,
+                    ),
                 )
             )
         if self.decay:

@@ -1,0 +1,282 @@
+r"""Slopes u(t, y) of two variables by one softmax head on a product of lattices.
+
+Token (g, k) has the score of g in a lattice along t plus the score of k in one along y, so that its
+softmax weight is the product of both weights: a discrete Gaussian around (t, y). Values V_gk,
+found by least squares along either lattice, return u. As along a line (`lattice.py`) the error
+falls exponentially with the number of points of each lattice.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise, product
+from math import ceil, inf, log, pi, sqrt
+
+import torch
+from torch import Tensor
+
+from icgd.approximation.lattice import (
+    ACCURACIES,
+    FIT_MARGIN,
+    RATIO,
+    Lattice,
+    chebyshev_points,
+)
+from icgd.errors import ConstructionError
+from icgd.problems.analytic import LARGEST_GROWTH, SEMI_AXES
+from icgd.problems.losses import Loss
+from icgd.problems.surface import ComplexSize, Surface, complex_size, surface_of
+from icgd.program.functions import GridMean
+
+MOST_TOKENS = 2**14
+"""Where a search for the number of tokens gives up."""
+
+FEWEST = 12
+"""Half of the shortest lattice; 8 points on either side are margin."""
+
+SMALLEST = 1e-14
+"""Singular values of a fit below this share of the largest are left out."""
+
+ROOM = 1 / 16
+"""The share of the accuracy that least squares may take; the proof multiplies what it sees."""
+
+MOST_PANELS = 256
+"""A slope that is not analytic on panels of this share of its range has no look-up."""
+
+_NODES = 32
+_R = 2 + sqrt(5)
+_BETWEEN = 1 + 2 / pi * log(_NODES)
+"""An interpolant exceeds its values at Chebyshev points by no more than this factor."""
+
+_ROUNDOFF = 2.0**-53
+
+
+@lru_cache(maxsize=64)
+def mean_of_slope(loss: Loss, reach: float, label_reach: float) -> GridMean:
+    """Return the slope u(t, y) on |t| <= reach, |y| <= label_reach as one head returns it.
+
+    Raise `ConstructionError` if no error is proved: where u has a kink or a pole, or would need too
+    many tokens.
+    """
+    if not max(reach, label_reach) <= (domain := min(-loss.low, loss.high)):
+        raise ConstructionError(
+            f"Predictions can reach {reach:.4g} and labels {label_reach:.4g}, and {loss!r} is "
+            f"defined up to {domain:g} only. Define it there, by low= and high=, or give a smaller "
+            "box or domain."
+        )
+    surface = surface_of(loss, reach, label_reach)
+    if surface.size == inf:
+        raise ConstructionError(
+            f"{loss!r} is not finite for predictions up to {reach:.4g} and labels up to "
+            f"{label_reach:.4g}. Give a smaller box or domain."
+        )
+    _between_points(loss, surface, *_lattices(reach, label_reach, (FEWEST, FEWEST)), 1.0)
+    found, halves = None, (FEWEST, FEWEST)
+    for accuracy in reversed(ACCURACIES):  # each search goes on where the one before has ended
+        allowed = accuracy * max(1.0, surface.size)
+        halves = _enough_points(loss, reach, label_reach, ROOM * allowed, halves)
+        while _n_tokens(halves) <= MOST_TOKENS:
+            fit = _certified(loss, surface, *_lattices(reach, label_reach, halves))
+            if fit.error <= allowed:
+                found = fit
+                break
+            halves = _longer(halves[0]), _longer(halves[1])
+    if found is not None:
+        return found
+    raise ConstructionError(
+        f"A head of {MOST_TOKENS} tokens cannot return {loss!r} for predictions up to {reach:.4g} "
+        f"and labels up to {label_reach:.4g} within {ACCURACIES[-1]:g} of its size. Give a smaller "
+        "box or domain; relu-stack evaluates such a loss by layers."
+    )
+
+
+Halves = tuple[int, int]
+
+
+def _n_tokens(halves: Halves) -> int:
+    return (2 * halves[0] + 1) * (2 * halves[1] + 1)
+
+
+def _longer(half: int) -> int:
+    return half + ceil(half / 8)
+
+
+def _lattices(reach: float, label_reach: float, halves: Halves) -> tuple[Lattice, Lattice]:
+    """Return the lattices that cover the ranges of t and y with a margin."""
+    along_t, along_y = (
+        Lattice(until, until / (half - ceil(FIT_MARGIN * RATIO)), RATIO, half)
+        for until, half in zip((reach, label_reach), halves, strict=True)
+    )
+    return along_t, along_y
+
+
+def _enough_points(
+    loss: Loss, reach: float, label_reach: float, allowed: float, halves: Halves
+) -> Halves:
+    """Lengthen lattices until least squares come this close, as is seen at points.
+
+    The one whose growth helps more grows.
+    """
+
+    def gap(halves: Halves) -> float:
+        lattices = _lattices(reach, label_reach, halves)
+        t, y = (
+            lattice.reach * torch.linspace(-1, 1, 301, dtype=torch.float64) for lattice in lattices
+        )
+        rows, columns = (lattice.weights(s) for lattice, s in zip(lattices, (t, y), strict=True))
+        head = rows @ _values(loss, *lattices) @ columns.T
+        return float((head - _slopes(loss, t, y)).abs().max())
+
+    while gap(halves) > allowed and _n_tokens(halves) <= MOST_TOKENS:
+        t, y = halves
+        halves = min((_longer(t), y), (t, _longer(y)), key=gap)
+    return halves
+
+
+def _slopes(loss: Loss, t: Tensor, y: Tensor) -> Tensor:
+    """Return u at every pair of points."""
+    return loss.slope(*torch.broadcast_tensors(t[:, None], y))
+
+
+def _values(loss: Loss, along_t: Lattice, along_y: Lattice) -> Tensor:
+    """Fit the values of all tokens by least squares at Chebyshev points.
+
+    The singular values of the product are the products of those of both lattices. What belongs to
+    the smallest is left out: it would add large values that cancel.
+    """
+    t, y = (
+        lattice.reach * chebyshev_points(3 * lattice.n_points) for lattice in (along_t, along_y)
+    )
+    left, sizes, rows = torch.linalg.svd(along_t.weights(t), full_matrices=False)
+    label_left, label_sizes, columns = torch.linalg.svd(along_y.weights(y), full_matrices=False)
+    scale = sizes[:, None] * label_sizes
+    parts = left.T @ _slopes(loss, t, y) @ label_left
+    is_small = scale <= SMALLEST * scale.max()
+    values: Tensor = rows.T @ (parts / scale).masked_fill(is_small, 0.0) @ columns
+    return values
+
+
+def _certified(loss: Loss, surface: Surface, along_t: Lattice, along_y: Lattice) -> GridMean:
+    """Fit the values of all tokens, and prove how far the head is from the slope.
+
+    The gap G of both is analytic in t around a panel, and in y around another. As on a line, its
+    interpolant at n Chebyshev points in t is off by at most e_t = 4 M r^(1-n) / (r - 1), r = 2 +
+    sqrt(5), where M bounds G for t in the ellipse around the panel and real y; likewise in y. An
+    interpolant is at most c times its largest value at the points, so that
+
+        |G| <= e_t + c e_y + c^2 max |G at the points|.
+
+    Complex balls bound the slope in M. The head is a mean over the other lattice's points where
+    that lattice is asked with a real number, so that the bound on a line holds for its values too.
+    """
+    values = _values(loss, along_t, along_y)
+    largest = float(values.abs().max())
+    beyond, nodes = _between_points(loss, surface, along_t, along_y, largest)
+    rows, columns = along_t.weights(nodes[0]), along_y.weights(nodes[1])
+    points, label_points = _points(along_t), _points(along_y)
+    offsets, label_offsets = _offsets(along_t), _offsets(along_y)
+
+    def mean_of(a: Tensor) -> Tensor:
+        """The mean of numbers of all tokens at every pair of points."""
+        return rows @ a @ columns.T
+
+    head, size = mean_of(values), mean_of(values.abs())
+
+    def moved_by(along: Tensor, across: Tensor) -> Tensor:
+        """Sum weight |value - mean| a over tokens, at most, for numbers a = along + across."""
+        a = along[:, None] + across
+        return mean_of(values.abs() * a) + head.abs() * mean_of(a)
+
+    # 2 for the exponential.
+    per_argument = moved_by(points.abs(), torch.zeros_like(label_points))
+    per_label = moved_by(torch.zeros_like(points), label_points.abs())
+    per_offset = moved_by(offsets.abs() + 2, label_offsets.abs())
+    sensitivity = along_t.reach * per_argument + along_y.reach * per_label + per_offset
+    # Weights farther away are below 2^-60 of the largest: a sum loses no more to them than that.
+    n_terms = sum(
+        min(lattice.n_points, 2 * ceil(RATIO * sqrt(120 * log(2))) + 1)
+        for lattice in (along_t, along_y)
+    )
+    rounding = _ROUNDOFF * (
+        4 * sensitivity + 2 * n_terms * size + 2.0**-4 * largest + surface.rounding
+    )
+    gap = (head - _slopes(loss, *nodes)).abs() + rounding
+    return GridMean(
+        loss.name,
+        along_t.reach,
+        tuple(points.repeat_interleave(len(label_points)).tolist()),
+        tuple((offsets[:, None] + label_offsets).flatten().tolist()),
+        tuple(values.flatten().tolist()),
+        beyond + _BETWEEN**2 * float(gap.max()),
+        float(size.max()),
+        float(per_argument.max()),
+        float(per_offset.max()),
+        along_y.reach,
+        tuple(label_points.repeat(len(points)).tolist()),
+        float(per_label.max()),
+    )
+
+
+def _points(lattice: Lattice) -> Tensor:
+    return lattice.numbers() / (lattice.spacing * lattice.ratio**2)
+
+
+def _offsets(lattice: Lattice) -> Tensor:
+    return -(lattice.numbers() ** 2) / (2 * lattice.ratio**2)
+
+
+def _between_points(
+    loss: Loss, surface: Surface, along_t: Lattice, along_y: Lattice, largest: float
+) -> tuple[float, tuple[Tensor, Tensor]]:
+    """Bound e_t + c e_y over all pairs of panels, and return the points in t and in y.
+
+    Panels are so narrow that the head's bound holds, and that the slope is not much larger in the
+    ellipses around them than on the box.
+    """
+    bound, most = complex_size(loss), LARGEST_GROWTH * (1 + surface.size)
+    lattices, total = (along_t, along_y), 0.0
+    counts = [
+        ceil(4 * lattice.reach / (pi * lattice.ratio**2 * lattice.spacing)) for lattice in lattices
+    ]
+    while True:
+        panels = [_panels(*pair) for pair in zip(lattices, counts, strict=True)]
+        sizes = _largest_around(bound, panels)
+        if max(sizes) <= most:
+            break
+        worst = sizes.index(max(sizes))
+        counts[worst] *= 2
+        if counts[worst] > MOST_PANELS:
+            raise ConstructionError(
+                f"{loss!r} is not analytic for predictions up to {along_t.reach:.4g} and labels up "
+                f"to {along_y.reach:.4g}, so that no error of its look-ups can be proved; a slope "
+                "with kinks has to be a sum of functions of one combination of t and y each."
+            )
+    for lattice, count, size, factor in zip(lattices, counts, sizes, (1.0, _BETWEEN), strict=True):
+        width = lattice.ratio * lattice.spacing
+        head = 4 * largest * float(torch.tensor(2 * (lattice.reach / count / width) ** 2).exp())
+        total += factor * 4 * (head + size) * _R ** (1 - _NODES) / (_R - 1)
+    nodes = [
+        (ends[:-1, None] + ends[1:, None]) / 2
+        + (ends[1:, None] - ends[:-1, None]) / 2 * chebyshev_points(_NODES)
+        for ends in panels
+    ]
+    return total, (nodes[0].flatten(), nodes[1].flatten())
+
+
+def _panels(lattice: Lattice, count: int) -> Tensor:
+    ends = torch.linspace(-lattice.reach, lattice.reach, count + 1, dtype=torch.float64)
+    ends[0], ends[-1] = -lattice.reach, lattice.reach
+    return ends
+
+
+def _largest_around(bound: ComplexSize, panels: list[Tensor]) -> list[float]:
+    """Bound the slope for t in the ellipses and real y, then for real t and y in the ellipses."""
+    found = [0.0, 0.0]
+    for (a, b), (c, d) in product(*(pairwise(ends.tolist()) for ends in panels)):
+        t, t_half, y, y_half = (a + b) / 2, (b - a) / 2, (c + d) / 2, (d - c) / 2
+        along, across = SEMI_AXES
+        wide_t = (t - along * t_half, t + along * t_half)
+        wide_y = (y - along * y_half, y + along * y_half)
+        found[0] = max(found[0], bound(wide_t, across * t_half, (c, d), 0.0))
+        found[1] = max(found[1], bound((a, b), 0.0, wide_y, across * y_half))
+    return found

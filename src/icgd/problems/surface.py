@@ -1,0 +1,94 @@
+"""Slopes u(t, y) of two variables: how large and how steep they are, proved by balls.
+
+A slope that is a sum of functions of one variable needs none of this: `losses.py` takes it apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise, product
+from typing import Any
+
+from icgd.problems.expressions import Node, derivative, straight_line
+from icgd.problems.losses import LABEL, PREDICTION, Loss
+from icgd.problems.piecewise import balls
+
+CELLS = 32
+"""A box is divided into so many cells along t and along y."""
+
+Ends = tuple[float, float]
+ComplexSize = Callable[[Ends, float, Ends, float], float]
+
+
+@dataclass(frozen=True)
+class Surface:
+    """What a slope u(t, y) is on |t| <= reach, |y| <= label_reach.
+
+    Attributes:
+        low: a number that u is never below.
+        high: a number that u is never above.
+        steepness: a bound on |du/dt|.
+        label_steepness: a bound on |du/dy|.
+        rounding: by how many units of roundoff a computed u can be off.
+    """
+
+    low: float
+    high: float
+    steepness: float
+    label_steepness: float
+    rounding: float
+
+    @property
+    def size(self) -> float:
+        """The largest absolute value."""
+        return max(abs(self.low), abs(self.high))
+
+
+@lru_cache(maxsize=64)
+def surface_of(loss: Loss, reach: float, label_reach: float) -> Surface:
+    """Return what balls prove of the slope of a loss; infinities where they prove nothing."""
+    arb, node = balls(), _node(loss)
+    lines = [
+        straight_line(part) for part in (derivative(node, PREDICTION), derivative(node, LABEL))
+    ]
+    ranges, slopes, errors = list[Ends](), ([0.0], [0.0]), [0.0]
+    for t, y in product(_cells(reach), _cells(label_reach)):
+        values = {PREDICTION: arb.interval(*t), LABEL: arb.interval(*y)}
+        value, error = arb.running(straight_line(node), values)
+        ranges.append(arb.ends(value))
+        errors.append(error / arb.ROUNDOFF)
+        for found, line in zip(slopes, lines, strict=True):
+            found.append(arb.size(arb.enclosed(line, values)))
+    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+    return Surface(low, high, max(slopes[0]), max(slopes[1]), max(errors))
+
+
+def complex_size(loss: Loss) -> ComplexSize:
+    """Return a bound on |u| for t and y in rectangles; infinite where u may not be analytic.
+
+    A rectangle has the ends of its real part, and the largest imaginary part. u is real for real
+    arguments, so that upper halves are enough where one of them is real.
+    """
+    arb, line = balls(), straight_line(_node(loss))
+
+    def bound(t: Ends, t_height: float, y: Ends, y_height: float) -> float:
+        values: dict[str, Any] = {
+            PREDICTION: arb.acb(arb.interval(*t), arb.interval(0.0, t_height)),
+            LABEL: arb.acb(arb.interval(*y), arb.interval(0.0, y_height)),
+        }
+        return float(arb.size(arb.enclosed(line, values, is_complex=True)))
+
+    return bound
+
+
+def _node(loss: Loss) -> Node:
+    if loss.node is None:
+        raise TypeError(f"The slope of {loss.name} is no text.")
+    return loss.node
+
+
+def _cells(reach: float) -> list[Ends]:
+    ends = [reach * (2 * k / CELLS - 1) for k in range(CELLS + 1)]
+    return list(pairwise(ends))
