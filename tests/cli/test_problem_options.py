@@ -58,6 +58,19 @@ PROBLEM_OPTIONS = options_of(problem_from)
 
 
 @pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("tanh(t-y)", "tanh(t - y) on -64 to 64"),
+        ("tanh(t - y) on -9 to 9", "tanh(t - y) on -9 to 9"),
+        ("quantile_1e-3", "quantile_1e-3"),
+        ("smooth_l1_0.5", "smooth_l1_0.5"),
+    ],
+)
+def test_a_loss_is_a_name_or_the_text_of_a_slope(text, name):
+    assert problem_from("4,3,1", loss=text).loss == name
+
+
+@pytest.mark.parametrize(
     ("command", "shared"),
     [
         (compile, [*PROBLEM_OPTIONS, *run_options()]),

@@ -682,6 +682,6 @@ def test_an_unknown_loss_lists_the_known_ones_and_suggests_the_nearest():
         loss_named("square")
     assert str(caught.value) == (
         "Unknown loss 'square'; known are squared, logistic, huber, cross_entropy, log_cosh, l1, "
-        "poisson. Did you mean 'squared'?"
+        "poisson, smooth_l1_BETA, quantile_LEVEL. Did you mean 'squared'?"
     )
     assert loss_named("huber") is LOSSES["huber"]

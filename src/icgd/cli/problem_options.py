@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable
 from functools import cache, wraps
@@ -23,9 +24,9 @@ from icgd.problems.data import DTYPES, Domain
 from icgd.problems.functions import ACTIVATIONS, UNIT_ACTIVATIONS, functions_in
 from icgd.problems.kernel_machine import KERNELS, KernelMachine
 from icgd.problems.linear_model import LINKS, REDUCTIONS
-from icgd.problems.losses import LOSSES
+from icgd.problems.losses import LOSS_NAMES, Loss
 from icgd.problems.mlp import MLP
-from icgd.problems.piecewise import Function
+from icgd.problems.piecewise import Function, is_written
 from icgd.problems.problem import Problem
 from icgd.problems.steps import FunctionalStep
 
@@ -56,6 +57,10 @@ _NOISE = "With --kernel: added to the kernel where an example meets itself (ridg
 _CONSTRUCTION = (
     f"One of {', '.join(CONSTRUCTIONS)}. Default: the smallest that is accurate to rounding, or "
     "that proves --tolerance."
+)
+_LOSS = (
+    f"One of {', '.join(LOSS_NAMES)}, or the text of a slope u(t, y) of your own, such as "
+    "'tanh(t - y)'. Default: squared."
 )
 _TOLERANCE = "Instead of pieces, registers, levels or units: prove that no step errs by more."
 
@@ -108,7 +113,7 @@ def problem_from(
     l1: Annotated[float | None, _linear("Penalty l1 sum |w_j|. Default: 0.")] = None,
     reduction: Annotated[str | None, _linear(_REDUCTION)] = None,
     score_bound: Annotated[float | None, _linear(_SCORE)] = None,
-    loss: Annotated[str | None, _training(f"One of {', '.join(LOSSES)}. Default: squared.")] = None,
+    loss: Annotated[str | None, _training(_LOSS)] = None,
     step_size: Annotated[float | None, _training(_STEP_SIZE)] = None,
     box: Annotated[str | None, _training(_BOX, metavar="B,...,B")] = None,
     batch_size: Annotated[
@@ -170,7 +175,8 @@ def problem_from(
     target = MLP(sizes, own.get(hidden, hidden), own.get(output, output), biases)
     box_or_boxes = boxes if len(boxes) > 1 else boxes[0]
     update = chosen.update(step_size, box_or_boxes, batch_size)
-    return Problem(target, loss, update, domain)
+    is_slope = re.search(r"\bt\b", loss) is not None and not is_written(loss)
+    return Problem(target, Loss(loss) if is_slope else loss, update, domain)
 
 
 def compiled_from(

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.errors import SettingError, brief
+from icgd.errors import SettingError, UnknownNameError, brief
 from icgd.problems.expressions import (
     ONE,
     SUM,
@@ -51,7 +51,7 @@ from icgd.problems.functions import (
 )
 from icgd.problems.piecewise import HIGH, LOW, Function, domain_of, is_written
 from icgd.problems.scalar import ScalarFunction
-from icgd.problems.settings import by_name, named, positive
+from icgd.problems.settings import by_name, positive
 from icgd.shapes import Labels
 
 LARGEST_JUMP = 1e12
@@ -361,6 +361,7 @@ def quantile(level: float) -> Loss:
 
 
 LOSSES = by_name(SQUARED, LOGISTIC, HUBER, CROSS_ENTROPY, LOG_COSH, L1, POISSON)
+LOSS_NAMES = (*LOSSES, f"{SMOOTH_L1}BETA", f"{QUANTILE}LEVEL")
 
 
 def loss_named(name: str) -> Loss:
@@ -372,7 +373,9 @@ def loss_named(name: str) -> Loss:
             if name.startswith(prefix):
                 with suppress(ValueError, SettingError):
                     return loss_of(float(name.removeprefix(prefix)))
-    return named("loss", name, LOSSES)
+    if not isinstance(name, str) or name not in LOSSES:
+        raise UnknownNameError.of("loss", name, known=LOSS_NAMES)
+    return LOSSES[name]
 
 
 @lru_cache(maxsize=256)
