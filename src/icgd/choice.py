@@ -65,6 +65,13 @@ def construction_for(
     construction = (
         chosen if isinstance(chosen, AbstractConstruction) else construction_named(chosen)
     )
+    if settings and construction is chosen:
+        given = ", ".join(f"{name}={brief(value)}" for name, value in settings.items())
+        raise ConstructionError(
+            f"{given} was given beside a construction object, which has its own settings. Put it "
+            f"into the object: {type(construction).__name__}({given})."
+        )
+    construction = with_settings(construction, settings or {})
     reason = construction.why_not(problem)
     if reason is not None:
         able = [other.name for other in CONSTRUCTIONS.values() if other.why_not(problem) is None]
@@ -76,13 +83,7 @@ def construction_for(
         raise UnsupportedProblemError(
             f"{construction.name} cannot compile this problem: {reason} {hint}"
         )
-    if settings and construction is chosen:
-        given = ", ".join(f"{name}={brief(value)}" for name, value in settings.items())
-        raise ConstructionError(
-            f"{given} was given beside a construction object, which has its own settings. Put it "
-            f"into the object: {type(construction).__name__}({given})."
-        )
-    return with_settings(construction, settings or {})
+    return construction
 
 
 def with_settings(

@@ -1,5 +1,6 @@
 """recursion and cot-network with activations that a text defines."""
 
+import numpy as np
 import pytest
 
 import icgd
@@ -79,7 +80,54 @@ def test_cot_network_refuses_what_it_has_no_heads_for():
         icgd.compile(problem, "cot-network", n_steps=1)
 
 
-@pytest.mark.parametrize("units", [icgd.Function("u", "atan(x)"), "mish", "sin"])
-def test_units_of_ones_own_are_refused_with_the_reason(units):
-    with pytest.raises(UnsupportedActivationError, match="cannot clip weights to a box"):
+def own_units(units, biases=False):
+    step, domain = icgd.GradientStep(0.05, box=1.0), icgd.Domain(1.0, 1.0)
+    problem = icgd.Problem(icgd.MLP((2, 3, 1), "tanh", biases=biases), "squared", step, domain)
+    return icgd.compile(problem, "recursion", n_steps=2, unit_activation=units, units=96)
+
+
+@pytest.mark.parametrize(
+    "units",
+    [
+        icgd.Function("u", "atan(x)"),
+        *(
+            pytest.param(units, marks=pytest.mark.slow)
+            for units in ("erf", "mish", "sin", icgd.Function("g", "exp(-x**2)"))
+        ),
+    ],
+)
+def test_units_may_be_any_analytic_function(units, tmp_path):
+    compiled = own_units(units)
+    assert compiled.program.activation == getattr(units, "name", units)
+    rng = np.random.default_rng(0)
+    X, inner = rng.uniform(-1, 1, (6, 2)), rng.uniform(-0.6, 0.6, 9)
+    for initial, most in ((inner, 1e-3), (np.ones(9), 0.1)):  # away from the box, and at it
+        for backend in ("literal", "fused"):
+            given = {"initial": initial, "backend": backend, "rigorous": False}
+            report = icgd.verify(compiled, X, X.prod(1), **given)
+            assert report.verdict.holds
+            assert 0 < report.step_errors.max() <= report.step_bounds.max() <= most
+    compiled.save(tmp_path / "run.safetensors")
+    loaded = icgd.load(tmp_path / "run.safetensors")
+    runs = [each.run(X, X.prod(1), initial=inner).parameters for each in (compiled, loaded)]
+    assert runs[0].equal(runs[1])
+
+
+@pytest.mark.parametrize(
+    ("units", "message"),
+    [
+        ("softsign", "softsign have knots, and fits by units are proved where these are analytic"),
+        ("relu6", "relu6 have knots"),
+        (icgd.Function("p", "x**3 - x/2"), "is a polynomial: so is every combination"),
+        (icgd.Function("s", "tanh(2*x)"), "slopes up to 2 and the value 0 at 0; .* as in f"),
+        (icgd.Function("h", "tanh(x) + 3"), "slopes up to 1 and the value 3 at 0"),
+    ],
+)
+def test_units_that_no_fit_can_be_made_of_are_refused(units, message):
+    with pytest.raises(UnsupportedActivationError, match=message):
         icgd.Recursion(unit_activation=units)
+
+
+def test_biases_take_built_in_units():
+    with pytest.raises(UnsupportedProblemError, match="divides by its unit's value at 1"):
+        own_units("erf", biases=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import ceil, erfc, exp, floor, inf, log, log1p, pi, sin, sqrt
+from math import ceil, erfc, exp, floor, inf, log, log1p, log2, pi, sin, sqrt
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from icgd.approximation.ridge import (
 )
 from icgd.errors import SettingError
 from icgd.problems.functions import IDENTITY_FUNCTION, KinkedFunction, unit_activation_named
+from icgd.problems.piecewise import Function
 from icgd.problems.settings import positive
 from icgd.program.functions import Band, RidgeSum, RidgeUnit
 
@@ -302,6 +303,41 @@ def _sharp_ends(bound: float, slope: float, halving: Halving, n_halvings: int) -
     return steps
 
 
+SLOPES = (0.25, 0.125, 0.0625, 0.03125)
+"""Slopes of soft corners that are tried, as shares of the number of units over the reach."""
+
+MOST_FITTED = 200
+"""The most units of a clip that is fitted: more gain little within a function's domain."""
+
+AWAY = 1e3
+"""Few weights are near a corner: what a fit errs by everywhere counts this many times as much."""
+
+
+def fitted_clip(
+    bound: float, reach: float, activation: str, units: int, roundoff: float
+) -> tuple[RidgeSum, SoftClip]:
+    """Fit a clip with soft corners, less w itself, by least squares over units of any activation,
+
+        (softplus(b (w + bound)) - softplus(b (w - bound))) / b - bound - w.
+
+    Both corners leave log(1 + exp(-b d)) / b at a distance d, with different signs.
+    """
+    tried = []
+    for share in SLOPES:
+        slope = 2.0 ** floor(log2(share * units / reach))
+        b, edge, middle = (
+            "/".join(map(str, number.as_integer_ratio()))
+            for number in (slope, slope * bound, bound)
+        )
+        ramps = f"softplus({b}*x + {edge}) - softplus({b}*x - {edge})"
+        target = Function("", f"({ramps})/({b}) - {middle} - x", -2 * reach, 2 * reach)
+        fit = fit_line(target, reach, activation, min(units, MOST_FITTED), roundoff=roundoff)
+        corners = SoftClip((), 0.0, 1 / slope, logistic_corner, logarithm_of_far(roundoff))
+        tried.append((AWAY * fit.error + corners.near(0.0), fit, corners))
+    _, fit, corners = min(tried, key=lambda one: one[0])
+    return fit, corners
+
+
 # clip(w) - w by every activation.
 
 
@@ -339,16 +375,19 @@ def fit_clip(
     if unit_activation_named(activation).bends:
         relus = [RidgeUnit((-sign,), -bound, sign) for sign in (1.0, -1.0)]
         return by_bends("clip", activation, (reach,), relus)
-    enough = min(ENOUGH_FOR_A_LINE, units // 2)
-    line = fit_line(IDENTITY_FUNCTION, reach, activation, enough, roundoff=roundoff).along(
-        (1.0,), -1.0
-    )
-    left, far = units - line.n_units, logarithm_of_far(roundoff)
-    soft = (
-        clip_wave(bound, reach, left, far)
-        if activation == "cos"
-        else clip_staircase(bound, activation, left, far)
-    )
+    if isinstance(unit_activation_named(activation).value, Function):
+        line, soft = fitted_clip(bound, reach, activation, units, roundoff)
+    else:
+        enough = min(ENOUGH_FOR_A_LINE, units // 2)
+        line = fit_line(IDENTITY_FUNCTION, reach, activation, enough, roundoff=roundoff).along(
+            (1.0,), -1.0
+        )
+        left, far = units - line.n_units, logarithm_of_far(roundoff)
+        soft = (
+            clip_wave(bound, reach, left, far)
+            if activation == "cos"
+            else clip_staircase(bound, activation, left, far)
+        )
     # The error of a corner is bounded by steps in the distance to it.
     farthest = min(bound, soft.fades * soft.width)
     distances = [farthest * number / BANDS for number in range(BANDS + 1)]

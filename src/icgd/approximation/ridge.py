@@ -21,6 +21,7 @@ from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.analytic import Strip, strip_of_text
 from icgd.problems.functions import (
     IDENTITY_FUNCTION,
+    STEEPEST_UNIT,
     UNIT_ACTIVATIONS,
     KinkedFunction,
     SmoothFunction,
@@ -55,7 +56,6 @@ TAIL = 1e-18
 DOUBLE_ROUNDOFF = 2.0**-53
 """The unit roundoff of float64; that of float32 is 2^-24."""
 
-_STEEPEST = 1.2  # no unit activation has a larger slope: gelu's is 1.13
 _ULPS = 8.0  # rounding of one evaluation of an activation or a function, in units of its size
 
 
@@ -290,11 +290,9 @@ def _unit_sizes(activation: UnitActivation, reach: Tensor) -> tuple[Tensor, Tens
     if isinstance(activation.value, Function):
         least, most = activation.value.bounds(-reach, reach)
         largest = torch.maximum(-least, most).clamp(min=1.0)
-        rounding = activation.value.rounding
-        rounded = 1 + (rounding.relative + rounding.absolute) / _ULPS
-        return rounded * largest, activation.value.lipschitz(-reach, reach)
+        return (1 + activation.ulps / _ULPS) * largest, activation.value.lipschitz(-reach, reach)
     ends = torch.stack([activation(reach), activation(-reach)]).abs().amax(0)
-    return ends.clamp(min=1.0), torch.full_like(reach, _STEEPEST)  # none is larger in between
+    return ends.clamp(min=1.0), torch.full_like(reach, STEEPEST_UNIT)  # none is larger in between
 
 
 # Sums of relus by any activation that bends like relu.
@@ -506,9 +504,13 @@ def _least_squares(
 
     Nothing is proved, and the error is infinite, if it exceeds `most` at a point.
     """
+    own = unit_of(activation).value
+    # Arguments of a function stay in its domain, those near the interval that a proof takes too.
+    farthest = min(-own.low, own.high) / 2 if isinstance(own, Function) else inf
     trials = [
         trial
         for slopes, offsets in _layouts(activation, half_width, units)
+        if float((slopes.abs() * half_width + offsets.abs()).max()) <= farthest
         for trial in _trials(function, half_width, activation, slopes, offsets)
     ]
     bounded = [trial for trial in trials if trial.largest <= largest]
@@ -528,19 +530,22 @@ def _least_squares(
 
 def _layouts(activation: str, half_width: float, units: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Return the slopes and offsets of the units, in all layouts that are compared."""
-    number = torch.arange(units, dtype=torch.float64)
-    if activation == "cos":  # cosines and sines in turn
+    number, own = torch.arange(units, dtype=torch.float64), unit_of(activation).value
+    if activation == "cos" or isinstance(own, Function):  # cosines and sines in turn
         for turn in _TURNS:
             yield turn / half_width * (number // 2 + 0.5), -pi / 2 * (number % 2)
-    elif activation == "elu":
+    if activation == "cos":
+        return
+    if activation == "elu":
         for bend in _ELU_BENDS:
             yield _with_constant(bend / half_width, bend, number[1:] // 2, number[1:] % 2)
-    else:
-        sharp = units / half_width  # a unit as wide as the distance to the next but one
-        for weight, margin in product((*_WEIGHTS, sharp), _MARGINS):
-            reach = weight * half_width + margin
-            for flipped in (number[1:] % 2, torch.zeros_like(number[1:])):
-                yield _with_constant(weight, reach, number[1:], flipped)
+        return
+    sharp = units / half_width  # a unit as wide as the distance to the next but one
+    sharpest = (sharp / 4, sharp / 2, sharp) if isinstance(own, Function) else (sharp,)
+    for weight, margin in product((*_WEIGHTS, *sharpest), _MARGINS):
+        reach = weight * half_width + margin
+        for flipped in (number[1:] % 2, torch.zeros_like(number[1:])):
+            yield _with_constant(weight, reach, number[1:], flipped)
 
 
 def _with_constant(

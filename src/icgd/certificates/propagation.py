@@ -11,7 +11,7 @@ says in `own_error` and `product_error`. The same domain serves two bounds:
 A sum of units is off by its certified error and by its rounding: with the sizes z_i of its
 arguments, a unit's value and what a rounded argument changes are at most
 
-    |coefficient| (1 + STEEPEST (|direction| . z + |offset|)).
+    |coefficient| (1 + STEEPEST_UNIT (|direction| . z + |offset|)).
 
 The fused backend computes fine fits as the functions themselves, so that only rounding is left.
 """
@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial, reduce, wraps
-from math import inf
+from math import ceil, inf
 from typing import Any, TypeVar, cast
 
 import torch
@@ -31,7 +31,13 @@ from icgd.approximation.ridge import PRODUCT
 from icgd.backends.recorder import is_computed_as_such
 from icgd.certificates import enclosures
 from icgd.certificates.enclosures import ROOM, Arithmetic, Enclosure, Interval, function_at, touched
-from icgd.problems.functions import activation_named, function_named, numbered_function
+from icgd.problems.functions import (
+    STEEPEST_UNIT,
+    activation_named,
+    function_named,
+    numbered_function,
+    unit_activation_named,
+)
 from icgd.problems.losses import loss_named
 from icgd.problems.surface import surface_of
 from icgd.program.functions import ReluSum, RidgeSum
@@ -44,9 +50,6 @@ from icgd.program.set_instructions import Faces, running_means
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import WipeByUnits
 from icgd.shapes import Parameters
-
-STEEPEST = 1.2
-"""No unit activation has a larger slope: that of gelu is 1.13."""
 
 NOT_APART = torch.zeros((), dtype=torch.float64)
 """The distance of copies from each other where there are no copies."""
@@ -371,12 +374,13 @@ class Enclosures(StackDomain[Bounded]):
         total = torch.zeros_like(value.low)
         for number, size in enumerate(sizes):
             per_size = sum(abs(unit.coefficient * unit.direction[number]) for unit in fit.units)
-            total = total + STEEPEST * per_size * size
+            total = total + STEEPEST_UNIT * per_size * size
         constant = sum(
-            abs(unit.coefficient) * (1 + STEEPEST * abs(unit.offset)) for unit in fit.units
+            abs(unit.coefficient) * (1 + STEEPEST_UNIT * abs(unit.offset)) for unit in fit.units
         )
         n_copies = self.how.n_tokens if self.how.sums_terms else 1
-        return self.how.sum_of(n_terms + n_copies + len(sizes), total + constant)
+        ulps = ceil(unit_activation_named(fit.activation).ulps)
+        return self.how.sum_of(n_terms + n_copies + len(sizes) + ulps, total + constant)
 
     @_once
     def units_at_one(self, function: str) -> float:

@@ -103,7 +103,8 @@ class Recursion(AbstractConstruction):
 
     Args:
         units: the most units that a function is made of.
-        unit_activation: what units apply; the default is the activation that suits the target best.
+        unit_activation: what units apply, a name or an analytic `icgd.Function`; the default is the
+            activation that suits the target best.
         kink_width: how far a step is off to either side, a power of two; the default is 2^-13 of
             the largest preactivation, at most 2^-13.
         dtype: the precision whose rounding fits weigh their error against.
@@ -133,8 +134,10 @@ class Recursion(AbstractConstruction):
 
     def __post_init__(self) -> None:
         settle(self, units=count("units", self.units, least=FEWEST_UNITS))
-        if (given := self.unit_activation) is not None:
-            unit_activation_named(given.name if isinstance(given, Function) else given)
+        if isinstance(self.unit_activation, Function):
+            settle(self, unit_activation=self.unit_activation.name)
+        if self.unit_activation is not None:
+            unit_activation_named(self.unit_activation)
         settle(self, kink_width=checked_kink_width(self.kink_width), dtype=valid_dtype(self.dtype))
 
     def finer(self, setting: int, excess: float) -> int:
@@ -160,6 +163,12 @@ class Recursion(AbstractConstruction):
                 f"its target has a linear output, not {problem.network.output_activation}: the "
                 "recursion starts from the derivatives of z_n itself."
             )
+        units = unit_activation_named(self.unit_activation or default_activation(problem.network))
+        if problem.network.biases and units.name not in UNIT_ACTIVATIONS:
+            return (
+                f"a head that adds biases divides by its unit's value at 1, which it knows of "
+                f"{', '.join(UNIT_ACTIVATIONS)}, and not of {units.name}."
+            )
         if (depth := problem.network.depth) > DEEPEST:
             return (
                 f"it pushes the derivatives of every layer by all matrices below it forward, which "
@@ -174,7 +183,7 @@ class Recursion(AbstractConstruction):
         return without_digits(problem)
 
     def may_be_accurate(self, problem: Problem) -> bool:
-        units = UNIT_ACTIVATIONS[self.unit_activation or default_activation(problem.network)]
+        units = unit_activation_named(self.unit_activation or default_activation(problem.network))
         loss = (part.function for part in loss_parts(problem))
         has_curves = any(function.kind == "smooth" for function in loss)
         return units.bends and not (units.kinked and has_curves)  # the others have no sharp clip
@@ -206,7 +215,7 @@ class Recursion(AbstractConstruction):
         target, depth, bias = problem.network, problem.network.depth, bias_slot(problem.network)
         activation = self.unit_activation or default_activation(target)
         fits = fit_all(problem, activation, self.units, self.kink_width, self.dtype)
-        reaches, units, layout = fits.reaches, UNIT_ACTIVATIONS[activation], _layout(target)
+        reaches, units, layout = fits.reaches, unit_activation_named(activation), _layout(target)
 
         def wipe(names: list[str]) -> list[Instruction]:
             # A line twice as long as the numbers of a slot get also wipes what is left in it.
@@ -441,7 +450,7 @@ def fit_all(
     if IDENTITY_FUNCTION.name not in (function.name for function in functions):
         functions.append(thrifty(ridge.fit_ridge_sum, IDENTITY_FUNCTION, 1.0))
     functions.append(thrifty(ridge.fit_gate, reaches[preactivation(target.depth)]))
-    if not UNIT_ACTIVATIONS[activation].bends:
+    if not unit_activation_named(activation).bends:
         functions.append(thrifty(ridge.fit_product, (1.0, 1.0)))
     return Fits(tuple(functions), reaches)
 

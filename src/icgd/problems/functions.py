@@ -33,6 +33,7 @@ from torch.nn import functional
 
 from icgd.errors import SettingError, UnsupportedActivationError, brief
 from icgd.problems.analytic import Strip, strip_of_text
+from icgd.problems.expressions import CALL, POWER, Node
 from icgd.problems.piecewise import (
     Function,
     built_in,
@@ -816,6 +817,13 @@ class UnitActivation:
     off_relu: float | None = None
 
     @property
+    def ulps(self) -> float:
+        """How far a computed value may be off, in roundoffs of 1 + |value|, beyond a few."""
+        if not isinstance(self.value, Function):
+            return 0.0
+        return self.value.rounding.relative + self.value.rounding.absolute
+
+    @property
     def bends(self) -> bool:
         """Whether it looks like relu from afar."""
         return self.off_relu is not None
@@ -867,6 +875,21 @@ DEGREES: dict[str, int | None] = {"identity": 1, "square": 2, "cube": 3, "polyno
 """The degrees of polynomials; a transformer whose units are polynomials approximates little."""
 
 
+_POLYNOMIAL = (
+    "{what}: so is every combination of its copies, and it decays only if it is zero. Use an "
+    "activation that is not a polynomial, such as relu or sigmoid."
+)
+
+STEEPEST_UNIT = 1.2
+"""No unit has a larger slope; that of gelu is 1.13."""
+
+
+def _is_polynomial(node: Node) -> bool:
+    if node.kind == CALL or (node.kind == POWER and not (node.number > 0 and node.number % 1 == 0)):
+        return False
+    return all(map(_is_polynomial, node.parts))
+
+
 def bending_activations() -> list[str]:
     """Return the names of the activations that bend like relu."""
     return [name for name, activation in UNIT_ACTIVATIONS.items() if activation.bends]
@@ -877,20 +900,40 @@ def unit_activation_named(name: str) -> UnitActivation:
     if isinstance(name, str) and name in DEGREES:
         of_degree = "" if DEGREES[name] is None else f" of degree {DEGREES[name]}"
         raise UnsupportedActivationError(
-            f"Activation {name!r} is a polynomial{of_degree}: so is every combination of its "
-            "copies, and it decays only if it is zero. Use an activation that is not a polynomial, "
-            "such as relu or sigmoid."
+            _POLYNOMIAL.format(what=f"Activation {name!r} is a polynomial{of_degree}")
         )
     if is_written(name) or (name in OWN and name not in UNIT_ACTIVATIONS):
-        raise UnsupportedActivationError(
-            f"Units of {name} cannot clip weights to a box with a proved error: that takes units "
-            f"which bend like relu however far one looks, or sigmoid, tanh or cos. Use "
-            f"{', '.join(UNIT_ACTIVATIONS)}."
-        )
+        return _checked_unit(function_named(name))
     return named("unit activation", name, UNIT_ACTIVATIONS)
 
 
 @lru_cache(maxsize=64)
 def own_unit(function: Function) -> UnitActivation:
-    """Return units of an analytic function of one's own, which occur in proofs only."""
+    """Return units of an analytic function of one's own."""
     return UnitActivation(function.name, function, function.derivative(), strip_of_text(function))
+
+
+@lru_cache(maxsize=64)
+def _checked_unit(function: ScalarFunction) -> UnitActivation:
+    """Return units of a function of one's own if a transformer can be made of them."""
+    if not isinstance(function, Function) or function.kind != "smooth":
+        raise UnsupportedActivationError(
+            f"Units of {function.name} have knots, and fits by units are proved where these are "
+            f"analytic. Use a function without knots, or one of {', '.join(UNIT_ACTIVATIONS)}."
+        )
+    (node,) = function.nodes
+    if _is_polynomial(node):
+        raise UnsupportedActivationError(
+            _POLYNOMIAL.format(what=f"{function.name} is a polynomial")
+        )
+    ends = (torch.tensor(end, dtype=torch.float64) for end in (function.low, function.high))
+    steepest = float(function.lipschitz(*ends))
+    at_zero = float(function(torch.zeros((), dtype=torch.float64)))
+    if not (steepest <= STEEPEST_UNIT and abs(at_zero) <= 1):
+        raise UnsupportedActivationError(
+            f"Units of {function.name} have slopes up to {steepest:.3g} and the value "
+            f"{at_zero:.3g} at 0; bounds on their rounding assume at most {STEEPEST_UNIT:g} and 1. "
+            "Shrink the function, or stretch its argument, as in f(x / 2): fits choose their own "
+            "scale."
+        )
+    return own_unit(function)
