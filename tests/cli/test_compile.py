@@ -9,7 +9,7 @@ from safetensors import safe_open
 import icgd
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.problems.functions import ACTIVATIONS
-from icgd.problems.losses import LOSSES
+from icgd.problems.losses import LOSS_NAMES
 from tests import machines
 from tests.cli.files import PROBLEM, compiled_run, listing
 
@@ -136,7 +136,7 @@ def test_weights_are_stored_on_request(command, weights, stored):
         ),
         (
             ["--loss", "square"],
-            f"Unknown loss 'square'; known are {', '.join(LOSSES)}. Did you mean 'squared'?",
+            f"Unknown loss 'square'; known are {', '.join(LOSS_NAMES)}. Did you mean 'squared'?",
         ),
         (
             ["--construction", "relu_stack"],

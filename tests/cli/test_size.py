@@ -36,6 +36,7 @@ def test_json_has_every_digit_of_a_huge_transformer(command):
         "nonzeros": summary.layers[0].nonzeros,
         "features": summary.layers[0].features,
         "n_grid": 0,
+        "n_maps": 2,
         "n_columns": 1,
         "is_cached": False,
     }
