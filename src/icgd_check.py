@@ -234,7 +234,7 @@ def rational(text: str) -> arb:
 Variables = dict[str, Dual]
 
 
-def expression(text: str, names: str) -> Callable[[Variables], Dual]:
+def expression(text: str, names: tuple[str, ...]) -> Callable[[Variables], Dual]:
     """A function of duals: numbers, the variables, + - * / **, and the calls above."""
     require(len(text) <= MOST_CHARACTERS, "an expression is too long")
 
@@ -309,8 +309,8 @@ def in_pieces(text: str) -> Callable[[Row], tuple[Row, Row]]:
     body, is_inside = within(text)
     ends = [-arb.pos_inf(), *knots_of(text), arb.pos_inf()]
     require(all(low < high for low, high in pairwise(ends)), "its knots do not rise")
-    pieces = [expression(part.rpartition(" up to ")[0], "x") for part in body.split(", ")[:-1]]
-    pieces.append(expression(body.rpartition(", ")[2], "x"))
+    pieces = [expression(part.rpartition(" up to ")[0], ("x",)) for part in body.split(", ")[:-1]]
+    pieces.append(expression(body.rpartition(", ")[2], ("x",)))
 
     def at(z: arb) -> Dual:
         require(is_inside(z), "a function is not defined at all its arguments")
@@ -331,7 +331,7 @@ def in_pieces(text: str) -> Callable[[Row], tuple[Row, Row]]:
 def of_pairs(text: str) -> Callable[[Row, Row], Row]:
     """The slope u(t, y) of a loss, given as a text."""
     body, is_inside = within(text)
-    slope = expression(body, "ty")
+    slope = expression(body, ("t", "y"))
 
     def at(t: arb, y: arb) -> arb:
         require(is_inside(t) and is_inside(y), "a loss is not defined at all predictions")

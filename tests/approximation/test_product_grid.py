@@ -15,6 +15,7 @@ CASES = {
     "(tanh(t)-y)*sech2(t)": (4.0, 1.0, 2_100),
     "t*exp(-t*y)": (2.0, 1.0, 1_000),
     "(1+y**2)*tanh(t-y)": (2.0, 1.0, 1_300),
+    "(t-y)/(1+(t*y)**2)": (2.0, 2.0, 8_300),  # its panels have to be narrow along t and y
 }
 
 
@@ -49,7 +50,7 @@ def test_no_sample_is_beyond_the_proved_error(text):
         float((head(fit, *part) - slopes(loss, *part)).abs().max())
         for part in zip(t.split(1000), y.split(1000), strict=True)
     )
-    assert 0 < seen <= fit.error <= 1e-11 * max(1, size)
+    assert 0 < seen <= fit.error <= 2e-11 * max(1, size)
     ends = torch.tensor([-reach, reach, -reach, reach]), torch.tensor([1.0, 1, -1, -1])
     corners = ends[0].double(), label_reach * ends[1].double()
     assert (head(fit, *corners) - slopes(loss, *corners)).abs().max() <= fit.error
@@ -79,7 +80,12 @@ def test_balls_bound_size_slopes_and_rounding(text):
 @pytest.mark.parametrize(
     ("text", "reach", "label_reach", "message"),
     [
-        ("y*abs(t-y)", 1.0, 1.0, "is not analytic for predictions up to 1 .* slope with kinks"),
+        (
+            "y*abs(t-y)",
+            1.0,
+            1.0,
+            "is not proved to be analytic near predictions up to 1 .* slope with kinks",
+        ),
         ("t/(t**2+y**2)", 1.0, 1.0, "is not finite for predictions up to 1 and labels up to 1"),
         ("t*exp(y)", 65.0, 1.0, "defined up to 64 only. Define it there, by low= and high="),
         ("sin(40*t*y)", 4.0, 4.0, "A head of 16384 tokens cannot return .* relu-stack"),

@@ -265,4 +265,4 @@ def test_a_folder_that_is_not_there_is_refused_before_anything_is_compiled(comma
 
 def test_every_loss_is_offered(command):
     text = " ".join(command("compile", "--help").stdout.split())
-    assert all(loss in text for loss in LOSSES)
+    assert all(loss in text for loss in LOSS_NAMES)

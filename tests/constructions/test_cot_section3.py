@@ -466,6 +466,17 @@ def test_unless_it_is_named_or_the_number_of_examples_is_given_it_is_not_chosen(
     assert chosen.program.construction == "cot-ridge"
 
 
+@pytest.mark.parametrize("text", ["3*(t - y)", "t - y + 1", "2*t - y/2"])
+def test_lines_take_the_tokens_of_a_line(text):
+    rng = np.random.default_rng(0)
+    X = np.clip(rng.normal(size=(6, 2)), -2, 2)
+    step = icgd.GradientStep(0.1, box=1.0)
+    problem = icgd.Problem(icgd.MLP((2, 1)), icgd.Loss(slope=text), step, icgd.Domain(2.0, 1.0))
+    compiled = icgd.compile(problem, "cot-glm", n_steps=3, n_examples=6)
+    report = icgd.verify(compiled, X, np.tanh(X[:, 0]), initial=[0.1, 0.2], rigorous=False)
+    assert 0 < report.step_errors.max() <= report.step_bounds.max() <= 1e-12
+
+
 def network(target, loss="squared", **settings):
     step = icgd.GradientStep(0.1, box=1.0, **settings)
     return icgd.Problem(target, loss, step, icgd.Domain(1.0, 1.0))
@@ -483,6 +494,7 @@ def network(target, loss="squared", **settings):
         ("cot-glm", network(icgd.MLP((2, 3, 1))), r"one output and no bias, icgd.MLP\(\(2, 1\)\)"),
         ("cot-glm", network(icgd.MLP((2, 1), biases=True)), "one output and no bias"),
         ("cot-glm", network(icgd.MLP((2, 1)), batch_size=2), "not gradient steps .* of 2"),
+        ("cot-glm", network(icgd.MLP((2, 1)), loss="l1"), "the l1 loss jumps at 0, where a mean"),
         ("cot-ridge", network(icgd.MLP((2, 1))), "not the weights of a network"),
     ],
 )

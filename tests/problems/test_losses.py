@@ -5,7 +5,7 @@ import torch
 
 import icgd
 from icgd.errors import SettingError, UnknownNameError
-from icgd.problems.losses import Loss, loss_named, quantile
+from icgd.problems.losses import Loss, loss_named, quantile, read_loss
 
 SLOPES = {
     "tanh(t - y)": lambda t, y: torch.tanh(t - y),
@@ -100,3 +100,18 @@ def test_bad_texts_are_refused(slope, message):
 def test_unknown_variables_are_named():
     with pytest.raises(UnknownNameError, match="Unknown variable 'x' in 'tanh\\(x - y\\)'"):
         Loss("tanh(x - y)")
+
+
+def test_a_combination_inside_and_outside_of_a_function_is_one():
+    (part,) = Loss("tanh(t - y + sin(t - y))").slope_parts
+    assert (part.prediction, part.label) == (1.0, -1.0)
+    assert Loss("tanh(t - y + sin(t + y))").slope_parts is None
+
+
+def test_the_name_of_a_slope_can_be_read_or_is_refused():
+    text = "t"
+    for _ in range(5):
+        text = f"log(cosh({text}))"
+    assert read_loss(Loss(text).name) == Loss(text)
+    with pytest.raises(SettingError, match="characters when it is written out; 4000 is the most"):
+        Loss(f"log(cosh(log(cosh(log(cosh({text}))))))")

@@ -339,3 +339,19 @@ def test_a_table_may_repeat_what_is_built_in():
 def test_the_gate_of_a_product_is_its_other_factor():
     assert Function("mish", MISH).gate == Function("gate", "tanh(softplus(x))")
     assert Function("sin", "sin(x)").gate is None
+
+
+def test_tables_hold_texts_that_are_longer_than_a_user_s():
+    text = "x"
+    for _ in range(5):
+        text = f"log(cosh({text}))"
+    function = icgd.Function("f", text)
+    assert len(function.to_data()["of"][0]) > 500
+    assert icgd.Function.from_data("f", function.to_data()) == function
+    with pytest.raises(SettingError, match=r"Its simplified form has .* parts; 20,000 is the most"):
+        icgd.Function("f", "log(cosh(" * 25 + "x" + "))" * 25)
+
+
+def test_numbers_that_float32_cannot_hold_are_rounded():
+    assert icgd.Function("f", "x + 16777217", -1, 1).rounding.absolute > 2**24
+    assert icgd.Function("f", "x + 16777216", -1, 1).rounding.absolute < 2**25

@@ -415,7 +415,7 @@ def test_a_learnable_run_projects_too():
 
 
 WRONG = {
-    "a function": (lambda: checked_sets("box", lambda w: w / 2), "no function tells its set"),
+    "a function": (lambda: checked_sets("box", lambda w: w / 2), "a function cannot say which set"),
     "an annulus": (lambda: problem_with({"inner": 1.0, "outer": 2.0}), "no name of weights"),
     "too few layers": (lambda: problem_with((1.0, 2.0, 3.0)), "3 entries; expected 2"),
     "no layers": (lambda: problem_with(()), "is empty"),

@@ -381,13 +381,16 @@ def mean_of_link(link: str, reach: float) -> GridMean:
 def mean_of_function(function: ScalarFunction, reach: float, n_tokens: int) -> GridMean:
     """Return a function on [-reach, reach] as one head returns it.
 
-    A smooth function takes the tokens that its accuracy needs. One with kinks takes so many, of
-    which the nearest answers: its error falls like 1 / n_tokens.
+    A smooth function takes the tokens that its accuracy needs, and a line those of `line`. One with
+    kinks takes so many, of which the nearest answers: its error falls like 1 / n_tokens.
     """
     if function.name == SIGMOID.name:
         return replace(mean_of_link("logistic", reach), name=function.name)
     if function.kind == "smooth":
         return _fitted_mean(function.name, function, reach)
+    _require_domain(function, reach)
+    if function.kind == "kinked" and not function.knots:
+        return _scaled_line(function, reach)
     fit = nearest_point(function, reach, n_tokens)
     mean = _from_lattice(function.name, reach, fit)
     # Between two points the head jumps, which samples miss: there the values of the tokens that
@@ -403,12 +406,7 @@ def mean_of_function(function: ScalarFunction, reach: float, n_tokens: int) -> G
 
 def _fitted_mean(name: str, mean: ScalarFunction, reach: float) -> GridMean:
     """Return a smooth function by fitted values; one that levels off, on any range."""
-    if not reach <= (domain := _domain((mean,))):
-        raise ConstructionError(
-            f"Scores can reach {reach:.4g}, and {mean} is defined up to {domain:g} only. Define it "
-            "there, by low= and high=, give a smaller bound with Domain(score=...), or a smaller "
-            "box."
-        )
+    _require_domain(mean, reach)
     if reach > WIDEST_FIT and _where_flat((mean,), FLATNESS * ACCURACIES[-1]) == inf:
         raise _too_wide(name, reach)
     ends = torch.tensor([-reach, reach], dtype=torch.float64)
@@ -418,6 +416,34 @@ def _fitted_mean(name: str, mean: ScalarFunction, reach: float) -> GridMean:
             (fit,) = fit_to_accuracy((mean,), reach, accuracy * largest)
             return _from_lattice(name, reach, fit)
     raise _too_wide(name, reach)
+
+
+def _require_domain(function: ScalarFunction, reach: float) -> None:
+    if not reach <= (domain := _domain((function,))):
+        raise ConstructionError(
+            f"Scores can reach {reach:.4g}, and {function} is defined up to {domain:g} only. "
+            "Define it there, by low= and high=, give a smaller bound with Domain(score=...), or a "
+            "smaller box."
+        )
+
+
+def _scaled_line(function: ScalarFunction, reach: float) -> GridMean:
+    """Return a s + c as one head returns it: the tokens of s with the values a v + c."""
+    unit, ends = line(function.name, reach), torch.tensor([0.0, 1.0], dtype=torch.float64)
+    constant, at_one = function(ends).tolist()
+    slope = at_one - constant
+    values = tuple(slope * value + constant for value in unit.values)
+    # A value is rounded three times.
+    size = abs(slope) * unit.size + abs(constant)
+    rounding = 3 * _ROUNDOFF * (size + max(map(abs, values)))
+    return replace(
+        unit,
+        values=values,
+        error=abs(slope) * unit.error + rounding,
+        size=size,
+        per_argument=abs(slope) * unit.per_argument,
+        per_offset=abs(slope) * unit.per_offset,
+    )
 
 
 def line(name: str, reach: float) -> GridMean:

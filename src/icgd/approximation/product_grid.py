@@ -41,7 +41,7 @@ ROOM = 1 / 16
 """The share of the accuracy that least squares may take; the proof multiplies what it sees."""
 
 MOST_PANELS = 256
-"""A slope that is not analytic on panels of this share of its range has no look-up."""
+"""A slope that balls do not prove analytic on so many panels has no look-up."""
 
 _NODES = 32
 _R = 2 + sqrt(5)
@@ -243,13 +243,17 @@ def _between_points(
         sizes = _largest_around(bound, panels)
         if max(sizes) <= most:
             break
-        worst = sizes.index(max(sizes))
-        counts[worst] *= 2
-        if counts[worst] > MOST_PANELS:
+        # A ball is infinite if either panel is too wide: then both become narrower.
+        counts = [
+            2 * count if size > most or min(sizes) > most else count
+            for count, size in zip(counts, sizes, strict=True)
+        ]
+        if max(counts) > MOST_PANELS:
             raise ConstructionError(
-                f"{loss!r} is not analytic for predictions up to {along_t.reach:.4g} and labels up "
-                f"to {along_y.reach:.4g}, so that no error of its look-ups can be proved; a slope "
-                "with kinks has to be a sum of functions of one combination of t and y each."
+                f"{loss!r} is not proved to be analytic near predictions up to {along_t.reach:.4g} "
+                f"and labels up to {along_y.reach:.4g}, so that look-ups of it have no proved "
+                "error; a slope with kinks has to be a sum of functions of one combination of t "
+                "and y each."
             )
     for lattice, count, size, factor in zip(lattices, counts, sizes, (1.0, _BETWEEN), strict=True):
         width = lattice.ratio * lattice.spacing

@@ -43,11 +43,11 @@ from icgd.constructions.linear_stack import (
     numbers_objection,
     score_reach,
 )
-from icgd.constructions.network import ROUNDING_ROOM
+from icgd.constructions.network import ROUNDING_ROOM, factor_of, loss_parts
 from icgd.errors import ConstructionError
-from icgd.problems.functions import KinkedFunction
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
+from icgd.problems.piecewise import Function
 from icgd.problems.problem import Problem
 from icgd.problems.scalar import ScalarFunction
 from icgd.problems.sets import sets_in_words
@@ -284,6 +284,13 @@ class CotGlm(AbstractOneLayer):
             return f"it projects all weights onto one box, not onto {sets_in_words(update.box)}."
         if problem.loss_function.is_softmax:
             return "the slope of the cross-entropy couples all outputs."
+        for part in loss_parts(problem):
+            function = part.function
+            if isinstance(function, Function) and any(function.jumps):
+                return (
+                    f"the slope of the {problem.loss} loss jumps at {function.knots[0]:g}, where a "
+                    "mean over tokens cannot follow it; relu-stack takes it."
+                )
         return None
 
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
@@ -302,8 +309,8 @@ class CotGlm(AbstractOneLayer):
             look_ups.append(LookUp(loss.name, score=1.0, label=1.0, is_slope=True))
         for part in loss.slope_parts or ():
             name, factor = part.function.name, 1.0
-            if isinstance(part.function, KinkedFunction) and not part.function.knots:
-                name, factor = LINE, part.function.slopes[0]  # a line through 0
+            if (slope := factor_of(part.function)) is not None:
+                name, factor = LINE, slope
             look_ups.append(LookUp(name, part.prediction, part.label, factor))
             far = abs(part.prediction) * reach + abs(part.label) * ROUNDING_ROOM * domain.y
             reaches[name], kinds[name] = max(far, reaches.get(name, 0.0)), part.function

@@ -348,6 +348,12 @@ def _own_ulps(exponent: Fraction) -> int:
     return 2 if exponent == -Fraction(1, 2) else 4
 
 
+def _is_short(fraction: Fraction) -> bool:
+    """Whether a number has at most 24 bits, so that float32 holds it too."""
+    bits, scale = fraction.numerator, fraction.denominator
+    return bits == 0 or (scale & (scale - 1) == 0 and (bits // (bits & -bits)).bit_length() <= 24)
+
+
 def running(line: Line, variables: Mapping[str, arb]) -> tuple[arb, float]:
     """Enclose the real value of a line, and bound how far the computed one is from it.
 
@@ -363,7 +369,7 @@ def running(line: Line, variables: Mapping[str, arb]) -> tuple[arb, float]:
         elif operation == NUMBER:
             fraction = Fraction(value)
             result = _constant(fraction, ctx.prec)
-            error = ROUNDOFF * abs(float(fraction)) if float(fraction) != fraction else 0.0
+            error = 0.0 if _is_short(fraction) else ROUNDOFF * abs(float(fraction))
         elif operation == CONSTANT:
             result, error = arb.pi(), ROUNDOFF * pi
         elif operation == CALL:

@@ -433,7 +433,12 @@ def parse(source: object, names: tuple[str, ...] = ("x",), *, is_canonical: bool
             raise SettingError(f"It has {len(source)} characters; {most} is the most.")
         if not source.isascii():
             raise SettingError("It has characters that are not ASCII.")
-        return _read(_split(source.strip()), names, source.strip(), 0)
+        node = _read(_split(source.strip()), names, source.strip(), 0)
+        if node.place[1] > MOST_PARTS:
+            raise SettingError(
+                f"Its simplified form has {node.place[1]:,} parts; {MOST_PARTS:,} is the most."
+            )
+        return node
     except UnknownNameError:
         raise
     except SettingError as error:

@@ -23,6 +23,7 @@ from torch.nn import functional
 
 from icgd.errors import SettingError, UnknownNameError, brief
 from icgd.problems.expressions import (
+    MOST_CANONICAL,
     ONE,
     SUM,
     ZERO,
@@ -98,6 +99,11 @@ def along_one_direction(node: Node) -> tuple[Direction, Node] | None:
     def visit(part: Node) -> Node:
         if not variables(part):
             return part
+        terms = part.parts if part.kind == SUM else ()
+        lines = [term for term in terms if linear(term) is not None]
+        if 1 < len(lines) < len(terms):  # t - y in t - y + sin(t - y) is one combination
+            others = [term for term in terms if term not in lines]
+            return add(visit(add(*lines)), *map(visit, others))
         if (line := linear(part)) is not None:
             a, b, c = line
             scale = a or b
@@ -151,7 +157,7 @@ BUILT_IN: dict[Node, ScalarFunction] = {
 
 def function_of(tree: Node, low: float, high: float) -> ScalarFunction:
     """Return the function of a tree in x: one that is built in, or one of this text."""
-    return BUILT_IN.get(tree) or Function("", text(tree), low, high)
+    return BUILT_IN.get(tree) or Function.of_tree(tree, low, high)
 
 
 # Losses.
@@ -198,6 +204,11 @@ class Loss:
         ends = " to ".join(repr(end).removesuffix(".0") for end in (low, high))
         self.node, self.low, self.high = node, low, high
         self.name = f"{text(node)} on {ends}"
+        if len(self.name) > MOST_CANONICAL:
+            raise SettingError(
+                f"The slope has {len(self.name)} characters when it is written out; "
+                f"{MOST_CANONICAL} is the most."
+            )
         if PREDICTION not in variables(node):
             raise SettingError(
                 f"The slope {text(node)} does not depend on the prediction t: no network minimises "

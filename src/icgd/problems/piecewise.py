@@ -171,10 +171,19 @@ class Function(ScalarFunction):
     def __init__(
         self, label: str, expression: str, low: float | int = LOW, high: float | int = HIGH
     ) -> None:
-        node, (low, high) = parse(expression), domain_of(low, high)
+        self._define(_checked_label(label), parse(expression), *domain_of(low, high))
+
+    def _define(self, label: str, node: Node, low: float, high: float) -> None:
         cuts = sorted(cut for cut in kinks(node) if low < cut < high)
-        self._set(_checked_label(label), _on_pieces([node] * (len(cuts) + 1), cuts, low, high))
+        self._set(label, _on_pieces([node] * (len(cuts) + 1), cuts, low, high))
         self._check()
+
+    @classmethod
+    def of_tree(cls, node: Node, low: float, high: float, label: str = "") -> Function:
+        """Define a function by a tree, whose text may be longer than one that a user writes."""
+        made = cls.__new__(cls)
+        made._define(label, node, low, high)
+        return made
 
     @classmethod
     def pieces(
@@ -209,6 +218,19 @@ class Function(ScalarFunction):
             >>> relu6.kind, relu6.knots
             ('kinked', (0.0, 6.0))
         """
+        return cls._of_pieces(knots, of, name, low, high)
+
+    @classmethod
+    def _of_pieces(
+        cls,
+        knots: Any,
+        of: Any,
+        name: str | None,
+        low: float,
+        high: float,
+        *,
+        is_canonical: bool = False,
+    ) -> Function:
         low, high = domain_of(low, high)
         if not is_row(knots) or not is_row(of):
             raise SettingError(
@@ -216,7 +238,7 @@ class Function(ScalarFunction):
                 f"{brief(knots)} and {brief(of)}."
             )
         places = [_knot(knot) for knot in entries(knots)]
-        nodes = [parse(piece) for piece in entries(of)]
+        nodes = [parse(piece, is_canonical=is_canonical) for piece in entries(of)]
         if len(nodes) != len(places) + 1 or len(nodes) > MOST_PIECES:
             raise SettingError(
                 f"of has {len(nodes)} pieces for {len(places)} knots; expected one more piece than "
@@ -288,8 +310,9 @@ class Function(ScalarFunction):
         of, knots = data["of"], data.get("knots", ())
         low, high = data.get("low", LOW), data.get("high", HIGH)
         if not knots and is_row(of) and len(entries(of)) == 1:
-            return cls(name, entries(of)[0], low, high)
-        return cls.pieces(knots, of, name, low, high)
+            node = parse(entries(of)[0], is_canonical=True)
+            return cls.of_tree(node, *domain_of(low, high), _checked_label(name))
+        return cls._of_pieces(knots, of, name, low, high, is_canonical=True)
 
     @classmethod
     def _of(cls, tower: _Tower, order: int = 0, label: str = "") -> Function:
@@ -672,7 +695,7 @@ class Function(ScalarFunction):
         """Raise `SettingError` unless the function and its slope are finite on the domain."""
         if max(map(len, map(text, self.nodes))) > MOST_CANONICAL:
             raise SettingError(
-                f"{self.label} has more than {MOST_CANONICAL} characters when it is written out."
+                f"The function has more than {MOST_CANONICAL} characters when it is written out."
             )
         pairs = zip(self.nodes, self._tower.order(1), strict=True)
         if all(slope.kind == NUMBER == substitute(node, ZERO).kind for node, slope in pairs):

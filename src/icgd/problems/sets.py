@@ -265,7 +265,7 @@ def checked_sets(name: str, value: Any) -> Sets:
     parts = [*value]
     if not parts:
         raise SettingError(f"{name} is empty; give a set for each layer, or one for all.")
-    if all(isinstance(part, tuple) and isinstance(part[0], str) for part in parts):
+    if all(isinstance(part, tuple) and part and isinstance(part[0], str) for part in parts):
         return tuple((key, _checked_set(f"{name}[{key!r}]", part)) for key, part in parts)
     return tuple(_checked_set(f"{name}[{place}]", part) for place, part in enumerate(parts))
 
@@ -284,7 +284,7 @@ def _checked_set(name: str, value: Any) -> WeightSet:
         raise SettingError(
             f"{name} must be a positive number, a Box, a HalfSpace or a Simplex, got "
             f"{brief(value)}. The hidden units that project are written down from the set, so it "
-            "must be one that they project onto exactly; no function tells its set."
+            "must be one that they project onto exactly; a function cannot say which set it is."
         )
     return positive(name, value)
 
