@@ -26,7 +26,6 @@ SCORES_IN_CACHE = 2**18
 """The same for sparse weights, whose heads are quick to take in small groups."""
 
 Reading = Float[Tensor, "head d_model d_head"]
-Carrying = Float[Tensor, "head d_model d_value"]
 Writing = Float[Tensor, "head d_value d_model"]
 Scores = Float[Tensor, "*batch head token key"]
 Features = Float[Tensor, "*tasks head token feature"]

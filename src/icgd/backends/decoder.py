@@ -48,12 +48,6 @@ class Decoded(Run):
         tokens: every token of the sequence, the prompt first, as a row of numbers.
         names: what every token is, such as "X 1" or "forward 2 of round 1".
         found: what was read: row i for the i-th generated token, with a weight for every token.
-        parameters: as in `Run`, like all that follow.
-        predictions: the predictions at the queries.
-        trace: what was traced.
-        steps: the number of every step.
-        stopped_after: the last step, if the run stopped early.
-        origin: what the run came from.
 
     Example:
         >>> import icgd

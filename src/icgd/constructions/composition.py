@@ -248,7 +248,7 @@ def _function(tree: Node, constant: float, low: float, high: float) -> Function:
     unit = 2.0 ** (frexp(margin)[1] - 3)  # so that the ends have few digits
     ends = floor((low - margin) / unit) * unit, ceil((high + margin) / unit) * unit
     shifted = substitute(tree, add(variable("x"), number(Fraction(constant))))
-    return Function.of_tree(shifted, *ends)
+    return Function._of_tree(shifted, *ends)
 
 
 @lru_cache(maxsize=64)

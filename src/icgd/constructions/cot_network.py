@@ -1,8 +1,8 @@
 r"""cot-network: one softmax block, reused, trains an N-layer network by chain of thought.
 
-The block is MLP - softmax attention - MLP, the same weights for all layers and both passes, so
-that it does not grow with N. It is shown two blocks of the chain (`program/chain.py`) and writes
-the next one. Blocks have the rows
+The block is softmax attention - MLP - softmax attention - MLP, the same weights for all layers and
+both passes, so that it does not grow with N. Its first layer finds the second of the two blocks of
+the chain (`program/chain.py`) that it reads; it writes the next one. Blocks have the rows
 
               first      second         flat               weights                   flags
     F_i       o_i        o_{i-1}        relu(c - z_i) / c  W_i                       is_forward
@@ -24,7 +24,7 @@ The paper treats ReLU. Beyond it:
 
 - smooth activations: heads with the whole of z in their scores read values of r and r' from the
   grid. F carries the slope, and delta = slope * up is a product of two rows: an attention layer of
-  its own, MLP - attention - attention - MLP. A softplus, gelu or silu is z gate(z) + rest(z), and
+  its own, between the other and the last MLP. A softplus, gelu or silu is z gate(z) + rest(z), and
   the second attention multiplies; so all that is looked up is bounded, and no table limits z.
 - the logistic loss: F carries sigmoid(z), so that its slope is a difference too. The slope of the
   huber loss is a clip, which an MLP does exactly.

@@ -116,13 +116,18 @@ class AbstractOneLayer(AbstractConstruction):
             'it fits least squares, not the logistic link; use cot-glm.'
         """
 
-    def build(self, problem: Problem, n_steps: int) -> StackProgram:
+    def _require_n_examples(self) -> int:
+        """Return the number of examples, which has to be given."""
         if self.n_examples is None:
             raise ConstructionError(
                 f"{self.name} has heads for each example, so it is made for one number of "
                 f'examples. Give it: icgd.compile(problem, "{self.name}", n_steps=..., '
                 "n_examples=...)."
             )
+        return self.n_examples
+
+    def build(self, problem: Problem, n_steps: int) -> StackProgram:
+        n_examples = self._require_n_examples()
         model, update, reach = problem.model, problem.proximal_step, score_reach(problem)
         label_reach = ROUNDING_ROOM * problem.domain.y
         if self.joins_label:
@@ -151,9 +156,9 @@ class AbstractOneLayer(AbstractConstruction):
                 "y",
                 ("x", ONE)[: len(names)],
                 names,
-                self.n_examples,
+                n_examples,
                 reach,
-                scale=-step_size * model.loss_scale(self.n_examples),
+                scale=-step_size * model.loss_scale(n_examples),
                 decay=-step_size * update.l2,
             ),
             shrinks,
@@ -297,8 +302,9 @@ class CotGlm(AbstractOneLayer):
         return None
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
-        if self.n_examples is None or isinstance(problem.target, LinearModel):
+        if isinstance(problem.target, LinearModel):
             return super().build(problem, n_steps)
+        n_examples = self._require_n_examples()
         network, update, domain = problem.network, problem.gradient_step, problem.domain
         reach = ROUNDING_ROOM * update.reach * network.input_width * domain.x
         look_ups, reaches = [], {LINE: reach}  # of predictions
@@ -322,9 +328,9 @@ class CotGlm(AbstractOneLayer):
         )
         functions += slopes
         weights = "weights_1"
-        scale = -update.size_of(0) / (2 * self.n_examples)
+        scale = -update.size_of(0) / (2 * n_examples)
         descend = DescendByExample(
-            tuple(look_ups), "y", ("x",), (weights,), self.n_examples, reach, scale
+            tuple(look_ups), "y", ("x",), (weights,), n_examples, reach, scale
         )
         clip = ClipSlots((weights,), update.reach, ONE)
         return one_layer(self.name, n_steps, functions, descend, [clip], LINE, network.input_width)

@@ -41,7 +41,7 @@ MANY_BITS = 400
 ROUNDOFF = 2.0**-53
 
 UNDERFLOW = 128 * 2.0**-1022
-"""An operation may lose as much where its result underflows."""
+"""Absolute error of an operation whose result underflows."""
 
 LARGEST = 1.7e308
 """Larger numbers overflow."""
@@ -93,10 +93,7 @@ def ends(ball: arb) -> tuple[float, float]:
     """Return floats below and above every value of the ball."""
     if not ball.is_finite():
         return -inf, inf
-    return (
-        nextafter(float(ball.lower().lower()), -inf) if not ball.is_exact() else _down(ball),
-        nextafter(float(ball.upper().upper()), inf) if not ball.is_exact() else -_down(-ball),
-    )
+    return _down(ball.lower()), -_down(-ball.upper())
 
 
 def _down(point: arb) -> float:

@@ -29,10 +29,10 @@ MOST_CHARACTERS, MOST_CANONICAL, MOST_DEEP = 500, 4000, 100
 """The longest text that is read, the longest that trees are written as, and how deep they nest."""
 
 LARGEST_EXPONENT = 64
-"""The largest exponent."""
+"""Largest absolute exponent of a power."""
 
 MOST_BITS, LARGEST_NUMBER = 4096, 10**300
-"""The limits of a number: its size and that of its reciprocal, and how long it is as a fraction."""
+"""Most bits of a numerator or denominator; largest size of a number and of its reciprocal."""
 
 MOST_PARTS = 20_000
 """The most different nodes of a tree or one of its derivatives."""

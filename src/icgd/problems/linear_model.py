@@ -24,6 +24,7 @@ from icgd.problems.functions import (
     TANH,
     SmoothFunction,
 )
+from icgd.problems.losses import log_cosh
 from icgd.problems.piecewise import Function, is_written, read_function
 from icgd.problems.scalar import Evaluate, ScalarFunction
 from icgd.problems.settings import by_name, count, flag, named, settle
@@ -175,10 +176,6 @@ def integral_of(function: ScalarFunction, low: float, high: float) -> Evaluate:
     return lambda z: from_low(z) - start
 
 
-def _log_cosh(z: Tensor) -> Tensor:
-    return z.abs() + torch.log1p(torch.exp(-2 * z.abs())) - log(2)
-
-
 def _cloglog_potential() -> Evaluate:
     """Integrate 1 - exp(-exp z): it is nearly exp z on the far left, and 1 on the far right."""
     inside = integral_of(CLOGLOG, -40.0, 8.0)
@@ -212,7 +209,7 @@ LINKS = by_name(
         lambda y: torch.log(torch.sin(pi * y).clamp(min=0.0)) / pi,  # where mu(z) = y
     ),
     Link("cloglog", CLOGLOG, _cloglog_potential(), 0.0, 1.0, lambda y: torch.full_like(y, -1.0)),
-    Link("tanh", TANH, _log_cosh, -1.0, 1.0, lambda y: torch.full_like(y, -log(2))),
+    Link("tanh", TANH, log_cosh, -1.0, 1.0, lambda y: torch.full_like(y, -log(2))),
 )
 
 

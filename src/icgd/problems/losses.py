@@ -56,7 +56,7 @@ from icgd.problems.settings import by_name, positive
 from icgd.shapes import Labels
 
 LARGEST_JUMP = 1e12
-"""The slopes of l1 and of quantiles are defined as far as problems go."""
+"""The slopes of l1 and of quantiles are defined on [-1e12, 1e12]."""
 
 PREDICTION, LABEL = "t", "y"
 """The variables of a slope."""
@@ -157,7 +157,7 @@ BUILT_IN: dict[Node, ScalarFunction] = {
 
 def function_of(tree: Node, low: float, high: float) -> ScalarFunction:
     """Return the function of a tree in x: one that is built in, or one of this text."""
-    return BUILT_IN.get(tree) or Function.of_tree(tree, low, high)
+    return BUILT_IN.get(tree) or Function._of_tree(tree, low, high)
 
 
 # Losses.
@@ -322,9 +322,15 @@ CROSS_ENTROPY = Loss._of(
     is_softmax=True,
 )
 
+
+def log_cosh(z: Tensor) -> Tensor:
+    """Return log cosh z, without overflow."""
+    return z.abs() + torch.log1p(torch.exp(-2 * z.abs())) - log(2)
+
+
 LOG_COSH = Loss._of(
     "log_cosh",
-    lambda p, y: (functional.softplus(-2 * (p - y)) + (p - y) - log(2)).sum(-1),
+    lambda p, y: log_cosh(p - y).sum(-1),
     (SlopePart(1.0, -1.0, TANH),),
 )
 POISSON = Loss._of(

@@ -142,8 +142,8 @@ class Function(ScalarFunction):
     """A function of one variable x that a text defines, wherever a name of a function may stand.
 
     An expression has numbers, x, pi, the operators + - * / ** and the functions abs, asinh, atan,
-    cos, cosh, erf, erfc, exp, expm1, log, log1p, sigmoid, sign, sin, sinh, softplus, sqrt, tan and
-    tanh. Exponents are whole or half numbers. Decimals are exact.
+    cos, cosh, erf, erfc, exp, expm1, log, log1p, sech2, sigmoid, sign, sin, sinh, softplus, sqrt,
+    tan and tanh. Exponents are whole or half numbers. Decimals are exact.
 
     Two functions are equal if their simplified texts, their knots and their domains are.
 
@@ -179,7 +179,7 @@ class Function(ScalarFunction):
         self._check()
 
     @classmethod
-    def of_tree(cls, node: Node, low: float, high: float, label: str = "") -> Function:
+    def _of_tree(cls, node: Node, low: float, high: float, label: str = "") -> Function:
         """Define a function by a tree, whose text may be longer than one that a user writes."""
         made = cls.__new__(cls)
         made._define(label, node, low, high)
@@ -311,7 +311,7 @@ class Function(ScalarFunction):
         low, high = data.get("low", LOW), data.get("high", HIGH)
         if not knots and is_row(of) and len(entries(of)) == 1:
             node = parse(entries(of)[0], is_canonical=True)
-            return cls.of_tree(node, *domain_of(low, high), _checked_label(name))
+            return cls._of_tree(node, *domain_of(low, high), _checked_label(name))
         return cls._of_pieces(knots, of, name, low, high, is_canonical=True)
 
     @classmethod
