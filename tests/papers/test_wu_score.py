@@ -1,4 +1,4 @@
-"""wu-score: the diffusion against closed forms, three trainings, and what is measured of them."""
+"""wu-score, wu-score-relu: diffusion against closed forms, three trainings, what is measured."""
 
 from dataclasses import replace
 from math import cos, exp, log, pi, sqrt
@@ -12,7 +12,6 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 
-from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.pipeline import compile
 from icgd.problems.data import as_task
 from icgd_papers.figure import Job
@@ -178,41 +177,52 @@ def test_the_sliced_distance_of_a_shift_and_of_a_stretch():
     assert sliced_wasserstein(line, shuffled, 7, generator_of(0, 0)) == pytest.approx(sqrt(6.0))
 
 
-SETTING = wu_score.settings("smoke", 3)[0]
-PROBLEM = wu_score.problem_of(SETTING, ring())
-EXAMPLES = wu_score.examples_of(SETTING, ring(), wu_score.PROMPT, SETTING.sizes.n_examples)
-TASK = as_task(PROBLEM, EXAMPLES.x, EXAMPLES.y, seed=SETTING.seed)
+@pytest.fixture(scope="module", params=["tanh", "relu"])
+def setting(request):
+    return wu_score.settings(request.param, "smoke", 3)[0]
 
 
 @pytest.fixture(scope="module")
-def rows():
-    return wu_score.run(SETTING, Job())
+def problem(setting):
+    return wu_score.problem_of(setting, ring())
 
 
-def test_the_step_size_follows_from_the_curvature_on_another_prompt():
-    other = wu_score.examples_of(SETTING, ring(), CHOICE, SETTING.sizes.n_examples)
-    task = as_task(PROBLEM, other.x, other.y, seed=SETTING.seed)
+@pytest.fixture(scope="module")
+def task(setting, problem):
+    prompt = wu_score.examples_of(setting, ring(), wu_score.PROMPT, setting.sizes.n_examples)
+    return as_task(problem, prompt.x, prompt.y, seed=setting.seed)
+
+
+@pytest.fixture(scope="module")
+def rows(setting):
+    return wu_score.run(setting, Job())
+
+
+def test_the_step_size_follows_from_the_curvature_on_another_prompt(setting, problem, task):
+    examples = wu_score.examples_of(setting, ring(), CHOICE, setting.sizes.n_examples)
+    other = as_task(problem, examples.x, examples.y, seed=setting.seed)
     hessian = torch.autograd.functional.hessian(
-        lambda weights: PROBLEM.oracle.risk(task, weights), task.initial
+        lambda weights: problem.oracle.risk(other, weights), other.initial
     )
     curvature = float(torch.linalg.eigvalsh(hessian).abs().max())
-    assert PROBLEM.gradient_step.step_size == pytest.approx(0.25 / curvature, rel=1e-3)
-    assert not torch.equal(task.x, TASK.x)
-    assert torch.equal(task.initial, TASK.initial)
+    assert problem.gradient_step.step_size == pytest.approx(0.25 / curvature, rel=1e-3)
+    assert not torch.equal(other.x, task.x)
+    assert torch.equal(other.initial, task.initial)
 
 
-def test_the_three_trainings():
-    histories = wu_score.train_all(SETTING, ring(), PROBLEM, TASK, Job())
-    whole = compile(PROBLEM, SoftmaxStack(), n_steps=4).run_task(TASK).parameters
+def test_the_three_trainings(setting, problem, task):
+    histories = wu_score.train_all(setting, ring(), problem, task, Job())
+    construction = wu_score.CONSTRUCTIONS[setting.activation]
+    whole = compile(problem, construction, n_steps=4).run_task(task).parameters
     assert torch.equal(torch.stack(histories[IN_CONTEXT]), whole[::2])  # legs of two steps
-    exact = PROBLEM.oracle.train(TASK, 4)[::2]
+    exact = problem.oracle.train(task, 4)[::2]
     assert torch.stack(histories[DIRECT]) == pytest.approx(exact, abs=1e-14)
 
-    weights, mean, square = TASK.initial, 0.0, 0.0
+    weights, mean, square = task.initial, 0.0, 0.0
     for step in range(4):  # Adam, as it is defined
-        batch = wu_score.examples_of(SETTING, ring(), FRESH + step, SETTING.sizes.batch_size)
-        task = replace(TASK, x=batch.x, y=batch.y)
-        slope = PROBLEM.network_oracle.gradient(task, weights)
+        batch = wu_score.examples_of(setting, ring(), FRESH + step, setting.sizes.batch_size)
+        on_batch = replace(task, x=batch.x, y=batch.y)
+        slope = problem.network_oracle.gradient(on_batch, weights)
         mean, square = 0.9 * mean + 0.1 * slope, 0.999 * square + 0.001 * slope.square()
         rate = 0.005 * (1 + cos(pi * step / 4)) / 2
         scale = (square / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8
@@ -221,7 +231,7 @@ def test_the_three_trainings():
     assert [len(history) for history in histories.values()] == [3, 3, 3]
 
 
-def test_an_interrupted_job_resumes_with_the_same_rows(rows, tmp_path):
+def test_an_interrupted_job_resumes_with_the_same_rows(setting, rows, tmp_path):
     steps = []
 
     def stop_in_direct_training(step, n_steps, loss):
@@ -230,12 +240,12 @@ def test_an_interrupted_job_resumes_with_the_same_rows(rows, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        wu_score.run(SETTING, Job(tmp_path, on_step=stop_in_direct_training))
+        wu_score.run(setting, Job(tmp_path, on_step=stop_in_direct_training))
     assert steps == [(2, 12), (4, 12), (6, 12)]
-    assert wu_score.run(SETTING, Job(tmp_path)).equals(rows)
+    assert wu_score.run(setting, Job(tmp_path)).equals(rows)
 
 
-def test_rows_of_scores_and_losses(rows):
+def test_rows_of_scores_and_losses(setting, rows):
     timed = rows.filter(pl.col("time").is_not_null())
     assert timed["time"].unique().to_list() == pytest.approx([0.02, sqrt(0.1), 5.0], rel=1e-5)
     in_context, direct = (timed.filter(method=name) for name in (IN_CONTEXT, DIRECT))
@@ -246,15 +256,17 @@ def test_rows_of_scores_and_losses(rows):
     assert first["method"].to_list() == [EXACT, IN_CONTEXT, DIRECT]
     assert first["points"].n_unique() == 1
     assert len(first["points"][0].split(";")) == 4
-    assert wu_score.settings("laptop", 0)[1].sizes.n_shown == 0
+    assert wu_score.settings(setting.activation, "laptop", 0)[1].sizes.n_shown == 0
     curve = rows.filter(pl.col("step").is_not_null(), method=IN_CONTEXT)
     assert curve["step"].to_list() == [0, 2, 4]
     assert curve["loss"].is_sorted(descending=True)
     row = rows.row(0, named=True)
-    assert row["weight_difference"] < 1e-11
-    assert row["sample_difference"] < 1e-10
-    assert row["step_error"] <= row["step_bound"] < 1e-8
-    assert 0 < row["proved"] < 1e-9
+    scale = {"tanh": 1.0, "relu": 1e-4}[setting.activation]  # relu is exact, and the rest rounding
+    assert row["weight_difference"] < 1e-11 * scale
+    assert row["sample_difference"] < 1e-10 * scale
+    assert row["step_error"] <= row["step_bound"] < 1e-8 * scale
+    assert 0 < row["proved"] < 1e-9 * scale
+    assert row["near_kinks"] == 0
     assert row["signal"] == curve["label_power"][0]  # labels are exact
 
 
@@ -277,9 +289,24 @@ def test_a_loss_settles_where_a_tenth_of_the_training_hardly_lowers_it():
     assert wu_score.settled_after(losses, 100, signal=0.01) is None
 
 
+def test_a_relu_network_learns_by_relus_and_a_tanh_network_by_softmax(setting, problem):
+    summary = compile(problem, wu_score.CONSTRUCTIONS[setting.activation], n_steps=1).summary()
+    assert problem.network.activation == setting.activation
+    expected = {"tanh": ("softmax-stack", 7), "relu": ("relu-stack", 8)}[setting.activation]
+    assert (summary.construction, summary.layers_per_step) == expected
+
+
 @pytest.fixture(scope="module")
 def committed():
     return stored_rows(ROOT / "results/wu-score/laptop.json")
+
+
+@pytest.fixture(scope="module")
+def committed_relu():
+    return stored_rows(ROOT / "results/wu-score-relu/laptop.json")
+
+
+PAGE = (ROOT / "docs/reproductions/wu_score.md").read_text(encoding="utf-8")
 
 
 def test_the_picture_shows_samples_losses_errors_and_distances(committed):
@@ -301,7 +328,6 @@ def test_the_picture_shows_samples_losses_errors_and_distances(committed):
 
 
 def test_the_page_shows_the_committed_numbers(committed):
-    page = (ROOT / "docs/reproductions/wu_score.md").read_text(encoding="utf-8")
     at_t0 = committed.filter(pl.col("time") == pl.col("time").min().over("law"))
     ends = committed.filter(pl.col("step") == pl.col("n_steps"), method=IN_CONTEXT)
     for (law, targets), samples in at_t0.group_by("law", "targets", maintain_order=True):
@@ -318,16 +344,46 @@ def test_the_page_shows_the_committed_numbers(committed):
         cells += [range_of("relative_error", IN_CONTEXT), mean("relative_error", ADAM)]
         cells += [mean("relative_error", NORMAL), range_of("distance", IN_CONTEXT)]
         cells += [mean("distance", ADAM), range_of("distance", EXACT), mean("floor", EXACT)]
-        assert f"| {' | '.join(cells)} |" in page
+        assert f"| {' | '.join(cells)} |" in PAGE
     for law in ("ring", "pinwheel", "digits"):
         errors = committed.filter(law=law, targets="exact", method=IN_CONTEXT)
         columns = pl.col("relative_error", "score_error").mean()
         errors = errors.drop_nulls("time").group_by("time", maintain_order=True).agg(columns)
         for name, column in (("relative", "relative_error"), ("absolute", "score_error")):
             cells = [f"{error:.3f}" for error in errors[column]]
-            assert f"| {law}, {name} | {' | '.join(cells)} |" in page
-    bounds = {"weight_difference": "1.2e-11", "sample_difference": "1.7e-11"}
-    bounds |= {"step_error": "6.7e-15", "step_bound": "1.6e-10", "proved": "1.7e-14"}
-    for column, bound in bounds.items():
-        assert bound in page
-        assert 0.9 * float(bound) < committed[column].max() <= float(bound)
+            assert f"| {law}, {name} | {' | '.join(cells)} |" in PAGE
+
+
+def test_the_page_sets_tanh_and_relu_side_by_side(committed, committed_relu):
+    for law in ("ring", "pinwheel", "digits"):
+        for targets in ("exact", "denoising"):
+            pairs = []
+            for rows in (committed, committed_relu):
+                case = rows.filter(law=law, targets=targets)
+                end = case.filter(pl.col("step") == pl.col("n_steps"), method=IN_CONTEXT)
+                at_t0 = case.filter(pl.col("time") == pl.col("time").min())
+                means = [(end["loss"] / end["label_power"]).mean()]
+                means += [
+                    at_t0.filter(method=method)[column].mean()
+                    for column in ("relative_error", "distance")
+                    for method in (IN_CONTEXT, ADAM)
+                ]
+                pairs.append(means)
+            cells = [f"{tanh:.3f} / {relu:.3f}" for tanh, relu in zip(*pairs, strict=True)]
+            assert f"| {' | '.join([law, targets, *cells])} |" in PAGE
+
+    shown = {
+        "error of one step": ("step_error", "6.7e-15", "6.7e-15"),
+        "its bound (b)": ("step_bound", "1.6e-10", "8.4e-12"),
+        "proved distance from exact descent after 4 or 8 steps": ("proved", "1.7e-14", "1.5e-14"),
+        "weights, from direct training": ("weight_difference", "1.2e-11", "2.6e-13"),
+        "samples, from direct training": ("sample_difference", "1.7e-11", "2.8e-12"),
+    }
+    for words, (column, *bounds) in shown.items():
+        assert f"| {words} | at most {bounds[0]} | at most {bounds[1]} |" in PAGE
+        for rows, bound in zip((committed, committed_relu), bounds, strict=True):
+            assert 0.9 * float(bound) < rows[column].max() <= float(bound)
+    verified = committed_relu.filter(targets="exact")["step_error"].max()
+    assert "err by 2.8e-16 at most" in PAGE
+    assert 0.9 * 2.8e-16 < verified <= 2.8e-16
+    assert committed_relu["near_kinks"].max() == 0

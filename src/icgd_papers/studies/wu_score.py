@@ -1,11 +1,14 @@
-r"""wu-score: a transformer learns the score of a diffusion in its context, and samples are drawn.
+r"""A transformer learns the score of a diffusion in its context, and samples are drawn with it.
+
+wu-score trains a network of tanh by softmax attention (softmax-stack), wu-score-relu one of ReLUs
+by ReLU attention (relu-stack), as Theorem 1 and Lemma 19 have it. All else is the same, but for the
+step size of the digits.
 
 The prompt holds points (x_t, t) and labels: the exact score (Problem 3 of App. H), or the noise
 that was added (H.2). A network of three layers is trained on them in three ways:
 
-- in context: by the forward pass of a compiled transformer (softmax-stack). A leg is one forward
-  pass; the next leg starts from the weights that it left, as the following layers of one long
-  transformer would.
+- in context: by the forward pass of a compiled transformer. A leg is one forward pass; the next
+  leg starts from the weights that it left, as the following layers of one long transformer would.
 - direct: by the same steps on the same prompt, with automatic differentiation.
 - Adam: by Adam with fresh examples in every step, to see what the network is capable of.
 
@@ -29,6 +32,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from icgd.constructions.relu_stack import ReluStack
 from icgd.constructions.softmax_stack import SoftmaxStack
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, GREEN, INK, ORANGE, Axes
@@ -63,6 +67,14 @@ FRESH = 2**16
 
 EXACT, IN_CONTEXT, DIRECT, ADAM, NORMAL = "exact score", "in context", "direct", "Adam", "N(0, I)"
 """The scores that are compared. The score of N(0, I) is -x; nothing is learnt for it."""
+
+CONSTRUCTIONS = {"tanh": SoftmaxStack(), "relu": ReluStack(kink_width=2.0**-60)}
+"""What trains a network of each activation.
+
+A preactivation inside the ramp that stands in for the jump of relu's slope gets a slope in between,
+and from there on the run is apart from descent. The default width is a share of what the domain
+allows, here 1.5e-8, and some of the 10^8 preactivations of a training lie inside.
+"""
 
 BOX = 8.0
 """Weights are projected onto this box; the largest that occurred are below 3."""
@@ -126,11 +138,17 @@ LONG = Sizes(
 )  # fmt: skip
 LONG_IMAGES = replace(LONG, n_samples=898, n_shown=9, step_share=0.4, span=Span(0.05, 5.0))
 
-PRESETS = {
+TANH = {
     "smoke": (1, 3, SMOKE, SMOKE, SMOKE, SMOKE),
     "laptop": (3, 8, PLANE, NOISY_PLANE, IMAGES, NOISY_IMAGES),
     "paper": (5, 8, LONG, LONG, LONG_IMAGES, LONG_IMAGES),
 }
+longer_steps = partial(replace, step_share=0.8)  # with 0.4 relu learns the digits slowly
+RELU = TANH | {
+    "laptop": (3, 8, PLANE, NOISY_PLANE, longer_steps(IMAGES), longer_steps(NOISY_IMAGES)),
+    "paper": (5, 8, LONG, LONG, longer_steps(LONG_IMAGES), longer_steps(LONG_IMAGES)),
+}
+PRESETS = {"tanh": TANH, "relu": RELU}
 """Seeds, dimension of the digits, and sizes: the plane with exact and noisy labels, then images.
 
 The paper has no experiment; the preset `paper` is what more time can buy.
@@ -139,7 +157,7 @@ The paper has no experiment; the preset `paper` is what more time can buy.
 
 @dataclass(frozen=True)
 class Setting:
-    """A law, a kind of labels and a seed."""
+    """A law, a kind of labels, a seed, and the activation of the network that learns."""
 
     panel: str
     law: str
@@ -147,18 +165,21 @@ class Setting:
     targets: str
     seed: int
     sizes: Sizes
+    activation: str
 
 
-def settings(preset: str, seed: int) -> list[Setting]:
+def settings(activation: str, preset: str, seed: int) -> list[Setting]:
     """Return both kinds of labels for every law and seed; the first seed's samples are shown."""
-    n_seeds, image_dimension, plane, noisy_plane, images, noisy_images = of_preset(PRESETS, preset)
+    n_seeds, image_dimension, plane, noisy_plane, images, noisy_images = of_preset(
+        PRESETS[activation], preset
+    )
     first_seed = [
-        Setting("a", "ring", 2, "exact", seed, plane),
-        Setting("a", "ring", 2, "denoising", seed, noisy_plane),
-        Setting("b", "pinwheel", 2, "exact", seed, plane),
-        Setting("b", "pinwheel", 2, "denoising", seed, noisy_plane),
-        Setting("c", "digits", image_dimension, "exact", seed, images),
-        Setting("c", "digits", image_dimension, "denoising", seed, noisy_images),
+        Setting("a", "ring", 2, "exact", seed, plane, activation),
+        Setting("a", "ring", 2, "denoising", seed, noisy_plane, activation),
+        Setting("b", "pinwheel", 2, "exact", seed, plane, activation),
+        Setting("b", "pinwheel", 2, "denoising", seed, noisy_plane, activation),
+        Setting("c", "digits", image_dimension, "exact", seed, images, activation),
+        Setting("c", "digits", image_dimension, "denoising", seed, noisy_images, activation),
     ]
     return [
         replace(case, seed=seed + i, sizes=replace(case.sizes, n_shown=0)) if i else case
@@ -179,6 +200,7 @@ def run(setting: Setting, job: Job) -> pl.DataFrame:
     The frame has a row for each score and time, and one for each loss of a training.
     """
     sizes, span, seed = setting.sizes, setting.sizes.span, setting.seed
+    construction = CONSTRUCTIONS[setting.activation]
     law = law_of(setting)
     prompt = examples_of(setting, law, PROMPT, sizes.n_examples)
     problem = problem_of(setting, law)
@@ -193,7 +215,7 @@ def run(setting: Setting, job: Job) -> pl.DataFrame:
     }
 
     # The transformer answers queries as part of its forward pass, here without any step.
-    reader = compile(problem, SoftmaxStack(), n_steps=0)
+    reader = compile(problem, construction, n_steps=0)
     learnt = replace(task, x=task.x[:1], y=task.y[:1], initial=weights[IN_CONTEXT])
     scores: dict[str, Score] = {
         EXACT: law.mixture.score,
@@ -239,7 +261,7 @@ def run(setting: Setting, job: Job) -> pl.DataFrame:
 
     # The distance from exact descent in real numbers is proved for the first steps. For the last
     # ones, from the learnt weights, only each step's own error is bounded.
-    few_steps = compile(problem, SoftmaxStack(), n_steps=sizes.n_verified)
+    few_steps = compile(problem, construction, n_steps=sizes.n_verified)
     first = verify(few_steps, task.x, task.y, initial=task.initial, rigorous=True)
     last = verify(few_steps, task.x, task.y, initial=weights[IN_CONTEXT], rigorous=False)
     signal = half_power(prompt.exact)
@@ -266,6 +288,7 @@ def run(setting: Setting, job: Job) -> pl.DataFrame:
         "step_error": max(largest(report.step_errors) for report in (first, last)),
         "step_bound": max(largest(report.step_bounds) for report in (first, last)),
         "proved": float(first.rigorous.distances[-1]) if first.rigorous else inf,
+        "near_kinks": first.near_kinks.count + last.near_kinks.count,
     }
     frame = pl.DataFrame(rows, infer_schema_length=None)
     frame = frame.with_columns(**{name: pl.lit(value) for name, value in constants.items()})
@@ -288,12 +311,12 @@ def examples_of(setting: Setting, law: Law, stream: int, n_examples: int) -> Exa
 
 
 def problem_of(setting: Setting, law: Law) -> Problem:
-    """Return a tanh network, with a step size that follows from the curvature.
+    """Return a network, with a step size that follows from the curvature.
 
     The curvature is measured at the initial weights, on a prompt that is not learnt from.
     """
     width, dimension = setting.sizes.width, setting.dimension
-    network = MLP((3 * dimension + 2, width, width, dimension), "tanh")
+    network = MLP((3 * dimension + 2, width, width, dimension), setting.activation)
     problem = Problem(network, "squared", GradientStep(1.0, BOX), Domain(REACH, REACH))
     examples = examples_of(setting, law, CHOICE, setting.sizes.n_examples)
     task = as_task(problem, examples.x, examples.y, seed=setting.seed)
@@ -322,7 +345,7 @@ def train_all(
         return (predict(network, weights, x) - y).square().sum(-1).mean() / 2
 
     def in_context(weights: Parameters) -> list[float]:
-        compiled = compile(problem, SoftmaxStack(), n_steps=sizes.leg_steps)
+        compiled = compile(problem, CONSTRUCTIONS[setting.activation], n_steps=sizes.leg_steps)
         forward_pass = compiled.run_task(replace(task, initial=weights), history=False)
         return forward_pass.parameters[-1].tolist()
 
@@ -601,15 +624,19 @@ def draw_distances(panel: Axes, rows: pl.DataFrame) -> None:
     plotting.describe(panel, "samples at T_0", "distance from data", "")
 
 
-FIGURES = (
+FIGURES = tuple(
     Figure(
-        name="wu-score",
+        name=name,
         place="App. H",
-        shows="a diffusion's score learnt in context: errors, distances and samples",
-        settings=settings,
+        shows=f"a diffusion's score learnt in context{of}: errors, distances and samples",
+        settings=partial(settings, activation),
         run=run,
         summarise=summarise,
         draw=draw,
         work=work,
-    ),
+    )
+    for name, activation, of in (
+        ("wu-score", "tanh", ""),
+        ("wu-score-relu", "relu", " by a ReLU network"),
+    )
 )
