@@ -1,10 +1,13 @@
-"""The page of wu shows the committed results."""
+"""The pages of wu show the committed results."""
 
-from benchmarks.wu_page import PAGE, with_tables
+import pytest
+
+from benchmarks.wu_page import PAGES, TABLES, with_tables
 
 
-def test_the_tables_of_the_page_are_those_of_the_committed_results():
-    page = PAGE.read_text(encoding="utf-8")
-    assert page == with_tables(page), (
-        "docs/reproductions/wu.md: run `python -m benchmarks.wu_page`."
+@pytest.mark.parametrize("name", TABLES)
+def test_the_tables_of_a_page_are_those_of_the_committed_results(name):
+    page = (PAGES / name).read_text(encoding="utf-8")
+    assert page == with_tables(name, page), (
+        f"docs/reproductions/{name}: run `python -m benchmarks.wu_page`."
     )

@@ -517,13 +517,13 @@ def baseline_rows(case: Case, job: Job) -> pl.DataFrame:
     rows: list[dict[str, Any]] = []
     for step, n in enumerate(lengths, start=2):  # tuning was the first step
         x, y = prompts.x[:, : n + 1], prompts.y[:, : n + 1]
-        rows += job.kept(f"length-{n}", partial(_rows_of_length, case, x, y, tuned, job.device))
+        rows += job.kept(f"length-{n}", partial(rows_of_length, case, x, y, tuned, job.device))
         if job.on_step:
             job.on_step(step, len(lengths) + 1, 1 - (rows[-1]["r_squared"] or 0.0))
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def _rows_of_length(
+def rows_of_length(
     case: Case, x: Tensor, y: Tensor, tuned: dict[str, float], device: str
 ) -> list[dict[str, Any]]:
     """Predict the queries of prompts by every baseline."""
