@@ -239,6 +239,7 @@ def test_sizes_that_do_not_fit_are_refused(settings, message):
     [
         (lambda Z: Z.sum(), "f must return an array of shape (1, 2), that of its argument; at Z "),
         (lambda Z: "none", "f must return numbers, an array of shape (1, 2); at Z = [[-0.5, -0.5]"),
+        (lambda Z: Z * 1j, "f must return real numbers, but at Z ="),
         (lambda Z: Z / 0.0 * 0, "f must be finite, and at most 1e+12, where float64 leaves digits"),
     ],
 )

@@ -76,7 +76,7 @@ def test_cot_network_refuses_what_it_has_no_heads_for():
     with pytest.raises(UnsupportedProblemError, match="no heads for relu6"):
         icgd.compile(problem, "cot-network", n_steps=1)
     _, problem = case_of(icgd.Function("narrow", "sin(x)", -1, 1), batch_size=5)
-    with pytest.raises(UnsupportedProblemError, match="is defined up to 1 only"):
+    with pytest.raises(UnsupportedProblemError, match=r"is defined on \[-1, 1\] only"):
         icgd.compile(problem, "cot-network", n_steps=1)
 
 

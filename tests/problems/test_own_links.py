@@ -105,11 +105,13 @@ def test_what_rises_is_taken(text):
 
 
 def test_kinks_and_scores_outside_the_domain_are_refused_with_the_reason():
-    kinked = icgd.Function.pieces((0,), ("x", "2*x"), name="kinked")
+    kinked = icgd.Function.pieces((0,), ("x", "2*x"), label="kinked")
     with pytest.raises(ConstructionError, match=r"only if the link is analytic, and .* knots at 0"):
         icgd.compile(problem_of(kinked), "linear-stack", n_steps=1)
     narrow = icgd.Function("narrow", "asinh(x)", -1, 1)
-    with pytest.raises(ConstructionError, match=r"Scores can reach .* is defined up to 1 only"):
+    with pytest.raises(
+        ConstructionError, match=r"Scores can reach .* is defined on \[-1, 1\] only"
+    ):
         icgd.compile(problem_of(narrow), "linear-stack", n_steps=1)
 
 
@@ -129,3 +131,16 @@ def test_the_command_line_takes_a_link_from_a_table(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert icgd.load(tmp_path / "run.safetensors").problem.model.link == ASINH.name
+
+
+@pytest.mark.parametrize("construction", ["linear-stack", "cot-glm"])
+def test_a_line_is_a_link(construction):
+    model = icgd.LinearModel(2, icgd.Function("double", "2*x"))
+    problem = icgd.Problem(
+        model, "matching", icgd.ProximalStep(0.1, box=2.0), icgd.Domain(1.0, 1.0)
+    )
+    settings = {"n_examples": 4} if construction == "cot-glm" else {}
+    compiled = icgd.compile(problem, construction, n_steps=3, **settings)
+    X = torch.tensor([[0.5, 1.0], [-1.0, 0.25], [0.75, -0.5], [0.0, 1.0]], dtype=torch.float64)
+    report = icgd.verify(compiled, X, X.sum(1).clamp(-1, 1), rigorous=False)
+    assert 0 < report.step_errors.max() <= report.step_bounds.max() <= 1e-12

@@ -23,7 +23,7 @@ from icgd.problems.piecewise import Function, read_function
 from icgd.problems.scalar import EXACT
 
 MISH = "x * tanh(log(1 + exp(x)))"
-RELU6 = Function.pieces(knots=(0, 6), of=("0", "x", "6"), name="relu6")
+RELU6 = Function.pieces(knots=(0, 6), of=("0", "x", "6"), label="relu6")
 SELU = Function.pieces((0,), ("1.05*1.67*(exp(x) - 1)", "1.05*x"), "selu")
 SAWTOOTH = Function.pieces((-1, 2), ("x", "exp(x) - 3", "sin(3*x)"), "sawtooth")
 THIRDS = Function.pieces(("-1/3", "0.1"), ("-1/3", "x", "x**2 + 0.09"), "thirds")
@@ -355,3 +355,12 @@ def test_tables_hold_texts_that_are_longer_than_a_user_s():
 def test_numbers_that_float32_cannot_hold_are_rounded():
     assert icgd.Function("f", "x + 16777217", -1, 1).rounding.absolute > 2**24
     assert icgd.Function("f", "x + 16777216", -1, 1).rounding.absolute < 2**25
+
+
+def test_knots_that_floats_do_not_tell_apart_are_refused():
+    """Their jumps had one name, so that a step erred by 0.25 where 7e-14 was proved."""
+    for text in ("abs(3*x - 1) + abs(x - 0.3333333333333333)", "abs(x) + abs(x - 1e-400)"):
+        with pytest.raises(SettingError, match=r"knots must rise and lie|outside the range"):
+            Function("f", text)
+    with pytest.raises(SettingError, match=r"got 0.10000000000000001, 0.10000000000000001\."):
+        Function.pieces((0.1, "0.1000000000000000001"), ("0", "x - 0.1", "2*x - 0.2"))

@@ -59,9 +59,20 @@ Functions = tuple[ScalarFunction, ...]
 LookUps = tuple[LatticeFunction, ...]
 
 _FAR = 128.0
-_NODES = 32
 _ROUNDOFF = 2.0**-53
 _NUMBERS_AT_ONCE = 2**17
+
+
+NODES = 32
+"""The Chebyshev points of a panel at which a gap is computed."""
+
+BETWEEN = 1 + 2 / pi * log(NODES)
+"""An interpolant exceeds its values at these points by no more than this factor."""
+
+_R = 2 + sqrt(5)
+TAIL = 4 * _R ** (1 - NODES) / (_R - 1)
+"""How far an interpolant at these points is from what is at most 1 in the ellipse around a panel
+whose half-axes are 2 and sqrt(5) times half its width."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,26 @@ class Lattice:
     @property
     def n_points(self) -> int:
         return 2 * self.half + 1
+
+    @property
+    def n_terms(self) -> int:
+        """How many weights matter: those farther away are below 2^-60 of the largest.
+
+        A sum loses no more to them than that.
+        """
+        return min(self.n_points, 2 * ceil(self.ratio * sqrt(120 * log(2))) + 1)
+
+    @property
+    def widest_panel(self) -> float:
+        """The widest panel in whose ellipse `size_around` bounds a head."""
+        return pi * self.ratio**2 * self.spacing / 2
+
+    def size_around(self, half_width: Values, largest: Values | float) -> Values:
+        """Bound a head, with values up to `largest`, in the ellipse around a panel.
+
+        It divides by a theta function, which has no zero there, by Poisson summation.
+        """
+        return 4 * largest * torch.exp(2 * (half_width / (self.ratio * self.spacing)) ** 2)
 
     def numbers(self) -> Tensor:
         """Return the numbers g of the points."""
@@ -248,20 +279,14 @@ def _certified(
 
     What is compared at the points is rounded: the head's value, and the function's.
     """
-    width = lattice.ratio * lattice.spacing
-    widest = pi * lattice.ratio * width / 2
-    r = 2 + sqrt(5)
     # A score's terms add up to at most (|g| reach / h + g^2 / 2) / rho^2; 2 is for the exponential.
     g = lattice.numbers().abs()
     at_most = (g * lattice.reach / lattice.spacing + g**2 / 2) / lattice.ratio**2 + 2
-    # Weights farther from s are below 2^-60 of the largest: a sum loses no more to them than that.
-    n_terms = min(lattice.n_points, 2 * ceil(lattice.ratio * sqrt(120 * log(2))) + 1)
-    ends, in_ellipses = analytic_panels(functions, lattice.reach, widest)
+    ends, in_ellipses = analytic_panels(functions, lattice.reach, lattice.widest_panel)
     low, high = ends[:-1, None], ends[1:, None]
-    s = (low + high) / 2 + (high - low) / 2 * chebyshev_points(_NODES)
-    growth = torch.exp((high - low) ** 2 / (2 * width**2))
+    s = (low + high) / 2 + (high - low) / 2 * chebyshev_points(NODES)
     # Small tensors are several times as fast: they are not cleared by the system each time.
-    n_panels = max(1, _NUMBERS_AT_ONCE // (_NODES * lattice.n_points))
+    n_panels = max(1, _NUMBERS_AT_ONCE // (NODES * lattice.n_points))
     weights = [lattice.weights(part) for part in s.split(n_panels)]
     for function, values, in_ellipse in zip(functions, rows, in_ellipses, strict=True):
         sums = []
@@ -272,11 +297,11 @@ def _certified(
         mean, absolute, sensitivity = torch.cat(sums, dim=1)
         real, largest = function(s), values.abs().max()
         # Four roundings of each score, and one for every addition of the two sums.
-        rounding = 4 * sensitivity + 2 * n_terms * absolute + 2.0**-4 * largest
+        rounding = 4 * sensitivity + 2 * lattice.n_terms * absolute + 2.0**-4 * largest
         rounding = _ROUNDOFF * rounding + rounding_of(function.name).at(real.abs())
         gap = (mean - real).abs() + rounding
-        beyond = 4 * (4 * largest * growth + in_ellipse[:, None]) * r ** (1 - _NODES) / (r - 1)
-        error = float(((1 + 2 / pi * log(_NODES)) * gap + beyond).max())
+        beyond = TAIL * (lattice.size_around((high - low) / 2, largest) + in_ellipse[:, None])
+        error = float((BETWEEN * gap + beyond).max())
         read = (lattice.reach, lattice.spacing, lattice.ratio)
         sizes = float(absolute.max()), float(sensitivity.max())
         yield LatticeFunction(function.name, *read, tuple(values.tolist()), error, *sizes)
@@ -369,6 +394,8 @@ def mean_of_link(link: str, reach: float) -> GridMean:
     if link == "poisson":
         return _poisson(reach)
     mean = link_named(link).mean
+    if mean.kind == "kinked" and not mean.knots:
+        return replace(_scaled_line(mean, reach), name=link)
     if mean.kind != "smooth":
         raise ConstructionError(
             f"A head returns the mean of a link within {ACCURACIES[-1]:g} only if the link is "
@@ -419,11 +446,11 @@ def _fitted_mean(name: str, mean: ScalarFunction, reach: float) -> GridMean:
 
 
 def _require_domain(function: ScalarFunction, reach: float) -> None:
-    if not reach <= (domain := _domain((function,))):
+    if not reach <= _domain((function,)):
         raise ConstructionError(
-            f"Scores can reach {reach:.4g}, and {function} is defined up to {domain:g} only. "
-            "Define it there, by low= and high=, give a smaller bound with Domain(score=...), or a "
-            "smaller box."
+            f"Scores can reach {reach:.4g}, and {function} is defined on [{function.low:g}, "
+            f"{function.high:g}] only. Define it there, by low= and high=, give a smaller bound "
+            "with Domain(score=...), or a smaller box."
         )
 
 

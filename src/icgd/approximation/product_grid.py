@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise, product
-from math import ceil, inf, log, pi, sqrt
+from math import ceil, inf
 
 import torch
 from torch import Tensor
 
 from icgd.approximation.lattice import (
     ACCURACIES,
+    BETWEEN,
     FIT_MARGIN,
+    NODES,
     RATIO,
+    TAIL,
     Lattice,
     chebyshev_points,
 )
@@ -43,11 +46,6 @@ ROOM = 1 / 16
 MOST_PANELS = 256
 """A slope that balls do not prove analytic on so many panels has no look-up."""
 
-_NODES = 32
-_R = 2 + sqrt(5)
-_BETWEEN = 1 + 2 / pi * log(_NODES)
-"""An interpolant exceeds its values at Chebyshev points by no more than this factor."""
-
 _ROUNDOFF = 2.0**-53
 
 
@@ -58,11 +56,11 @@ def mean_of_slope(loss: Loss, reach: float, label_reach: float) -> GridMean:
     Raise `ConstructionError` if no error is proved: where u has a kink or a pole, or would need too
     many tokens.
     """
-    if not max(reach, label_reach) <= (domain := min(-loss.low, loss.high)):
+    if not max(reach, label_reach) <= min(-loss.low, loss.high):
         raise ConstructionError(
             f"Predictions can reach {reach:.4g} and labels {label_reach:.4g}, and {loss!r} is "
-            f"defined up to {domain:g} only. Define it there, by low= and high=, or give a smaller "
-            "box or domain."
+            f"defined on [{loss.low:g}, {loss.high:g}] only. Define it there, by low= and high=, "
+            "or give a smaller box or domain."
         )
     surface = surface_of(loss, reach, label_reach)
     if surface.size == inf:
@@ -160,9 +158,9 @@ def _certified(loss: Loss, surface: Surface, along_t: Lattice, along_y: Lattice)
     """Fit the values of all tokens, and prove how far the head is from the slope.
 
     The gap G of both is analytic in t around a panel, and in y around another. As on a line, its
-    interpolant at n Chebyshev points in t is off by at most e_t = 4 M r^(1-n) / (r - 1), r = 2 +
-    sqrt(5), where M bounds G for t in the ellipse around the panel and real y; likewise in y. An
-    interpolant is at most c times its largest value at the points, so that
+    interpolant at Chebyshev points in t is off by at most e_t = `TAIL` M, where M bounds G for t in
+    the ellipse around the panel and real y; likewise in y. An interpolant is at most c = `BETWEEN`
+    times its largest value at the points, so that
 
         |G| <= e_t + c e_y + c^2 max |G at the points|.
 
@@ -192,11 +190,7 @@ def _certified(loss: Loss, surface: Surface, along_t: Lattice, along_y: Lattice)
     per_label = moved_by(torch.zeros_like(points), label_points.abs())
     per_offset = moved_by(offsets.abs() + 2, label_offsets.abs())
     sensitivity = along_t.reach * per_argument + along_y.reach * per_label + per_offset
-    # Weights farther away are below 2^-60 of the largest: a sum loses no more to them than that.
-    n_terms = sum(
-        min(lattice.n_points, 2 * ceil(RATIO * sqrt(120 * log(2))) + 1)
-        for lattice in (along_t, along_y)
-    )
+    n_terms = along_t.n_terms + along_y.n_terms
     rounding = _ROUNDOFF * (
         4 * sensitivity + 2 * n_terms * size + 2.0**-4 * largest + surface.rounding
     )
@@ -207,7 +201,7 @@ def _certified(loss: Loss, surface: Surface, along_t: Lattice, along_y: Lattice)
         tuple(points.repeat_interleave(len(label_points)).tolist()),
         tuple((offsets[:, None] + label_offsets).flatten().tolist()),
         tuple(values.flatten().tolist()),
-        beyond + _BETWEEN**2 * float(gap.max()),
+        beyond + BETWEEN**2 * float(gap.max()),
         float(size.max()),
         float(per_argument.max()),
         float(per_offset.max()),
@@ -235,9 +229,7 @@ def _between_points(
     """
     bound, most = complex_size(loss), LARGEST_GROWTH * (1 + surface.size)
     lattices, total = (along_t, along_y), 0.0
-    counts = [
-        ceil(4 * lattice.reach / (pi * lattice.ratio**2 * lattice.spacing)) for lattice in lattices
-    ]
+    counts = [ceil(2 * lattice.reach / lattice.widest_panel) for lattice in lattices]
     while True:
         panels = [_panels(*pair) for pair in zip(lattices, counts, strict=True)]
         sizes = _largest_around(bound, panels)
@@ -255,13 +247,13 @@ def _between_points(
                 "error; a slope with kinks has to be a sum of functions of one combination of t "
                 "and y each."
             )
-    for lattice, count, size, factor in zip(lattices, counts, sizes, (1.0, _BETWEEN), strict=True):
-        width = lattice.ratio * lattice.spacing
-        head = 4 * largest * float(torch.tensor(2 * (lattice.reach / count / width) ** 2).exp())
-        total += factor * 4 * (head + size) * _R ** (1 - _NODES) / (_R - 1)
+    for lattice, count, size, factor in zip(lattices, counts, sizes, (1.0, BETWEEN), strict=True):
+        half_width = torch.tensor(lattice.reach / count, dtype=torch.float64)
+        head = float(lattice.size_around(half_width, largest))
+        total += factor * TAIL * (head + size)
     nodes = [
         (ends[:-1, None] + ends[1:, None]) / 2
-        + (ends[1:, None] - ends[:-1, None]) / 2 * chebyshev_points(_NODES)
+        + (ends[1:, None] - ends[:-1, None]) / 2 * chebyshev_points(NODES)
         for ends in panels
     ]
     return total, (nodes[0].flatten(), nodes[1].flatten())

@@ -197,11 +197,11 @@ class CotNetwork(AbstractConstruction):
         reach = _reaches(problem).forward
         values = [activation.value for activation in activations_of(problem.network)]
         for function in (*values, *(part.function for part in loss_parts(problem))):
-            if not ROUNDING_ROOM * reach <= (end := min(-function.low, function.high)):
+            if not ROUNDING_ROOM * reach <= min(-function.low, function.high):
                 return (
                     f"its preactivations can reach {reach:.4g} on the domain, and {function} is "
-                    f"defined up to {end:g} only. Define it there, by low= and high=, or use a "
-                    "smaller box or domain."
+                    f"defined on [{function.low:g}, {function.high:g}] only. Define it there, by "
+                    "low= and high=, or use a smaller box or domain."
                 )
         largest = max(problem.domain.x, problem.domain.y, update.reach)
         if largest > LARGEST_ARGUMENT:

@@ -643,6 +643,10 @@ def tabulated(f: Callable[[Matrix], Any], points: Tensor) -> Tensor:
 def answer_of(f: Callable[[Matrix], Any], point: Tensor) -> Tensor:
     """What f makes of a matrix, which must be finite and of the same shape."""
     found = f(point.numpy().copy())
+    if np.iscomplexobj(found):
+        raise ConstructionError(
+            f"f must return real numbers, but at Z = {_shown(point)} it returns {brief(found)}."
+        )
     try:
         answer = torch.as_tensor(np.asarray(found, dtype=np.float64))
     except (TypeError, ValueError):

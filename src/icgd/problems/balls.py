@@ -40,8 +40,9 @@ MANY_BITS = 400
 
 ROUNDOFF = 2.0**-53
 
-UNDERFLOW = 128 * 2.0**-1022
-"""Absolute error of an operation whose result underflows."""
+UNDERFLOW = 128 * 2.0**-126 * 2.0**-29
+"""Absolute error of an operation whose result underflows. Errors are counted in units of roundoff:
+this is what float32 loses, 2^29 times as large a share of its own unit as float64."""
 
 LARGEST = 1.7e308
 """Larger numbers overflow."""

@@ -116,19 +116,19 @@ class _Tower:
 
 
 def _ends_of(knots: list[Fraction], low: float, high: float) -> list[Fraction]:
-    """Return the ends of all pieces, which must rise."""
+    """Return the ends of all pieces, which must rise, also when they are rounded to floats."""
     ends = [Fraction(low), *knots, Fraction(high)]
-    if not all(before < after for before, after in pairwise(ends)):
+    if not all(float(before) < float(after) for before, after in pairwise(ends)):
         raise SettingError(
             f"knots must rise and lie inside the domain [{low:g}, {high:g}], got "
-            f"{', '.join(f'{float(knot):g}' for knot in knots)}."
+            f"{', '.join(f'{float(knot):.17g}' for knot in knots)}."
         )
     return ends
 
 
 def _on_pieces(nodes: list[Node], knots: list[Fraction], low: float, high: float) -> _Tower:
     """Join expressions between knots; a knot at which they jump is rounded to a float."""
-    ends = [Fraction(low), *knots, Fraction(high)]
+    ends = _ends_of(knots, low, high)
     middles = [(left + right) / 2 for left, right in pairwise(ends)]
     pieces = tuple(on_piece(*pair) for pair in zip(nodes, middles, strict=True))
     jumps = Function._of(_Tower(tuple(knots), pieces, low, high)).jumps
@@ -190,7 +190,7 @@ class Function(ScalarFunction):
         cls,
         knots: Any,
         of: Any,
-        name: str | None = None,
+        label: str = "",
         low: float | int = LOW,
         high: float | int = HIGH,
     ) -> Function:
@@ -200,7 +200,7 @@ class Function(ScalarFunction):
             knots: the places where one piece ends and the next begins; each belongs to the piece
                 to its left.
             of: the expressions, one more than knots.
-            name: what to call it in messages.
+            label: what to call it in messages.
             low: the least argument.
             high: the largest argument.
 
@@ -214,18 +214,18 @@ class Function(ScalarFunction):
 
         Example:
             >>> import icgd
-            >>> relu6 = icgd.Function.pieces(knots=(0, 6), of=("0", "x", "6"), name="relu6")
+            >>> relu6 = icgd.Function.pieces(knots=(0, 6), of=("0", "x", "6"), label="relu6")
             >>> relu6.kind, relu6.knots
             ('kinked', (0.0, 6.0))
         """
-        return cls._of_pieces(knots, of, name, low, high)
+        return cls._of_pieces(knots, of, label, low, high)
 
     @classmethod
     def _of_pieces(
         cls,
         knots: Any,
         of: Any,
-        name: str | None,
+        label: str,
         low: float,
         high: float,
         *,
@@ -251,9 +251,7 @@ class Function(ScalarFunction):
                     f"{text(node)} has a kink at {float(inner[0]):g}, inside its piece; make that "
                     "place a knot."
                 )
-        made = cls._of(
-            _on_pieces(nodes, places, low, high), label="" if name is None else _checked_label(name)
-        )
+        made = cls._of(_on_pieces(nodes, places, low, high), label=_checked_label(label))
         made._check()
         return made
 
@@ -781,7 +779,7 @@ def _knot(knot: object) -> Fraction:
 def _checked_label(label: object) -> str:
     if not isinstance(label, str) or len(label) > 100 or not label.isprintable() or "'" in label:
         raise SettingError(
-            f"name must be a text of at most 100 characters without ', got {brief(label)}."
+            f"label must be a text of at most 100 characters without ', got {brief(label)}."
         )
     return label
 
