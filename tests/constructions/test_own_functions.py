@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -166,3 +167,23 @@ def test_constructions_without_heads_for_it_say_so():
     assert (
         icgd.compile(case.problem, n_steps=1, tolerance=1e-2).program.construction == "relu-stack"
     )
+
+
+JUMPING = ("l1", "quantile_0.7", "sign(t - y - 0.3)", "t - y + 0.5*sign(t - y + 0.25)")
+
+
+@pytest.mark.parametrize("loss", JUMPING)
+def test_slopes_of_losses_that_jump_are_exact_to_rounding(loss):
+    """A ramp that reads t - y itself lost |t - y| / width units of rounding: 1e-2 of a step."""
+    source = np.random.default_rng(0)
+    X, y = source.uniform(-1, 1, (20, 3)), source.uniform(-10, 10, 20)
+    step, domain = icgd.GradientStep(0.1, box=1.0), icgd.Domain(1.0, 10.0)
+    given = icgd.Loss(slope=loss) if "sign" in loss else loss
+    problem = icgd.Problem(icgd.MLP((3, 4, 1), "relu"), given, step, domain)
+    compiled = icgd.compile(problem, "relu-stack", n_steps=3)
+    for backend in ("dense", "literal", "fused"):
+        report = icgd.verify(compiled, X, y, seed=0, backend=backend, rigorous=False)
+        assert report.step_errors.max() <= 1e-14
+        assert report.step_bounds.max() <= 1e-12
+        assert report.near_kinks.count == 0
+    assert compiled.summary().layers_per_step == 2 * 2 + 3  # one of them for the sides of jumps

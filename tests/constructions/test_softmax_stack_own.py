@@ -110,6 +110,14 @@ def test_a_loss_whose_slope_jumps_is_refused():
         icgd.compile(case_of("tanh", "l1").problem, "softmax-stack", n_steps=1)
 
 
+def test_a_line_of_one_s_own_is_refused():
+    line = icgd.Function("double", "2*x")
+    with pytest.raises(UnsupportedProblemError, match=r"of lines it takes identity, not 2\*x"):
+        icgd.compile(case_of(line).problem, "softmax-stack", n_steps=1)
+    report = icgd.compile(case_of(line).problem, "relu-stack", n_steps=1).certificate()
+    assert report.domain_step < 1e-9
+
+
 @pytest.mark.parametrize("name", ["elu", "selu", "hardswish", "softsign"])
 def test_curved_pieces_are_refused_with_the_reason(name):
     with pytest.raises(UnsupportedProblemError, match="only if the function is analytic, and its"):

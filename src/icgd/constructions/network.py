@@ -17,6 +17,7 @@ from icgd.problems.functions import (
     Jump,
     reciprocal_root,
     slope_of,
+    split_at_jumps,
 )
 from icgd.problems.losses import SlopePart
 from icgd.problems.mlp import MLP
@@ -182,6 +183,25 @@ def loss_argument(part: SlopePart, prediction: str) -> Combination:
     return Combination(tuple(used), tuple(used.values()))
 
 
+@dataclass(frozen=True)
+class Side:
+    """Where a summand of the loss slope jumps: `slot` holds how far its argument is beyond."""
+
+    slot: str
+    argument: Combination
+    jump: Jump
+
+
+def sides_of_jumps(problem: Problem, prediction: str) -> list[Side]:
+    """Return a side for each jump of the loss slope, which a ramp reads as `later_slopes` says."""
+    jumps = [
+        (loss_argument(part, prediction), jump)
+        for part in loss_parts(problem)
+        for jump in split_at_jumps(part.function).jumps
+    ]
+    return [Side(f"side_{number}", *pair) for number, pair in enumerate(jumps, start=1)]
+
+
 def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
     """Return activations, their slopes, parts of the loss slope, and what copies the prediction."""
     activations = activations_of(problem.network)
@@ -190,16 +210,20 @@ def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
         slope = slope_of(activation.value)
         functions += [slope.curve] if slope.curve is not None else []
         functions += [jump.steps for jump in slope.jumps]
-    functions += [part.function for part in loss_parts(problem)]
+    for part in loss_parts(problem):
+        slope = split_at_jumps(part.function)
+        functions += [slope.curve] if slope.curve is not None else []
+        functions += [f for jump in slope.jumps for f in (jump.steps, jump.positive)]
     for layer in range(1, problem.network.depth + 1):
         functions += own_positive_slots(problem.network, layer).values()
     return {function.name: function for function in (*functions, IDENTITY_FUNCTION)}
 
 
-def places_of_jumps(target: MLP) -> dict[str, float]:
+def places_of_jumps(problem: Problem) -> dict[str, float]:
     """Return how much larger arguments of step functions get than z is: they read relu(z - k)."""
-    jumps = (jump for r in activations_of(target) for jump in slope_of(r.value).jumps)
-    return {jump.steps.name: abs(jump.place) for jump in jumps}
+    slopes = [slope_of(r.value) for r in activations_of(problem.network)]
+    slopes += [split_at_jumps(part.function) for part in loss_parts(problem)]
+    return {jump.steps.name: abs(jump.place) for slope in slopes for jump in slope.jumps}
 
 
 def looked_up_together(problem: Problem) -> list[tuple[ScalarFunction, ...]]:

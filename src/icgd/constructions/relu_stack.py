@@ -24,6 +24,7 @@ the reciprocal roots of Adam and RMSprop three.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp, log, log2, sqrt
 from typing import ClassVar
@@ -36,7 +37,6 @@ from icgd.approximation.relu_sum import (
     fit_with_common_knots,
 )
 from icgd.constructions.base import AbstractConstruction, checked_kink_width
-from icgd.constructions.composition import Composition
 from icgd.constructions.network import (
     LARGEST_ARGUMENT,
     ROUNDING_ROOM,
@@ -59,6 +59,7 @@ from icgd.constructions.network import (
     own_positive_slots,
     places_of_jumps,
     ranges_on_domain,
+    sides_of_jumps,
     slope_slot,
     units_slot,
     without_digits,
@@ -71,6 +72,7 @@ from icgd.problems.functions import (
     reciprocal_deviation,
     reciprocal_root,
     slope_of,
+    split_at_jumps,
 )
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import WEIGHTS
@@ -194,7 +196,9 @@ class ReluStack(AbstractConstruction):
             composed = composed_slope(problem, largest, prediction)
             functions += composed.fitted(self.pieces, self.kink_width)
         loss_slope = "loss_slope" if problem.domain.rate is None else "rated_slope"
-        layout = _layout(problem, update, loss_slope, composed)
+        sides = sides_of_jumps(problem, prediction)
+        between = [part.slot for part in (*sides, *(composed.operations if composed else ()))]
+        layout = _layout(problem, update, loss_slope, between)
         scratch = tuple(slot.name for slot in layout.having(Role.SCRATCH))
         # A gate is a power of two beyond the argument of every ReLU on the domain.
         largest = max(
@@ -208,9 +212,18 @@ class ReluStack(AbstractConstruction):
         block, of_shares = forward_pass(target, with_slopes=True), tuple[ReluSum, ...]()
         # The slope of the loss: a sum of functions of one variable, or shares less labels.
         summands = tuple(
-            Summand(loss_argument(part, prediction), part.function.name)
+            Summand(loss_argument(part, prediction), curve.name)
             for part in loss_parts(problem)
+            if (curve := split_at_jumps(part.function).curve) is not None
         )
+        if sides:
+            block.append(
+                Layer(
+                    "sides of jumps",
+                    tuple(map_everywhere(s.argument, s.jump.positive.name, s.slot) for s in sides),
+                )
+            )
+            summands += tuple(Summand(Combination.of(s.slot), s.jump.steps.name) for s in sides)
         if composed is not None:
             block += composed.layers()
             summands = (Summand(composed.term.combination, _IDENTITY),)
@@ -300,7 +313,7 @@ def _delta_slot(target: MLP, layer: int, loss_slope: str) -> str:
 
 
 def _layout(
-    problem: Problem, update: UpdateLayers, loss_slope: str, composed: Composition | None
+    problem: Problem, update: UpdateLayers, loss_slope: str, of_loss: Sequence[str]
 ) -> Layout:
     """Lay out what both passes write, with the slots of the loss between them."""
     target, width = problem.network, problem.network.output_width
@@ -312,7 +325,7 @@ def _layout(
     forward |= {f"sum_{j}": j for j in layers if target.sources(j)}
     forward |= {f"{kind}_{j}": j for kind in ("linear", "normed") for j in norms}
     loss = {EXPONENTIALS: width**2, SHARES: width} if problem.loss_function.is_softmax else {}
-    loss |= {part.slot: width for part in composed.operations} if composed else {}
+    loss |= dict.fromkeys(of_loss, width)
     loss |= {"loss_slope": width, loss_slope: width}
     backward = {f"passed_{j}": j for j in norms}
     backward |= {f"upstream_{j}": j for j in _upstream_layers(target)}
@@ -450,7 +463,7 @@ def _fitted_functions(
         and slope.kind in curved
     ]
     shared = {function.name for pair in pairs for function in pair}
-    margin, beyond = 0.0, places_of_jumps(target)
+    margin, beyond = 0.0, places_of_jumps(problem)
     while True:
         reach = ROUNDING_ROOM * largest_argument(problem, ranges_on_domain(problem, margin))
         if margin and not reach <= 2 * LARGEST_ARGUMENT:  # so few pieces err more and more

@@ -166,6 +166,8 @@ class SoftmaxStack(AbstractConstruction):
                 f"slope of the loss {problem.loss} is no sum of these; use relu-stack."
             )
         values = [activation.value for activation in activations_of(problem.network)]
+        if lines := [r for r in values if r != IDENTITY_FUNCTION and factor_of(r) is not None]:
+            return f"of lines it takes identity, not {lines[0]}; relu-stack takes it."
         for function in (*values, *(part.function for part in loss_parts(problem))):
             if function.kind == "pieces":
                 return (
@@ -422,7 +424,7 @@ class _Builder:
         names = dict.fromkeys(name for part in maps for name in part.functions())
         needed, width = needed_functions(self.problem), self.settings.kink_width
         reach = ROUNDING_ROOM * largest_argument(self.problem, self.forward)
-        beyond = places_of_jumps(self.target)
+        beyond = places_of_jumps(self.problem)
         ends = {name: reach + beyond.get(name, 0.0) for name in names}
         sums = (fit_relu_sum(needed[n], -end, end, kink_width=width) for n, end in ends.items())
         return (*lines, *self.look_ups, *sums)

@@ -671,7 +671,7 @@ class Jump:
 
 @dataclass(frozen=True)
 class Slope:
-    """The slope of an activation: the sum of `curve` at z and of the steps of its jumps.
+    """The slope of an activation or a loss: the sum of `curve` at z and of the steps of its jumps.
 
     A ramp stands in for each jump. Counted from its upper end, a ramp loses digits below it only,
     and relu(z - place) is never below.
@@ -688,13 +688,19 @@ CURVE, STEP = " curve", " step at "
 @lru_cache
 def slope_of(function: ScalarFunction) -> Slope:
     """Return the slope of a continuous function in parts that sums of ReLUs can stand in for."""
-    slope = function.derivative()
+    return split_at_jumps(function.derivative())
+
+
+@lru_cache
+def split_at_jumps(slope: ScalarFunction) -> Slope:
+    """Return a slope in parts that sums of ReLUs can stand in for."""
     if isinstance(slope, StepFunction) or (isinstance(slope, Function) and slope.kind == "step"):
         levels, curve = slope.levels, None
         changes = [after - before for before, after in pairwise(levels)]
         if not any(changes):
             return Slope(slope)
-        if [knot for knot, change in zip(slope.knots, changes, strict=True) if change] == [0.0]:
+        places = [knot for knot, change in zip(slope.knots, changes, strict=True) if change]
+        if slope.name.endswith("'") and places == [0.0]:
             return Slope(None, (Jump(0.0, slope),))
         sums = accumulate(map(Fraction, changes), initial=Fraction(levels[0]))
         is_exact = list(sums) == [Fraction(level) for level in levels]
@@ -764,11 +770,11 @@ FUNCTIONS: dict[str, ScalarFunction] = by_name(
 def function_named(name: str) -> ScalarFunction:
     """Return the function called `name`; a prime after the name marks a derivative."""
     if name.endswith(CURVE):
-        curve = slope_of(function_named(name.removesuffix(f"'{CURVE}"))).curve
+        curve = split_at_jumps(function_named(name.removesuffix(CURVE))).curve
         if curve is not None:
             return curve
     if STEP in name:
-        for jump in slope_of(function_named(name.partition(f"'{STEP}")[0])).jumps:
+        for jump in split_at_jumps(function_named(name.partition(STEP)[0])).jumps:
             if jump.steps.name == name:
                 return jump.steps
     if name.startswith(POSITIVE):

@@ -129,7 +129,7 @@ class ReluSum(Function):
         """Whether it stands in for a derivative that is level but for jumps."""
         is_level = not any(self.slopes[::2]) and not any(self.errors[::2])
         # A derivative, or a jump of one, is called so.
-        return is_level and (self.name.endswith("'") or "' step at " in self.name)
+        return is_level and (self.name.endswith("'") or " step at " in self.name)
 
     def terms(self) -> tuple[ReluTerm, ...]:
         """The function as a sum of ReLUs; terms that vanish identically are left out."""
