@@ -73,6 +73,16 @@ def test_the_transformer_descends_within_its_bounds(slope):
     torch.testing.assert_close(dense.parameters, fused.parameters, rtol=0, atol=1e-12)
 
 
+def test_predictions_and_labels_outside_the_domain_of_a_slope_are_refused():
+    narrow = problem("t*y")
+    loss = Loss("y * log(3 + t)", low=-1.5, high=50)
+    wide = icgd.Problem(narrow.network, loss, narrow.update, narrow.domain)
+    with pytest.raises(
+        UnsupportedProblemError, match=r"predictions and labels can reach .*-1.5, 50"
+    ):
+        icgd.compile(wide, "relu-stack", n_steps=1)
+
+
 @pytest.mark.parametrize("construction", ["softmax-stack", "recursion"])
 def test_other_constructions_refuse(construction):
     with pytest.raises(UnsupportedProblemError, match="slope of the"):

@@ -19,7 +19,7 @@ from icgd.problems.functions import (
     slope_of,
     split_at_jumps,
 )
-from icgd.problems.losses import SlopePart
+from icgd.problems.losses import Loss, SlopePart
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import (
     AVERAGE,
@@ -403,10 +403,13 @@ def largest_argument(problem: Problem, ranges: Ranges) -> float:
 def outside_domain(problem: Problem, margin: float = 0.0, *, gated: bool = False) -> str | None:
     """Return why no construction can serve the problem, if arguments leave a function's domain."""
     target, ranges = problem.network, ranges_on_domain(problem, margin, gated=gated)
-    sizes = [
+    sizes: list[tuple[ScalarFunction | Loss, float, str]] = [
         (target.layer_activation(layer).value, size, f"the preactivations of layer {layer}")
         for layer, size in enumerate(ranges.preactivations, start=1)
     ]
+    if is_composed(problem):
+        largest = max(ranges.outputs[-1], problem.domain.y)
+        sizes.append((problem.loss_function, largest, "predictions and labels"))
     sizes += [
         (part.function, largest_loss_argument(problem, part, ranges.outputs[-1]), "errors")
         for part in loss_parts(problem)
