@@ -65,24 +65,33 @@ def construction_for(
     construction = (
         chosen if isinstance(chosen, AbstractConstruction) else construction_named(chosen)
     )
-    reason = construction.why_not(problem)
-    if reason is not None:
-        able = [other.name for other in CONSTRUCTIONS.values() if other.why_not(problem) is None]
-        hint = (
-            f"Constructions that can: {', '.join(able)}."
-            if able
-            else "No construction takes it as it is."
-        )
-        raise UnsupportedProblemError(
-            f"{construction.name} cannot compile this problem: {reason} {hint}"
-        )
+    _require_able(construction, problem)
     if settings and construction is chosen:
         given = ", ".join(f"{name}={brief(value)}" for name, value in settings.items())
         raise ConstructionError(
             f"{given} was given beside a construction object, which has its own settings. Put it "
             f"into the object: {type(construction).__name__}({given})."
         )
-    return with_settings(construction, settings or {})
+    if settings:
+        construction = with_settings(construction, settings)
+        _require_able(construction, problem)
+    return construction
+
+
+def _require_able(construction: AbstractConstruction, problem: Problem) -> None:
+    """Raise `UnsupportedProblemError` if the construction cannot serve the problem."""
+    if (reason := construction.why_not(problem)) is None:
+        return
+    others = [other for name, other in CONSTRUCTIONS.items() if name != construction.name]
+    able = [other.name for other in others if other.why_not(problem) is None]
+    hint = (
+        f"Constructions that can: {', '.join(able)}."
+        if able
+        else "No construction takes it as it is."
+    )
+    raise UnsupportedProblemError(
+        f"{construction.name} cannot compile this problem: {reason} {hint}"
+    )
 
 
 def with_settings(
@@ -124,7 +133,11 @@ def able_to_serve(problem: Problem, settings: Mapping[str, Any]) -> list[Abstrac
             f"({', '.join(settings)}): {has}.{''.join(hints)}"
         )
     first_choices = [c for c in owners if not c.is_last_resort] or owners
-    return [with_settings(construction, settings) for construction in first_choices]
+    candidates = [with_settings(construction, settings) for construction in first_choices]
+    still_able = [c for c in candidates if c.why_not(problem) is None]
+    if not still_able:
+        _require_able(candidates[0], problem)
+    return still_able
 
 
 STEP, WEIGHTS, PREDICTIONS = "step", "weights", "predictions"
