@@ -12,6 +12,7 @@ from icgd.layers import (
     GridAttention,
     Itself,
     KernelAttention,
+    MirrorAttention,
     MLPLayer,
     ProductLayer,
     SequenceAttention,
@@ -90,6 +91,10 @@ def by_sequence(x, layer):
     return attended(x, layer, tokens, softmax)
 
 
+def by_mirror_images(x, layer):
+    return attended(x, layer, themselves(torch.cat([x, layer.J * x]), layer), softmax)
+
+
 def by_products(x, layer):
     result = x.clone()
     for i, token in enumerate(x):
@@ -114,6 +119,8 @@ MAPS = {
     "value_map": drawn(3, 4, 2, seed=5),
     "positions": drawn(3, 4, 2, seed=6),
 }
+MIRROR = torch.tensor([-1.0, -1.0, 1.0, -1.0, 1.0], dtype=torch.float64)
+READS_NEGATED = [*heads()[:2], heads()[2] * (MIRROR < 0)[:, None], heads()[3]]
 UNITS = [drawn(5, 6, seed=0), drawn(6, seed=1), drawn(6, 5, seed=2)]
 LAYERS = {
     "activation": (ActivationAttention(*heads()), by_activation, HEADS),
@@ -123,6 +130,11 @@ LAYERS = {
         SequenceAttention(*heads(), **MAPS),
         by_sequence,
         HEADS | {"A_K": (3, 4, 2), "A_V": (3, 4, 2), "P": (3, 4, 2)},
+    ),
+    "mirror": (
+        MirrorAttention(*READS_NEGATED, mirror=MIRROR),
+        by_mirror_images,
+        HEADS | {"J": (5,)},
     ),
     "product": (ProductLayer(*heads()), by_products, HEADS),
     "mlp": (MLPLayer(*UNITS), by_hidden_units, {"W_in": (5, 6), "b_in": (6,), "W_out": (6, 5)}),

@@ -217,7 +217,7 @@ LINEAR = (ROOT / "docs" / "constructions" / "linear_stack.md").read_text(encodin
 
 
 def test_the_page_of_linear_models_has_an_example_that_runs():
-    example, _ = re.findall(r"```python\n(.*?)```", LINEAR, flags=re.DOTALL)
+    example, *_ = re.findall(r"```python\n(.*?)```", LINEAR, flags=re.DOTALL)
     names: dict[str, object] = {}
     exec(example, names)
     assert names["report"].verdict.holds

@@ -77,6 +77,18 @@ STACKS = {
         linear(icgd.ProximalStep(0.1, box=2.0, l1=0.05, l2=0.1, momentum=0.5)),
     ),
     "logistic": ("linear-stack", linear(icgd.ProximalStep(0.1, box=2.0), "logistic")),
+    "mirrored logistic": (
+        icgd.LinearStack(mirrored_heads=2),
+        linear(icgd.ProximalStep(0.1, box=2.0, l2=0.1, momentum=0.5), "logistic"),
+    ),
+    "mirrored squares": (
+        icgd.LinearStack(mirrored_heads=3),
+        linear(icgd.ProximalStep(0.1, box=2.0, l1=0.05, l2=0.1), intercept=True),
+    ),
+    "mirrored momentum": (
+        icgd.LinearStack(mirrored_heads=3),
+        linear(icgd.ProximalStep(0.1, box=2.0, l2=0.1, momentum=(0.5,), nesterov=True)),
+    ),
     "one-layer ridge": (
         "cot-ridge",
         linear(icgd.ProximalStep(0.1, box=2.0, l2=0.1), intercept=True),

@@ -74,7 +74,8 @@ def construction_for(
     construction = with_settings(construction, settings or {})
     reason = construction.why_not(problem)
     if reason is not None:
-        able = [other.name for other in CONSTRUCTIONS.values() if other.why_not(problem) is None]
+        others = [other for name, other in CONSTRUCTIONS.items() if name != construction.name]
+        able = [other.name for other in others if other.why_not(problem) is None]
         hint = (
             f"Constructions that can: {', '.join(able)}."
             if able
@@ -125,7 +126,11 @@ def able_to_serve(problem: Problem, settings: Mapping[str, Any]) -> list[Abstrac
             f"({', '.join(settings)}): {has}.{''.join(hints)}"
         )
     first_choices = [c for c in owners if not c.is_last_resort] or owners
-    return [with_settings(construction, settings) for construction in first_choices]
+    candidates = [with_settings(construction, settings) for construction in first_choices]
+    still_able = [c for c in candidates if c.why_not(problem) is None]
+    if not still_able:
+        _require_able(candidates[0], problem)
+    return still_able
 
 
 STEP, WEIGHTS, PREDICTIONS = "step", "weights", "predictions"

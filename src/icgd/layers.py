@@ -356,6 +356,33 @@ class SequenceAttention(Headed):
         return torch.softmax(scores, dim=-1)
 
 
+class MirrorAttention(Headed):
+    """x[i] + sum_{head, t} softmax_t(<W_Q x[i], W_K t>) W_O W_V t, over t = x[j] and J x[j].
+
+    J is a diagonal of 1 and -1, which is -1 wherever W_V reads: the mirror image J x[j] of a token
+    has the negative of its value.
+    """
+
+    def __init__(self, *heads: Weights, mirror: Float[Tensor, " d_model"]) -> None:
+        super().__init__(*heads)
+        self.J = nn.Parameter(mirror)
+
+    def attention(self, x: Stream, heads: slice) -> Scores:
+        """What every token reads of all tokens, and then of their mirror images."""
+        weights = self.W_K[heads]
+        key = torch.cat([features(tokens, weights) for tokens in (x, self.J * x)], dim=-2)
+        return torch.softmax(features(x, self.W_Q[heads]) @ key.mT, dim=-1)
+
+    def forward(self, x: Stream) -> Stream:
+        total, n_keys = torch.zeros_like(x), 2 * x.shape[-2]
+        for heads in self.groups(x[..., 0].numel(), per_head=max(n_keys, self.W_Q.shape[-1])):
+            weights, images = self.attention(x, heads).chunk(2, dim=-1)
+            # Differences first: what the sum over tokens then loses by rounding is in proportion
+            # to what the head returns, which is much smaller than the values.
+            write((weights - images) @ features(x, self.W_V[heads]), self.W_O[heads], total)
+        return x + total
+
+
 class Itself(Enum):
     """The patterns of heads in which tokens read themselves alone."""
 

@@ -29,6 +29,7 @@ from icgd.certificates.linear import (
 from icgd.errors import ProgramError, SettingError, SizeError
 from icgd.problems.linear_model import LINKS
 from icgd.problems.mlp import MLP
+from icgd.program.linear_instructions import DescendSquares
 from tests.linear_cases import FISTA, HEAVY, PROBLEMS, compiled_of, data, problem_of, task_of
 
 
@@ -63,6 +64,41 @@ def test_bounds_with_momentum_hold_and_are_not_idle(link, backend, problems):
     assert report.paper_trajectory is None
 
 
+@pytest.mark.parametrize("n_heads", [1, 2, 3, 4])
+@pytest.mark.parametrize("link", ["identity", "logistic", "poisson"])
+@pytest.mark.parametrize("problems", [PROBLEMS, FISTA], ids=["plain", "fista"])
+def test_bounds_of_mirrored_heads_hold_and_are_at_most_200_times_too_large(link, problems, n_heads):
+    x, y, queries = data()
+    compiled = compiled_of(problems[link], n_steps=4, mirrored_heads=n_heads)
+    for backend in ("dense", "literal"):
+        report = icgd.verify(compiled, x, y, queries=queries, backend=backend, rigorous=False)
+        assert report.verdict.holds
+        assert report.step_bounds.max() <= 200 * report.step_errors.max()
+        assert report.step_bounds.max() <= report.certificate.domain_step
+        assert report.certificate.domain_step <= (3e-7 if n_heads == 1 else 1e-8)
+    fused = icgd.verify(compiled, x, y, queries=queries, backend="fused", rigorous=False)
+    assert fused.verdict.holds
+    assert fused.step_bounds.max() <= 1e-12
+
+
+@pytest.mark.parametrize("n_heads", [1, 2, 3, 4])
+def test_what_mirrored_heads_miss_is_proved_for_residuals_of_any_size(n_heads):
+    """With scores so large that the heads miss much more than they round."""
+    draw = torch.Generator().manual_seed(0)
+    heads = DescendSquares("y", ("x",), ("w",), (1.0,), n_heads, 0.5 / n_heads, 1.0, 1.0, 1.0)
+    ratios = []
+    for _ in range(300):
+        left, inputs = 2 * torch.rand(2, 3, dtype=torch.float64, generator=draw) - 1
+        left = left / left.abs().max()
+        returned = sum(
+            gain * ((z := m * heads.probe * left).sinh() @ inputs) / z.cosh().sum()
+            for m, gain in enumerate(heads.gains, start=1)
+        )
+        missed = (returned - (left * inputs).mean()).abs() / (left * inputs).abs().mean()
+        ratios.append(float(missed / heads.missed(left.abs().max())))
+    assert 0.01 < max(ratios) <= 1.0
+
+
 MOMENTA: list[dict[str, object]] = [
     {},
     {"momentum": 0.9},
@@ -93,7 +129,10 @@ def holds(seed: int) -> bool:
     shape = (*draw.choice([(), (2,)]), n_examples)
     x = 4 * torch.rand(*shape, problem.model.input_width, generator=torch_draw).double() - 2
     y = torch.rand(*shape, 1, generator=torch_draw).double()
-    compiled = icgd.compile(problem, n_steps=5, construction="linear-stack")
+    settings = {}
+    if problem.model.reduction == "mean":
+        settings["mirrored_heads"] = draw.randint(0, 4)
+    compiled = icgd.compile(problem, n_steps=5, construction="linear-stack", **settings)
     dtype, backend = draw.choice(["float64", "float32"]), draw.choice(list(BACKENDS))
     return icgd.verify(compiled, x, y, backend=backend, dtype=dtype).verdict.holds
 

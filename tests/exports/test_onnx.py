@@ -58,8 +58,8 @@ ONE_LAYER = {"construction": "cot-glm", "n_examples": N_EXAMPLES}
 @pytest.mark.parametrize("link", ["identity", "logistic"])
 @pytest.mark.parametrize(
     ("problems", "settings"),
-    [(PROBLEMS, {}), (FISTA, {}), (PROBLEMS, ONE_LAYER)],
-    ids=["plain", "fista", "one-layer"],
+    [(PROBLEMS, {}), (FISTA, {}), (PROBLEMS, ONE_LAYER), (FISTA, {"mirrored_heads": 3})],
+    ids=["plain", "fista", "one-layer", "mirrored"],
 )
 def test_a_linear_model_agrees_with_the_dense_backend(problems, settings, link, tmp_path):
     compiled, task = compiled_of(problems[link], **settings), task_of(problems[link])

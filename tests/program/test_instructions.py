@@ -52,6 +52,8 @@ from icgd.program.kernel_instructions import DescendFunction, KernelTerm
 from icgd.program.linear_instructions import (
     DecaySlot,
     DescendExamples,
+    DescendMirrored,
+    DescendSquares,
     MoveByVelocity,
     PredictMean,
     ShrinkMoved,
@@ -100,6 +102,9 @@ AVERAGED = replace(MOVED, average="a", keeps=0.75)
 KEY = Combination(("code", "level"), (1.0, 2.0))
 LEVELS = ("level_x", "level_y", "level_w")
 
+AHEAD = MoveByVelocity("w", "v", 0.5, 0.5, 0.0)
+SQUARES = DescendSquares("y", ("x", "x"), ("w", "v"), (1.0, 0.5), 2, 1e-3, 8.0, 2.0, -0.5, (AHEAD,))
+MIRRORED = DescendMirrored("m", "y", ("x", "one"), ("w", "b"), 1, 1e-5, 8.0, -0.5)
 DESCENT = DescendExamples("m", "y", ("x", "one"), ("w", "b"), "tokens_per_example", 8.0, -0.5)
 SUMMED = replace(DESCENT, tokens="n_tokens", weights=("w",), inputs=("x",))
 
@@ -203,6 +208,30 @@ FACTS = {
             "w, b += -0.5 / n * sum_i (m_i - y_i) (x_i, 1)",
         ),
         (SUMMED, "m y x n_tokens is_query", "w", "", "w += -0.5 * sum_i (m_i - y_i) (x_i)"),
+    ],
+    LayerKind.MIRROR: [
+        (
+            MIRRORED,
+            "m y x one is_query",
+            "w b",
+            "",
+            "w, b += -0.5 / n * sum_i (m_i - y_i) (x_i, 1), by 1 mirrored head",
+        ),
+        (
+            replace(SQUARES, moves=(), factors=(1.0, 0.0)),
+            "y x w v one is_query",
+            "w v",
+            "",
+            "w, v += -0.5 / n * sum_i (<w, x_i> - y_i) (x_i, x_i), by 2 mirrored heads",
+        ),
+        (
+            SQUARES,
+            "y x w v one is_query is_first",
+            "w v",
+            "",
+            "v = 0.5 v; w += v; w, v += -0.5 / n * sum_i (<w, x_i> + 0.5 <v, x_i> - y_i) "
+            "(x_i, x_i), by 2 mirrored heads",
+        ),
     ],
     LayerKind.PRODUCT: [
         (MultiplySlots("a", "b", "c"), "a b one", "c", "", "c = a * b"),
@@ -569,6 +598,8 @@ PREDICT = PredictMean("logistic", ("w",), ("x",), 1.0, "is_query", "m")
             "reads the share of an example in 'one', expected tokens_per_example or n_tokens",
         ),
         (lambda: replace(DESCENT, inputs=("x",)), "has 2 weights for 1 inputs"),
+        (lambda: replace(SQUARES, n_heads=0), "DescendSquares: has 0 heads with a probe of 0.001"),
+        (lambda: replace(SQUARES, probe=-1.0), "DescendSquares: has 2 heads with a probe of -1"),
     ],
 )
 def test_an_instruction_that_makes_no_sense_is_not_made(make, message):

@@ -78,6 +78,12 @@ PROGRAMS = {
     "linear-stack": lambda: linear_cases.compiled_of(linear_cases.PROBLEMS["logistic"]).program,
     "linear-stack fista": lambda: linear_cases.compiled_of(linear_cases.FISTA["poisson"]).program,
     "linear-stack heavy": lambda: linear_cases.compiled_of(linear_cases.HEAVY["identity"]).program,
+    "linear-stack mirrored": lambda: (
+        linear_cases.compiled_of(linear_cases.FISTA["poisson"], mirrored_heads=2).program
+    ),
+    "linear-stack mirrored squares": lambda: (
+        linear_cases.compiled_of(linear_cases.HEAVY["identity"], mirrored_heads=3).program
+    ),
     "cot-glm": lambda: (
         linear_cases.compiled_of(
             linear_cases.PROBLEMS["logistic"], construction="cot-glm", n_examples=3

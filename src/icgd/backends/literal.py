@@ -64,15 +64,17 @@ def in_words(flops: int) -> str:
 def literal_bytes(program: AbstractProgram, task: Task) -> int:
     """The memory of a literal run: entries, three copies of the stream, and a head's scores.
 
-    Maps along the sequence are ordinary matrices.
+    Maps along the sequence are ordinary matrices. Softmax weights of tokens and of their mirror
+    images stand beside the scores of both, and beside their differences.
     """
     size, n_tokens, n_pairs = task.x.itemsize, 1, 0
     if isinstance(program, StackProgram):
         n_tokens = task.n_tokens + program.n_registers
-        n_pairs = n_tokens**2
+        has_images = any(layer.kind is LayerKind.MIRROR for layer in program.layers)
+        n_pairs = (5 if has_images else 2) * n_tokens**2
     summary = summarise(program, n_tokens=1)
     maps = sum(2 * layer.units * layer.n_grid * layer.n_columns for layer in summary.layers)
-    numbers = 3 * n_tokens * program.layout.width + 2 * n_pairs
+    numbers = 3 * n_tokens * program.layout.width + n_pairs
     entries = summary.nonzeros * (PLACE_BYTES + size) + maps * size
     return entries + prod(task.batch) * numbers * size
 

@@ -21,6 +21,7 @@ from icgd.program.instructions import Combination, MapSlots
 from icgd.program.layout import (
     EXAMPLE_SHARE,
     IS_EXAMPLE,
+    IS_FIRST,
     IS_QUERY,
     LOG_EXAMPLES,
     N_EXAMPLES,
@@ -90,6 +91,7 @@ def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
         ONE: (all_tokens, 1.0),
         IS_EXAMPLE: (slice(first, end), 1.0),
         IS_QUERY: (slice(end, None), 1.0),
+        IS_FIRST: (slice(first, first + 1), 1.0),
         TOKENS_PER_EXAMPLE: (all_tokens, n_tokens / n_used),
         N_TOKENS: (all_tokens, n_tokens),
         EXAMPLE_SHARE: (slice(first, end), n_tokens / task.n_examples),

@@ -281,8 +281,9 @@ class Run:
         """How much each token reads of each other, computed by the literal transformer.
 
         Rows read, columns are read: first the registers, if there are any, then the examples and
-        the queries. Heads of linear models and chains read tokens of their own instead. The
-        transformer runs again up to this layer, whichever backend made the run.
+        the queries. Heads of linear models and chains read tokens of their own instead, and
+        mirrored heads all tokens and then the mirror image of each. The transformer runs again up
+        to this layer, whichever backend made the run.
 
         Args:
             layer: the title of a layer, such as "gradient step".

@@ -3,7 +3,8 @@ r"""Bounds for linear models: what heads err by, times the inputs, and what a st
 (b) for one run: a step is off in coefficient j by at most scale * sum_i |x_ij| e_i and
 rounding, where e_i bounds the error of the head at example i: what its grid leaves, and what
 the rounding of its scores moves. Soft threshold and box bring nothing further apart. The run's
-own coefficients give it for all steps at once.
+own coefficients give it for all steps at once. Mirrored heads also miss a share of the sum, and
+multiply the rounding of their softmax weights by their factors.
 
 What was off before is multiplied by at most q, the step's Lipschitz constant in the 2-norm. It
 is known from the curvature of the risk at the scores of the run, and at most 1 up to a step
@@ -48,6 +49,8 @@ from icgd.program.instructions import Instruction
 from icgd.program.linear_instructions import (
     DecaySlot,
     DescendByExample,
+    DescendSquares,
+    Mirrored,
     MoveByVelocity,
     ShrinkMoved,
     ShrinkSlot,
@@ -277,6 +280,12 @@ MARGIN = 16.0
 """Look-ahead on the range of scores, so that the Lipschitz constant is rarely recomputed."""
 
 
+WEIGHT_ROUNDING = 8
+"""Rounding errors of a softmax weight, besides what all weights of a row have in common: an
+exponential is within 2 units in the last place, its argument within a quarter, a quotient within
+half of one."""
+
+
 @dataclass(frozen=True)
 class LinearBounds(AbstractBounds):
     """Bounds on any coefficient of a linear model."""
@@ -296,9 +305,9 @@ class LinearBounds(AbstractBounds):
         inputs = torch.full((n_tokens, n_weights), domain.x, dtype=torch.float64)
         inputs[:, model.input_width :] = 1.0
         before = torch.full((1, n_weights), box, dtype=torch.float64)
-        labels = torch.full((1, n_tokens), domain.y, dtype=torch.float64)
+        labels = Interval.symmetric(domain.y, 1, n_tokens)
         largest_score = self.program.score_reach or inf
-        reach = Interval.symmetric(largest_score, *labels.shape)
+        reach = Interval.symmetric(largest_score, 1, n_tokens)
         kept = self._worst_kept(before, inputs, labels, reach)
         added = self._step(before, inputs, labels, reach, kept)
         # step_size * beta - 1 with the largest curvature that the domain allows.
@@ -322,7 +331,9 @@ class LinearBounds(AbstractBounds):
         step = float(added.nan_to_num(nan=inf, posinf=inf).max())
         return DomainBound(step, end if end < most else (inf if isnan(most) else most))
 
-    def _worst_kept(self, before: Tensor, inputs: Tensor, labels: Tensor, scores: Interval) -> Kept:
+    def _worst_kept(
+        self, before: Tensor, inputs: Tensor, labels: Interval, scores: Interval
+    ) -> Kept:
         """The largest momentum; weights in the box change by at most twice the box in a step."""
         update, n_steps = self.problem.proximal_step, self.program.n_steps
         if update.momentum is None or not n_steps:
@@ -367,7 +378,7 @@ class LinearBounds(AbstractBounds):
 
     def errors(self, task: Task, history: History) -> Tensor:
         """What each step adds to the error of every coefficient, from the run's own ones."""
-        design, labels = self.problem.model.design(task.x), task.y.double().mT.abs()
+        design, labels = self.problem.model.design(task.x), Interval.point(task.y.double().mT)
         before, points = (
             history[..., :-1, :].double(),
             points_of(self.problem.proximal_step, history),
@@ -434,39 +445,57 @@ class LinearBounds(AbstractBounds):
         return spanned(ends, common((ends[0] - reach, ends[1] + reach), in_box))
 
     def _step(
-        self, before: Tensor, inputs: Tensor, labels: Tensor, scores: Interval, kept: Kept
+        self, before: Tensor, inputs: Tensor, labels: Interval, scores: Interval, kept: Kept
     ) -> Tensor:
         """What a step adds to the error of every coefficient.
 
-        `before`, `inputs` and `labels` are the sizes of the coefficients (a row a step), of the
-        design (a row an example) and of the labels; `scores` and `kept` have a row a step.
+        `before` and `inputs` are the sizes of the coefficients (a row a step) and of the design (a
+        row an example); `scores` and `kept` have a row a step.
         """
         n_examples = inputs.shape[-2]
         scale = self._scale(n_examples)
-        wrong = self._left_error(scores, self._looked(before, kept) @ inputs.mT, labels)
-        size = self._size(before, inputs, self._mean_size(scores) + labels + wrong, kept)
+        wrong = self._left_error(scores, self._looked(before, kept) @ inputs.mT, labels.size)
+        size = self._size(before, inputs, self._mean_size(scores) + labels.size + wrong, kept)
         n_terms = 2 * n_examples + 16  # of both heads, and the units of the MLP
         underflow = n_terms * self.how.least * inputs.sum(-2, keepdim=True)
         own = scale * (wrong @ inputs) + underflow + self.how.sum_of(n_terms, size)
+        descent = self.program.descent
+        if isinstance(descent, Mirrored) and self.how.sums_terms:
+            means = Interval(*self.problem.model.link_function.mean.bounds(scores.low, scores.high))
+            left = (means + labels.times(-1.0)).size + wrong
+            own = own + scale * self._mirrored_error(descent, inputs, left)
         return ROOM * (own + self._off(inputs, scores, kept))
+
+    def _mirrored_error(self, descent: Mirrored, inputs: Tensor, left: Tensor) -> Tensor:
+        """What mirrored heads miss of the sum over examples, and what their softmax rounds."""
+        largest = left.amax(-1, keepdim=True)
+        missed: Tensor = descent.missed(largest) * (left @ inputs)
+        # The weights of an example and its mirror image add up to 1 / n times cosh(score) at most.
+        score = descent.n_heads * descent.probe * largest
+        rounded = WEIGHT_ROUNDING * self.how.roundoff * score.cosh() * inputs.sum(-2, keepdim=True)
+        return missed + sum(map(abs, descent.gains)) * (rounded + inputs.shape[-2] * self.how.least)
 
     def _looked(self, before: Tensor, kept: Kept) -> Tensor:
         """The size of the coefficients at which the gradient is taken."""
         return before + kept.ahead * (kept.change + kept.apart)
 
     def _left(
-        self, before: Tensor, inputs: Tensor, labels: Tensor, scores: Interval, kept: Kept
+        self, before: Tensor, inputs: Tensor, labels: Interval, scores: Interval, kept: Kept
     ) -> Tensor:
         """The size of what is left of the labels of the examples."""
-        wrong = self._left_error(scores, self._looked(before, kept) @ inputs.mT, labels)
-        return self._mean_size(scores) + labels + wrong
+        wrong = self._left_error(scores, self._looked(before, kept) @ inputs.mT, labels.size)
+        return self._mean_size(scores) + labels.size + wrong
 
     def _size(self, before: Tensor, inputs: Tensor, left: Tensor, kept: Kept) -> Tensor:
         """The sizes of all terms that a step adds up for a coefficient."""
         kinds = ShrinkSlot | ShrinkMoved
         threshold = sum((part.threshold for part in self._parts if isinstance(part, kinds)), 0.0)
         decayed = self._decay * self._looked(before, kept)
-        size = before + decayed + self._scale(inputs.shape[-2]) * (left @ inputs) + threshold
+        summed = self._scale(inputs.shape[-2]) * (left @ inputs)
+        descent = self.program.descent
+        if isinstance(descent, Mirrored) and self.how.sums_terms:
+            summed = descent.spread * summed
+        size = before + decayed + summed + threshold
         if self.problem.proximal_step.momentum is None:
             return size
         return size + (1 + kept.momentum) * (kept.change + kept.apart)
@@ -501,6 +530,9 @@ class LinearBounds(AbstractBounds):
     def _left_error(self, scores: Interval, terms: Tensor, labels: Tensor) -> Tensor:
         """The error of what is left of the labels, where heads return it, or of the means."""
         descent = self.program.descent
+        if isinstance(descent, DescendSquares) and self.how.sums_terms:
+            n_products = len(descent.weights) * self.problem.model.n_parameters
+            return self.how.sum_of(n_products + 2, terms + labels)
         if not (isinstance(descent, DescendByExample) and self.how.sums_terms):
             return self._mean_error(scores, terms)
         n_terms, error = self.problem.model.n_parameters + 2, torch.zeros_like(terms)
@@ -534,8 +566,11 @@ class LinearBounds(AbstractBounds):
     @property
     def _parts(self) -> list[Instruction]:
         """The instructions of the first step; steps differ in their momentum alone."""
-        layers = self.program.steps_of_block()[0]
-        return [part for layer in layers for part in layer.instructions]
+        parts: list[Instruction] = []
+        for layer in self.program.steps_of_block()[0]:
+            for part in layer.instructions:
+                parts += [part, *getattr(part, "moves", ())]
+        return parts
 
     @property
     def _decay(self) -> float:

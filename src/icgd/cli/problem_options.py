@@ -74,6 +74,11 @@ SETTINGS: dict[str, tuple[type, str]] = {
         "2.",
     ),
     "grid_tokens": (int, "cot-glm: tokens of a head whose function has a kink. Default: 256."),
+    "mirrored_heads": (
+        int,
+        "linear-stack: heads of pure softmax attention for the gradient, 1 to 4, in place of two "
+        "with ReLUs. Default: 0.",
+    ),
     "units": (int, "recursion: units of every function at most. Default: 200."),
     "unit_activation": (
         str,

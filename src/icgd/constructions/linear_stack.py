@@ -13,6 +13,14 @@ returns is the expected label. The share of an example is 1 / n or 1, and stands
 that one transformer serves prompts of every length. cot's Theorems 3.1 to 3.3 descend the same
 risks by one layer, with a head of its own for each example.
 
+Softmax attention with weights that serve every n cannot return a sum over the examples, because a
+mean of values is no larger than they are. Their mean it can: mirrored heads, in place of those with
+ReLUs, have mean_i - y_i in their scores and read all columns and their negatives. For least squares
+they have <w, x_i> + b - y_i there, and one layer of softmax attention is the gradient step:
+
+    mirror      w -= step_size * (mean over i of (<w, x_i> + b - y_i) x_i + l2 * w), and b likewise
+    MLP         the soft threshold at step_size * l1, and the box
+
 A prediction mu(<w, x>) is the head of the mean once more, at the queries.
 
 Momentum m takes slots v of what w and b changed by in the last step, and no layer more:
@@ -32,6 +40,8 @@ from dataclasses import dataclass, replace
 from math import ceil, inf, log2
 from typing import ClassVar
 
+import torch
+
 from icgd.approximation.lattice import mean_of_link
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction, require_few_steps
@@ -39,6 +49,7 @@ from icgd.constructions.network import ROUNDING_ROOM
 from icgd.problems.functions import IDENTITY_FUNCTION
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
+from icgd.problems.settings import count, settle
 from icgd.program.instructions import (
     ClipSlots,
     Combination,
@@ -49,7 +60,9 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import (
     IS_EXAMPLE,
+    IS_FIRST,
     IS_QUERY,
+    MASKED,
     N_TOKENS,
     ONE,
     TOKENS_PER_EXAMPLE,
@@ -60,6 +73,8 @@ from icgd.program.layout import (
 from icgd.program.linear_instructions import (
     DecaySlot,
     DescendExamples,
+    DescendMirrored,
+    DescendSquares,
     MoveByVelocity,
     PredictMean,
     ShrinkMoved,
@@ -72,11 +87,19 @@ FARTHEST = 2.0**1000
 """Scores beyond this leave no room for the numbers that heads compare them with; those below its
 reciprocal, and such step sizes, have few digits."""
 
+FARTHEST_MIRRORED = 2.0**900
+"""The same for mirrored heads, whose factors and gates are up to a billion times as large."""
+
 MOST_DIFFERENT = 3 * 10**4
 """The most steps that differ from each other; the layers of more take minutes and gigabytes."""
 
 COEFFICIENTS, INTERCEPT, MEAN = "w", "b", "mean"
 """Slots of the coefficients, of the intercept, and of the expected label."""
+
+LARGEST_SCORES = (1e-5, 1e-3, 7e-3, 1.7e-2)
+"""The largest score of the first of 1 to 4 mirrored heads. With larger ones the heads miss more of
+the mean, with smaller ones the rounding of softmax weights counts for more: for scores that reach
+the largest a third of these would be best, and three times these where all are much smaller."""
 
 TOKENS = {"mean": TOKENS_PER_EXAMPLE, "sum": N_TOKENS}
 """For each reduction of the loss, the slot that holds n_tokens times the share of an example."""
@@ -84,7 +107,15 @@ TOKENS = {"mean": TOKENS_PER_EXAMPLE, "sum": N_TOKENS}
 
 @dataclass(frozen=True)
 class LinearStack(AbstractConstruction):
-    """One block of three layers a step, for every link and any penalty. It has no settings.
+    """One block of three layers a step, for every link and any penalty.
+
+    Args:
+        mirrored_heads: 0 for attention with ReLUs in the second layer, or 1 to 4 heads of pure
+            softmax attention, each of which cancels an order of the error of the others. They take
+            a mean over the examples, and turn a step of least squares into one layer and an MLP.
+
+    Raises:
+        SettingError: if `mirrored_heads` is out of its range.
 
     Example:
         >>> import icgd
@@ -96,11 +127,32 @@ class LinearStack(AbstractConstruction):
 
     name: ClassVar[str] = "linear-stack"
     target: ClassVar[type] = LinearModel
+    mirrored_heads: int = 0
+
+    def __post_init__(self) -> None:
+        most = len(LARGEST_SCORES)
+        settle(
+            self, mirrored_heads=count("mirrored_heads", self.mirrored_heads, least=0, most=most)
+        )
 
     def objection(self, problem: Problem) -> str | None:
+        if self.mirrored_heads and problem.model.reduction != "mean":
+            return (
+                "mirrored_heads are softmax attention, which returns the mean over the examples "
+                "and no sum; give mirrored_heads=0, whose attention with ReLUs adds up, or "
+                "LinearModel(reduction='mean')."
+            )
         if problem.proximal_step.step_size is not None and problem.box is None:
             return "its heads read grids that cover what a box allows; give ProximalStep(box=...)."
-        return numbers_objection(problem)
+        if objection := numbers_objection(problem):
+            return objection
+        farthest = max(allowed_score(problem), problem.domain.y)
+        if self.mirrored_heads and not farthest < FARTHEST_MIRRORED:
+            return (
+                f"mirrored_heads hold large multiples of all scores and labels, up to {farthest:g} "
+                "here, too far for float64; give a smaller box or domain, or mirrored_heads=0."
+            )
+        return None
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         model, update, box = problem.model, problem.proximal_step, problem.box or inf
@@ -131,18 +183,26 @@ class LinearStack(AbstractConstruction):
                 shrinks.append(ClipSlots(clipped, box, ONE))
         moved = (*weights, *velocities)
         read = inputs * (1 + has_momentum)
-        descend = DescendExamples(MEAN, "y", read, moved, tokens, gate, -step_size)
         wipe = WipeSlots((MEAN,))
+        descend: Instruction = DescendExamples(MEAN, "y", read, moved, tokens, gate, -step_size)
+        if n_heads := self.mirrored_heads:
+            ends = torch.tensor([-reach, reach], dtype=torch.float64)
+            left = float(model.link_function.mean(ends).abs().max()) + problem.domain.y
+            probe = LARGEST_SCORES[n_heads - 1] / left
+            # A query may have a score as large as box and domain allow.
+            closed = MASKED / probe + 2 * max(gate, allowed_score(problem))
+            descend = DescendMirrored(MEAN, "y", read, moved, n_heads, probe, closed, -step_size)
+        in_one_layer = bool(n_heads) and model.link == "identity"
 
         def step_layers(step: int) -> list[Layer]:
             """Return the layers of a step, counted from 0."""
             look = PredictMean(model.link, weights, inputs, reach, IS_EXAMPLE, MEAN)
             momentum, ahead = update.momentum_of(step), update.lookahead_of(step)
+            factors = (1.0,) * n_weights + (ahead,) * len(velocities)
             if ahead:  # Nesterov's mean, ahead of the weights
-                factors = (1.0,) * n_weights + (ahead,) * n_weights
                 look = replace(look, weights=moved, inputs=read, factors=factors)
             # The decay of an l2 penalty, and what momentum keeps of the last change.
-            moves: list[Instruction] = []
+            moves: list[DecaySlot | MoveByVelocity] = []
             if has_momentum:
                 pairs = zip(weights, velocities, (decay, 0.0), strict=False)
                 moves += [
@@ -151,6 +211,10 @@ class LinearStack(AbstractConstruction):
                 ]
             elif decay:
                 moves.append(DecaySlot(COEFFICIENTS, -decay))
+            if in_one_layer:
+                heads, by = (n_heads, probe, closed), (reach, -step_size, tuple(moves))
+                squares = DescendSquares("y", read, moved, factors, *heads, *by)
+                return [Layer("gradient step", (squares,)), Layer("penalty", (*shrinks,))]
             return [
                 Layer("expected labels", (look, *moves)),
                 Layer("gradient step", (descend,)),
@@ -160,7 +224,11 @@ class LinearStack(AbstractConstruction):
         predict = PredictMean(model.link, weights, inputs, reach, IS_QUERY, MEAN)
         copied = Summand(Combination.of(MEAN), IDENTITY_FUNCTION.name)
         copy = MapSlots((copied,), IS_QUERY, (IS_EXAMPLE,), gate, "y")
-        constants = (ONE, IS_EXAMPLE, IS_QUERY, tokens)
+        constants = [ONE, IS_EXAMPLE, IS_QUERY]
+        if not n_heads:
+            constants.append(tokens)
+        if in_one_layer and (decay or has_momentum):
+            constants.append(IS_FIRST)
         layout = Layout(
             (
                 Slot("x", (width,), Role.INPUT),
@@ -215,7 +283,10 @@ def numbers_objection(problem: Problem) -> str | None:
 
 def score_reach(problem: Problem) -> float:
     """Return the largest score that a program covers: what box and domain allow it to be."""
-    model, domain = problem.model, problem.domain
-    reach = (problem.box or inf) * problem.proximal_step.overshoot
-    allowed = reach * (model.input_width * domain.x + model.intercept)
-    return ROUNDING_ROOM * min(allowed, domain.score or inf)
+    return ROUNDING_ROOM * min(allowed_score(problem), problem.domain.score or inf)
+
+
+def allowed_score(problem: Problem) -> float:
+    """Return the largest score of inputs in the domain, by weights in the box."""
+    model, reach = problem.model, (problem.box or inf) * problem.proximal_step.overshoot
+    return reach * (model.input_width * problem.domain.x + model.intercept)

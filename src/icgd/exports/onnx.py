@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial, singledispatch
+from itertools import pairwise
 from math import inf, prod, sqrt
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from icgd.layers import (
     Headed,
     Itself,
     KernelAttention,
+    MirrorAttention,
     MLPLayer,
     ProductLayer,
     SequenceAttention,
@@ -488,6 +490,26 @@ def _append_softmax_attention(layer: SoftmaxAttention, graph: Graph, name: str, 
         return graph.add("Einsum", pattern, value, equation=READ)
 
     return _attended(layer, graph, name, x, attend)
+
+
+@append.register
+def _append_mirror_attention(layer: MirrorAttention, graph: Graph, name: str, x: str) -> str:
+    """The softmax is over all tokens and their mirror images, whose values are the negatives."""
+    mirror = graph.constant(f"{name}.J", layer.J.detach()[:, None, None])
+    images, read = graph.add("Mul", x, mirror), list[str]()
+    ends = graph.axes(0), graph.add("Shape", x, start=2, end=3), graph.axes(MAX_COLUMNS)
+    for heads in _groups(layer.W_Q):
+        query, value = (
+            _read(graph, f"{name}.{part}", x, weights, heads)
+            for part, weights in (("W_Q", layer.W_Q), ("W_V", layer.W_V))
+        )
+        keys = [_read(graph, f"{name}.W_K", tokens, layer.W_K, heads) for tokens in (x, images)]
+        key = graph.add("Concat", *keys, axis=-1)
+        scores = graph.add("Einsum", query, key, equation=SCORES)
+        pattern = graph.add("Softmax", scores, axis=-1)
+        weights = [graph.add("Slice", pattern, *end, graph.axes(3)) for end in pairwise(ends)]
+        read.append(graph.add("Einsum", graph.add("Sub", *weights), value, equation=READ))
+    return _written(graph, f"{name}.W_O", x, read, layer.W_O)
 
 
 @append.register

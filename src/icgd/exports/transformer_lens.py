@@ -59,6 +59,7 @@ EXAMPLE_LIFT = 128.0
 NOT_STANDARD = {
     LayerKind.ATTENTION: "attention without a softmax",
     LayerKind.PRODUCT: "product layers",
+    LayerKind.MIRROR: "attention to mirror images of tokens",
     LayerKind.GRID: "attention to tokens that a map along the sequence makes",
 }
 """The kinds of layers that the tool does not have."""

@@ -348,6 +348,11 @@ KINDS: dict[LayerKind | None, tuple[str, str, str]] = {
     LayerKind.SOFTMAX: ("softmax attention", NAVY, "every token reads others, by a softmax"),
     LayerKind.KERNEL: ("kernel attention", NAVY, "every token reads the examples, by a kernel"),
     LayerKind.GRID: ("grid attention", NAVY, "every token reads a grid that the layer makes"),
+    LayerKind.MIRROR: (
+        "mirror attention",
+        NAVY,
+        "every token reads all tokens and their negatives, by a softmax",
+    ),
     LayerKind.MLP: ("MLP", BROWN, "every token on its own, by hidden units"),
     LayerKind.PRODUCT: ("product", OLIVE, "every token multiplies features of its own"),
     None: ("several kinds", FAINT, ""),

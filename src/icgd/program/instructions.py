@@ -95,11 +95,12 @@ def _fields_for(kind: Any, uses: tuple[Use, ...]) -> tuple[tuple[str, bool], ...
     """The fields with a name for these uses: one of their own, or in a dataclass that they hold."""
     hints = get_type_hints(kind, include_extras=True).items()
     found = ((name, use) for name, hint in hints for use in _uses_in(hint))
-    return tuple(
+    fields = (
         (name, isinstance(use, Use))
         for name, use in found
         if (use in uses if isinstance(use, Use) else _fields_for(use, uses))
     )
+    return tuple(dict.fromkeys(fields))  # a field may hold one of several dataclasses
 
 
 def _uses_in(hint: Any) -> Iterator[Any]:
@@ -124,6 +125,7 @@ class LayerKind(Enum):
     PRODUCT = "product"
     KERNEL = "kernel"
     GRID = "grid"
+    MIRROR = "mirror"
 
 
 class Instruction(ABC):
@@ -163,7 +165,8 @@ class Instruction(ABC):
 
     def writes(self) -> tuple[str, ...]:
         """Names of the slots that it changes."""
-        return names_used(self, Use.WRITE, Use.ADD, Use.ACCUMULATE, Use.CHANGE)
+        names = names_used(self, Use.WRITE, Use.ADD, Use.ACCUMULATE, Use.CHANGE)
+        return tuple(dict.fromkeys(names))  # parts of it may change the same slot
 
     def functions(self) -> tuple[str, ...]:
         """Names of the program's functions that it evaluates."""

@@ -22,6 +22,9 @@ ONE = "one"
 IS_EXAMPLE, IS_QUERY = "is_example", "is_query"
 """The flags of the two kinds of token that carry data."""
 
+IS_FIRST = "is_first"
+"""The flag of the first token that carries data."""
+
 TOKENS_PER_EXAMPLE = "tokens_per_example"
 """The slot that holds n_tokens / n_examples in every token."""
 

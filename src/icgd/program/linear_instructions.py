@@ -6,7 +6,9 @@ own x has the scores points[g] <w, x> + offsets[g], and gets the mean of values[
 function of <w, x>. Then attention with ReLUs adds up (mean_i - y_i) x_i over the examples.
 
 No weight depends on the number of examples or of queries. A constant slot of the prompt says how
-many there are, and a flag leaves queries out.
+many there are, and a flag leaves queries out. A mean over the examples needs no such slot: mirrored
+heads return it by a softmax over all columns and their negatives. Where what is left of a label is
+linear in the weights, their scores hold it, and no layer has to look up means before.
 
 Or every example has a head of its own, whose tokens are multiples of its column, and the query
 holds w: what the head returns is a function of <w, x_i> and y_i, times x_i, and the heads of a
@@ -22,9 +24,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import cos, prod, sinh
 from typing import TYPE_CHECKING, Any
 
 from icgd.errors import ProgramError
+from icgd.facts import counted
 from icgd.program.instructions import (
     IDENTITY,
     Accumulated,
@@ -37,14 +41,16 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import (
     IS_EXAMPLE,
+    IS_FIRST,
     IS_QUERY,
+    MASKED,
     N_TOKENS,
     ONE,
     TOKENS_PER_EXAMPLE,
     Layout,
 )
 from icgd.program.meaning import StackDomain, Value
-from icgd.program.wires import SIGN, Factor, Grid, Heads, Wire, Wiring, relu_pairs
+from icgd.program.wires import SIGN, Factor, Grid, Heads, Over, Wire, Wiring, parts_of, relu_pairs
 
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
@@ -66,11 +72,37 @@ def side_by_side(slots: tuple[str, ...], layout: Layout, *factors: Factor) -> tu
 class Descent(Instruction):
     """A step along the gradient: `scale` times a sum over examples, each with its share."""
 
+    inputs: tuple[str, ...]
+    weights: tuple[str, ...]
     scale: float
 
     @abstractmethod
     def share(self, n_examples: int) -> float:
         """The factor of every example in the sum."""
+
+    def descended(
+        self,
+        left: Value,
+        slots: Mapping[str, Value],
+        domain: StackDomain[Value],
+        *,
+        mean: bool = True,
+    ) -> dict[str, Value]:
+        """All weights after the step, where `left` is what is left of the labels."""
+        written = {}
+        for weights, inputs in zip(self.weights, self.inputs, strict=True):
+            nothing = domain.zero(slots[weights])
+            moved = domain.accumulate(nothing, left, slots[inputs], self.scale, self, mean=mean)
+            written[weights] = domain.add(slots[weights], moved)
+        return written
+
+    def require_pairs(self) -> None:
+        """Raise `ProgramError` unless there are weights, with inputs for each."""
+        if not len(self.weights) == len(self.inputs) > 0:
+            raise ProgramError(
+                f"{type(self).__name__}: has {len(self.weights)} weights for {len(self.inputs)} "
+                "inputs."
+            )
 
 
 class Scored(Instruction):
@@ -122,10 +154,7 @@ class DescendExamples(Descent):
     constants = (IS_QUERY,)
 
     def __post_init__(self) -> None:
-        if len(self.weights) != len(self.inputs):
-            raise ProgramError(
-                f"DescendExamples: has {len(self.weights)} weights for {len(self.inputs)} inputs."
-            )
+        self.require_pairs()
         if self.tokens not in (TOKENS_PER_EXAMPLE, N_TOKENS):
             raise ProgramError(
                 f"DescendExamples: reads the share of an example in {self.tokens!r}, expected "
@@ -138,12 +167,7 @@ class DescendExamples(Descent):
 
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         left = domain.combine([(1.0, slots[self.mean]), (-1.0, slots[self.label])])
-        mean, written = self.tokens != N_TOKENS, {}
-        for weights, inputs in zip(self.weights, self.inputs, strict=True):
-            nothing = domain.zero(slots[weights])
-            moved = domain.accumulate(nothing, left, slots[inputs], self.scale, self, mean=mean)
-            written[weights] = domain.add(slots[weights], moved)
-        return written
+        return self.descended(left, slots, domain, mean=self.tokens != N_TOKENS)
 
     def wires(self, program: AbstractProgram) -> Wiring:
         """Query tokens, key +-(mean - label) - gate * is_query, value inputs."""
@@ -167,6 +191,130 @@ class DescendExamples(Descent):
         scale = f"{self.scale:g}" if self.tokens == N_TOKENS else f"{self.scale:g} / n"
         left = f"({self.mean}_i - {self.label}_i) ({inputs})"
         return f"{', '.join(self.weights)} += {scale} * sum_i {left}"
+
+
+class Mirrored(Descent):
+    r"""A step by softmax attention alone, which every example has a share of 1 / n in.
+
+    Every column has a mirror image, in which all numbers that a head reads of it are negated. A
+    head whose score is z_i at example i, and so -z_i at its mirror image, returns
+
+        sum_i sinh(z_i) inputs_i / sum_i cosh(z_i)
+
+    With z_i = k left_i this is an odd function F of k, whose slope at 0 is the mean of left_i
+    inputs_i. Heads m = 1 .. n_heads have k = m * probe, and factors a_m with
+    sum_m a_m m^(2j+1) = [j = 0] / probe, so that only powers from probe^(2 n_heads) on are left.
+
+    On queries and their mirror images left_i is lowered by `gate`, which is so large that softmax
+    gives them weights of exactly 0.
+    """
+
+    label: str
+    n_heads: int
+    probe: float
+    gate: float
+    kind = LayerKind.MIRROR
+    constants = (ONE, IS_QUERY)
+
+    def __post_init__(self) -> None:
+        self.require_pairs()
+        if self.n_heads < 1 or not self.probe > 0:
+            raise ProgramError(
+                f"{type(self).__name__}: has {self.n_heads} heads with a probe of {self.probe:g}."
+            )
+
+    def share(self, n_examples: int) -> float:
+        return 1 / n_examples
+
+    @property
+    def gains(self) -> tuple[float, ...]:
+        """The factor a_m of each head: Lagrange's of m^2 at 0, divided by m * probe."""
+        heads = range(1, self.n_heads + 1)
+        return tuple(
+            prod(j * j / (j * j - m * m) for j in heads if j != m) / (m * self.probe) for m in heads
+        )
+
+    @property
+    def spread(self) -> float:
+        """By how much all terms that the heads add up are larger than those of the mean."""
+        shares = (m * self.probe * abs(gain) for m, gain in enumerate(self.gains, start=1))
+        return sinh(RADIUS) / RADIUS * sum(shares)
+
+    def missed(self, largest: Any) -> Any:
+        """How much is missed of the mean of |left_i inputs_i|, if no |left_i| exceeds `largest`.
+
+        At complex numbers k with |k| largest <= r < pi / 2 the real part of cosh(k left_i) is at
+        least cos(r), and |sinh(k left_i)| <= sinh(r) |left_i| / largest. So Cauchy bounds the
+        coefficient of k^(2j+1) in F by (largest / r)^(2j) sinh(r) / (r cos(r)) of that mean. The
+        heads multiply it by sum_m a_m m^(2j+1) probe^(2j+1), which for j >= n_heads is a complete
+        symmetric polynomial of all (m probe)^2 times their product, and up to its sign; the
+        generating function of these polynomials adds up all j.
+        """
+        total = sinh(RADIUS) / (RADIUS * cos(RADIUS))
+        for m in range(1, self.n_heads + 1):
+            square = (m * self.probe / RADIUS * largest) ** 2
+            total = total * square / (1 - square).clamp(min=0.0)
+        return total
+
+    def heads(
+        self, layout: Layout, query: tuple[Wire, ...], key: tuple[Wire, ...], of: str
+    ) -> Heads:
+        """Heads that have `query` times `key` less the label for a score, times m * probe."""
+        multiples = tuple(m * self.probe for m in range(1, self.n_heads + 1))
+        gains, probes = (Over(("multiple",), numbers) for numbers in (self.gains, multiples))
+        read = (*(wire.slot for wire in key), self.label, *self.inputs)
+        return Heads(
+            axes={"multiple": self.n_heads},
+            query=(
+                *(replace(wire, factor=(*parts_of(wire.factor), probes)) for wire in query),
+                Wire(ONE, feature=-1, factor=probes),
+            ),
+            key=(
+                *key,
+                Wire(self.label, feature=-1, factor=-1.0),
+                Wire(IS_QUERY, feature=-1, factor=-self.gate),
+            ),
+            value=side_by_side(self.inputs, layout),
+            output=side_by_side(self.weights, layout, (self.scale, gains)),
+            label=f"the gradient in {', '.join(self.weights)}, from {{multiple}} times {of}",
+            mirrored=tuple(dict.fromkeys(read)),
+        )
+
+    def descent_formula(self, left: str) -> str:
+        """The step where this is left of the labels, and by how many heads."""
+        inputs = ", ".join(f"{name}_i" if name != ONE else "1" for name in self.inputs)
+        step = f"{', '.join(self.weights)} += {self.scale:g} / n * sum_i ({left}) ({inputs})"
+        return f"{step}, by {counted(self.n_heads, 'mirrored head')}"
+
+
+RADIUS = 1.25
+"""Where the coefficients of a mirrored head's power series are bounded, below pi / 2."""
+
+
+@dataclass(frozen=True)
+class DescendMirrored(Mirrored):
+    """Add `scale / n * sum_i (mean_i - label_i) inputs_i` to the `weights`, by mirror attention."""
+
+    mean: Read
+    label: Read
+    inputs: tuple[Read, ...]
+    weights: tuple[Accumulated, ...]
+    n_heads: int
+    probe: float
+    gate: float
+    scale: float
+
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
+        left = domain.combine([(1.0, slots[self.mean]), (-1.0, slots[self.label])])
+        return self.descended(left, slots, domain)
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Query m * probe, key mean - label - gate * is_query, value inputs."""
+        mean = (Wire(self.mean, feature=-1),)
+        return self.heads(program.layout, (), mean, f"{self.mean} - {self.label}")
+
+    def formula(self) -> str:
+        return self.descent_formula(f"{self.mean}_i - {self.label}_i")
 
 
 @dataclass(frozen=True)
@@ -257,10 +405,7 @@ class DescendByExample(Descent, Scored):
     constants = (ONE,)
 
     def __post_init__(self) -> None:
-        if not len(self.weights) == len(self.inputs) > 0:
-            raise ProgramError(
-                f"DescendByExample: has {len(self.weights)} weights for {len(self.inputs)} inputs."
-            )
+        self.require_pairs()
         if self.n_examples < 1:
             raise ProgramError(f"DescendByExample: has heads for {self.n_examples} examples.")
 
@@ -430,7 +575,7 @@ class MoveByVelocity(Instruction):
         velocity = domain.combine([*terms, (-self.decay, slot)] if self.decay else terms)
         return {self.velocity: velocity, self.slot: domain.add(slot, velocity)}
 
-    def wires(self, program: AbstractProgram) -> Wiring:
+    def wires(self, program: AbstractProgram) -> Heads:
         """It reads weights and velocity of the first column, and adds to both."""
         width, kept, decay = program.layout.width_of(self.slot), self.kept, self.decay
         return Heads(
@@ -452,6 +597,70 @@ class MoveByVelocity(Instruction):
         decay = f" - {self.decay:g} {self.slot}" if self.decay else ""
         moved = f"{self.velocity} = {self.kept:g} {self.velocity}{decay}"
         return f"{moved}; {self.slot} += {self.velocity}"
+
+
+@dataclass(frozen=True)
+class DescendSquares(Mirrored, Scored):
+    """Add `scale / n * sum_i (score_i - label_i) inputs_i` to the `weights`, after the `moves`.
+
+    The score is the sum of <weights, inputs_i>, each times its factor. It is in the scores of the
+    heads, so that one layer of mirror attention is a step of least squares. A run stops if a score
+    is larger than `reach`. The moves read the first column: see `of_first_column`.
+    """
+
+    label: Read
+    inputs: tuple[Read, ...]
+    weights: tuple[Changed, ...]
+    factors: tuple[float, ...]
+    n_heads: int
+    probe: float
+    gate: float
+    reach: float
+    scale: float
+    moves: tuple[DecaySlot | MoveByVelocity, ...] = ()
+
+    @property
+    def constants(self) -> tuple[Read, ...]:  # type: ignore[override]
+        return (ONE, IS_QUERY, IS_FIRST) if self.moves else (ONE, IS_QUERY)
+
+    def products(self) -> tuple[tuple[str, str, float], ...]:
+        products = zip(self.weights, self.inputs, self.factors, strict=True)
+        return tuple(product for product in products if product[-1])
+
+    def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
+        score = self.score(slots, domain, IS_EXAMPLE)
+        left = domain.combine([(1.0, score), (-1.0, slots[self.label])])
+        moved = dict(slots)
+        for part in self.moves:
+            moved |= part.meaning(slots, domain)
+        return self.descended(left, moved, domain)
+
+    def wires(self, program: AbstractProgram) -> Wiring:
+        """Query m * probe * [weights; 1], key [inputs; -label - gate * is_query], value inputs."""
+        weights, inputs, factors = zip(*self.products(), strict=True)
+        query = side_by_side(weights, program.layout, *factors)
+        key = side_by_side(inputs, program.layout)
+        left = f"{self.score_formula()} - {self.label}"
+        moves = (of_first_column(part.wires(program)) for part in self.moves)
+        return [self.heads(program.layout, query, key, left), *moves]
+
+    def formula(self) -> str:
+        descent = self.descent_formula(f"{self.score_formula('_i')} - {self.label}_i")
+        return "; ".join([*(part.formula() for part in self.moves), descent])
+
+
+def of_first_column(heads: Heads) -> Heads:
+    """Heads of mirror attention in the place of those whose grid is the first column itself.
+
+    Its mirror image and all other tokens have scores so low that their softmax weights are 0.
+    """
+    return replace(
+        heads,
+        query=(Wire(ONE, feature=-1, factor=MASKED),),
+        key=(Wire(IS_FIRST, feature=-1),),
+        grid=None,
+        mirrored=(IS_FIRST, *(wire.slot for wire in heads.value)),
+    )
 
 
 class Shrinks(Instruction):

@@ -222,7 +222,9 @@ READERS: dict[Any, Reader] = {
     Layout: _layout,
     Role: _role,
     Layer: _layer,
-    Instruction: partial(_labelled, INSTRUCTIONS, "verb"),
+    **dict.fromkeys(
+        (Instruction, *INSTRUCTIONS.values()), partial(_labelled, INSTRUCTIONS, "verb")
+    ),
     Function: partial(_labelled, FUNCTIONS, "kind"),
     LatticeFunction: partial(_labelled, {"LatticeFunction": LatticeFunction}, "kind"),
 }

@@ -220,7 +220,9 @@ alone."""
 class Heads(Family):
     """A family of heads: what feeds its queries, keys and values, and what its outputs write.
 
-    Heads of grid attention have a `grid`, and those of kernel attention a `pattern`.
+    Heads of grid attention have a `grid`, and those of kernel attention a `pattern`. Heads of
+    mirror attention also read the mirror image of every token, in which the slots `mirrored` of all
+    heads of the layer are negated; among them are those that values read.
     """
 
     axes: dict[str, int]
@@ -231,6 +233,7 @@ class Heads(Family):
     label: str
     grid: Grid | None = None
     pattern: Kernel | str = ""
+    mirrored: tuple[str, ...] = ()
 
     @property
     def projections(self) -> tuple[tuple[Wire, ...], ...]:
@@ -265,7 +268,9 @@ class Heads(Family):
             value = (*self.value, *(wire.moved(first) for wire in value))
             output = tuple(wire.moved(first) for wire in output)
         label = f"{self.label}; {other.label}"
-        return replace(self, value=value, output=(*self.output, *output), label=label)
+        mirrored = tuple(dict.fromkeys((*self.mirrored, *other.mirrored)))
+        output = (*self.output, *output)
+        return replace(self, value=value, output=output, label=label, mirrored=mirrored)
 
 
 def merged(families: Iterable[Heads], layout: Layout) -> tuple[Heads, ...]:

@@ -20,6 +20,7 @@ from icgd.layers import (
     GridAttention,
     Itself,
     KernelAttention,
+    MirrorAttention,
     MLPLayer,
     Pattern,
     ProductLayer,
@@ -108,6 +109,8 @@ def lower_layer(
             ]
             example = program.layout.range_of(IS_EXAMPLE).start
             return KernelAttention(*weights, patterns=patterns, example_feature=example)
+        case LayerKind.MIRROR:
+            return MirrorAttention(*weights, mirror=_mirror(heads, program.layout, dtype))
         case LayerKind.ATTENTION:
             return ActivationAttention(*weights, activation=activate)
         case LayerKind.PRODUCT:
@@ -311,6 +314,15 @@ def _grid_tokens(heads: Sequence[Heads], width: int, dtype: torch.dtype) -> dict
     if any(grid.label_points for grid, _ in grids):
         tokens["label_map"] = label_map
     return tokens
+
+
+def _mirror(heads: Sequence[Heads], layout: Layout, dtype: torch.dtype) -> Tensor:
+    """The diagonal that makes mirror images: -1 in the slots that are negated, and 1 elsewhere."""
+    mirror = torch.ones(layout.width, dtype=dtype)
+    for slot in {slot for family in heads for slot in family.mirrored}:
+        place = layout.range_of(slot)
+        mirror[place.start : place.stop] = -1.0
+    return mirror
 
 
 def _chain_tokens(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> dict[str, Tensor]:

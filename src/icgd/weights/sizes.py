@@ -53,6 +53,8 @@ class LayerSize:
         heads = 4 * self.units * self.d_model * self.width
         if self.kind is LayerKind.GRID:  # each head has maps of its own
             return heads + self.units * self.n_grid * (self.n_maps * self.n_columns + self.width)
+        if self.kind is LayerKind.MIRROR:
+            return heads + self.d_model  # the diagonal that makes mirror images
         return heads + self.n_grid * (1 + self.d_model)  # its sequence map and position codes
 
     def flops(self, n_tokens: int) -> int:
@@ -68,6 +70,9 @@ class LayerSize:
         if self.is_cached:
             return 2 * self.parameters + 4 * self.units * n_tokens * self.width
         projections = 2 * n_tokens * self.parameters
+        if self.kind is LayerKind.MIRROR:  # keys, scores and weights of mirror images too
+            projections += 2 * n_tokens * self.units * self.d_model * self.width
+            return projections + 6 * self.units * n_tokens**2 * self.width
         if self.kind in (LayerKind.ATTENTION, LayerKind.SOFTMAX, LayerKind.KERNEL):
             return projections + 4 * self.units * n_tokens**2 * self.width
         if self.kind is LayerKind.PRODUCT:
@@ -88,7 +93,7 @@ class LayerSize:
             return projections + 3 * n_tokens * self.features
         if self.kind is LayerKind.GRID:  # maps along the sequence are ordinary matrices
             projections += 4 * self.units * self.n_grid * self.width * self.n_columns
-        n_keys = self.n_grid or n_tokens
+        n_keys = self.n_grid or (1 + (self.kind is LayerKind.MIRROR)) * n_tokens
         each = 1 if self.kind is LayerKind.ATTENTION else EXP
         return projections + n_tokens * n_keys * (2 * self.features + each * self.units)
 
@@ -121,6 +126,8 @@ def layer_size(layer: Layer, program: AbstractProgram) -> LayerSize:
             tables += [grid.points for grid in grids if not grid.label_points]
         # All heads have as many tokens as the largest grid; an offset closes those not needed.
         n_nonzeros += sum(n_grid - len(grid.values) for grid in grids)
+    elif layer.kind is LayerKind.MIRROR:
+        tables = [(1.0,) * layout.width]  # signs
     elif isinstance(program, ChainProgram):
         scales, codes = program.grid_tokens(layer)
         n_grid, tables = len(scales), [scales, *codes.values()]
