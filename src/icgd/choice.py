@@ -72,19 +72,24 @@ def construction_for(
             f"into the object: {type(construction).__name__}({given})."
         )
     construction = with_settings(construction, settings or {})
-    reason = construction.why_not(problem)
-    if reason is not None:
-        others = [other for name, other in CONSTRUCTIONS.items() if name != construction.name]
-        able = [other.name for other in others if other.why_not(problem) is None]
-        hint = (
-            f"Constructions that can: {', '.join(able)}."
-            if able
-            else "No construction takes it as it is."
-        )
-        raise UnsupportedProblemError(
-            f"{construction.name} cannot compile this problem: {reason} {hint}"
-        )
+    _require_able(construction, problem)
     return construction
+
+
+def _require_able(construction: AbstractConstruction, problem: Problem) -> None:
+    """Raise `UnsupportedProblemError` if the construction cannot serve the problem."""
+    if (reason := construction.why_not(problem)) is None:
+        return
+    others = [other for name, other in CONSTRUCTIONS.items() if name != construction.name]
+    able = [other.name for other in others if other.why_not(problem) is None]
+    hint = (
+        f"Constructions that can: {', '.join(able)}."
+        if able
+        else "No construction takes it as it is."
+    )
+    raise UnsupportedProblemError(
+        f"{construction.name} cannot compile this problem: {reason} {hint}"
+    )
 
 
 def with_settings(
