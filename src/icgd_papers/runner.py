@@ -235,11 +235,15 @@ def reproduce(order: Reproduction[Setting], on_progress: OnProgress | None = Non
     partial = order.partial_folder
     start = monotonic()
     try:
-        with locked(partial), _reported(order, on_progress):
+        with (
+            _cluster(order.ray_address) as ray,
+            locked(partial),
+            _reported(order, on_progress),
+        ):
             for setting in order.settings:  # refuse damaged rows before any work
                 if order.rows_file(setting).exists():
                     _record(order, setting)
-            _do_jobs(order)
+            _do_jobs(order, ray)
             records = [_record(order, setting) for setting in order.settings]
             done = _write(order, records, monotonic() - start)
             if not order.only:
@@ -285,14 +289,12 @@ def _require_memory(order: Reproduction[Setting]) -> None:
         )
 
 
-def _do_jobs(order: Reproduction[Setting]) -> None:
+def _do_jobs(order: Reproduction[Setting], ray: Any) -> None:
     """Do what is missing, and write the rows of each job as soon as they are there."""
     settings = order.unfinished
     device = order.device if order.figure.uses_device else "cpu"
     calls = [(order.figure.run, i, x, order.job_folder(x), device) for i, x in enumerate(settings)]
-    results = (
-        _results_here(order, calls) if order.ray_address is None else _results_on_ray(order, calls)
-    )
+    results = _results_here(order, calls) if ray is None else _results_on_ray(ray, calls)
     for i, record in results:
         write_checksummed(order.rows_file(settings[i]), record)
 
@@ -314,11 +316,12 @@ def _results_here(order: Reproduction[Setting], calls: Sequence[tuple[Any, ...]]
         ) from None
 
 
-def _results_on_ray(order: Reproduction[Setting], calls: Sequence[tuple[Any, ...]]) -> Results:
-    """Do the jobs on all processors of a Ray cluster; yield what they return.
-
-    joblib's own backend for Ray cannot tell of jobs as they finish.
-    """
+@contextmanager
+def _cluster(address: str | None) -> Iterator[Any]:
+    """Connect Ray to a cluster, or yield None if no address is given."""
+    if address is None:
+        yield None
+        return
     try:
         ray = import_module("ray")
     except ImportError:
@@ -326,20 +329,28 @@ def _results_on_ray(order: Reproduction[Setting], calls: Sequence[tuple[Any, ...
             "Working on a cluster needs ray. Install it with: pip install 'icgd[sweeps]'"
         ) from None
     try:
-        ray.init(address=order.ray_address, log_to_driver=False, logging_level="WARNING")
+        ray.init(address=address, log_to_driver=False, logging_level="WARNING")
     except (ConnectionError, ValueError, RuntimeError) as problem:
         raise SettingError(
-            f"Ray at {brief(order.ray_address)} cannot be used: {problem} Give the address of a "
-            "running cluster, or 'local'."
+            f"Ray at {brief(address)} cannot be used: {problem} Give the address of a running "
+            "cluster, or 'local'."
         ) from None
     try:
-        job = ray.remote(num_cpus=1)(_do)
-        pending = [job.remote(*call) for call in calls]
-        while pending:
-            ready, pending = ray.wait(pending)
-            yield from ray.get(ready)
+        yield ray
     finally:
         ray.shutdown()
+
+
+def _results_on_ray(ray: Any, calls: Sequence[tuple[Any, ...]]) -> Results:
+    """Do the jobs on all processors of a Ray cluster; yield what they return.
+
+    joblib's own backend for Ray cannot tell of jobs as they finish.
+    """
+    job = ray.remote(num_cpus=1)(_do)
+    pending = [job.remote(*call) for call in calls]
+    while pending:
+        ready, pending = ray.wait(pending)
+        yield from ray.get(ready)
 
 
 def _do(

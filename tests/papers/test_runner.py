@@ -14,6 +14,7 @@ from filelock import FileLock
 from icgd.errors import (
     CheckpointError,
     InterruptedStudiesError,
+    MissingExtraError,
     RunFolderError,
     SettingError,
     SizeError,
@@ -126,6 +127,13 @@ def test_two_workers_find_the_same_rows(tmp_path, where):
     )
     alone = reproduce(Reproduction(POWERS, "laptop", tmp_path / "alone"))
     assert done.stdout == f"{alone.rows['value'].to_list()}\n", done.stderr
+
+
+def test_without_ray_a_cluster_is_refused_and_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match="needs ray"):
+        reproduce(Reproduction(POWERS, "smoke", tmp_path / "new", ray_address="auto"))
+    assert not (tmp_path / "new").exists()
 
 
 def test_finished_jobs_are_kept_and_panels_share_them(tmp_path):

@@ -613,7 +613,8 @@ OWN: dict[str, Function] = {
         ("softsign", (0,), ("x/(1 - x)", "x/(1 + x)")),
         ("sin", (), ("sin(x)",), 1024.0),
         ("erf", (), ("erf(x)",)),
-        ("gelu_tanh", (), ("x/2*(1 + tanh(sqrt(2/pi)*(x + 0.044715*x**3)))",)),
+        # Beyond, what underflows, times the cube, would count as rounding.
+        ("gelu_tanh", (), ("x/2*(1 + tanh(sqrt(2/pi)*(x + 0.044715*x**3)))",), 2.0**20),
     )
 }
 """Activations that a text defines, with torch's constants and conventions."""
