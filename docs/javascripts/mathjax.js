@@ -1,6 +1,5 @@
-// Typeset what pymdownx.arithmatex marks as mathematics, also after instant navigation.
+// Typeset only what pymdownx.arithmatex marks as mathematics.
 window.MathJax = {
-  tex: { inlineMath: [["\\(", "\\)"]], displayMath: [["\\[", "\\]"]], processEscapes: true },
+  tex: { inlineMath: [["\\(", "\\)"]], displayMath: [["\\[", "\\]"]] },
   options: { ignoreHtmlClass: ".*|", processHtmlClass: "arithmatex" },
 };
-document$.subscribe(() => MathJax.startup?.promise?.then(() => MathJax.typesetPromise()));
