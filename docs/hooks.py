@@ -40,7 +40,11 @@ def as_page(notebook: Path) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Links that leave docs/ for these folders stay inside the site."""
+    """Keep links to these folders inside the site, and typeset blocks of mathematics.
+
+    GitHub takes a backslash out of `$$...$$`, but not out of a fence.
+    """
+    markdown = re.sub(r"^( *)```math\n(.*?)^ *```$", r"\1$$\n\2\1$$", markdown, flags=re.S | re.M)
     back = "../" * page.file.src_uri.count("/")
     for folder in SHOWN:
         markdown = markdown.replace(f"](../{back}{folder}/", f"]({back}{folder}/")
