@@ -2,13 +2,15 @@
 
     python -m benchmarks.measurements_page
 
-Every table of benchmarks/results.json has a section: what was measured in a sentence, and all rows.
+A table of benchmarks/results.json stands on this page or on the page of what it measures, not on
+both.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,157 +19,237 @@ from icgd.weights.files import whole_file
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "results.json", ROOT / "docs" / "measurements.md"
 
+
+@dataclass(frozen=True)
+class Section:
+    """A table of the page.
+
+    Attributes:
+        title: its heading.
+        sentence: what was measured, and how.
+        columns: those shown, in order.
+        goal: the column that a row's `limit` is the goal for; it is at most the limit.
+        across: columns whose values head columns of their own, in which the last of `columns`
+            stands.
+    """
+
+    title: str
+    sentence: str
+    columns: tuple[str, ...]
+    goal: str = ""
+    across: tuple[str, ...] = ()
+
+
+WEIGHTS = ("largest weight error", "largest step error", "step bound, this run")
+
 SECTIONS = {
-    "speed": (
-        "A fused run of relu-stack beside torch.autograd",
-        "Times of a step. `ratio` is that of a run that keeps the final weights only; `limit` is "
-        "the ratio that is asked for. Runs are interleaved, and ratios are medians.",
+    "compiled": Section(
+        "Compiled runs beside jax.jit and torch",
+        'Microseconds of a step of relu-stack with `engine="compiled"` and of plain descent. '
+        "Compiling is not counted. `ratio` is over a scan under `jax.jit` for one task, over "
+        "torch.autograd for many.",
+        (
+            "widths",
+            "activation",
+            "tasks",
+            "compiled us/step",
+            "jax.jit us/step",
+            "autograd us/step",
+            "ratio",
+        ),
+        "ratio",
     ),
-    "compiled": (
-        "Compiled fused runs beside jax.jit and torch",
-        'Times of a step of relu-stack with `engine="compiled"`, and of plain descent: a scan '
-        "under `jax.jit`, torch.autograd, and torch with its gradient written down. `ratio` is "
-        "that to the baseline; compiling is not counted, and runs are interleaved.",
-    ),
-    "compiled_adam": (
+    "compiled_adam": Section(
         "Compiled Adam beside torch.optim",
-        "Times of a step; the loop has torch.autograd and torch.optim.",
+        "Microseconds of a step; the loop beside it has torch.autograd and torch.optim.",
+        (
+            "widths",
+            "activation",
+            "tasks",
+            "compiled us/step",
+            "torch.optim us/step",
+            "largest weight difference",
+        ),
+        "ratio",
     ),
-    "optimisers": (
+    "optimisers": Section(
         "Optimisers beside torch.optim",
-        "Fused relu-stack, 8-64-64-1, n = 64; the loop has torch.autograd and torch.optim.",
+        "Time of a step of fused relu-stack, 8-64-64-1 with n = 64, over that of torch.autograd "
+        "and torch.optim.",
+        ("optimiser", "ratio"),
+        "ratio",
+        across=("activation", "tasks"),
     ),
-    "adam_accuracy": (
+    "optimisers, weights": Section(
+        "How far their weights end apart",
+        "The largest difference of a weight in the same runs.",
+        ("optimiser", "largest weight difference"),
+        across=("activation", "tasks"),
+    ),
+    "adam_accuracy": Section(
         "Compiled Adam on real tables",
-        "Test accuracy beside torch's own run from the same weights, lr 0.001, eps 1e-3.",
+        "Test accuracy after 300 steps, beside torch from the same weights (rate 0.001, eps 1e-3).",
+        ("data", "accuracy, compiled", "accuracy, torch", "largest prediction difference"),
+        "difference",
     ),
-    "adam_roots": (
-        "What `eps` of Adam costs",
-        "Pieces of the reciprocal root of a 4-8-1 tanh network at 64 pieces, and layers of a step.",
+    "adam_roots": Section(
+        "What Adam's eps costs",
+        "Pieces of the reciprocal root, 4-8-1 tanh at 64 pieces.",
+        ("eps", "pieces"),
     ),
-    "shaped_networks": (
+    "shaped_networks": Section(
         "The inner loop of a TTT-MLP layer",
-        "x + norm(W_2 gelu(W_1 x)), 8-32-8, 16 tokens with rates, relu-stack. The distance of any "
-        "weight from torch.autograd is that after 20 steps of 0.1.",
+        "x + norm(W_2 gelu(W_1 x)), 8-32-8, 16 tokens with rates, relu-stack. The last column is "
+        "the largest distance of a weight from torch.autograd after 20 steps of 0.1.",
+        ("pieces", "pieces of the root", "step error", "step bound", "distance from torch"),
     ),
-    "shaped_speed": (
-        "The inner loop of a TTT-MLP layer beside torch.autograd",
-        "Fused relu-stack with 64 pieces, 64 tokens with rates, one thread.",
+    "shaped_speed": Section(
+        "Its time beside torch.autograd",
+        "Fused, 64 pieces, 64 tokens, one thread.",
+        ("widths", "fused us/step", "torch us/step", "ratio"),
+        "ratio",
     ),
-    "literal": (
+    "literal": Section(
         "The literal transformer",
-        "A step of every head on 64 examples, each in a process of its own, whose peak memory "
-        "includes torch. `dense s` is the same with matrices.",
+        "Seconds of a step with every head, on 64 examples. Peak memory includes torch.",
+        ("construction", "widths", "activation", "heads", "s", "peak MiB"),
+        "s",
     ),
-    "literal_distances": (
-        "Backends beside each other",
-        "The largest distance of any weight or prediction of dense and fused runs from the literal "
-        "one after five steps, and the largest errors of steps of literal and fused runs.",
+    "softmax_speed": Section(
+        "softmax-stack beside relu-stack",
+        "Time of a fused step over that of relu-stack.",
+        ("widths", "tasks", "ratio"),
+        "ratio",
+        across=("activation",),
     ),
-    "softmax_speed": ("softmax-stack beside relu-stack", "Times of a fused step."),
-    "recursion_speed": (
+    "recursion_speed": Section(
         "recursion beside relu-stack",
-        "Times of a fused step. Rows without a limit are cases that it is slow in.",
+        "Time of a fused step over that of relu-stack. Deep networks and kinks are slow.",
+        ("widths", "n", "activation", "recursion us/step", "ratio"),
+        "ratio",
     ),
-    "chain_speed": ("cot-network beside plain torch", "A whole fused run."),
-    "linear_speed": ("Linear models beside plain torch", "Times of a fused step."),
-    "scaling": ("How the time of a fused run grows", "With depth, width, examples and steps."),
-    "memory": ("Peak memory beside torch.autograd", "Of a fused run that keeps all steps."),
-    "start_up": ("Start", "Seconds until something happens."),
-    "loading": (
-        "Loading a compiled run",
-        "A file without weights is read, and its checksum compared.",
+    "chain_speed": Section(
+        "cot-network beside others",
+        "Milliseconds of a whole fused run.",
+        ("N, d, rounds", "beside", "chain ms", "other ms", "ratio"),
+        "ratio",
     ),
-    "sizes": (
+    "scaling": Section(
+        "How the time of a fused run grows",
+        "Times the first of each axis.",
+        ("axis", "value", "times the first"),
+    ),
+    "start_up": Section(
+        "Start", "Seconds until something happens.", ("what", "seconds"), "seconds"
+    ),
+    "loading": Section(
+        "Loading a compiled run", "With its checksum.", ("construction", "widths", "KiB", "load ms")
+    ),
+    "sizes": Section(
         "Sizes of transformers, before and after",
-        "Of one step, box 1, |x| and |y| up to 1, and of the layers that predict; a chain takes 8 "
+        "One step, box 1, |x| and |y| up to 1, with the layers that predict; a chain takes 8 "
         "examples a round. What changed them: [sizes](sizes.md).",
+        ("case", "widths", "layers a step", "heads", "d_model", "non-zeros"),
     ),
-    "weights": (
+    "weights": Section(
         "relu-stack: error over the number of pieces",
-        "Five dense steps of 3-4-4-2 tanh. The error of weights is that of the whole run.",
+        "Five dense steps of 3-4-4-2 tanh. The error of weights is that of the whole run; the "
+        "last columns are bounds of a step: for any data, and the paper's formula.",
+        ("pieces", *WEIGHTS, "step bound, domain", "step bound, paper"),
     ),
-    "softmax_weights": (
+    "softmax_weights": Section(
         "softmax-stack: error over the number of registers",
-        "Five dense steps of 3-4-4-2. The error of weights is that of the whole run.",
+        "Five dense steps of 3-4-4-2.",
+        ("activation", "dtype", "registers", "largest weight error", "bound, this run"),
     ),
-    "recursion_weights": (
-        "recursion: error over the activation of its units",
-        "Five steps, 200 units for each function.",
-    ),
-    "chain_weights": ("cot-network: error of the whole chain", "Against exact descent."),
-    "chain_blocks": ("cot-network: time of a block over the depth", "By the fused backend."),
-    "chain_memory": ("cot-network: memory of a long chain", "With short and whole memory."),
-    "functional": (
+    "functional": Section(
         "functional: error at every token after 40 layers",
-        "Against functional gradient descent, kernel by kernel.",
+        "Beside functional gradient descent.",
+        ("kernel", "dense error", "fused error"),
     ),
-    "schedules": (
-        "functional: Chebyshev steps beside the best constant step",
-        "What 40 layers leave of the error, by the condition number.",
-    ),
-    "accelerated": (
-        "functional: layers until predictions are within 1e-6 of their limit",
-        "By method; the linear kernel also preconditioned, and by Newton-Schulz. The largest error "
-        "is that of the dense transformers with these layers, of up to 2,000.",
-    ),
-    "accelerated_linear": (
-        "Linear models: steps until coefficients are within 1e-6 of the minimiser",
-        "By method, with steps of 1 / beta; a step has 3 layers. The condition number is that at "
-        "the minimiser, among coefficients that are not kept at 0.",
-    ),
-    "linear_coefficients": (
-        "Linear models beside scikit-learn",
-        "Differences are relative to the largest coefficient.",
-    ),
-    "linear_sizes": ("Linear models: sizes", "Of one block."),
-    "linear_means": ("Linear models: tokens of a mean", "And the proved error of the mean."),
-    "linear_guarantees": (
-        "Linear models: what theorems promise, beside the run",
-        "Distances from the minimiser, and what is left of the objective.",
-    ),
-    "kinks": (
+    "kinks": Section(
         "Relu networks: ramps at kinks",
-        "The default width beside 2^-13; box 2, step 0.1.",
+        "The default width of the ramp beside 2^-13; box 2, step 0.1. In float32 the dense "
+        "softmax-stack has no bound.",
+        (
+            "construction",
+            "backend",
+            "dtype",
+            "kink_width",
+            "near-kink events",
+            "largest step error",
+        ),
     ),
-    "bounds": (
+    "bounds": Section(
         "Bounds beside measured errors",
         "Of a step, over random problems of depth 1 to 4, every activation and loss.",
+        (
+            "dtype",
+            "backend",
+            "problems",
+            "verdicts that hold",
+            "median bound / measured",
+            "90th percentile",
+        ),
     ),
-    "rigorous": (
-        "Whole runs proved by balls",
-        '`ratio` is the time of the whole of `verify(backend="fused")` over that of the same steps '
-        "by torch.autograd. `proved` is the distance from exact descent, `measured` that from one "
-        "in float64. Labels are normal numbers, or the mean of the sines of the inputs.",
+    "verify_speed": Section(
+        "Time of the bounds of a run",
+        "Over the time of the fused run itself.",
+        ("construction", "ratio"),
+        "ratio",
+        across=("n_steps",),
     ),
-    "verify_speed": ("Time of the bounds of a run", "Beside the fused run itself."),
-    "fits": (
+    "fits": Section(
         "Sums of ReLUs: certified error of 64 pieces",
         "Beside the asymptotic optimum.",
+        ("function", "error", "optimum"),
+        "ratio",
     ),
-    "lattices": ("Softmax look-ups: certified errors", "By the number of tokens."),
-    "ridge_sums": (
-        "Sums over directions: certified errors",
-        "Of the functions that recursion needs, activation by activation.",
-    ),
-    "training": (
+    "training": Section(
         "A training step beside einsum",
-        "3000 tasks, 30 examples, 3 layers, float32. `ratio` is the time over that of einsum.",
+        "Time over that of einsum: 3000 tasks, 30 examples, 3 layers, float32.",
+        ("attention", "ratio"),
+        "ratio",
+        across=("A", "threads"),
     ),
-    "training_data": ("Drawing a batch beside using it", "Ten steps use a batch."),
-    "decoder": (
-        "A training step of the decoder beside GPT2Model",
-        "The same sizes and the same loop, interleaved, medians.",
+    "training_data": Section(
+        "Drawing a batch beside using it",
+        "Ten steps use a batch.",
+        ("labels", "ms to draw", "ms to use", "ratio"),
+        "ratio",
     ),
 }
-"""The tables in the order of the page: what each shows, and how it was measured."""
+"""The tables in the order of the page."""
+
+ELSEWHERE = {
+    "proofs.md": ("speed", "memory", "literal_distances"),
+    "certificates.md": ("rigorous",),
+    "constructions/recursion.md": ("recursion_weights",),
+    "constructions/cot_network.md": ("chain_weights", "chain_blocks", "chain_memory"),
+    "constructions/functional.md": ("schedules", "accelerated"),
+    "constructions/linear_stack.md": (
+        "linear_coefficients",
+        "linear_guarantees",
+        "linear_sizes",
+        "linear_means",
+        "linear_speed",
+        "accelerated_linear",
+    ),
+    "approximation/ridge_sum.md": ("ridge_sums",),
+    "approximation/lattice.md": ("lattices",),
+    "training/decoder.md": ("decoder",),
+}
+"""The pages that show the other tables."""
 
 HEAD = """\
 # Measurements
 
-`make bench` measures these tables again, and `python -m benchmarks.measurements_page` writes \
-this page from `benchmarks/results.json`. A part may be older than the date below: \
-`python -m benchmarks NAME` measures one table alone.
+How long things take, how large they are and how far they err, where no other page says it. \
+Methods that are compared take turns, and ratios are medians: below 1 icgd is faster. A goal is \
+the project's own: training in context should cost about what plain training costs.
+
+`python -m benchmarks NAME` measures one table again, `make bench` all of them, and `python -m \
+benchmarks.measurements_page` writes this page.
 """
 
 
@@ -178,23 +260,63 @@ def main() -> None:
 
 
 def page(results: Mapping[str, Any]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     machine = results["machine"]
     where = f"Last measured on {machine['date']}, torch {machine['torch']}, {machine['cpu']}.\n"
     parts = [
-        _section(title, sentence, results[name])
-        for name, (title, sentence) in SECTIONS.items()
-        if name in results
+        _section(name, section, results[name.split(",")[0]])
+        for name, section in SECTIONS.items()
+        if name.split(",")[0] in results
     ]
-    return "\n".join([HEAD, where, *parts])
+    links = [f"- [{path}]({path}): {_code(names)}\n" for path, names in ELSEWHERE.items()]
+    return "\n".join([HEAD, where, *parts, "## On other pages\n", "".join(links)])
 
 
-def _section(title: str, sentence: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [columns, ["---"] * len(columns)]
-    lines += [[_cell(row.get(name)) for name in columns] for row in rows]
+def _section(name: str, section: Section, rows: Sequence[Mapping[str, Any]]) -> str:
+    columns, cells = _spread(section, rows) if section.across else _listed(section, rows)
+    lines = [columns, ["---"] * len(columns), *cells]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return f"## {title}\n\n{sentence}\n\n{table}"
+    words = f"{section.sentence}{_goal(section, rows)}"
+    return f"## {section.title}\n\n`{name}`: {words}\n\n{table}"
+
+
+Table = tuple[Sequence[str], list[list[str]]]
+
+
+def _listed(section: Section, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A line for each row."""
+    cells = [[_cell(row.get(column)) for column in section.columns] for row in rows]
+    return section.columns, cells
+
+
+def _spread(section: Section, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A line for all rows that differ in `across` only."""
+    *names, value = section.columns
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        head = ", ".join(f"{name} {_cell(row[name])}" for name in section.across)
+        line = lines.setdefault(tuple(_cell(row[name]) for name in names), {})
+        line[head] = _cell(row[value])
+    heads = list(dict.fromkeys(head for line in lines.values() for head in line))
+    cells = [[*key, *(line.get(head, "") for head in heads)] for key, line in lines.items()]
+    return [*names, *heads], cells
+
+
+def _goal(section: Section, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say what the rows should reach, and how many do not."""
+    judged = [row for row in rows if row.get("limit") is not None]
+    if not (section.goal and judged):
+        return ""
+    limits = sorted({row["limit"] for row in judged})
+    span = " to ".join(map(_cell, limits[:: max(1, len(limits) - 1)]))
+    missed = sum(row[section.goal] > row["limit"] for row in judged)
+    end = f"{missed} of {len(judged)} rows miss it" if missed else "all rows reach it"
+    what = f"a {section.goal} of" if section.goal not in section.columns else section.goal
+    return f" Goal: {what} at most {span}; {end}."
+
+
+def _code(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _cell(value: object) -> str:
@@ -202,6 +324,8 @@ def _cell(value: object) -> str:
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
     if isinstance(value, list):
         return " to ".join(map(_cell, value))
+    if isinstance(value, int):
+        return f"{value:,}"
     return "" if value is None else str(value)
 
 

@@ -46,7 +46,7 @@ not give, sizes below floating point |
 | not executable | a definition or an open question |
 """
 
-ORIGIN = f"""\
+ORIGIN = """\
 Each row shows the case that comes nearest to what is allowed. The last column says what is \
 wrong with the printed statement or its proof, with the worst counterexample. Every case, formula \
 and correction in full:
