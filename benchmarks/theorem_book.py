@@ -37,13 +37,12 @@ The words are ours, not quotations.
 | verdict | meaning |
 | --- | --- |
 | holds | every case is within what the statement allows |
-| holds with a correction | the printed form has a counterexample; the corrected form holds in \
-every case |
-| fails as printed | the printed form has a counterexample, and no correction is known |
-| a step of its proof fails | the statement was not refuted, a step of its printed proof was |
-| not decided here | no number here decides it: unnamed constants, settings that the paper does \
-not give, sizes below floating point |
-| not executable | a definition or an open question |
+| corrected | the printed form has a counterexample; the corrected form holds in every case |
+| fails | the printed form has a counterexample, and no correction is known |
+| proof fails | the statement was not refuted, a step of its printed proof was |
+| undecided | no number here decides it: unnamed constants, settings that the paper does not give, \
+sizes below floating point |
+| not tried | a definition or an open question |
 """
 
 ORIGIN = """\
@@ -108,14 +107,13 @@ def _counts(entries: Sequence[Entry]) -> str:
         counts = Counter(entry.verdict for entry in entries if entry.statement.paper == paper.key)
         link = f"[{paper.key}](#{paper.key})"
         rows.append((link, str(counts.total()), *(str(counts[verdict]) for verdict in verdicts)))
-    return _table(("paper", "statements", *(verdict.value for verdict in verdicts)), rows)
+    return _table(("paper", "statements", *(IN_BRIEF[verdict] for verdict in verdicts)), rows)
 
 
 def _paper_head(paper: Paper) -> str:
     """Return the paper's key, title and number, and whose numbering of statements is used."""
     link = f" ([arXiv:{paper.arxiv}](https://arxiv.org/abs/{paper.arxiv}))" if paper.arxiv else ""
-    authors = paper.authors or "Authors unknown"
-    text = f"*{paper.title}*{link}. {authors}. {paper.venue}."
+    text = f"*{paper.title}*{link}."
     if paper.earlier_title:
         text += f" Earlier title: *{paper.earlier_title}*."
     if paper.numbering:
@@ -125,6 +123,17 @@ def _paper_head(paper: Paper) -> str:
 
 WRONG = {About.PRINTED: "Printed", About.PROOF: "Proof"}
 """What a counterexample refutes, in a word."""
+
+IN_BRIEF = {
+    Verdict.HOLDS: "holds",
+    Verdict.CORRECTED: "corrected",
+    Verdict.FAILS: "fails",
+    Verdict.PROOF_FAILS: "proof fails",
+    Verdict.UNDECIDED: "undecided",
+    Verdict.NOT_EXECUTABLE: "not tried",
+    Verdict.UNCONFIRMED: "**not confirmed**",
+}
+"""The verdicts in the words of the page."""
 
 COLUMNS = ("statement", "it says", "verdict", "measured ≤ allowed", "what differs")
 
@@ -136,13 +145,16 @@ def _row(entry: Entry) -> tuple[str, ...]:
     measured = "" if closest is None else _comparison(closest, "≤")
     notes = [statement.in_a_line] if statement.in_a_line else []
     if worst is not None:
-        notes.append(f"{WRONG[worst.about]}: {_comparison(worst, '>')}")
+        is_same = closest is not None and worst.unit == closest.unit
+        notes.append(f"{WRONG[worst.about]}: {_comparison(worst, '>', has_unit=not is_same)}")
     note = " ".join(notes)
-    return label, _escaped(statement.gist), entry.verdict.value, _escaped(measured), _escaped(note)
+    verdict = IN_BRIEF[entry.verdict]
+    return label, _escaped(statement.gist), verdict, _escaped(measured), _escaped(note)
 
 
-def _comparison(part: Comparison, sign: str) -> str:
-    return f"{error_text(part.measured)} {sign} {error_text(part.allowed)} ({part.unit})"
+def _comparison(part: Comparison, sign: str, *, has_unit: bool = True) -> str:
+    numbers = f"{error_text(part.measured)} {sign} {error_text(part.allowed)}"
+    return f"{numbers} ({part.unit})" if has_unit else numbers
 
 
 def _escaped(text: str) -> str:

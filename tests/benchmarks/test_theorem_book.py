@@ -60,15 +60,15 @@ def test_the_verdicts_follow_from_the_findings_and_none_is_unconfirmed():
 def test_a_page_by_hand():
     page = render(TOYS, {"statements": FOUND})
     lines = (
-        "| paper | statements | holds with a correction | not executable |",
+        "| paper | statements | corrected | not tried |",
         "| [wu](#wu) | 1 | 1 | 0 |",
-        '| <a id="wu-lemma-1"></a>Lemma 1 | x\\_i. | holds with a correction | 0.12 ≤ 2 (units) '
-        "| No \\<sign\\>. Printed: inf \\> 1.0e-12 (units) |",
-        '| <a id="wang-theorem-2"></a>Theorem 2 | So. | not executable |  | It is too large. |',
+        '| <a id="wu-lemma-1"></a>Lemma 1 | x\\_i. | corrected | 0.12 ≤ 2 (units) '
+        "| No \\<sign\\>. Printed: inf \\> 1.0e-12 |",
+        '| <a id="wang-theorem-2"></a>Theorem 2 | So. | not tried |  | It is too large. |',
     )
     for line in lines:
         assert f"{line}\n" in page
-    assert "*Chain-of-Thought Gradient Descent*. Authors unknown. Anonymous submission." in page
+    assert "*Chain-of-Thought Gradient Descent*. Statements are numbered as in" in page
     assert "([arXiv:2411.16549](https://arxiv.org/abs/2411.16549))." in page
 
 
