@@ -158,8 +158,12 @@ def _comparison(part: Comparison, sign: str, *, has_unit: bool = True) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text in which no mark means anything to Markdown."""
-    return re.sub(r"([\\`*_<>|~$])", r"\\\1", text)
+    """Return text in which no mark means anything to Markdown.
+
+    The site's Markdown knows no backslash before <, > and ~, so these are entities.
+    """
+    text = text.replace("<", "&lt;").replace(">", "&gt;").replace("~", "&#126;")
+    return re.sub(r"([\\`*_|$])", r"\\\1", text)
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

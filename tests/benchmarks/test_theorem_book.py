@@ -63,7 +63,7 @@ def test_a_page_by_hand():
         "| paper | statements | corrected | not tried |",
         "| [wu](#wu) | 1 | 1 | 0 |",
         '| <a id="wu-lemma-1"></a>Lemma 1 | x\\_i. | corrected | 0.12 ≤ 2 (units) '
-        "| No \\<sign\\>. Printed: inf \\> 1.0e-12 |",
+        "| No &lt;sign&gt;. Printed: inf &gt; 1.0e-12 |",
         '| <a id="wang-theorem-2"></a>Theorem 2 | So. | not tried |  | It is too large. |',
     )
     for line in lines:
