@@ -138,7 +138,7 @@ SECTIONS = {
         "How the time of a fused run grows",
         "Times that of 2 layers, 512 examples, 10 steps, 16 pieces.",
         ("axis", "value", "times the first"),
-        only={"value": (16, 4096, 80, 1024)},
+        only={"value": (16, 4096, 80, 256)},
     ),
     "memory": Section(
         "Peak memory beside torch.autograd",

@@ -25,7 +25,6 @@ SEED = 0
 
 COMMANDS = """\
     icgd theorems                               # the whole book
-    icgd theorems cheng                         # one paper
     icgd theorems --run cheng-proposition-3.1   # one statement in full, with the cases tried
 """
 
@@ -53,7 +52,6 @@ and correction in full:
 
 COMMANDS = """\
     icgd theorems --run cheng-proposition-3.1   # one statement
-    icgd theorems cheng                         # one paper
 """
 
 FOOT = f"""\
