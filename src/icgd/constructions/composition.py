@@ -26,7 +26,7 @@ from math import ceil, floor, frexp
 import torch
 
 from icgd.approximation.relu_sum import fit_relu_sum
-from icgd.errors import ConstructionError
+from icgd.errors import ConstructionError, SettingError
 from icgd.problems.expressions import (
     NUMBER,
     PRODUCT,
@@ -48,8 +48,9 @@ from icgd.program.instructions import Combination, MapSlots, Summand
 from icgd.program.layout import ONE
 from icgd.program.program import Layer
 
-ROOM = 1 / 32
-"""Room on either side of the range of an argument, as a share of the range, for its error."""
+ROOM, LEAST_ROOM = 2.0**-5, 2.0**-10
+"""Room on either side of the range of an argument, as a share of the range, for its error: the
+least, where with more of it the function would have no value, as sqrt has none below 0."""
 
 LEAST_RANGE = 1e-6
 """The shortest range on which a function is fitted."""
@@ -242,13 +243,20 @@ def _grouped(parts: Sequence[Node]) -> tuple[list[Node], list[list[Node]]]:
     return constants, [*groups.values()]
 
 
-def _function(tree: Node, constant: float, low: float, high: float) -> Function:
+def _function(
+    tree: Node, constant: float, low: float, high: float, room: float = ROOM
+) -> Function:
     """Return f(x + constant) on [low, high] with room on either side."""
-    margin = max(ROOM * (high - low), LEAST_RANGE)
+    margin = max(room * (high - low), LEAST_RANGE)
     unit = 2.0 ** (frexp(margin)[1] - 3)  # so that the ends have few digits
     ends = floor((low - margin) / unit) * unit, ceil((high + margin) / unit) * unit
     shifted = substitute(tree, add(variable("x"), number(Fraction(constant))))
-    return Function._of_tree(shifted, *ends)
+    try:
+        return Function._of_tree(shifted, *ends)
+    except SettingError:
+        if room == LEAST_ROOM:
+            raise
+    return _function(tree, constant, low, high, LEAST_ROOM)
 
 
 @lru_cache(maxsize=64)

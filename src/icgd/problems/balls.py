@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cache
 from itertools import pairwise
-from math import ceil, inf, log2, nextafter, pi
+from math import ceil, inf, log2, nextafter, pi, prod
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ from icgd.problems.expressions import (
     CALL,
     CONSTANT,
     NUMBER,
+    POWER,
+    PRODUCT,
     SLOPES,
     SUM,
     VARIABLE,
@@ -59,12 +61,6 @@ def exact(value: Fraction | float) -> arb:
     """Return the ball of a number: a point, if its denominator is a power of two."""
     fraction = value if isinstance(value, Fraction) else Fraction(value)
     return arb(fraction.numerator) / fraction.denominator
-
-
-@lru_cache(maxsize=2**12)
-def _constant(value: Fraction, bits: int) -> arb:
-    """Return the ball of a number of an expression, in so many bits."""
-    return exact(value)
 
 
 def hull(a: arb, b: arb) -> arb:
@@ -201,15 +197,16 @@ COMPLEX: dict[str, Callable[[acb], acb]] = {
 
 def _power(base: arb, n: Fraction) -> arb:
     """Raise a real ball to a power."""
+    exponent = n.numerator
     if n.denominator == 2:
-        return base.sqrt() ** n.numerator
-    if base.is_exact() or n < 0:
-        return base**n.numerator
+        return base.sqrt() ** exponent
+    if base.is_exact() or exponent < 0:
+        return base**exponent
     # The square of a wide ball is wider than the hull of the squares of its ends.
     low, high = base.lower(), base.upper()
-    if n.numerator % 2 == 0:
+    if exponent % 2 == 0:
         low, high = base.abs_lower(), base.abs_upper()
-    return hull(arb(low) ** n.numerator, arb(high) ** n.numerator)
+    return hull(arb(low) ** exponent, arb(high) ** exponent)
 
 
 def _complex_power(base: acb, n: Fraction) -> acb:
@@ -222,40 +219,36 @@ def enclosed(line: Line, values: Mapping[str, Ball], *, is_complex: bool = False
     power = _complex_power if is_complex else _power
     done: list[Ball] = []
     for operation, value, places in line:
-        if operation == NUMBER:
-            result = kind(_constant(value, ctx.prec))
-        elif operation == CONSTANT:
-            result = kind(arb.pi())
-        elif operation == VARIABLE:
-            result = values[str(value)]
+        if operation == SUM:
+            result = sum((done[place] for place in places[1:]), done[places[0]])
+        elif operation == PRODUCT:
+            result = prod((done[place] for place in places[1:]), start=done[places[0]])
         elif operation == CALL:
             result = calls[str(value)](done[places[0]])
         elif isinstance(value, Fraction):
-            result = power(done[places[0]], value)
+            result = power(done[places[0]], value) if operation == POWER else kind(exact(value))
         else:
-            result = done[places[0]]
-            for place in places[1:]:
-                result = result + done[place] if operation == SUM else result * done[place]
+            result = kind(arb.pi()) if operation == CONSTANT else values[str(value)]
         done.append(result)
     return done[-1]
 
 
-def enclosed_closely(line: Line, slope: Line, x: arb) -> Ball:
-    """Evaluate a line in x on a ball, as what both its own ball and that of its slope allow."""
-    y = enclosed(line, {"x": x})
-    if x.is_exact():
-        return y
-    steep = enclosed(slope, {"x": x})
-    if not steep.is_finite():
+def narrowed(y: Ball, line: Line, slope: Ball, x: arb) -> Ball:
+    """Narrow the enclosure y of a line on x by an enclosure of its slope on x.
+
+    Where terms of the line cancel, y is far too wide. What the slope allows around the middle of x
+    is too wide only in proportion to the square of the width of x.
+    """
+    if not slope.is_finite():
         return y
     middle = arb(x.mid())
-    other = enclosed(line, {"x": middle}) + steep * (x - middle)
+    centred = enclosed(line, {"x": middle}) + slope * (x - middle)
     if not y.is_finite():
-        return other
+        return centred
     try:
-        return y.intersection(other)
+        return y.intersection(centred)
     except ValueError:  # they only touch
-        return other
+        return centred
 
 
 # Ranges.
@@ -274,10 +267,10 @@ MOST_CELLS, DEEPEST = 200_000, 40
 """The most intervals that a search looks at, and how often it halves one to find a finite ball."""
 
 
-def brackets(tower: tuple[Line, Line, Line], low: Fraction, high: Fraction) -> list[Bracket] | None:
+def brackets(lines: tuple[Line, Line, Line], low: Fraction, high: Fraction) -> list[Bracket] | None:
     """Find where a function may turn: brackets between which its slope has one sign.
 
-    `tower` has the function, its slope and its curvature. An interval is halved until the slope has
+    `lines` are the function, its slope and its curvature. An interval is halved until the slope has
     one sign in it, or until the function changes in it by less than 2^-70 of itself, or it is as
     short as 2^-52. Multiple roots of the slope are brackets like others. None if there are too
     many.
@@ -290,15 +283,19 @@ def brackets(tower: tuple[Line, Line, Line], low: Fraction, high: Fraction) -> l
         if n_seen > MOST_CELLS:
             return None
         x = hull(left, right)
-        slope = enclosed_closely(tower[1], tower[2], x)
+        slope = enclosed(lines[1], {"x": x})
         if slope.is_finite() and not slope.contains(0):
             continue
+        bend = enclosed(lines[2], {"x": x})
+        narrow_slope = narrowed(slope, lines[1], bend, x)
+        if narrow_slope.is_finite() and not narrow_slope.contains(0):
+            continue
         width = size(right - left)
-        change = width * size(slope)
+        change = width * size(narrow_slope)
         is_small = width <= 2.0**-52 * max(1.0, size(left))
         if not is_small and change < inf:
-            value = least_size(enclosed_closely(tower[0], tower[1], x))
-            is_small = change <= 2.0**-70 * max(value, 2.0**-300)
+            value = narrowed(enclosed(lines[0], {"x": x}), lines[0], slope, x)
+            is_small = change <= 2.0**-70 * max(least_size(value), 2.0**-300)
         if is_small:
             if found and not left > found[-1][1]:
                 left, _, before = found.pop()
@@ -306,9 +303,8 @@ def brackets(tower: tuple[Line, Line, Line], low: Fraction, high: Fraction) -> l
             found.append((left, right, change))
             continue
         middle = arb(((left + right) / 2).mid())
-        bend = enclosed(tower[2], {"x": x})
         if bend.is_finite() and not bend.contains(0):  # Newton's method: the only root is here
-            root = middle - enclosed(tower[1], {"x": middle}) / bend
+            root = middle - enclosed(lines[1], {"x": middle}) / bend
             if not root.overlaps(x):
                 continue
             part = root.intersection(x)
@@ -317,7 +313,7 @@ def brackets(tower: tuple[Line, Line, Line], low: Fraction, high: Fraction) -> l
                 continue
         waiting += [(middle, right), (left, middle)]
     return [
-        Bracket(float(left), float(right), *ends(enclosed(tower[0], {"x": left}) + arb(0, change)))
+        Bracket(float(left), float(right), *ends(enclosed(lines[0], {"x": left}) + arb(0, change)))
         for left, right, change in found
     ]
 
@@ -366,7 +362,7 @@ def running(line: Line, variables: Mapping[str, arb]) -> tuple[arb, float]:
             result = variables[str(value)]
         elif operation == NUMBER:
             fraction = Fraction(value)
-            result = _constant(fraction, ctx.prec)
+            result = exact(fraction)
             error = 0.0 if _is_short(fraction) else ROUNDOFF * abs(float(fraction))
         elif operation == CONSTANT:
             result, error = arb.pi(), ROUNDOFF * pi

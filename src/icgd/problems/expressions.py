@@ -25,8 +25,14 @@ from torch import Tensor
 
 from icgd.errors import SettingError, UnknownNameError, brief
 
-MOST_CHARACTERS, MOST_CANONICAL, MOST_DEEP = 500, 4000, 100
-"""The longest text that is read, the longest that trees are written as, and how deep they nest."""
+MOST_CHARACTERS, MOST_CANONICAL = 500, 4000
+"""The longest text that a user may give, and the longest text of a tree."""
+
+MOST_DEEP = 100
+"""The most levels of parentheses and operators in a text."""
+
+MOST_NESTED = 16
+"""The most calls and powers inside each other: every one multiplies the terms of a derivative."""
 
 LARGEST_EXPONENT = 64
 """Largest absolute exponent of a power."""
@@ -67,6 +73,11 @@ class Node:
         """What the terms of a sum and the factors of a product are sorted by."""
         return (_RANKS[self.kind], sum(1 + part.place[1] for part in self.parts), self.digest)
 
+    @cached_property
+    def nesting(self) -> int:
+        """How many calls and powers are inside each other."""
+        return (self.kind in (CALL, POWER)) + max((part.nesting for part in self.parts), default=0)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Node) and self.digest == other.digest
 
@@ -106,7 +117,7 @@ def number(value: Fraction | int) -> Node:
     return Node(NUMBER, (), fraction)
 
 
-ZERO, ONE = number(0), number(1)
+ZERO, ONE, _ONE = number(0), number(1), Fraction(1)
 PI = Node(CONSTANT, (), "pi")
 
 
@@ -191,10 +202,10 @@ def multiply(*factors: Node) -> Node:
         elif factor.kind == PRODUCT:
             waiting.extend(reversed(factor.parts))
         else:
-            base, exponent = (
-                (factor.parts[0], factor.number) if factor.kind == POWER else (factor, Fraction(1))
-            )
-            powers[base] = powers.get(base, Fraction(0)) + exponent
+            base, exponent = factor, _ONE
+            if factor.kind == POWER:
+                base, exponent = factor.parts[0], factor.number
+            powers[base] = powers[base] + exponent if base in powers else exponent
     if total == 0:
         return ZERO
     for base in [*powers]:
@@ -223,13 +234,13 @@ def multiply(*factors: Node) -> Node:
 
 def power(base: Node, exponent: Fraction | int) -> Node:
     """Make a power with a whole or half exponent."""
-    n = Fraction(exponent)
+    if exponent == 1:
+        return base
+    n = exponent if isinstance(exponent, Fraction) else Fraction(exponent)
     if abs(n) > LARGEST_EXPONENT:
         raise SettingError(f"An exponent in it is {n}; {LARGEST_EXPONENT} is the largest.")
     if n == 0:
         return ONE
-    if n == 1:
-        return base
     is_whole = n.denominator == 1
     if base == ZERO and n < 0:
         raise SettingError("It divides by 0.")
@@ -437,6 +448,11 @@ def parse(source: object, names: tuple[str, ...] = ("x",), *, is_canonical: bool
         if node.place[1] > MOST_PARTS:
             raise SettingError(
                 f"Its simplified form has {node.place[1]:,} parts; {MOST_PARTS:,} is the most."
+            )
+        if node.nesting > MOST_NESTED and not is_canonical:
+            raise SettingError(
+                f"It has {node.nesting} calls and powers inside each other; {MOST_NESTED} is the "
+                "most."
             )
         return node
     except UnknownNameError:
