@@ -130,7 +130,9 @@ def test_a_claim_that_says_more_is_refused(check):
 def test_a_claim_names_the_activation_of_the_outputs_unless_there_is_none():
     fields = fields_of("plain")
     problem = fields["problem"] | {"activation": "tanh", "output_activation": "sigmoid"}
-    assert "tanh network with sigmoid outputs on" in icgd_check.claim_of({**fields, "problem": problem})
+    assert "tanh network with sigmoid outputs on" in icgd_check.claim_of(
+        {**fields, "problem": problem}
+    )
     problem |= {"output_activation": "identity"}
     assert "tanh network on" in icgd_check.claim_of({**fields, "problem": problem})
 

@@ -243,9 +243,7 @@ def _grouped(parts: Sequence[Node]) -> tuple[list[Node], list[list[Node]]]:
     return constants, [*groups.values()]
 
 
-def _function(
-    tree: Node, constant: float, low: float, high: float, room: float = ROOM
-) -> Function:
+def _function(tree: Node, constant: float, low: float, high: float, room: float = ROOM) -> Function:
     """Return f(x + constant) on [low, high] with room on either side."""
     margin = max(room * (high - low), LEAST_RANGE)
     unit = 2.0 ** (frexp(margin)[1] - 3)  # so that the ends have few digits

@@ -473,8 +473,9 @@ def singular_place(lines: tuple[Line, ...], low: Fraction, high: Fraction) -> tu
         if all(error < inf for _, error in found):
             continue
         if depth > DEEPEST or n_seen > MOST_CELLS:
-            is_pole = any(error == inf and not value.is_finite() for value, error in found)
-            return "pole" if is_pole else "overflow", float(((left + right) / 2).mid())
+            sizes = [size(value) for value, error in found if error == inf]
+            is_overflow = all(LARGEST / 2 < largest < inf for largest in sizes)
+            return "overflow" if is_overflow else "pole", float(((left + right) / 2).mid())
         middle = arb(((left + right) / 2).mid())
         waiting += [(middle, right, depth + 1), (left, middle, depth + 1)]
     return "", 0.0

@@ -216,10 +216,18 @@ class Loss:
             )
         self.slope_parts = None
         if (ridges := sum_of_ridges(node)) is not None:
-            self.slope_parts = tuple(
-                SlopePart(float(a), float(b), function_of(tree, low, high))
-                for (a, b), tree in ridges.items()
-            )
+            parts = []
+            for (a, b), tree in ridges.items():
+                try:
+                    function = function_of(tree, low, high)
+                except SettingError as error:
+                    terms = ((a, PREDICTION), (b, LABEL))
+                    x = add(*(multiply(number(factor), variable(name)) for factor, name in terms))
+                    raise SettingError(
+                        f"In the slope {text(node)}, where x stands for {text(x)}: {error}"
+                    ) from None
+                parts.append(SlopePart(float(a), float(b), function))
+            self.slope_parts = tuple(parts)
 
     @classmethod
     def _of(

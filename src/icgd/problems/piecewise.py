@@ -14,7 +14,7 @@ from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from itertools import pairwise
 from math import inf, nextafter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,6 +63,19 @@ LOW, HIGH = -64.0, 64.0
 def balls() -> Any:
     """Return the module of balls; it loads Arb, which runs do without."""
     return import_module("icgd.problems.balls")
+
+
+class _Turns(NamedTuple):
+    """Where a function may turn or jump, in order; between these places it is monotone.
+
+    `least` and `largest` have rows for 1, 2, 4, ... places from each on: entry [k, i] is the
+    extreme of places i to i + 2^k - 1, so that two entries give that of any places in a row.
+    """
+
+    left: Tensor
+    right: Tensor
+    least: Tensor
+    largest: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,7 +402,13 @@ class Function(ScalarFunction):
         sizes = []
         for knot, (left, right) in zip(self._tower.knots, pairwise(self.nodes), strict=True):
             place = Node(NUMBER, (), knot)
-            ends = substitute(left, place), substitute(right, place)
+            try:
+                ends = substitute(left, place), substitute(right, place)
+            except SettingError:
+                raise SettingError(
+                    f"{self} has no value at the knot {_shown(float(knot))}: a piece divides by 0 "
+                    "there. Move the knot, or replace the piece around it."
+                ) from None
             if all(end.kind == NUMBER for end in ends):
                 sizes.append(float(ends[1].number - ends[0].number))
             else:
@@ -497,11 +516,10 @@ class Function(ScalarFunction):
         return any(jump and rounded != knot for rounded, knot, jump in places)
 
     @cached_property
-    def _turns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Where it may turn or jump, in order: left ends, right ends, its extremes there.
+    def _turns(self) -> _Turns:
+        """Where it may turn or jump, and its extremes there.
 
-        Between these places it is monotone. The extremes have an axis for maxima over 1, 2, 4, ...
-        of them. At a jump the value from the right is that of arguments beyond the knot.
+        At a jump the value from the right is that of arguments beyond the knot.
         """
         found, tower, order, module = [], self._tower, self._order, balls()
         with module.precision(module.BITS):
@@ -525,19 +543,17 @@ class Function(ScalarFunction):
                 else:
                     found.append((knot, knot, *module.ends(left.union(right))))
         found.sort(key=lambda turn: (turn[1], turn[0]))
-        lefts, rights, least, largest = (
+        left, right, least, largest = (
             torch.tensor(found, dtype=torch.float64).reshape(-1, 4).T.contiguous()
         )
         tables = [torch.stack([-least, largest])]
         while 2 ** len(tables) <= len(found):
             shift, before = 2 ** (len(tables) - 1), tables[-1]
             joined = torch.maximum(before[:, :-shift], before[:, shift:])
-            tables.append(
-                torch.cat([joined, joined.new_full((2, 2 * shift - 1), inf)], dim=1)[
-                    :, : len(found)
-                ]
-            )
-        return lefts.cummax(0).values, rights, *torch.stack(tables, dim=1)
+            beyond = joined.new_full((2, len(found) - joined.shape[1]), inf)
+            tables.append(torch.cat([joined, beyond], dim=1))
+        lowest, highest = torch.stack(tables, dim=1)
+        return _Turns(left.cummax(0).values, right, -lowest, highest)
 
     def where_it_falls(self) -> str:
         """Say where it jumps, or is not proved to rise or to be level; nothing, if nowhere.
@@ -555,8 +571,8 @@ class Function(ScalarFunction):
         for knot, jump in zip(self.knots, self.jumps, strict=True):
             if jump:
                 return f"x = {_shown(knot)}"
-        lefts, rights, *_ = self._turns
-        starts, stops = (self.low, *rights.tolist()), (*lefts.tolist(), self.high)
+        turns = self._turns
+        starts, stops = (self.low, *turns.right.tolist()), (*turns.left.tolist(), self.high)
         slope = self.derivative()
         for start, stop in zip(starts, stops, strict=True):  # monotone in between
             if start < stop:
@@ -571,19 +587,19 @@ class Function(ScalarFunction):
         if low is not high or self._jumps_between_floats:
             end = self(high.clamp(self.low, self.high))
             least, largest = torch.minimum(least, end), torch.maximum(least, end)
-            lefts, rights, lowest, highest = self._turns
-            first = torch.searchsorted(rights, low.contiguous())
-            number = torch.searchsorted(lefts, high.contiguous(), right=True) - first
-            if bool((number > 0).any()):
+            turns = self._turns
+            first = torch.searchsorted(turns.right, low.contiguous())
+            number = torch.searchsorted(turns.left, high.contiguous(), right=True) - first
+            inside = number > 0
+            if bool(inside.any()):
                 level = number.clamp(min=1).double().log2().floor().long()
-                level = level.clamp(max=len(lowest) - 1)
+                level = level.clamp(max=len(turns.least) - 1)
                 last = (first + number - 2**level).clamp(min=0)
-                first = first.clamp(max=len(rights) - 1)
-                inside = number > 0
-                for_least = torch.maximum(lowest[level, first], lowest[level, last])
-                for_largest = torch.maximum(highest[level, first], highest[level, last])
-                least = torch.where(inside, torch.minimum(least, -for_least), least)
-                largest = torch.where(inside, torch.maximum(largest, for_largest), largest)
+                first = first.clamp(max=len(turns.right) - 1)
+                lowest = torch.minimum(turns.least[level, first], turns.least[level, last])
+                highest = torch.maximum(turns.largest[level, first], turns.largest[level, last])
+                least = torch.where(inside, torch.minimum(least, lowest), least)
+                largest = torch.where(inside, torch.maximum(largest, highest), largest)
         if self.rounding != EXACT:  # of the ends, of the values, and of this sum
             least = least - 3 * self.rounding.at(least.abs())
             largest = largest + 3 * self.rounding.at(largest.abs())
@@ -710,9 +726,10 @@ class Function(ScalarFunction):
                     )
                 if what:
                     raise SettingError(
-                        f"{self} or its slope has no finite value near x = {_shown(place)}: a "
-                        "pole, 0 / 0, or a root or a logarithm of a number that is not positive. "
-                        "Give a domain without that place, by low= and high=."
+                        f"{self} or its slope has no finite value near x = {_shown(place)}, or "
+                        "none that float64 can compute: it divides by 0, or takes a root or a "
+                        "logarithm of a number that is not positive. Give a domain without that "
+                        "place, by low= and high=."
                     )
 
 
