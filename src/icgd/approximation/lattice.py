@@ -116,6 +116,14 @@ class Lattice:
         """Return the points g h."""
         return self.spacing * self.numbers()
 
+    def keys(self) -> Tensor:
+        """Return the factors of s in the scores of the points."""
+        return self.numbers() / (self.spacing * self.ratio**2)
+
+    def offsets(self) -> Tensor:
+        """Return the scores of the points where s is 0."""
+        return 0.0 - self.numbers() ** 2 / (2 * self.ratio**2)
+
     def weights(self, s: Values) -> Values:
         """Return the softmax weights of the points at every entry of `s`, along a new last axis."""
         g = self.numbers().to(s)
@@ -495,10 +503,8 @@ def _too_wide(link: str, reach: float) -> ConstructionError:
 
 
 def _from_lattice(name: str, reach: float, fit: LatticeFunction) -> GridMean:
-    numbers = range(-fit.half, fit.half + 1)
-    variance = fit.ratio**2
-    points = tuple(g / (fit.spacing * variance) for g in numbers)
-    offsets = tuple(-g * g / (2 * variance) for g in numbers)
+    lattice = lattice_of(fit)
+    points, offsets = tuple(lattice.keys().tolist()), tuple(lattice.offsets().tolist())
     return _grid_mean(name, reach, points, offsets, fit.values, fit.error)
 
 

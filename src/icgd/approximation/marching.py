@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from icgd.errors import ConstructionError
-from icgd.problems.piecewise import Function, balls
+from icgd.problems.piecewise import Function, balls, joined_lines
 from icgd.problems.scalar import ScalarFunction
 from icgd.program.functions import ReluSum
 
@@ -367,24 +367,15 @@ def exact_lines(function: Function, low: float, high: float) -> ReluSum:
 
 def _proved(function: Function, fit: ReluSum, eps: float) -> ReluSum:
     """Bound the distance of a sum of ReLUs from the function, in real numbers, on every piece."""
-    nodes = [Fraction(fit.low), *map(Fraction, fit.knots), Fraction(fit.high)]
-    slopes = [Fraction(slope) for slope in fit.slopes]
-    constants = [Fraction(0)] * len(slopes)
-    home = bisect_left(fit.knots, fit.anchor)
-    constants[home] = Fraction(fit.anchor_value) - slopes[home] * Fraction(fit.anchor)
-    for piece in range(home, len(fit.knots)):
-        jump = slopes[piece + 1] - slopes[piece]
-        constants[piece + 1] = constants[piece] - jump * nodes[piece + 1]
-    for piece in range(home - 1, -1, -1):
-        jump = slopes[piece + 1] - slopes[piece]
-        constants[piece] = constants[piece + 1] + jump * nodes[piece + 1]
+    nodes = map(Fraction, (fit.low, *fit.knots, fit.high))
+    lines = joined_lines(fit.knots, fit.slopes, fit.anchor, fit.anchor_value)
     module, errors = balls(), list[float]()
     with module.precision(module.BITS):
-        for piece, (left, right) in enumerate(pairwise(nodes)):
-            line = module.exact(slopes[piece]), module.exact(constants[piece])
+        for (slope, constant), (left, right) in zip(lines, pairwise(nodes), strict=True):
+            line = module.exact(slope), module.exact(constant)
             parts = [
-                _largest_gap(function, number, line, a, b, SLACK * eps)
-                for number, a, b in function.spans(left, right)
+                _largest_gap(function, piece, line, a, b, SLACK * eps)
+                for piece, a, b in function.spans(left, right)
             ]
             errors.append(max(parts))
     return replace(fit, errors=tuple(errors))

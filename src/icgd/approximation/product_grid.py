@@ -171,8 +171,8 @@ def _certified(loss: Loss, surface: Surface, along_t: Lattice, along_y: Lattice)
     largest = float(values.abs().max())
     beyond, nodes = _between_points(loss, surface, along_t, along_y, largest)
     rows, columns = along_t.weights(nodes[0]), along_y.weights(nodes[1])
-    points, label_points = _points(along_t), _points(along_y)
-    offsets, label_offsets = _offsets(along_t), _offsets(along_y)
+    points, label_points = along_t.keys(), along_y.keys()
+    offsets, label_offsets = along_t.offsets(), along_y.offsets()
 
     def mean_of(a: Tensor) -> Tensor:
         """The mean of numbers of all tokens at every pair of points."""
@@ -209,14 +209,6 @@ def _certified(loss: Loss, surface: Surface, along_t: Lattice, along_y: Lattice)
         tuple(label_points.repeat(len(points)).tolist()),
         float(per_label.max()),
     )
-
-
-def _points(lattice: Lattice) -> Tensor:
-    return lattice.numbers() / (lattice.spacing * lattice.ratio**2)
-
-
-def _offsets(lattice: Lattice) -> Tensor:
-    return -(lattice.numbers() ** 2) / (2 * lattice.ratio**2)
 
 
 def _between_points(

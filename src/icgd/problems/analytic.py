@@ -48,13 +48,13 @@ class Panel(NamedTuple):
     size: float
 
 
-def largest_in(ball: Ball, low: float, high: float, height: float) -> float:
-    """Bound |f| on [low, high] x [-height, height]; infinite where it is not proved analytic.
+def largest_in(ball: Ball, low: float, high: float, height: float, bottom: float = 0.0) -> float:
+    """Bound |f| on [low, high] x [bottom, height]; infinite where it is not proved analytic.
 
-    The function is real on the line, so that the upper half is enough.
+    A function is real on the line, so that its upper half is enough.
     """
     arb = balls()
-    return float(arb.size(ball(arb.acb(arb.interval(low, high), arb.interval(0.0, height)))))
+    return float(arb.size(ball(arb.acb(arb.interval(low, high), arb.interval(bottom, height)))))
 
 
 def _ends(number: int) -> tuple[float, float]:
@@ -199,13 +199,12 @@ def _largest_below(
     most: float, ball: Ball, real: tuple[float, float], imaginary: tuple[float, float], depth: int
 ) -> float:
     """Bound |f| on a rectangle, by its parts where need be; infinite if it exceeds `most`."""
-    arb = balls()
-    found = float(arb.size(ball(arb.acb(arb.interval(*real), arb.interval(*imaginary)))))
+    (low, high), (bottom, top), largest = real, imaginary, 0.0
+    found = largest_in(ball, low, high, top, bottom)
     if found <= most:
         return found
     if not depth:
         return inf
-    (low, high), (bottom, top), largest = real, imaginary, 0.0
     if high - low >= top - bottom:
         middle = (low + high) / 2
         parts = [((low, middle), imaginary), ((middle, high), imaginary)]

@@ -50,7 +50,15 @@ from icgd.problems.functions import (
     SOFTPLUS,
     TANH,
 )
-from icgd.problems.piecewise import HIGH, LOW, Function, domain_of, is_written
+from icgd.problems.piecewise import (
+    HIGH,
+    LOW,
+    Function,
+    domain_of,
+    is_written,
+    with_domain,
+    without_domain,
+)
 from icgd.problems.scalar import ScalarFunction
 from icgd.problems.settings import by_name, positive
 from icgd.shapes import Labels
@@ -201,9 +209,8 @@ class Loss:
         self._set(parse(slope, (PREDICTION, LABEL)), *domain_of(low, high))
 
     def _set(self, node: Node, low: float, high: float) -> None:
-        ends = " to ".join(repr(end).removesuffix(".0") for end in (low, high))
         self.node, self.low, self.high = node, low, high
-        self.name = f"{text(node)} on {ends}"
+        self.name = with_domain(text(node), low, high)
         if len(self.name) > MOST_CANONICAL:
             raise SettingError(
                 f"The slope has {len(self.name)} characters when it is written out; "
@@ -406,11 +413,10 @@ def loss_named(name: str) -> Loss:
 @lru_cache(maxsize=256)
 def read_loss(name: str) -> Loss:
     """Return the loss whose `name` is this text."""
-    body, _, domain = name.rpartition(" on ")
     made = Loss.__new__(Loss)
     try:
-        low, high = map(float, domain.split(" to "))
-        made._set(parse(body, (PREDICTION, LABEL), is_canonical=True), *domain_of(low, high))
+        body, low, high = without_domain(name)
+        made._set(parse(body, (PREDICTION, LABEL), is_canonical=True), low, high)
     except ValueError as error:  # those of icgd included
         raise SettingError(f"{brief(name)} is no text of a loss. {error}") from None
     return made

@@ -7,12 +7,13 @@ loaded when a proof first needs them: a compiled run is loaded and executed with
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf, nextafter
 from typing import Any, NamedTuple
 
@@ -103,8 +104,7 @@ class _Tower:
             f"{part} up to {fraction_text(knot)}"
             for part, knot in zip(parts, self.knots, strict=False)
         ]
-        ends = " to ".join(repr(end).removesuffix(".0") for end in (self.low, self.high))
-        return f"{', '.join(parts)} on {ends}"
+        return with_domain(", ".join(parts), self.low, self.high)
 
     @cached_property
     def _orders(self) -> list[tuple[Node, ...]]:
@@ -485,14 +485,8 @@ class Function(ScalarFunction):
 
     # What is proved of it.
 
-    def spans(
-        self, low: float | Fraction, high: float | Fraction
-    ) -> list[tuple[int, Fraction, Fraction]]:
-        knots = self._tower.knots
-        inside = [knot for knot in knots if low < knot < high]
-        first = sum(knot <= low for knot in knots)
-        ends = [Fraction(low), *inside, Fraction(high)]
-        return [(first + i, *pair) for i, pair in enumerate(pairwise(ends))]
+    def _exact_knots(self) -> tuple[Fraction, ...]:
+        return self._tower.knots
 
     def ball(self, order: int, piece: int, ball: Any) -> Any:
         return balls().enclosed(self._tower.line(self._order + order, piece), {"x": ball})
@@ -753,17 +747,24 @@ def of_lines(
     name: str, knots: Sequence[float], slopes: Sequence[float], at_zero: float
 ) -> Function:
     """Return a piecewise-linear function on the whole line, without rounding."""
-    home = sum(knot < 0 for knot in knots)
-    constants = [Fraction(at_zero)] * len(slopes)
-    for piece in range(home, len(knots)):
-        jump = Fraction(slopes[piece + 1]) - Fraction(slopes[piece])
-        constants[piece + 1] = constants[piece] - jump * Fraction(knots[piece])
-    for piece in range(home - 1, -1, -1):
-        jump = Fraction(slopes[piece + 1]) - Fraction(slopes[piece])
-        constants[piece] = constants[piece + 1] + jump * Fraction(knots[piece])
-    lines = zip(slopes, constants, strict=True)
-    pieces = tuple(add(multiply(number(Fraction(a)), X), number(b)) for a, b in lines)
+    lines = joined_lines(knots, slopes, 0.0, at_zero)
+    pieces = tuple(add(multiply(number(a), X), number(b)) for a, b in lines)
     return Function._of(_Tower(tuple(map(Fraction, knots)), pieces, -inf, inf), 0, name)
+
+
+def joined_lines(
+    knots: Sequence[float], slopes: Sequence[float], anchor: float, value: float
+) -> list[tuple[Fraction, Fraction]]:
+    """Return slope and constant of lines that meet at knots, and are `value` at `anchor`."""
+    factors = list(map(Fraction, slopes))
+    changes = (
+        (left - right) * Fraction(knot)
+        for knot, (left, right) in zip(knots, pairwise(factors), strict=True)
+    )
+    constants = list(accumulate(changes, initial=Fraction(0)))  # of the lines, but for one number
+    home = bisect_left(knots, anchor)
+    missing = Fraction(value) - factors[home] * Fraction(anchor) - constants[home]
+    return [(a, b + missing) for a, b in zip(factors, constants, strict=True)]
 
 
 def _largest(values: Values) -> float:
@@ -780,6 +781,19 @@ def domain_of(low: object, high: object) -> tuple[float, float]:
     if not ends[0] < ends[1]:
         raise SettingError(f"low must be less than high, got {ends[0]:g} and {ends[1]:g}.")
     return ends
+
+
+def with_domain(body: str, low: float, high: float) -> str:
+    """Return the text of a function or a loss with its domain, as in "x**2 on -1 to 1"."""
+    ends = " to ".join(repr(end).removesuffix(".0") for end in (low, high))
+    return f"{body} on {ends}"
+
+
+def without_domain(name: str) -> tuple[str, float, float]:
+    """Return what `with_domain` was given; `ValueError` if the ends are no numbers that rise."""
+    body, _, domain = name.rpartition(" on ")
+    low, high = map(float, domain.split(" to "))
+    return body, *domain_of(low, high)
 
 
 def _knot(knot: object) -> Fraction:
@@ -809,20 +823,19 @@ def is_written(name: object) -> bool:
 @lru_cache(maxsize=256)
 def read_function(name: str) -> Function:
     """Return the function whose `name` this is."""
-    body, _, domain = name.rstrip("'").rpartition(" on ")
-    *before, last = body.split(", ")
     try:
-        low, high = map(float, domain.split(" to "))
+        body, low, high = without_domain(name.rstrip("'"))
+        *before, last = body.split(", ")
         pieces, knots = list[Node](), list[Fraction]()
         for part in before:
             piece, _, knot = part.rpartition(" up to ")
             pieces.append(parse(piece, is_canonical=True))
             knots.append(_knot(knot))
         pieces.append(parse(last, is_canonical=True))
-        _ends_of(knots, *domain_of(low, high))
+        _ends_of(knots, low, high)
         if any(map(kinks, pieces)):
             raise SettingError("Its kinks are not written as knots.")
     except ValueError as error:  # those of icgd included
         raise SettingError(f"{brief(name)} is no text of a function. {error}") from None
     order = len(name) - len(name.rstrip("'"))
-    return Function._of(_Tower(tuple(knots), tuple(pieces), *domain_of(low, high)), order)
+    return Function._of(_Tower(tuple(knots), tuple(pieces), low, high), order)

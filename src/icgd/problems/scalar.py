@@ -227,8 +227,12 @@ class ScalarFunction(ABC):
             >>> [span[0] for span in icgd.Function.pieces((0, 6), ("0", "x", "6")).spans(-1.0, 5.0)]
             [0, 1]
         """
-        places = [Fraction(knot) for knot in self.knots]
-        inside = [knot for knot in places if low < knot < high]
+        knots = self._exact_knots()
+        inside = [knot for knot in knots if low < knot < high]
         ends = [Fraction(low), *inside, Fraction(high)]
-        first = sum(knot <= low for knot in places)
+        first = sum(knot <= low for knot in knots)
         return [(first + i, *pair) for i, pair in enumerate(pairwise(ends))]
+
+    def _exact_knots(self) -> tuple[Fraction, ...]:
+        """Return the knots before they are rounded to floats."""
+        return tuple(map(Fraction, self.knots))
