@@ -29,7 +29,6 @@ that follow.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -97,11 +96,12 @@ class AbstractOneLayer(AbstractConstruction):
                 "its heads read grids that cover all scores; give ProximalStep(box=...), or "
                 "Domain(score=...) for a step without a box."
             )
+        if self.joins_label and model.link != LINE:
+            return f"it fits least squares, not the {model.link} link; use cot-glm."
         return self.other_model(model, update) or numbers_objection(problem)
 
-    @abstractmethod
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
-        """Return why it does not train such a model, or None.
+        """Return why it does not train a model with such penalties, or None.
 
         Args:
             model: the linear model.
@@ -112,9 +112,10 @@ class AbstractOneLayer(AbstractConstruction):
 
         Example:
             >>> import icgd
-            >>> icgd.CotRidge().other_model(icgd.LinearModel(2, "logistic"), icgd.ProximalStep())
-            'it fits least squares, not the logistic link; use cot-glm.'
+            >>> icgd.CotRidge().other_model(icgd.LinearModel(2), icgd.ProximalStep(l1=0.1))
+            'it has no soft threshold for l1; use cot-lasso.'
         """
+        return None
 
     def _require_n_examples(self) -> int:
         """Return the number of examples, which has to be given."""
@@ -212,8 +213,6 @@ class CotRidge(AbstractOneLayer):
     name: ClassVar[str] = "cot-ridge"
 
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
-        if model.link != LINE:
-            return f"it fits least squares, not the {model.link} link; use cot-glm."
         return "it has no soft threshold for l1; use cot-lasso." if update.l1 else None
 
 
@@ -235,8 +234,6 @@ class CotLasso(AbstractOneLayer):
     name: ClassVar[str] = "cot-lasso"
 
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
-        if model.link != LINE:
-            return f"it fits least squares, not the {model.link} link; use cot-glm."
         return None if update.l1 else "it has a soft threshold, and l1 is 0; use cot-ridge."
 
 
@@ -296,9 +293,6 @@ class CotGlm(AbstractOneLayer):
                     f"the slope of the {problem.loss} loss jumps at {function.knots[0]:g}, where a "
                     "mean over tokens cannot follow it; relu-stack takes it."
                 )
-        return None
-
-    def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
         return None
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:

@@ -1,10 +1,10 @@
-"""Expressions on balls (Arb): enclosures of values, ranges, and the rounding of their computation.
+"""Expressions on balls (Arb): enclosures of values and ranges, and bounds on rounding errors.
 
-A ball holds every value of an expression on an interval, or is not finite. Nothing else is trusted
-in a proof about a function but `ULPS`, the accuracy of torch's own functions, which tests compare
-with Arb.
+A ball holds every value of an expression on an interval, or is not finite. Besides Arb, a proof
+about a function trusts only `ULPS`, the accuracy of torch's own functions, which tests compare with
+Arb.
 
-This module loads Arb, so that it is imported when a proof is first asked for.
+Importing this module loads Arb, so it is imported only when a proof is first needed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BITS = 80
 """The precision of proofs."""
 
 MANY_BITS = 400
-"""The precision in which two pieces meet, or do not."""
+"""The precision in which two pieces are compared at their knot."""
 
 ROUNDOFF = 2.0**-53
 
@@ -54,27 +54,27 @@ Ball = Any
 """A real ball, or a complex one."""
 
 precision = ctx.workprec
-"""A context in which balls have so many bits."""
+"""Context manager: the precision of balls, in bits."""
 
 
 def exact(value: Fraction | float) -> arb:
-    """Return the ball of a number: a point, if its denominator is a power of two."""
+    """Return the ball of a number; it is a point if the denominator is a power of two."""
     fraction = value if isinstance(value, Fraction) else Fraction(value)
     return arb(fraction.numerator) / fraction.denominator
 
 
 def hull(a: arb, b: arb) -> arb:
-    """Return the ball around both."""
+    """Return a ball that contains both."""
     return a.union(b)
 
 
 def interval(low: Fraction | float, high: Fraction | float) -> arb:
-    """Return the ball around [low, high]."""
+    """Return a ball that contains [low, high]."""
     return hull(exact(low), exact(high))
 
 
 def size(ball: Ball) -> float:
-    """Return a number that no value of the ball exceeds in size."""
+    """Return an upper bound on the absolute values in the ball."""
     if not ball.is_finite():
         return inf
     largest = float(ball.abs_upper().upper())
@@ -82,7 +82,7 @@ def size(ball: Ball) -> float:
 
 
 def least_size(ball: arb) -> float:
-    """Return a number that every value of the ball has at least in size."""
+    """Return a lower bound on the absolute values in the ball."""
     return max(float(ball.abs_lower().lower()) * (1 - 2.0**-50), 0.0)
 
 
@@ -94,13 +94,13 @@ def ends(ball: arb) -> tuple[float, float]:
 
 
 def _down(point: arb) -> float:
-    """Return the largest float that is not above a point, or the one below it."""
+    """Return a float that is not above a point: the largest such float, or the one below it."""
     nearest = float(point)
     return nearest if arb(nearest) <= point else nextafter(nearest, -inf)
 
 
-# Functions on balls. A monotone one has its extremes at the ends of a ball, an even one at the
-# least and at the largest size.
+# Functions on balls. The extremes of a monotone function are at the ends of a ball; those of an
+# even one, monotone on either side of 0, at the smallest and largest absolute value.
 
 
 def _monotone(function: Callable[[arb], arb]) -> Callable[[arb], arb]:
@@ -255,7 +255,7 @@ def narrowed(y: Ball, line: Line, slope: Ball, x: arb) -> Ball:
 
 
 class Bracket(NamedTuple):
-    """A small interval between which and the next a function is monotone, and its range there."""
+    """A small interval in which a function may turn, and its range there."""
 
     low: float
     high: float
@@ -264,16 +264,16 @@ class Bracket(NamedTuple):
 
 
 MOST_CELLS, DEEPEST = 200_000, 40
-"""The most intervals that a search looks at, and how often it halves one to find a finite ball."""
+"""The most intervals that a search examines, and how often it halves one to get a finite ball."""
 
 
 def brackets(lines: tuple[Line, Line, Line], low: Fraction, high: Fraction) -> list[Bracket] | None:
     """Find where a function may turn: brackets between which its slope has one sign.
 
     `lines` are the function, its slope and its curvature. An interval is halved until the slope has
-    one sign in it, or until the function changes in it by less than 2^-70 of itself, or it is as
-    short as 2^-52. Multiple roots of the slope are brackets like others. None if there are too
-    many.
+    one sign in it, until the function changes in it by less than 2^-70 of itself, or until it is as
+    short as 2^-52. Multiple roots of the slope need no special treatment. Return None after
+    `MOST_CELLS` intervals.
     """
     found: list[tuple[arb, arb, float]] = []
     waiting, n_seen = [(exact(low), exact(high))], 0
@@ -327,7 +327,7 @@ ULPS = {
     **dict.fromkeys(("abs", "sign"), 0),
     "sech2": 8,
 }
-"""How far torch's functions may be off, in units of roundoff of the result, besides underflow."""
+"""Largest errors of torch's functions, in units of roundoff of the result, without underflow."""
 
 
 @cache
@@ -336,7 +336,7 @@ def _slope_of(function: str) -> Line:
 
 
 def _own_ulps(exponent: Fraction) -> int:
-    """How far a power may be off by itself."""
+    """Return the largest error of a power of an exact number, in units of roundoff."""
     if exponent in (-1, 2, Fraction(1, 2)):
         return 1
     return 2 if exponent == -Fraction(1, 2) else 4
@@ -349,7 +349,7 @@ def _is_short(fraction: Fraction) -> bool:
 
 
 def running(line: Line, variables: Mapping[str, arb]) -> tuple[arb, float]:
-    """Enclose the real value of a line, and bound how far the computed one is from it.
+    """Enclose the real value of a line, and bound the error of the computed one.
 
     The error of every operation is carried to those that read it. The bound is infinite if a
     number can overflow, or if a ball is not finite.
@@ -407,7 +407,7 @@ N_EVEN, FINEST = 128, 2.0**-60
 
 
 def cells(low: Fraction, high: Fraction) -> list[tuple[arb, arb]]:
-    """Divide an interval into cells: even ones up to 16, and ones that halve towards 0."""
+    """Divide an interval into cells: equal ones up to 16, and others that halve towards 0."""
     places = {low, high}
     places |= {Fraction(32 * k, N_EVEN) for k in range(-N_EVEN // 2, N_EVEN // 2 + 1)}
     largest = 2.0 ** ceil(log2(max(abs(low), abs(high), Fraction(1))))
@@ -424,8 +424,8 @@ QUARTERS = (1.0, 0.875, 0.75, 0.625)
 def rounding(parts: Iterable[tuple[Line, Fraction, Fraction]]) -> tuple[float, float] | float:
     """Bound the rounding of a function that is computed by these lines on these intervals.
 
-    Return (relative, absolute) in units of roundoff: a computed value is off by at most `relative`
-    of them times the value, and `absolute` of them. If a number can overflow, return where.
+    Return (relative, absolute) in units of roundoff: a computed value v is off by at most
+    relative * |v| + absolute of them. If a number can overflow, return where.
     """
     rows: list[tuple[float, float, float]] = []
     for line, low, high in parts:
@@ -442,6 +442,8 @@ def rounding(parts: Iterable[tuple[Line, Fraction, Fraction]]) -> tuple[float, f
             waiting += [(left, middle, depth + 1), (middle, right, depth + 1)]
     if not any(error for _, _, error in rows):
         return 0.0, 0.0
+    # Trade the two off: of the absolute errors tried, each with the relative error that it leaves,
+    # take the pair that is best at values of median size.
     least = max((error for lowest, _, error in rows if lowest == 0.0), default=0.0)
     typical = median(largest for _, largest, _ in rows)
     best = (inf, 0.0, 0.0)
@@ -453,7 +455,7 @@ def rounding(parts: Iterable[tuple[Line, Fraction, Fraction]]) -> tuple[float, f
 
 
 def meets(left: Node, right: Node) -> arb | None:
-    """Return the gap right - left of two constant trees, or None if it is 0 as far as is known."""
+    """Return right - left of two constant trees, or None if it may be 0."""
     with precision(MANY_BITS):
         gap = enclosed(straight_line(right), {}) - enclosed(straight_line(left), {})
         return None if gap.contains(0) else gap

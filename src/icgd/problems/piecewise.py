@@ -1,8 +1,8 @@
-"""Functions of a user's own: pieces between knots, each of them an expression.
+"""User-defined functions: pieces between knots, each an expression.
 
-What is known of one is proved from its text: the places at which it turns, its range and its
-slopes on any interval, how its values are rounded. All of that is by balls (`balls.py`), which are
-loaded when a proof first needs them: a compiled run is loaded and executed without.
+Everything a proof uses follows from the text: where the function turns, its range and its slopes on
+any interval, and how its values are rounded. Balls prove this (`balls.py`); they are loaded when a
+proof first needs them, and compiled runs are loaded and executed without them.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ MOST_PIECES = 64
 """The most pieces of a function."""
 
 VERSION = 1
-"""Of the grammar of expressions and of the functions in it."""
+"""The version of the grammar of expressions and of the functions in it."""
 
 MODERATE = 10.0
-"""A function that grows no larger on its domain needs no gate."""
+"""A function that stays below this on its domain needs no gate."""
 
 LOW, HIGH = -64.0, 64.0
 """The domain of a function for which none is given."""
@@ -62,7 +62,7 @@ LOW, HIGH = -64.0, 64.0
 
 @cache
 def balls() -> Any:
-    """Return the module of balls; it loads Arb, which runs do without."""
+    """Return the module of balls. Importing it loads Arb, which runs do not need."""
     return import_module("icgd.problems.balls")
 
 
@@ -81,7 +81,7 @@ class _Turns(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Tower:
-    """The pieces of a function with all their derivatives, which the latter share."""
+    """The pieces of a function with all their derivatives; its derivatives share it."""
 
     knots: tuple[Fraction, ...]
     pieces: tuple[Node, ...]
@@ -89,16 +89,16 @@ class _Tower:
     high: float
     called: str = ""
     source: Function | None = None
-    """A function that differs from this one by steps, if its rounding is counted too."""
+    """A function that differs from this one by steps, and whose rounding counts too."""
 
     @property
     def name(self) -> str:
-        """What it is called: its text, if it has no other name."""
+        """Its name, which is its text unless it has another."""
         return self.called or self.definition
 
     @cached_property
     def definition(self) -> str:
-        """The text of the pieces, their knots and the domain: what the function is."""
+        """The text of the pieces, their knots and the domain, which defines the function."""
         parts = [text(piece) for piece in self.pieces]
         parts[:-1] = [
             f"{part} up to {fraction_text(knot)}"
@@ -129,7 +129,7 @@ class _Tower:
 
 
 def _ends_of(knots: list[Fraction], low: float, high: float) -> list[Fraction]:
-    """Return the ends of all pieces, which must rise, also when they are rounded to floats."""
+    """Return the ends of all pieces, which must increase even when they are rounded to floats."""
     ends = [Fraction(low), *knots, Fraction(high)]
     if not all(float(before) < float(after) for before, after in pairwise(ends)):
         raise SettingError(
@@ -398,7 +398,7 @@ class Function(ScalarFunction):
 
     @cached_property
     def jumps(self) -> tuple[float, ...]:
-        """By how much it jumps at every knot; 0 where it is continuous."""
+        """The jump at every knot; 0 where the function is continuous."""
         sizes = []
         for knot, (left, right) in zip(self._tower.knots, pairwise(self.nodes), strict=True):
             place = Node(NUMBER, (), knot)
@@ -418,12 +418,12 @@ class Function(ScalarFunction):
 
     @cached_property
     def slopes(self) -> tuple[float, ...]:
-        """The slopes of the pieces of one that is piecewise linear."""
+        """The slopes of the pieces, if they are lines."""
         return self._constants(self._tower.order(self._order + 1))
 
     @cached_property
     def levels(self) -> tuple[float, ...]:
-        """The values of the pieces of one that is piecewise constant."""
+        """The values of the pieces, if they are constants."""
         return self._constants(self.nodes)
 
     def _constants(self, nodes: tuple[Node, ...]) -> tuple[float, ...]:
@@ -433,7 +433,7 @@ class Function(ScalarFunction):
     # Values.
 
     def __call__(self, z: Values) -> Values:
-        # Each piece is computed at arguments that are clamped to it, so that none overflows.
+        # Clamp the arguments of each piece to it, so that no piece overflows outside.
         lines = [self._tower.line(self._order, piece) for piece in range(len(self.nodes))]
         if not self.knots:
             return computed(lines[0], {"x": z})
@@ -483,7 +483,7 @@ class Function(ScalarFunction):
     def _derivative(self) -> Function:
         return Function._of(self._tower, self._order + 1, self.label and self.label + "'")
 
-    # What is proved of it.
+    # Proved properties.
 
     def _exact_knots(self) -> tuple[Fraction, ...]:
         return self._tower.knots
@@ -497,7 +497,7 @@ class Function(ScalarFunction):
 
     @cached_property
     def _starts(self) -> tuple[float, ...]:
-        """The least float beyond every knot: its own, where that is rounded up."""
+        """The smallest float beyond each knot: the rounded knot itself if it was rounded up."""
         return tuple(
             rounded if rounded > knot else nextafter(rounded, inf)
             for rounded, knot in zip(self.knots, self._tower.knots, strict=True)
@@ -505,7 +505,7 @@ class Function(ScalarFunction):
 
     @cached_property
     def _jumps_between_floats(self) -> bool:
-        """Whether it jumps at a knot that is no float: at its float a value may be the other."""
+        """Whether it jumps at a knot that is not a float: it may be rounded across the jump."""
         places = zip(self.knots, self._tower.knots, self.jumps, strict=True)
         return any(jump and rounded != knot for rounded, knot, jump in places)
 
@@ -524,8 +524,9 @@ class Function(ScalarFunction):
                 brackets = module.brackets(lines, low, high)
                 if brackets is None:
                     raise SettingError(
-                        f"{self} turns so often on [{float(low):g}, {float(high):g}] that its "
-                        "range is not found. Give a smaller domain."
+                        f"{self} has too many turns on [{float(low):g}, {float(high):g}], or terms "
+                        "that cancel, to find its range. Give a smaller domain, or write it in "
+                        "another way."
                     )
                 found += brackets
             for i, (knot, jump) in enumerate(zip(self.knots, self.jumps, strict=True)):
@@ -594,7 +595,7 @@ class Function(ScalarFunction):
                 highest = torch.maximum(turns.largest[level, first], turns.largest[level, last])
                 least = torch.where(inside, torch.minimum(least, lowest), least)
                 largest = torch.where(inside, torch.maximum(largest, highest), largest)
-        if self.rounding != EXACT:  # of the ends, of the values, and of this sum
+        if self.rounding != EXACT:  # that of the ends, of the values, and of this sum
             least = least - 3 * self.rounding.at(least.abs())
             largest = largest + 3 * self.rounding.at(largest.abs())
         outside = ~((low >= self.low) & (high <= self.high))
@@ -605,7 +606,7 @@ class Function(ScalarFunction):
     def lipschitz(self, low: Values, high: Values) -> Values:
         inner = low
         for knot, exact in zip(self.knots, self._tower.knots, strict=True):
-            if knot >= exact:  # to the right of it its slope from the left does not count
+            if knot >= exact:  # an interval that begins here has only the slope from the right
                 inner = torch.where((inner == knot) & (knot < high), nextafter(knot, inf), inner)
         least, largest = self.derivative().bounds(inner, high)
         steepest = torch.maximum(least.abs(), largest.abs())
@@ -616,7 +617,7 @@ class Function(ScalarFunction):
 
     @cached_property
     def rounding(self) -> FunctionRounding:
-        """How far its computed values may be off on the domain."""
+        """A bound on the errors of computed values on the domain."""
         tower, module = self._tower, balls()
         with module.precision(module.BITS):
             found = module.rounding(
@@ -629,7 +630,7 @@ class Function(ScalarFunction):
                     "a smaller domain."
                 )
             relative, absolute = found
-            # At a knot that is no float an argument may be taken for one on the other piece.
+            # Near a knot that is not a float, an argument may be given to the wrong piece.
             for i, knot in enumerate(tower.knots):
                 if Fraction(float(knot)) != knot:
                     place = module.exact(knot)
@@ -677,7 +678,7 @@ class Function(ScalarFunction):
 
     @cached_property
     def _gate_and_rest(self) -> tuple[Function | None, Function | None]:
-        """Split a function that grows like a line: on either side the gate has its own slope."""
+        """Split a function that grows like a line: the gate tends to its slope on either side."""
         z = torch.linspace(self.low, self.high, 257, dtype=torch.float64)
         values = self(z)
         if self.kind != "smooth" or not self.low < 0 < self.high or _largest(values) <= MODERATE:
@@ -707,7 +708,7 @@ class Function(ScalarFunction):
             )
         pairs = zip(self.nodes, self._tower.order(1), strict=True)
         if all(slope.kind == NUMBER == substitute(node, ZERO).kind for node, slope in pairs):
-            return  # their numbers are known exactly
+            return  # lines with exact coefficients
         module = balls()
         with module.precision(module.BITS):
             for piece, low, high in self.spans(self.low, self.high):
@@ -728,11 +729,11 @@ class Function(ScalarFunction):
 
 
 WIDEST = 2.0**40
-"""The domain of functions that are built in reaches as far as that of any construction."""
+"""Built-in functions are defined as far out as any construction needs."""
 
 
 def built_in(name: str, knots: Sequence[int], of: Sequence[str], reach: float = WIDEST) -> Function:
-    """Return a function that is called by a name of its own."""
+    """Return a function with a name other than its text."""
     places, pieces = tuple(map(Fraction, knots)), tuple(map(parse, of))
     return Function._of(_Tower(places, pieces, -reach, reach, name), 0, name)
 
@@ -776,7 +777,7 @@ def _shown(place: float) -> str:
 
 
 def domain_of(low: object, high: object) -> tuple[float, float]:
-    """Return the ends of a domain as finite numbers that rise."""
+    """Return the ends of a domain as finite numbers, low < high."""
     ends = finite("low", low), finite("high", high)
     if not ends[0] < ends[1]:
         raise SettingError(f"low must be less than high, got {ends[0]:g} and {ends[1]:g}.")
@@ -797,7 +798,7 @@ def without_domain(name: str) -> tuple[str, float, float]:
 
 
 def _knot(knot: object) -> Fraction:
-    """Read a knot, of which 0.1 is one tenth."""
+    """Read a knot exactly: 0.1 is one tenth."""
     if isinstance(knot, str | Fraction):
         node = parse(str(knot), names=())
         if node.kind == NUMBER:
@@ -816,7 +817,7 @@ def _checked_label(label: object) -> str:
 
 
 def is_written(name: object) -> bool:
-    """Whether a name is the text of a function, and not that of one known to icgd."""
+    """Return whether a name is the text of a function with its domain."""
     return isinstance(name, str) and " on " in name and " to " in name
 
 
