@@ -81,7 +81,7 @@ class AbstractOneLayer(AbstractConstruction):
     target: ClassVar[type] = LinearModel
     is_last_resort: ClassVar[bool] = True
     joins_label: ClassVar[bool] = True
-    """Whether a head returns the difference of score and label; else labels have heads too."""
+    """Whether one head returns score minus label; otherwise labels have heads of their own."""
 
     def __post_init__(self) -> None:
         if self.n_examples is not None:
@@ -118,7 +118,7 @@ class AbstractOneLayer(AbstractConstruction):
         return None
 
     def _require_n_examples(self) -> int:
-        """Return the number of examples, which has to be given."""
+        """Return the number of examples, or raise `ConstructionError` if it was not given."""
         if self.n_examples is None:
             raise ConstructionError(
                 f"{self.name} has heads for each example, so it is made for one number of "
@@ -177,7 +177,7 @@ def one_layer(
     mean: str,
     width: int,
 ) -> StackProgram:
-    """Return the program whose step is one layer of heads, and an MLP if anything is shrunk."""
+    """Return a program whose step is one layer of heads, and an MLP if there are `shrinks`."""
     weights, shapes = descend.weights, ((1, width), (1, 1))
     slots = (Slot(w, shape, Role.PARAMETER) for w, shape in zip(weights, shapes, strict=False))
     predict = PredictMean(
@@ -241,9 +241,9 @@ class CotLasso(AbstractOneLayer):
 class CotGlm(AbstractOneLayer):
     """Any link, with any penalty: two heads for each example (cot, Theorem 3.1).
 
-    And any loss of a linear network `MLP((d, 1))` (Lemma 3.1). Where its slope is a sum of
-    functions of one combination of prediction and label each, every example has a head for each of
-    them; any other analytic slope is looked up by one head an example, on a grid of both.
+    It also trains linear networks `MLP((d, 1))` with any loss (Lemma 3.1). Where the slope is a sum
+    of functions of one combination of prediction and label each, every example has a head for each
+    function; any other analytic slope is looked up by one head an example, on a grid of both.
 
     Args:
         n_examples: the number of examples in every prompt. It has to be given.
