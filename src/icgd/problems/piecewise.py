@@ -389,7 +389,10 @@ class Function(ScalarFunction):
         sizes = []
         for knot, (left, right) in zip(self._tower.knots, pairwise(self.nodes), strict=True):
             place = Node(NUMBER, (), knot)
-            ends = substitute(left, place), substitute(right, place)
+            try:
+                ends = substitute(left, place), substitute(right, place)
+            except SettingError:  # it divides by 0, or a number leaves the range of floats
+                raise SettingError(self._no_value_near(float(knot))) from None
             if all(end.kind == NUMBER for end in ends):
                 sizes.append(float(ends[1].number - ends[0].number))
             else:
@@ -709,11 +712,14 @@ class Function(ScalarFunction):
                         "domain, such as low=-10, high=10, or write it in another way."
                     )
                 if what:
-                    raise SettingError(
-                        f"{self} or its slope has no finite value near x = {_shown(place)}: a "
-                        "pole, 0 / 0, or a root or a logarithm of a number that is not positive. "
-                        "Give a domain without that place, by low= and high=."
-                    )
+                    raise SettingError(self._no_value_near(place))
+
+    def _no_value_near(self, place: float) -> str:
+        return (
+            f"{self} or its slope has no finite value near x = {_shown(place)}: a pole, 0 / 0, or "
+            "a root or a logarithm of a number that is not positive. Give a domain without that "
+            "place, by low= and high=."
+        )
 
 
 WIDEST = 2.0**40
