@@ -1,6 +1,7 @@
 """Models of PyTorch as people write them: each is trained as torch's own loop trains it."""
 
 import copy
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from torch.optim import SGD, AdamW, lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 import icgd
-from icgd.errors import DataError, SettingError
+from icgd.errors import DataError, SettingError, UnreadableError
 from icgd.problems.from_torch import load_weights
 
 ROUNDING = 1e-12
@@ -127,6 +128,76 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+class Calling(nn.Module):
+    """A forward that is a function."""
+
+    def __init__(self, function: Callable[..., Tensor], *parameters: Tensor) -> None:
+        super().__init__()
+        self.linear, self.function = nn.Linear(3, 3), function
+        self.parts = nn.ParameterList(parameters)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.linear, x, *self.parts)
+
+
+def overwriting(linear: nn.Module, x: Tensor) -> Tensor:
+    hidden = linear(x)
+    return functional.relu(hidden, inplace=True) + hidden
+
+
+RESHAPES = {
+    "view": lambda linear, x: linear(x.view(-1, 3)),
+    "reshape": lambda linear, x: linear(x.reshape((x.shape[0], -1))),
+    "flatten": lambda linear, x: linear(torch.flatten(x, 1)),
+    "a method": lambda linear, x: linear(x.flatten(start_dim=1)),
+}
+UNREAD = {
+    "a product": (lambda linear, x: linear(x) * 2, "mul() in model is not read"),
+    "a constant": (lambda linear, x: linear(x) + 1.0, "add() in model is not read"),
+    "columns": (lambda linear, x: linear(x) + x[:, :1], "getitem() in model is not read"),
+    "a factor of a sum": (
+        lambda linear, x: torch.add(linear(x), x, alpha=2),
+        "add() in model is not read",
+    ),
+    "twice": (lambda linear, x: (lambda h: h + h)(linear(x)), "adds a layer to itself"),
+    "overwritten": (overwriting, "relu() in model overwrites a value that is read elsewhere"),
+    "other axes": (lambda linear, x: linear(x.view(x.size(1), -1)), "view() in model is not read"),
+    "another result": (lambda linear, x: (linear(x), x), "something other than one tensor"),
+}
+
+
+@pytest.mark.parametrize("name", RESHAPES)
+def test_a_forward_may_flatten_in_any_way(name):
+    model = Calling(RESHAPES[name]).double()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    problem = icgd.from_torch(model, nn.MSELoss(), optimizer, domain=icgd.Domain(1.0, 1.0))
+    assert problem.network == icgd.MLP((3, 3), biases=True)
+    x, y = torch.rand(4, 1, 3), torch.rand(4, 3)
+    assert icgd.as_task(problem, x, y).x.shape == (4, 3)
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_what_a_forward_computes_is_never_left_out(name):
+    function, message = UNREAD[name]
+    model = Calling(function)
+    with pytest.raises(UnreadableError, match=re.escape(message)):
+        icgd.from_torch(
+            model, nn.MSELoss(), SGD(model.parameters(), lr=1), domain=icgd.Domain(1.0, 1.0)
+        )
+
+
+def test_weights_that_are_computed_are_refused():
+    model = Calling(
+        lambda linear, x, weight, bias: functional.linear(linear(x), weight, 2 * bias),
+        torch.ones(2, 3),
+        torch.ones(2),
+    )
+    with pytest.raises(UnreadableError, match="The bias of linear is computed from other"):
+        icgd.from_torch(
+            model, nn.MSELoss(), SGD(model.parameters(), lr=1), domain=icgd.Domain(1.0, 1.0)
+        )
+
+
 def made(name: str) -> nn.Module:
     torch.manual_seed(4)
     return MODELS[name]().double()
@@ -192,6 +263,13 @@ def test_a_model_trains_as_in_torch(name):
     history = problem.oracle.train(task, N_STEPS)
     assert distance(start, problem, task, history, real) < ROUNDING
     assert max(float((a - b).abs().max()) for a, b in zip(real[0], real[-1], strict=True)) > 0.05
+
+
+def test_learnable_runs_refuse_what_they_would_leave_out():
+    problem = shuffled_problem()
+    compiled = icgd.compile(problem, "relu-stack")
+    with pytest.raises(SettingError, match="4 batches of 6 examples, which gradients do not pass"):
+        icgd.LearnableRun(compiled)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,28 @@ class Preprocessing:
         if self.reduction not in REDUCTIONS:
             raise SettingError(f"reduction must be 'mean' or 'sum', got {self.reduction!r}.")
 
+    def in_words(self) -> str:
+        """Return what is done in a few words.
+
+        Returns:
+            The words.
+
+        Example:
+            >>> import icgd
+            >>> icgd.Preprocessing(batches=((2, 0), (1,)), label_smoothing=0.1).in_words()
+            '2 batches of 3 examples, labels smoothed by 0.1'
+        """
+        words = []
+        if self.batches:
+            words.append(f"{len(self.batches)} batches of {self.n_examples:,} examples")
+        if self.label_smoothing:
+            words.append(f"labels smoothed by {self.label_smoothing:g}")
+        if self.class_weights:
+            words.append("class weights " + ", ".join(f"{w:g}" for w in self.class_weights))
+        if self.flatten:
+            words.append("inputs flattened")
+        return ", ".join(words) or "nothing"
+
     @property
     def n_examples(self) -> int:
         """The number of examples in X; 0 if it does not matter."""

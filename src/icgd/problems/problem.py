@@ -193,6 +193,7 @@ class Problem:
             "loss": self.loss.replace("_", " "),
             "update": self.update.in_words(),
             "domain": self.domain.in_words(),
+            **({"data": self.preprocessing.in_words()} if self.preprocessing else {}),
         }
 
     @property

@@ -129,6 +129,7 @@ SAME_SHAPE: dict[Any, type[nn.Module]] = {
 """Functions and methods with the module that computes the same and takes the same options."""
 
 ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
+IN_PLACE = (operator.iadd, "add_")
 RESHAPES = (torch.flatten, torch.reshape, "flatten", "view", "reshape")
 
 READABLE = (nn.Linear, nn.LayerNorm, *ACTIVATIONS, *SKIPPED)
@@ -246,6 +247,7 @@ class Operation:
     n_inputs: int | None = None
     activation: str = "identity"
     eps: float = NORM_EPS
+    in_place: bool = False
 
 
 class _Tracer(fx.Tracer):
@@ -262,6 +264,17 @@ def _kind_of(module: nn.Module) -> Any:
         if isinstance(module, kind) and own.forward is kind.forward:  # type: ignore[attr-defined]
             return kind
     return None
+
+
+def _module_of(node: fx.Node) -> nn.Module:
+    """Return the module that computes the same as a function, with its options."""
+    target: Any = node.target
+    kwargs = dict(node.kwargs)
+    if target is not functional.dropout:
+        return SAME_SHAPE[target](*node.args[1:], **kwargs)
+    names = ("input", "p", "training", "inplace")
+    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **kwargs}
+    return nn.Dropout(given.get("p", 0.5)).train(bool(given.get("training", True)))
 
 
 def place_of(name: str) -> str:
@@ -350,24 +363,32 @@ class _Reader:
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         scope = next(iter(reversed((node.meta.get("nn_module_stack") or {"": ("0",)}).values())))
         place = f"{name}() in {place_of(scope[0])}"
-        if name in ("size", "getattr", "getitem", "dim"):
-            return  # of shapes, which only reshapes read
-        if target in SAME_SHAPE:
-            kwargs = dict(node.kwargs)
-            training = kwargs.pop("training", len(node.args) < 3 or bool(node.args[2]))
-            options = node.args[1:2] if target is functional.dropout else node.args[1:]
-            module = SAME_SHAPE[target](*options, **kwargs).train(bool(training))
-            self.values[node] = self._module(place, module, sources)
-        elif target in ADDITIONS and len(sources) == len(node.args) == 2 and not node.kwargs:
-            self.values[node] = self._add(Operation("sum", place, sources))
-        elif target in ADDITIONS and sources * 2 == self._twice(node):
-            self.values[node] = self._add(Operation("sum", place, sources * 2))
-        elif target in RESHAPES and self._flattens(node):
+        if name in ("size", "dim") or (name == "getattr" and node.args[1] == "shape"):
+            return  # only reshapes read shapes
+        has_numbers = not any(isinstance(part, fx.Node) for part in self._options(node))
+        if target in SAME_SHAPE and has_numbers:
+            self.values[node] = self._module(place, _module_of(node), sources)
+        elif (
+            target in ADDITIONS
+            and len(node.args) == 2
+            and not node.kwargs
+            and self._are_values(node)
+        ):
+            terms = tuple(self.values[part] for part in node.args if isinstance(part, fx.Node))
+            in_place = target in IN_PLACE
+            self.values[node] = self._add(Operation("sum", place, terms, in_place=in_place))
+        elif target in RESHAPES and self._flattens(node, sources[0]):
             self.flattens, self.values[node] = True, sources[0]
         elif target is functional.linear:
-            self.values[node] = self._linear(place, sources, *self._tensors(node, 3, "bias"))
-        elif target is functional.layer_norm and len(node.args) + len(node.kwargs) >= 2:
-            self.values[node] = self._layer_norm(place, node, sources)
+            given = self._parameters(node, ("input", "weight", "bias"))
+            self.values[node] = self._linear(place, sources, given["weight"], given["bias"])
+        elif target is functional.layer_norm:
+            names = ("input", "normalized_shape", "weight", "bias", "eps")
+            given = self._parameters(node, names)
+            shape = given["normalized_shape"]
+            module = nn.LayerNorm(shape, given["eps"] or NORM_EPS, elementwise_affine=False)
+            module.weight, module.bias = given["weight"], given["bias"]
+            self.values[node] = self._norm(place, sources, tuple(shape), module)
         elif name == "squeeze" and self._last_width(sources[0]) == 1 and self._is_last(node):
             self.values[node] = sources[0]
         else:
@@ -377,24 +398,31 @@ class _Reader:
             )
             self.values[node] = self._add(Operation("unread", place, sources[:1]))
 
-    def _twice(self, node: fx.Node) -> tuple[int, ...]:
-        """Return the value that is added to itself, twice; the trace lists it once."""
-        is_own = len(node.args) == 2 and node.args[0] is node.args[1] and not node.kwargs
-        return (self.values[node.all_input_nodes[0]],) * 2 if is_own else ()
+    def _options(self, node: fx.Node) -> list[Any]:
+        """Return the arguments of a function after its input."""
+        return [*node.args[1:], *node.kwargs.values()]
 
-    def _flattens(self, node: fx.Node) -> bool:
+    def _are_values(self, node: fx.Node) -> bool:
+        return all(part in self.values for part in node.args)
+
+    def _flattens(self, node: fx.Node, source: int) -> bool:
         """Say whether a reshape leaves one axis for an example."""
-        arguments = [*node.args[1:], *node.kwargs.values()]
+        options = self._options(node)
         if node.target in (torch.flatten, "flatten"):
-            return arguments in ([1], [1, -1])
-        if len(arguments) == 1 and isinstance(arguments[0], list | tuple):
-            arguments = list(arguments[0])
-        is_pair = len(arguments) == 2 and isinstance(arguments[0], fx.Node)
-        return is_pair and arguments[1] in (-1,)
+            return any(options == flat for flat in ([1], [1, -1]))
+        if len(options) == 1 and isinstance(options[0], list | tuple):
+            options = list(options[0])
+        if len(options) != 2:
+            return False
+        first, second = options
+        if isinstance(first, fx.Node):  # x.size(0) or x.shape[0]
+            return bool(first.args[-1] == 0 and second == -1)
+        width = self._last_width(source)
+        return bool(first == -1 and isinstance(second, int) and second == (width or second))
 
     def _is_last(self, node: fx.Node) -> bool:
         """Say whether a squeeze drops the only label of what the model returns."""
-        axes = [*node.args[1:], *node.kwargs.values()]
+        axes = self._options(node)
         ends = {user.op for user in node.users} == {"output"}
         return ends and any(axes == [axis] for axis in (-1, 1))
 
@@ -406,17 +434,24 @@ class _Reader:
             value = operation.inputs[0]
         return None
 
-    def _tensors(self, node: fx.Node, most: int, *names: str) -> list[Tensor | None]:
-        """Return the parameters among the arguments of a function, after its input."""
-        given = [*node.args[1:most], *(node.kwargs.get(name) for name in names)]
-        return [self._tensor(part) for part in given][: most - 1]
-
-    def _tensor(self, argument: object) -> Tensor | None:
-        if not isinstance(argument, fx.Node) or argument.op != "get_attr":
-            return None
-        path, _, name = str(argument.target).rpartition(".")
-        found: Tensor = getattr(self.root.get_submodule(path), name)
-        return found
+    def _parameters(self, node: fx.Node, names: tuple[str, ...]) -> dict[str, Any]:
+        """Return the arguments of a function by name, with parameters in place of their nodes."""
+        given: dict[str, Any] = dict.fromkeys(names)
+        given |= {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        for name in names[1:]:
+            part = given[name]
+            if not isinstance(part, fx.Node):
+                continue
+            if part.op != "get_attr":
+                self.refuse(
+                    f"The {name} of {node.name} is computed from other parameters. Train it as a "
+                    "parameter of its own."
+                )
+                given[name] = None
+                continue
+            path, _, attribute = str(part.target).rpartition(".")
+            given[name] = getattr(self.root.get_submodule(path), attribute)
+        return given
 
     def _add(self, operation: Operation) -> int:
         self.operations.append(operation)
@@ -434,7 +469,10 @@ class _Reader:
         if kind in ACTIVATIONS:
             name_of, options = ACTIVATIONS[kind]
             require_options(where, vars(module), options, self.refuse)
-            return self._add(Operation("activation", place, sources, activation=name_of(module)))
+            name, in_place = name_of(module), bool(getattr(module, "inplace", False))
+            return self._add(
+                Operation("activation", place, sources, activation=name, in_place=in_place)
+            )
         if kind is nn.Flatten:
             self.flattens = True
             require_options(where, vars(module), {"start_dim": 1, "end_dim": -1}, self.refuse)
@@ -468,15 +506,6 @@ class _Reader:
             return self._add(Operation("unread", place, sources[:1]))
         width, n_inputs = weight.shape
         return self._add(Operation("linear", place, sources, weight, bias, width, n_inputs))
-
-    def _layer_norm(self, place: str, node: fx.Node, sources: tuple[int, ...]) -> int:
-        """Add F.layer_norm(x, shape, weight, bias, eps)."""
-        names = ("input", "normalized_shape", "weight", "bias", "eps")
-        given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-        module = nn.LayerNorm(given["normalized_shape"], given.get("eps", NORM_EPS))
-        module.weight = self._tensor(given.get("weight"))  # type: ignore[assignment]
-        module.bias = self._tensor(given.get("bias"))  # type: ignore[assignment]
-        return self._norm(place, sources, tuple(module.normalized_shape), module)
 
     def _norm(
         self, place: str, sources: tuple[int, ...], shape: tuple[int, ...], norm: nn.LayerNorm
@@ -514,6 +543,7 @@ class _Arrangement:
 
     def arranged(self) -> list[Layer]:
         for number, operation in enumerate(self.operations, start=1):
+            self._require_unchanged(operation)
             getattr(self, operation.kind)(operation)
             self.layer_of[number] = len(self.layers)
         return self.layers
@@ -521,6 +551,16 @@ class _Arrangement:
     @property
     def width(self) -> int:
         return self.layers[-1].width if self.layers else self.n_inputs
+
+    def _require_unchanged(self, operation: Operation) -> None:
+        """Refuse to overwrite a value that something else reads: a trace does not show it."""
+        if operation.in_place and any(
+            self.n_uses[source] > 1 or source == 0 for source in operation.inputs[:1]
+        ):
+            self.refuse(
+                f"{operation.place} overwrites a value that is read elsewhere. Leave out "
+                "inplace=True, or write x = x + y for x += y."
+            )
 
     def _require_last(self, operation: Operation, source: int) -> None:
         if self.layer_of[source] != len(self.layers):
