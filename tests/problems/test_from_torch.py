@@ -533,6 +533,10 @@ REFUSED = {
         {"model": nn.Sequential(nn.Linear(2, 2), norm(2), nn.Linear(2, 2), norm(2, 0.1))},
         "model[3] (LayerNorm) has eps = 0.1, expected 1e-05, as an earlier one has",
     ),
+    "no eps": (
+        {"model": nn.Sequential(nn.Linear(2, 2), norm(2, 0.0))},
+        "model[1] (LayerNorm) has eps = 0, expected at least 1e-30",
+    ),
     "a hook": ({"model": with_a_hook()}, "model[0] (Linear) has 1 forward hook"),
     "a layer of one's own": ({"model": nn.Sequential(Doubled(2, 1))}, "mul() in model[0]"),
     "branches": (

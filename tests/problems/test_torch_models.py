@@ -123,6 +123,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "an activated sum": lambda: nn.Sequential(
         nn.Linear(3, 4), Activated(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), nn.Linear(4, 2)
     ),
+    "a value added twice": lambda: Calling(lambda linear, x: (torch.tanh(linear(x)) + x) + x),
     "feed-forward blocks": lambda: nn.Sequential(nn.Linear(3, 4), Feed(), Feed(), nn.Linear(4, 2)),
     "functions": Written,
 }
@@ -244,6 +245,8 @@ def labels_of(name: str, y: Tensor) -> Tensor:
     """The labels that a model has: some have one output, and some four."""
     if name == "functions":
         return y[:, 0]
+    if name == "a value added twice":
+        return torch.cat([y, y[:, :1]], dim=-1)
     return torch.cat([y, y], dim=-1) if name == "two norms in a row" else y
 
 

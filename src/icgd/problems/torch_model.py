@@ -26,7 +26,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from icgd.errors import brief
 from icgd.problems.functions import LEAK
-from icgd.problems.mlp import MLP, NORM_EPS
+from icgd.problems.mlp import LEAST_EPS, MLP, NORM_EPS
 from icgd.problems.piecewise import Function
 from icgd.problems.sets import Box, WeightSet
 
@@ -386,7 +386,8 @@ class _Reader:
             names = ("input", "normalized_shape", "weight", "bias", "eps")
             given = self._parameters(node, names)
             shape = given["normalized_shape"]
-            module = nn.LayerNorm(shape, given["eps"] or NORM_EPS, elementwise_affine=False)
+            eps = NORM_EPS if given["eps"] is None else given["eps"]
+            module = nn.LayerNorm(shape, eps, elementwise_affine=False)
             module.weight, module.bias = given["weight"], given["bias"]
             self.values[node] = self._norm(place, sources, tuple(shape), module)
         elif name == "squeeze" and self._last_width(sources[0]) == 1 and self._is_last(node):
@@ -516,6 +517,11 @@ class _Reader:
                 "least 2 entries. Give it the width of the layer before it."
             )
             return self._add(Operation("unread", place, sources))
+        if norm.eps < LEAST_EPS:
+            self.refuse(
+                f"{place} (LayerNorm) has eps = {norm.eps:g}, expected at least {LEAST_EPS:g}: "
+                "equal numbers would be divided by 0. Give it the default, 1e-5."
+            )
         return self._add(
             Operation(
                 "norm", place, sources, norm.weight, norm.bias, shape[0], shape[0], eps=norm.eps
