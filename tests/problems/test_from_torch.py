@@ -650,6 +650,10 @@ REFUSED = {
         "scheduler (OneCycleLR) has momentum = ",
     ),
     "epochs of unknown length": ({"epochs": 3}, "epochs needs n_examples and batch_size"),
+    "two numbers of steps": (
+        {"epochs": 3, "n_examples": 5, "batch_size": 2, "n_steps": 8},
+        "n_steps=8, where 3 epochs are 9 batches.",
+    ),
     "shuffling nothing": ({"generator": torch.Generator()}, "Pass epochs, or leave it out."),
 }
 

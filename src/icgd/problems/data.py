@@ -344,8 +344,8 @@ def _as_task(
     if problem.preprocessing is preprocessing:  # no task that was prepared before
         batch = getattr(problem.update, "batch_size", None)
         x, y, rates = preprocessing.prompt(x, y, rates, are_classes=are_classes, batch=batch)
-    if rates is not None:
-        require_within("rates", rates, domain.rate or 0.0, "domain.rate")
+        if rates is not None:
+            require_within("rates", rates[..., 0], domain.rate or 0.0, "domain.rate")
     oracle.require_start(weights, x.shape[-2], kind)
     device = x.device
     return Task(
@@ -411,6 +411,7 @@ def _rates(largest: float | None, given: Any, x: Tensor) -> Tensor | None:
             f"rates{at(index)} is {rates[tuple(index)].item():.12g}; a rate is a number from 0 to "
             "domain.rate, by which the gradient of an example is multiplied."
         )
+    require_within("rates", rates, largest, "domain.rate")
     return rates.reshape(*expected, 1)
 
 

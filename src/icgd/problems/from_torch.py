@@ -115,6 +115,11 @@ def from_torch(
     network = read_model(model, refuse)
     batches = _batches(epochs, generator, n_examples, batch_size, refuse)
     if batches:
+        if n_steps not in (None, len(batches)):
+            refuse(
+                f"n_steps={n_steps}, where {epochs} epochs are {len(batches)} batches. Leave "
+                "n_steps out."
+            )
         batch_size, n_steps = len(batches[0]), len(batches)
     n_outputs = network.layers[-1].width if network else None
     name, factor, preprocessing = _loss(loss, n_outputs, batch_size or n_examples, refuse)
