@@ -160,6 +160,10 @@ UNREAD = {
         lambda linear, x: torch.add(linear(x), x, alpha=2),
         "add() in model is not read",
     ),
+    "shares": (
+        lambda linear, x: functional.log_softmax(linear(x), dim=-1),
+        "CrossEntropyLoss takes the scores. Leave it out",
+    ),
     "twice": (lambda linear, x: (lambda h: h + h)(linear(x)), "adds a layer to itself"),
     "overwritten": (overwriting, "relu() in model overwrites a value that is read elsewhere"),
     "other axes": (lambda linear, x: linear(x.view(x.size(1), -1)), "view() in model is not read"),
@@ -524,6 +528,16 @@ def test_an_ordinary_script_goes_through_in_one_round(tmp_path):
     assert gap < 1e-3
     run.load_into(start)
     torch.testing.assert_close(run.predictions, model(x).detach(), rtol=0, atol=1e-2)
+
+
+def test_a_compiled_model_is_read_as_the_one_that_it_is():
+    model, domain = classifier(), icgd.Domain(1.0, 1.0)
+    loss, optimizer = nn.CrossEntropyLoss(), SGD(model.parameters(), lr=0.1)
+    plain, compiled = (
+        icgd.from_torch(each, loss, optimizer, domain=domain)
+        for each in (model, torch.compile(model))
+    )
+    assert plain == compiled
 
 
 def shuffled_problem() -> icgd.Problem:

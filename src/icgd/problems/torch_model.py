@@ -118,6 +118,8 @@ SAME_SHAPE: dict[Any, type[nn.Module]] = {
     functional.selu: nn.SELU,
     functional.celu: nn.CELU,
     functional.softsign: nn.Softsign,
+    functional.softmax: nn.Softmax,
+    functional.log_softmax: nn.LogSoftmax,
     torch.relu: nn.ReLU,
     torch.selu: nn.SELU,
     torch.tanh: nn.Tanh,
@@ -292,6 +294,7 @@ class _Reader:
     """Reads one model; what is not read is refused, and reading goes on after it."""
 
     def __init__(self, model: nn.Module, refuse: Refuse) -> None:
+        model = getattr(model, "_orig_mod", model)  # that torch.compile made faster
         self.root, self.refuse = nn.Sequential(model), refuse
         self.operations: list[Operation] = []
         self.values: dict[fx.Node, int] = {}
@@ -488,7 +491,7 @@ class _Reader:
                 )
             return sources[0]
         ways = [way for unread, way in WAYS_OUT.items() if isinstance(module, unread)]
-        known = ", ".join(part.__name__ for part in READABLE)
+        known = ", ".join(part.__name__ for part in READABLE if part not in DROPOUTS[1:])
         self.refuse(
             f"{place} is {called(module)}, which is not read. {(*ways, f'It may be {known}')[0]}."
         )
