@@ -271,11 +271,13 @@ def _kind_of(module: nn.Module) -> Any:
 def _module_of(node: fx.Node) -> nn.Module:
     """Return the module that computes the same as a function, with its options."""
     target: Any = node.target
-    kwargs = dict(node.kwargs)
-    if target is not functional.dropout:
-        return SAME_SHAPE[target](*node.args[1:], **kwargs)
+    kind = SAME_SHAPE[target]
+    if kind in (nn.Softmax, nn.LogSoftmax):  # which are refused with any options
+        return kind()
+    if kind is not nn.Dropout:
+        return kind(*node.args[1:], **node.kwargs)
     names = ("input", "p", "training", "inplace")
-    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **kwargs}
+    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     return nn.Dropout(given.get("p", 0.5)).train(bool(given.get("training", True)))
 
 
