@@ -221,7 +221,7 @@ def test_the_default_reaches_scikit_learn_on_large_data():
     fit = InContextRegressor(random_state=0).fit(x[:2500], y[:2500])
     assert fit.n_iter_ == 124  # of 13 steps each
     score = real.score(scaler.transform(x[2500:]), y[2500:] / 5)
-    assert fit.score(x[2500:], y[2500:]) > score - 0.01 > 0.9
+    assert fit.score(x[2500:], y[2500:]) > score - 0.01 > 0.85
 
 
 def test_the_weights_of_classes_are_those_of_their_rows():
