@@ -208,10 +208,10 @@ def large() -> Rows:
     split = train_test_split(X, y, test_size=0.2, random_state=0)
     by_sklearn = {
         '`MLPRegressor((32,), "tanh")`': MLPRegressor((32,), activation="tanh", random_state=0),
-        "`MLPRegressor()`": MLPRegressor(random_state=0),
+        "`MLPRegressor`": MLPRegressor(random_state=0),
     }
     models = {
-        "`InContextRegressor()`": InContextRegressor(random_state=0),
+        "`InContextRegressor`": InContextRegressor(random_state=0),
         '`InContextRegressor(solver="gradient")`': InContextRegressor(
             solver="gradient", random_state=0
         ),
@@ -263,8 +263,9 @@ Each estimator has its default settings and gets raw data. A score is R² (regre
 splits. **Directly** is the same model with the same steps from the same start in float64, without \
 a transformer; **apart** is the largest difference of these two scores in a split. The model of \
 scikit-learn has its default settings and gets standardised inputs (networks and kernels also \
-standardised labels). Steps of networks are passes over the rows. Times are seconds of one core, with one thread, for fit and score. A descent \
-is **done** if the estimator gives no `ConvergenceWarning` in any split.
+standardised labels). Steps of networks are passes over the rows. Times are seconds of one core, \
+with one thread, for fit and score. A descent is **done** if the estimator gives no \
+`ConvergenceWarning` in any split.
 
 | data | rows x inputs | estimator | steps | score | directly | apart | done | time | directly |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |

@@ -373,7 +373,7 @@ class AbstractInContext(Settings, BaseEstimator, ABC):  # type: ignore[misc]
         return convergence(oracle, self._task, history, steps_per_row=steps_per_row)
 
     def _not_done(self) -> str:
-        return f"{self.convergence_} The most iterations are max_iter={self.max_iter}."
+        return f"{self.convergence_} This was with max_iter={self._request.n_iter}."
 
     @property
     def _columns(self) -> tuple[str, ...]:
