@@ -207,14 +207,14 @@ def large() -> Rows:
     X, y = make_friedman1(*LARGE, noise=1.0, random_state=0)
     split = train_test_split(X, y, test_size=0.2, random_state=0)
     by_sklearn = {
-        '`MLPRegressor((32,), "tanh")`': MLPRegressor((32,), activation="tanh", random_state=0),
+        "`MLPRegressor`, 32 tanh units": MLPRegressor(
+            hidden_layer_sizes=(32,), activation="tanh", random_state=0
+        ),
         "`MLPRegressor`": MLPRegressor(random_state=0),
     }
     models = {
         "`InContextRegressor`": InContextRegressor(random_state=0),
-        '`InContextRegressor(solver="gradient")`': InContextRegressor(
-            solver="gradient", random_state=0
-        ),
+        "the same by plain gradient descent": InContextRegressor(solver="gradient", random_state=0),
     } | {n: make_pipeline(StandardScaler(), _on_scaled_labels(m)) for n, m in by_sklearn.items()}
     found: dict[str, float] = {}
 

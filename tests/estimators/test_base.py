@@ -281,8 +281,8 @@ def test_data_that_scikit_learn_refuses_are_refused_by_name(data, words):
      (["1", "2", "old"], "could not convert .* is 'old' in column 'age', row 2")],
 )  # fmt: skip
 def test_an_entry_that_cannot_be_used_is_named_by_its_column(column, words):
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"size": [0.0, 1.0, 2.0], "age": column})
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"size": [0.0, 1.0, 2.0], "age": column})
     with pytest.raises(DataError, match=words):
         InContextRidge(max_iter=2).fit(frame, Y_READ)
     with pytest.raises(DataError, match=r"is nan in column 1 \(counted from 0\), row 0"):

@@ -116,18 +116,18 @@ def test_a_run_that_is_not_done_says_by_how_much_and_what_would_do():
 
 
 def test_a_column_and_a_class_are_named_as_users_know_them():
-    pandas = pytest.importorskip("pandas")
+    polars = pytest.importorskip("polars")
     names = load_diabetes().feature_names
-    frame = pandas.DataFrame(X_SQUARES, columns=names)
+    frame = polars.DataFrame(X_SQUARES, schema=names)
     with pytest.warns(ConvergenceWarning, match="The coefficient of 's1' is"):
         InContextLasso(0.1, max_iter=20).fit(frame, Y_SQUARES)
     X, y = load_iris(return_X_y=True)
     iris = np.array(["setosa", "versicolor", "virginica"])[y]
     with pytest.warns(ConvergenceWarning, match="not done for class 'virginica' after 20 steps"):
         InContextLogistic(max_iter=20).fit(X, iris)
-    counts = pandas.DataFrame(X_POISSON, columns=["a", "b", "c", "d"])
+    counts = polars.DataFrame(X_POISSON, schema=["a", "b", "c", "d"])
     fit = InContextPoisson(0.1, max_iter=200).fit(counts, Y_POISSON)
-    counts.loc[2, "b"] = -1e4
+    counts[2, "b"] = -1e4
     with pytest.raises(DataError, match=r"of row 2 .* Most of it comes from column 'b'"):
         fit.predict(counts)
 
