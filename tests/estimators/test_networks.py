@@ -148,6 +148,11 @@ def test_weights_never_reach_the_box(solver):
         ({"max_iter": 0}, SettingError, "max_iter.*0"),
         ({"max_iter": -2}, SettingError, "max_iter.*-2"),
         ({"solver": "lbfgs"}, UnknownNameError, "Unknown solver 'lbfgs'; known are adam, adamw"),
+        (
+            {"max_iter": 10**9, "batch_size": 40},
+            SettingError,
+            "2,000,000,000 steps, but adam steps.* at most 16,666 .* Take max_iter=8,333 or fewer",
+        ),
         ({"alpha": -1.0}, SettingError, "alpha.*-1"),
         ({"batch_size": 0}, SettingError, "batch_size.*0"),
         (

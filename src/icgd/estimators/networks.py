@@ -13,7 +13,9 @@ import torch
 from scipy.special import expit
 from sklearn.utils.validation import check_is_fitted
 
+from icgd.constructions.network import MOST_SUMS
 from icgd.constructions.relu_stack import ReluStack
+from icgd.errors import SettingError
 from icgd.estimators.base import (
     ROOM,
     AbstractClassifier,
@@ -227,6 +229,8 @@ class AbstractNetwork(AbstractInContext):
         hidden = entries(given) if is_row(given) else [given]
         widths = (rows.shape[1], *(count("hidden_layer_sizes", w) for w in hidden), labels.shape[1])
         target = MLP(widths, activation=self.activation)
+        if not is_plain:
+            self._require_few_steps(solver, target, n, n_iter, steps_per_iter)
         domain = Domain(bound_above(rows, room=ROOM), bound_above(labels), rate=largest_rate)
         first = Problem(target, loss, GradientStep(1.0, NO_BOX), domain)
         task = as_task(first, rows, labels, seed=seed, rates=rates)
@@ -273,6 +277,24 @@ class AbstractNetwork(AbstractInContext):
                 construction=FINE if self.construction is None else self.construction,
                 may_shorten=is_plain and self.step_size is None,
             )
+        )
+
+    def _require_few_steps(
+        self, solver: Solver, target: MLP, n: int, n_iter: int, steps_per_iter: int
+    ) -> None:
+        """Raise `SettingError` for more steps of different sizes than can be written down."""
+        n_numbers = 1 + len(solver.update(step_size=1.0, box=1.0).remembered)
+        most = MOST_SUMS // (target.depth * n_numbers)
+        if n_iter * steps_per_iter <= most:
+            return
+        remedy = f"Take max_iter={most // steps_per_iter:,} or fewer passes, larger batches"
+        if steps_per_iter > most:
+            remedy = f"Take batch_size={ceil(n / most):,} or larger batches"
+        raise SettingError(
+            f"max_iter={n_iter:,} passes of {steps_per_iter:,} steps are "
+            f"{n_iter * steps_per_iter:,} steps, but {self.solver} steps, which differ from each "
+            f"other, can be at most {most:,} in a network of this depth. {remedy}, or solver='gradient', "
+            "whose steps are all alike."
         )
 
     @property
