@@ -3,7 +3,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-exports test-sweeps test-wheel campaign sbom lock check fmt bench figures docs theorems clean
+.PHONY: help demo test test-papers test-types test-slow test-exports test-sweeps test-wheel campaign sbom lock check fmt bench figures docs theorems clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -11,8 +11,15 @@ help: ## List the targets
 demo: $(INSTALLED) ## Compile a small training run, execute it and verify it
 	$(BIN)/icgd demo
 
-test: $(INSTALLED) ## Run the tests
-	$(BIN)/pytest -n 2 --dist worksteal
+test: $(INSTALLED) ## Run the tests of icgd
+	$(BIN)/pytest -n 2 --dist worksteal --ignore=tests/papers --ignore=tests/campaigns
+
+test-papers: $(INSTALLED) ## Run the tests of figures, theorem book and training, and samples of hostile cases
+	$(BIN)/pytest -n 2 --dist worksteal tests/papers tests/campaigns
+
+test-types: $(INSTALLED) ## Run the tests of programs and backends under a checker of types and shapes
+	$(BIN)/pytest -n 2 --dist worksteal --jaxtyping-packages=icgd,icgd_papers,beartype.beartype \
+		tests/test_type_checks.py tests/program tests/weights tests/backends tests/end_to_end
 
 test-slow: $(INSTALLED) ## Run the tests that take minutes
 	$(BIN)/pytest -n 2 --dist worksteal -m slow

@@ -25,7 +25,7 @@ settings. Every case must end in an outcome that is allowed; *refused* is an err
 leaves nothing behind. A proved distance is compared with that from training in 60 digits \
 (*at most twice*); *too near* is a kink at which norms give way to balls. \
 `tests/campaigns/counts/` says what the others mean. `make campaign` tries all cases in less than \
-an hour on two cores and writes this page; `make test` tries a sample.
+an hour on two cores and writes this page; `make test-papers` tries a sample.
 """
 
 

@@ -14,6 +14,12 @@ from tests import type_checks
 TARGET = MLP((3, 2), "tanh")
 
 
+@pytest.fixture(autouse=True)
+def _only_under_the_checker(request):
+    if not request.config.getoption("jaxtyping_packages"):
+        pytest.skip("make test-types runs it under the checker")
+
+
 def refuses(what: str):
     return pytest.raises(WrongTypeError, match=rf"(?s){what}.* violates type hint")
 

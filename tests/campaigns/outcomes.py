@@ -63,7 +63,7 @@ SHOWN = 5
 both_sizes = pytest.mark.parametrize(
     "whole", [False, pytest.param(True, marks=pytest.mark.campaign)], ids=["sample", "whole"]
 )
-"""Runs a test twice: on a sample in `make test`, on all cases in `make campaign`."""
+"""Runs a test twice: on a sample in `make test-papers`, on all cases in `make campaign`."""
 
 
 @dataclass

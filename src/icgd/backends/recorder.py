@@ -527,7 +527,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
     # The blocks of a chain.
 
     def product(self, left: Op, right: Op) -> Op:
-        """Multiply matrices, of which one may be a number: that is 0 here, and so is the product."""
+        """Multiply matrices; if one is a plain number, it is 0, and so is the product."""
         shape = (left.shape[0], right.shape[1])
         if "fill" in (left.name, right.name):
             return self.fill(0.0, shape)
