@@ -293,8 +293,8 @@ class AbstractNetwork(AbstractInContext):
         raise SettingError(
             f"max_iter={n_iter:,} passes of {steps_per_iter:,} steps are "
             f"{n_iter * steps_per_iter:,} steps, but {self.solver} steps, which differ from each "
-            f"other, can be at most {most:,} in a network of this depth. {remedy}, or solver='gradient', "
-            "whose steps are all alike."
+            f"other, can be at most {most:,} in a network of this depth. {remedy}, or "
+            "solver='gradient', whose steps are all alike."
         )
 
     @property
