@@ -44,7 +44,6 @@ from icgd.problems.padding import Padding, narrowed
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, flag, is_row, positive
 from icgd.program.chain import ChainProgram
-from icgd.program.check import largest_number
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
 from icgd.weights import files
@@ -341,8 +340,8 @@ class Compiled:
             raise SettingError(
                 f"skip_zeros is for backend='literal', and this is {backend!r}: leave it out."
             )
-        if not abs(self._largest_number[1]) <= torch.finfo(dtype).max:
-            raise out_of_range(*self._largest_number, dtype)
+        if not abs(program.largest_number[1]) <= torch.finfo(dtype).max:
+            raise out_of_range(*program.largest_number, dtype)
         kept = n_kept(program.n_steps, options.every(program.n_steps))
         require_memory(
             f"The history of {kept - 1:,} steps",
@@ -373,11 +372,6 @@ class Compiled:
             labels = padding.labels(run.predictions)
             run = replace(run, parameters=padding.read(run.parameters), predictions=labels)
         return with_origin(run, origin)
-
-    @cached_property
-    def _largest_number(self) -> tuple[str, float]:
-        """The largest constant of the program, which may be too large for a precision."""
-        return largest_number(self.program)
 
     @own_modes()
     def certificate(

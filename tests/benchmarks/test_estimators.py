@@ -48,6 +48,13 @@ def test_the_speed_is_what_was_asked_for():
     assert len(speed["predict"]) == 7
 
 
+def test_a_large_table_is_learnt_as_by_scikit_learn():
+    ours, _, beside, _ = FOUND["large"]
+    assert ours["score"] >= beside["score"] - 0.01
+    assert ours["ratio"] <= 3
+    assert beside["ratio"] == 1
+
+
 def test_a_page_by_hand():
     row = {
         "data": "toy", "n": 20, "d": 2, "model": "Ours", "beside": "Theirs", "steps": 1234.0,
@@ -55,7 +62,10 @@ def test_a_page_by_hand():
         "scikit-learn score": 0.75, "scikit-learn seconds": 0.01, "done": 2 / 3, "apart": 0.0015,
     }  # fmt: skip
     speed = dict.fromkeys(("wide", "wide directly", "wide by autograd", "MLPRegressor"), 0.5)
-    page = render({"scores": [row], "speed": {**speed, "predict": {"Ours": 0.0123}}})
+    large = [{"model": "`Ours()`", "score": 0.95, "seconds": 0.5, "ratio": 0.75}]
+    found = {"scores": [row], "speed": {**speed, "predict": {"Ours": 0.0123}}, "large": large}
+    page = render(found)
+    assert "\n| `Ours()` | 0.950 | 0.50 | 0.75 |\n" in page
     line = "| toy | 20 x 2 | Ours | 1,234 | 0.500 | 0.501 | 1.5e-03 | no | 0.25 | 2.00 |"
     assert f"\n{line}\n" in page
     assert "\n| toy | Ours | 0.500 | 0.25 | Theirs | 0.750 | 0.01 |\n" in page

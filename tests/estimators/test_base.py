@@ -206,9 +206,28 @@ def test_a_fit_without_names_forgets_those_of_the_fit_before():
     assert not hasattr(fit.fit(X, Y), "feature_names_in_")
 
 
-def test_only_least_squares_take_weights():
-    taking = [type(e).__name__ for e in QUICK if has_fit_parameter(e, "sample_weight")]
-    assert taking == ["InContextRidge", "InContextLasso"]
+def test_networks_and_least_squares_take_weights():
+    taking = {type(e).__name__ for e in QUICK if has_fit_parameter(e, "sample_weight")}
+    networks = {"InContextRegressor", "InContextClassifier"}
+    assert taking == networks | {"InContextRidge", "InContextLasso"}
+
+
+def test_a_docstring_explains_the_settings_of_all_bases_once():
+    for estimator in QUICK:
+        text = type(estimator).__doc__
+        for name in estimator.get_params():
+            assert text.count(f"        {name}: ") == 1, name
+    assert "a row for each class" in InContextLogistic.__doc__  # not what its base says
+    assert InContextLogistic.__doc__.count(" coef_: ") == 1
+
+
+@EACH
+def test_progress_is_told(estimator):
+    seen = []
+    fit = clone(estimator).set_params(on_progress=lambda *place: seen.append(place), max_iter=3)
+    fit.fit(X, Y // 80 if is_classifier(fit) else Y)
+    n_steps = fit.compiled_.program.n_steps
+    assert seen == [(step, 3) for step in range(1, n_steps + 1)]
 
 
 def test_the_device_is_one_of_torch():
@@ -253,6 +272,21 @@ MASKED = np.ma.masked_array(np.ones((3, 1)), [[1], [0], [0]])
 def test_data_that_scikit_learn_refuses_are_refused_by_name(data, words):
     with pytest.raises(DataError, match=words):
         InContextRidge(max_iter=2).fit(**{"X": X_READ, "y": Y_READ, **data})
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [([0.5, None, 1.0], "The first such entry is nan in column 'age', row 1"),
+     ([1.0, np.inf, 1.0], "The first such entry is inf in column 'age', row 1"),
+     (["1", "2", "old"], "could not convert .* is 'old' in column 'age', row 2")],
+)  # fmt: skip
+def test_an_entry_that_cannot_be_used_is_named_by_its_column(column, words):
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"size": [0.0, 1.0, 2.0], "age": column})
+    with pytest.raises(DataError, match=words):
+        InContextRidge(max_iter=2).fit(frame, Y_READ)
+    with pytest.raises(DataError, match=r"is nan in column 1 \(counted from 0\), row 0"):
+        InContextRidge(max_iter=2).fit([[0.0, np.nan], [1.0, 1.0], [2.0, 3.0]], Y_READ)
 
 
 def test_what_is_no_number_is_a_wrong_type_too():
@@ -362,6 +396,6 @@ def test_classes_may_be_text_and_may_have_one_member(kind):
 
 
 def test_one_class_is_refused():
-    message = "^All labels are of one class, 'setosa'; a classifier needs examples of at least two"
+    message = "^All examples are of one class, 'setosa'; a classifier needs examples of at least"
     with pytest.raises(DataError, match=message):
         InContextLogistic().fit(X_IRIS[:50], NAMES[:50])

@@ -1,5 +1,8 @@
 """Kernel regression in context beside scikit-learn's."""
 
+import re
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.datasets import make_friedman1
@@ -7,7 +10,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.preprocessing import StandardScaler
 
-from icgd.errors import KernelError, SettingError, UnknownNameError
+from icgd.environment import Memory
+from icgd.errors import KernelError, LongRunWarning, SettingError, SizeError, UnknownNameError
 from icgd.estimators import InContextKernelRegressor
 
 X, Y = make_friedman1(120, noise=0.5, random_state=0)
@@ -32,8 +36,46 @@ def test_the_length_scale_divides_scaled_inputs():
     np.testing.assert_allclose(fit.predict(X), real.predict(SCALED) * Y.std() + Y.mean(), rtol=1e-5)
 
 
+class StartedError(Exception):
+    """The fit has begun."""
+
+
+@pytest.fixture
+def no_fit(monkeypatch):
+    """Fits end where they would begin to compute a kernel."""
+
+    def start(*_):
+        raise StartedError
+
+    monkeypatch.setattr("icgd.estimators.kernel_regressor.outermost", start)
+
+
+@pytest.mark.usefixtures("no_fit")
+def test_a_long_fit_is_announced_before_it_starts():
+    rows, labels = np.zeros((16000, 2)), np.zeros(16000)
+    words = r"of 16,000 examples has 256,000,000 entries: .* Up to (\d),000 rows take less than 20"
+    with pytest.warns(LongRunWarning, match=words) as caught, pytest.raises(StartedError):
+        InContextKernelRegressor().fit(rows, labels)
+    quick = 1000 * int(re.search(words, str(caught[0].message))[1])
+    warnings.simplefilter("error")  # pytest restores the filters
+    with pytest.raises(StartedError):
+        InContextKernelRegressor().fit(rows[:quick], labels[:quick])
+
+
+@pytest.mark.usefixtures("no_fit")
+def test_a_kernel_that_does_not_fit_is_refused_with_the_rows_that_do(monkeypatch):
+    gibibyte = Memory(2**30, "of the test")
+    for module in ("icgd.environment", "icgd.estimators.kernel_regressor"):
+        monkeypatch.setattr(f"{module}.usable_memory", lambda: gibibyte)
+    rows, labels = np.zeros((16000, 2)), np.zeros(16000)
+    with pytest.raises(SizeError, match=r"takes about 7\.6 GiB; .* Up to about 5,000 rows fit"):
+        InContextKernelRegressor().fit(rows, labels)
+    with pytest.raises(StartedError):
+        InContextKernelRegressor().fit(rows[:5000], labels[:5000])
+
+
 def test_few_steps_are_not_enough():
-    with pytest.warns(ConvergenceWarning, match=r"Chebyshev steps .* would do. .* max_iter=5;"):
+    with pytest.warns(ConvergenceWarning, match=r"Chebyshev steps .* would do. .* max_iter=5\."):
         InContextKernelRegressor(alpha=0.01, max_iter=5).fit(X, Y)
 
 

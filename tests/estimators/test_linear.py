@@ -115,6 +115,23 @@ def test_a_run_that_is_not_done_says_by_how_much_and_what_would_do():
     assert "max_iter=20" in text
 
 
+def test_a_column_and_a_class_are_named_as_users_know_them():
+    polars = pytest.importorskip("polars")
+    names = load_diabetes().feature_names
+    frame = polars.DataFrame(X_SQUARES, schema=names)
+    with pytest.warns(ConvergenceWarning, match="The coefficient of 's1' is"):
+        InContextLasso(0.1, max_iter=20).fit(frame, Y_SQUARES)
+    X, y = load_iris(return_X_y=True)
+    iris = np.array(["setosa", "versicolor", "virginica"])[y]
+    with pytest.warns(ConvergenceWarning, match="not done for class 'virginica' after 20 steps"):
+        InContextLogistic(max_iter=20).fit(X, iris)
+    counts = polars.DataFrame(X_POISSON, schema=["a", "b", "c", "d"])
+    fit = InContextPoisson(0.1, max_iter=200).fit(counts, Y_POISSON)
+    counts[2, "b"] = -1e4
+    with pytest.raises(DataError, match=r"of row 2 .* Most of it comes from column 'b'"):
+        fit.predict(counts)
+
+
 def test_raw_penalties_on_raw_columns_are_told_to_standardise():
     fit = InContextLasso(0.1, standardize=False, max_iter=50)
     with pytest.warns(ConvergenceWarning, match="With standardised inputs about .* steps in all"):
@@ -202,7 +219,10 @@ def test_without_an_intercept_labels_keep_their_unit():
 
 @pytest.mark.parametrize(
     ("labels", "reason"),
-    [(np.zeros(150), "all are 0, which no finite intercept fits"), (Y_POISSON - 9, "one is -9")],
+    [
+        (np.zeros(150), "all are 0, which no finite intercept fits"),
+        (Y_POISSON - 9, r"y\[\d+\] is -9"),
+    ],
 )
 def test_labels_that_no_mean_fits_are_refused(labels, reason):
     message = f"^Labels of a poisson model are counts or rates of at least 0, but {reason}.$"

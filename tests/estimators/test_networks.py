@@ -4,18 +4,29 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import expit
-from sklearn.datasets import load_diabetes, load_iris
+from sklearn.datasets import load_diabetes, load_iris, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPRegressor
 from sklearn.preprocessing import StandardScaler
 
 import icgd
-from icgd.errors import OverflowedRunError, SettingError, UnknownNameError
+from icgd.errors import (
+    DataError,
+    OverflowedRunError,
+    SettingError,
+    UnknownNameError,
+    UnsupportedProblemError,
+)
 from icgd.estimators import InContextClassifier, InContextRegressor
-from icgd.estimators.networks import FLAT, sharpness
+from icgd.estimators.base import seed_of
+from icgd.estimators.networks import FLAT, SOLVERS, sharpness
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 X, Y = (part[:80] for part in load_diabetes(return_X_y=True, scaled=False))
+
+
+PLAIN = {"solver": "gradient", "alpha": 0.0}
 
 
 def trained_directly(fit, X, y, loss):
@@ -42,7 +53,7 @@ def trained_directly(fit, X, y, loss):
 
 
 def test_a_regressor_is_the_network_trained_directly():
-    fit = InContextRegressor((6, 4), max_iter=40, random_state=0).fit(X, Y)
+    fit = InContextRegressor((6, 4), max_iter=40, random_state=0, **PLAIN).fit(X, Y)
     mean, size = Y.mean(), Y.std()
     labels = ((Y - mean) / size)[:, None]
     last = torch.nn.functional.mse_loss
@@ -57,7 +68,7 @@ def test_a_regressor_is_the_network_trained_directly():
 
 def test_a_classifier_has_a_logistic_output_for_each_class():
     x, y = load_iris(return_X_y=True)
-    fit = InContextClassifier((6,), max_iter=30, random_state=0).fit(x, y)
+    fit = InContextClassifier((6,), max_iter=30, random_state=0, **PLAIN).fit(x, y)
 
     def loss(outputs, labels):
         each = torch.nn.functional.binary_cross_entropy_with_logits(
@@ -75,7 +86,7 @@ def test_a_classifier_has_a_logistic_output_for_each_class():
 
 def test_two_classes_share_one_output():
     x, y = load_iris(return_X_y=True)
-    fit = InContextClassifier((4,), max_iter=30, random_state=0).fit(x[:100], y[:100])
+    fit = InContextClassifier((4,), max_iter=30, random_state=0, **PLAIN).fit(x[:100], y[:100])
     assert fit.decision_function(x).shape == (150,)
     assert fit.compiled_.problem.target.output_width == 1
     assert fit.score(x[:100], y[:100]) == 1.0
@@ -92,7 +103,7 @@ def test_without_hidden_layers_the_model_is_linear():
 
 
 def test_any_construction_may_be_compiled():
-    few = {"max_iter": 5, "random_state": 0}
+    few = {"max_iter": 5, "random_state": 0, **PLAIN}
     given = InContextRegressor((3,), construction=icgd.ReluStack(pieces=256), **few).fit(X, Y)
     named = InContextRegressor((3,), construction="softmax-stack", **few).fit(X, Y)
     assert named.compiled_.summary().construction == "softmax-stack"
@@ -100,13 +111,14 @@ def test_any_construction_may_be_compiled():
 
 
 def test_a_step_size_that_is_found_is_halved_until_the_loss_falls(monkeypatch):
-    own = InContextRegressor((4,), max_iter=10, random_state=0, step_size=0.125).fit(X, Y)
+    plain = {"max_iter": 10, "random_state": 0, **PLAIN}
+    own = InContextRegressor((4,), step_size=0.125, **plain).fit(X, Y)
     assert own.compiled_.problem.update.step_size == 0.125
     with pytest.warns(ConvergenceWarning, match="The loss rises to .*: halve the step size"):
-        InContextRegressor((4,), max_iter=10, random_state=0, step_size=64.0).fit(X, Y)
+        InContextRegressor((4,), step_size=64.0, **plain).fit(X, Y)
     with monkeypatch.context() as patch:
         patch.setattr("icgd.estimators.networks.sharpness", lambda *_: 1 / 64)
-        found = InContextRegressor((4,), max_iter=10, random_state=0).fit(X, Y)
+        found = InContextRegressor((4,), **plain).fit(X, Y)
     size = found.compiled_.problem.update.step_size
     assert size < 8.0
     assert np.log2(64.0 / size) == int(np.log2(64.0 / size))
@@ -117,11 +129,12 @@ def test_a_loss_that_never_falls_is_an_error(monkeypatch):
     monkeypatch.setattr("icgd.estimators.networks.sharpness", lambda *_: 1e-12)
     message = "^The loss is larger after the run than before it, even with step_size=2.44141e"
     with pytest.raises(OverflowedRunError, match=message):
-        InContextRegressor((4,), max_iter=5, random_state=0).fit(X, Y)
+        InContextRegressor((4,), max_iter=5, random_state=0, **PLAIN).fit(X, Y)
 
 
-def test_weights_never_reach_the_box():
-    fit = InContextRegressor((4,), max_iter=50, random_state=0).fit(X, Y)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_weights_never_reach_the_box(solver):
+    fit = InContextRegressor((4,), max_iter=50, random_state=0, solver=solver).fit(X, Y)
     assert max(np.abs(matrix).max() for matrix in fit.coefs_) < fit.compiled_.problem.box
 
 
@@ -134,11 +147,128 @@ def test_weights_never_reach_the_box():
         ({"step_size": -1.0}, SettingError, "step_size.*-1"),
         ({"max_iter": 0}, SettingError, "max_iter.*0"),
         ({"max_iter": -2}, SettingError, "max_iter.*-2"),
+        ({"solver": "lbfgs"}, UnknownNameError, "Unknown solver 'lbfgs'; known are adam, adamw"),
+        (
+            {"max_iter": 10**9, "batch_size": 40},
+            SettingError,
+            "2,000,000,000 steps, but adam steps.* at most 16,666 .* Take max_iter=8,333 or fewer",
+        ),
+        ({"alpha": -1.0}, SettingError, "alpha.*-1"),
+        ({"batch_size": 0}, SettingError, "batch_size.*0"),
+        (
+            {"construction": "softmax-stack"},
+            UnsupportedProblemError,
+            "softmax-stack .* has no layers for the root of Adam steps .* use relu-stack",
+        ),
     ],
 )
 def test_bad_settings_are_refused(settings, error, message):
     with pytest.raises(error, match=message):
         InContextRegressor(**settings).fit(X, Y)
+
+
+TORCH = {
+    "adam": lambda w, a: torch.optim.Adam(w, 0.02, eps=1e-3, weight_decay=a),
+    "adamw": lambda w, a: torch.optim.AdamW(w, 0.02, eps=1e-3, weight_decay=a),
+    "rmsprop": lambda w, a: torch.optim.RMSprop(w, 0.02, eps=1e-3, weight_decay=a),
+    "momentum": lambda w, a: torch.optim.SGD(w, 0.02, momentum=0.9, weight_decay=a),
+    "nesterov": lambda w, a: torch.optim.SGD(w, 0.02, 0.9, weight_decay=a, nesterov=True),
+    "gradient": lambda w, a: torch.optim.SGD(w, 0.02, weight_decay=a),
+}
+
+
+@pytest.mark.parametrize("solver", TORCH)
+def test_solvers_take_the_steps_of_torch_on_shuffled_batches(solver):
+    """80 rows in batches of 32: a pass is 3 steps, and batches go round."""
+    weights = np.arange(80) % 4 + 0.5
+    fit = InContextRegressor(
+        (5,), solver=solver, alpha=0.5, batch_size=32, max_iter=4, step_size=0.02, random_state=0
+    ).fit(X, Y, sample_weight=weights)
+    assert (fit.n_iter_, fit.compiled_.program.n_steps, len(fit.loss_curve_)) == (4, 12, 5)
+
+    x, y, rates = fit._task.x, fit._task.y, fit._task.rates
+    scaled = StandardScaler().fit(X, sample_weight=weights).transform(X)
+    order = np.random.default_rng(seed_of(0)).permutation(80)
+    np.testing.assert_allclose(x[:, :-1], scaled[order], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(rates[:, 0], (weights / weights.mean())[order])
+    problem = fit.compiled_.problem
+    initial = problem.network_oracle.weights_of(fit._task.initial)
+    start = [m.clone().requires_grad_() for m in problem.network.matrices(initial)]
+    decay = 0.5 / (32 * weights.mean())  # alpha over the weight of a batch
+    optimiser = TORCH[solver](start, decay)
+    for step in range(12):
+        if solver != "gradient":
+            optimiser.param_groups[0]["lr"] = 0.02 * (1 - step / 12)
+        rows = (32 * step + torch.arange(32)) % 80
+        outputs = torch.tanh(x[rows] @ start[0].T) @ start[1].T
+        optimiser.zero_grad()
+        (rates[rows] * (outputs - y[rows]) ** 2).mean().div(2).backward()
+        optimiser.step()
+    for ours, theirs in zip(fit.coefs_, start, strict=True):
+        np.testing.assert_allclose(ours, theirs.detach().numpy(), atol=1e-4)
+
+
+def test_classes_descend_the_loss_of_scikit_learn():
+    """Its gradient is twice that of half the logistic loss, so that alpha means the same."""
+    x, y = load_iris(return_X_y=True)
+    fit = InContextClassifier((4,), max_iter=3).fit(x, y)
+    assert fit.compiled_.problem.update.gradient_scale == 2.0
+    assert (
+        InContextRegressor((4,), max_iter=3).fit(x, y).compiled_.problem.update.gradient_scale == 1
+    )
+
+
+def test_the_default_reaches_scikit_learn_on_large_data():
+    x, y = make_friedman1(3000, 10, noise=1.0, random_state=0)
+    scaler = StandardScaler().fit(x[:2500])
+    real = MLPRegressor(hidden_layer_sizes=(32,), activation="tanh", random_state=0)
+    real.fit(scaler.transform(x[:2500]), y[:2500] / 5)
+    fit = InContextRegressor(random_state=0).fit(x[:2500], y[:2500])
+    assert fit.n_iter_ == 124  # of 13 steps each
+    score = real.score(scaler.transform(x[2500:]), y[2500:] / 5)
+    assert fit.score(x[2500:], y[2500:]) > score - 0.01 > 0.85
+
+
+def test_the_weights_of_classes_are_those_of_their_rows():
+    x, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    heavy = {"versicolor": 10.0}
+    given = {"max_iter": 20, "random_state": 0}
+    fit = InContextClassifier((4,), class_weight=heavy, **given).fit(x, names)
+    rows = np.where(names == "versicolor", 10.0, 1.0)
+    same = InContextClassifier((4,), **given).fit(x, names, sample_weight=rows)
+    np.testing.assert_array_equal(fit.predict_proba(x), same.predict_proba(x))
+    plain = InContextClassifier((4,), **given).fit(x, names)
+    found = [(model.predict(x) == "versicolor").sum() for model in (fit, plain)]
+    assert found[0] > found[1]
+    few = np.r_[0:50, 50:60, 100:150]
+    balanced = InContextClassifier((4,), class_weight="balanced", **given).fit(x[few], names[few])
+    of_class = {name: balanced._task.rates[names[few] == name].mean() for name in set(names)}
+    assert of_class["versicolor"] == pytest.approx(5 * of_class["setosa"])
+
+
+@pytest.mark.parametrize(
+    ("class_weight", "message"),
+    [
+        ({"setsa": 2.0}, "names the class 'setsa', but y has the classes 'a', 'setosa'"),
+        ({"setosa": 0.0}, r"class_weight\['setosa'\] is 0, with which no example"),
+        ("equal", "must be 'balanced', or a weight for each class"),
+    ],
+)
+def test_weights_of_classes_are_named_as_users_know_them(class_weight, message):
+    with pytest.raises(SettingError, match=message):
+        InContextClassifier(class_weight=class_weight).fit(X[:4], ["setosa", "a", "a", "setosa"])
+
+
+def test_weights_of_one_class_are_refused():
+    message = "^All examples with a positive weight are of one class, 'no'"
+    with pytest.raises(DataError, match=message):
+        InContextClassifier().fit(X[:3], ["no", "no", "yes"], sample_weight=[1.0, 2.0, 0.0])
+
+
+def test_rows_beyond_the_domain_are_answered_after_steps_on_batches():
+    fit = InContextRegressor((4,), batch_size=16, max_iter=3, random_state=0).fit(X, Y)
+    assert np.isfinite(fit.predict(X.mean(0, keepdims=True) + 50 * X.std(0))).all()
 
 
 def network(loss="squared"):

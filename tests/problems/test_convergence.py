@@ -100,7 +100,8 @@ def test_of_several_tasks_the_furthest_counts():
     single = [found_for(problem, x[i], y[i], 1) for i in range(2)]
     both = found_for(problem, x, y, 1)
     assert single[1].left == 0.0
-    assert both == single[0]
+    assert both == replace(single[0], task=0, name="task 0 (counted from 0)")
+    assert str(both).startswith("Descent is not done for task 0 (counted from 0) after 1 steps")
     assert not both.is_done
 
 

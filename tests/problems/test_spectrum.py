@@ -17,6 +17,7 @@ from icgd.problems.spectrum import (
     divergence,
     everywhere,
     growth,
+    outermost,
     over_ball,
     over_box,
     spanned,
@@ -334,3 +335,20 @@ def test_ranges_of_scores_are_joined_and_narrowed_example_by_example():
     second = (torch.tensor([[-2.0], [1.0]]), torch.tensor([[0.5], [5.0]]))
     assert [end.flatten().tolist() for end in common(first, second)] == [[-1.0, 1.0], [0.5, 4.0]]
     assert [end.flatten().tolist() for end in spanned(first, second)] == [[-2.0, 0.0], [1.0, 5.0]]
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "laplace", "linear"])
+def test_a_large_spectrum_is_enclosed_without_all_eigenvalues(kernel, monkeypatch):
+    x = torch.randn(600, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    machine = icgd.KernelMachine(3, kernel)
+    exact = icgd.spectrum(machine, x, 0.5)
+    monkeypatch.setattr("icgd.problems.spectrum.spectrum", None)
+    found = outermost(machine, x, 0.5)
+    assert found.low == 0.5 <= exact.low + 1e-9
+    assert exact.high <= found.high <= 1.002 * exact.high
+
+
+def test_a_small_spectrum_is_found_exactly():
+    x = torch.eye(4, dtype=torch.float64)
+    machine = icgd.KernelMachine(4)
+    assert outermost(machine, x, 0.1) == icgd.spectrum(machine, x, 0.1)

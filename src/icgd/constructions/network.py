@@ -519,6 +519,7 @@ class UpdateLayers:
         self.sets = dict(zip(self.layers, sets_of(target, update.box).layers, strict=True))
         # The layers whose rows are on a simplex: their lengths, and what they add up to.
         self.simplices = {j: s.simplex for j, s in self.sets.items() if s.simplex is not None}
+        self._shared: dict[str, Layer] = {}
         # The slots that bounds of weights are multiplied by: |s| in a copy s w of them, and s.
         self.unit, self.scale = unit, scale
         # The kind of slot that the gradient is added to, and the factor of delta times input.
@@ -567,28 +568,19 @@ class UpdateLayers:
         before: list[Layer] = []
         sums = rule.linear if rule.root is None else {WEIGHTS: rule.weights}
         if rule.root is not None:
-            root, function = rule.root, reciprocal_root(rule.root.eps).name
-            products = tuple(f"{PRODUCT}_{j}" for j in layers)
-            squares = (
-                MultiplySlots(f"{GRADIENT}_{j}", f"{GRADIENT}_{j}", write)
-                for j, write in zip(layers, products, strict=True)
-            )
+            function = reciprocal_root(rule.root.eps).name
             roots = (
-                map_everywhere(_of_layer(root.argument, j), function, f"{ROOT}_{j}") for j in layers
-            )
-            scaled = (
-                MultiplySlots(f"{root.factor}_{j}", f"{ROOT}_{j}", write)
-                for j, write in zip(layers, products, strict=True)
+                map_everywhere(_of_layer(rule.root.argument, j), function, f"{ROOT}_{j}")
+                for j in layers
             )
             state = self._recombine(dict(rule.state))
-            before += [
-                Layer("squares", tuple(squares)),
-                Layer("moments", (*roots, state, WipeSlots(products))),
-                Layer("direction", tuple(scaled)),
-            ]
+            wiped = WipeSlots(tuple(f"{PRODUCT}_{j}" for j in layers))
+            squares = self._products("squares", GRADIENT, GRADIENT)
+            moments = Layer("moments", (*roots, state, wiped))
+            before += [squares, moments, self._products("direction", rule.root.factor, ROOT)]
         is_plain, size = update.is_plain, update.batch_size
         held = (slot.name for slot in self.slots if slot.role is Role.SHARED)
-        wiped = (*scratch, *(name for name in held if not name.startswith((SORTED, EXCESS))))
+        cleared = (*scratch, *(name for name in held if not name.startswith((SORTED, EXCESS))))
         turns = () if size is None else (TakeTurns(size, PLACE, OUT_OF_BATCH, N_EXAMPLES),)
         keeps = None if update.average is None else update.kept_of_average(step)
         moved: tuple[Instruction, ...] = self._projections()
@@ -601,8 +593,19 @@ class UpdateLayers:
             if keeps is not None:
                 mean: Sum = {AVERAGE: keeps, WEIGHTS: 1.0 - keeps}
                 after = (*after, Layer("average", (self._recombine({AVERAGE: mean}),)))
-        last = Layer("clip and wipe" if is_plain else "update", (*moved, WipeSlots(wiped), *turns))
+        last = Layer(
+            "clip and wipe" if is_plain else "update", (*moved, WipeSlots(cleared), *turns)
+        )
         return (*before, last, *after)
+
+    def _products(self, title: str, left: str, right: str) -> Layer:
+        """Return the layer that multiplies two kinds of slots; all steps of a schedule share it."""
+        if title not in self._shared:
+            parts = (
+                MultiplySlots(f"{left}_{j}", f"{right}_{j}", f"{PRODUCT}_{j}") for j in self.layers
+            )
+            self._shared[title] = Layer(title, tuple(parts))
+        return self._shared[title]
 
     @property
     def _boxes_only(self) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import wraps
 from math import frexp
 from typing import Any, ClassVar, TypeVar
@@ -13,9 +14,10 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
@@ -29,11 +31,77 @@ from icgd.errors import DataError, DataTypeError, OverflowedRunError, SettingErr
 from icgd.facts import counted
 from icgd.pipeline import compile as compile_problem
 from icgd.pipeline import verify
-from icgd.problems.convergence import convergence
-from icgd.problems.data import Task, device_of
+from icgd.problems.convergence import Convergence, convergence
+from icgd.problems.data import Task, column_names, device_of
 from icgd.problems.problem import Problem
+from icgd.problems.settings import not_negative
 
 Array = NDArray[np.float64]
+
+
+@dataclass(eq=False, repr=False)
+class Settings:
+    """The settings of every estimator.
+
+    Estimators are dataclasses: scikit-learn asks for an `__init__` that names all settings, and the
+    fields say each of them once. Their docstrings likewise: a subclass explains its own settings
+    and attributes, and those of its bases are added to what `help` shows.
+
+    Args:
+        max_iter: the number of steps.
+        device: the torch device that runs it.
+        cache_context: whether `predict` uses what `fit` reached; if not, it runs the whole
+            transformer on context and rows, with the same answers, bit for bit.
+        on_progress: is called by `fit` with the number of steps done and the number in all.
+
+    Attributes:
+        compiled_: the compiled run, with `transformer()`, `summary()` and `listing()`.
+        n_iter_: the number of steps taken.
+        convergence_: how far from its end descent stopped.
+        certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
+        n_features_in_: the number of inputs.
+        feature_names_in_: their names, if X was a data frame.
+
+    Raises:
+        SettingError: by `fit`, if a setting is out of its range.
+    """
+
+    _: KW_ONLY
+    max_iter: Any = 100
+    device: Any = "cpu"
+    cache_context: Any = True
+    on_progress: Any = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__doc__:  # python -OO has none
+            cls.__doc__ = _joined(cls)
+
+
+LISTS = ("Args", "Attributes", "Raises")
+"""The sections of a docstring that a class adds to those of its bases."""
+
+
+def _joined(kind: type) -> str:
+    """The docstring of a class whose sections also list what those of its bases do."""
+    docs = [base.__dict__.get("__doc__") or "" for base in kind.__mro__]
+    summary, *sections = re.split(r"^    (Args|Attributes|Raises|Example):\n", docs[0], flags=re.M)
+    bodies = dict(zip(sections[::2], sections[1::2], strict=True))
+    for title in LISTS:
+        entries: dict[str, str] = {}
+        for doc in docs:
+            body = re.search(rf"^    {title}:\n((?:        .*\n)+)", doc, re.M)
+            own = re.findall(r"^        \w.*\n(?:         .*\n)*", body[1] if body else "", re.M)
+            for entry in own:
+                entries.setdefault(entry.partition(":")[0].strip(), entry)
+        bodies[title] = "".join(entries.values())
+    texts = (
+        f"    {title}:\n{bodies[title].rstrip()}\n"
+        for title in (*LISTS, "Example")
+        if bodies.get(title)
+    )
+    return summary.rstrip() + "\n\n" + "\n".join(texts) + "    "
+
 
 BACKEND = "fused"
 """What estimators run on; `certificate_` checks the transformer itself where that is quick."""
@@ -101,9 +169,14 @@ def read_examples(estimator: Any, X: Any, y: Any, *, numeric: bool = True) -> tu
     _require_unmasked("y", y)
     options = {"y_numeric": True} if numeric else {}
     pair: tuple[Array, Any] = _in_our_words(
-        "X or y", lambda: validate_data(estimator, X, y, dtype=np.float64, **options)
+        "X or y", X, lambda: validate_data(estimator, X, y, dtype=np.float64, **options)
     )
     return pair
+
+
+def column_named(names: Sequence[str], number: int) -> str:
+    """A column as a user knows it: by its name, or by its number."""
+    return f"column {names[number]!r}" if names else f"column {number} (counted from 0)"
 
 
 def read_rows(estimator: Any, X: Any) -> Array:
@@ -111,7 +184,7 @@ def read_rows(estimator: Any, X: Any) -> Array:
     check_is_fitted(estimator)
     _require_unmasked("X", X)
     rows: Array = _in_our_words(
-        "X", lambda: validate_data(estimator, X, reset=False, dtype=np.float64)
+        "X", X, lambda: validate_data(estimator, X, reset=False, dtype=np.float64)
     )
     return rows
 
@@ -120,6 +193,7 @@ def read_weights(sample_weight: Any, X: Array) -> Array:
     """How much each row counts; at least one counts."""
     weights: Array = _in_our_words(
         "sample_weight",
+        None,
         lambda: _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True),
     )
     if not np.isfinite(weights).all():
@@ -153,14 +227,45 @@ def _require_unmasked(name: str, data: Any) -> None:
         raise DataError(f"{name} has masked entries. Drop or fill them first.")
 
 
-def _in_our_words(name: str, read: Callable[[], Any]) -> Any:
-    """What `read` returns; what scikit-learn raises becomes an error of icgd."""
+def _in_our_words(name: str, X: Any, read: Callable[[], Any]) -> Any:
+    """What `read` returns; what scikit-learn raises becomes an error of icgd, with the place."""
     try:
         return read()
     except TypeError as problem:
-        raise DataTypeError(f"{name} cannot be used: {cut(str(problem))}") from None
+        error: type[DataError] = DataTypeError
+        reason = str(problem)
     except ValueError as problem:
-        raise DataError(f"{name} cannot be used: {cut(str(problem))}") from None
+        error, reason = DataError, str(problem)
+    if place := _first_bad_entry(X):  # says more than the advice on other estimators that follows
+        reason = f"{reason.partition(chr(10))[0]} {place}"
+    raise error(f"{name} cannot be used: {cut(reason)}")
+
+
+def _first_bad_entry(X: Any) -> str:
+    """Where the first entry of X stands that is no finite number, in a sentence, if there is one.
+
+    scikit-learn says what is wrong somewhere in X, and not where.
+    """
+    names = column_names(X)
+    try:
+        table = np.asarray(X, dtype=object)
+    except ValueError:  # ragged
+        return ""
+    if table.ndim != 2:
+        return ""
+    for column in range(table.shape[1]):
+        for row, entry in enumerate(table[:, column]):
+            try:
+                is_good = np.isfinite(float(entry))
+            except (TypeError, ValueError):
+                is_good = False
+            if not is_good:
+                place = column_named(names, column)
+                return (
+                    f"The first such entry is {brief(entry)} in {place}, row {row}. Drop such "
+                    "rows, or fill or encode the column first."
+                )
+    return ""
 
 
 Fit = TypeVar("Fit", bound=Callable[..., Any])
@@ -179,23 +284,28 @@ NUMBERS_AT_ONCE = 2**22
 
 
 @dataclass(frozen=True)
-class Lesson:
+class FitRequest:
     """A problem, the scaled examples that it is trained on, and how the run ends.
 
-    `initial` are the weights that it starts from, if they are not the problem's own. The run stops
-    after the first step that moves no weight by more than `tol`, if there is one. If it
-    `may_shorten` its steps, they are halved until the loss falls.
+    `initial` are the weights that it starts from, if they are not the problem's own, and `rates`
+    what the gradients of examples are multiplied by, if not all count alike. An iteration is a
+    pass of `steps_per_iter` steps. The run stops after the first step that moves no weight by more
+    than `tol`, if there is one. If it `may_shorten` its steps, they are halved until the loss
+    falls.
     """
 
     problem: Problem
     x: Array
     y: Array
+    n_iter: int
+    steps_per_iter: int = 1
+    rates: Array | None = None
     initial: Tensor | None = None
     construction: str | AbstractConstruction | None = None
     tol: float | None = None
     may_shorten: bool = True
 
-    def shortened(self) -> Lesson:
+    def shortened(self) -> FitRequest:
         """The same with half the step size."""
         update: Any = self.problem.update
         shorter: Any = replace(update, step_size=update.step_size / 2)
@@ -220,16 +330,13 @@ def at_once(fit: Fit) -> Fit:
     return whole  # type: ignore[return-value]
 
 
-class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
+class AbstractInContext(Settings, BaseEstimator, ABC):  # type: ignore[misc]
     """An estimator that is a frozen transformer and its context.
 
-    Subclasses scale the data, state the problem as a `Lesson`, and read the transformer's answers.
-    Their `fit` is taken over `at_once`.
+    Subclasses scale the data, state the problem as a `FitRequest`, and read the transformer's
+    answers. Their `fit` is taken over `at_once`.
     """
 
-    max_iter: int
-    cache_context: bool
-    device: str
     traced: ClassVar[tuple[str, ...]] = ()
     """The slots of the stream that are remembered beside the trained weights."""
 
@@ -244,55 +351,86 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
     def _rows(self, X: Array) -> Array:
         """Checked raw rows as the transformer sees them."""
 
-    def _learn(self, lesson: Lesson) -> None:
+    def _learn(self, request: FitRequest) -> None:
         """Compile and run, with a step size that makes the loss fall; remember the outcome."""
-        self._lesson, compiled, self._task, self._run = self._trained(lesson)
+        self._request, compiled, self._task, self._run = self._trained(request)
         self.n_iter_ = self._run.parameters.shape[-2] - 1
-        program: Any = replace(compiled.program, n_steps=self.n_iter_)  # type: ignore[type-var]
+        program: Any = compiled.program
+        n_steps = self.n_iter_ * request.steps_per_iter
+        if n_steps != program.n_steps:
+            program = replace(program, n_steps=n_steps)
         self.compiled_ = replace(compiled, program=program)
-        last: Any = replace(program, n_steps=0)
-        self._last = replace(compiled, program=last)
+        ends = {"schedule": ()} if getattr(program, "schedule", ()) else {}
+        self._last = replace(compiled, program=replace(program, n_steps=0, **ends))
         self._certificate: Report | None = None
         self._losses: Array | None = None
-        self.convergence_ = convergence(
-            self.compiled_.problem.oracle, self._task, self._run.parameters
-        )
+        self.convergence_ = self._convergence()
+
+    def _convergence(self) -> Convergence:
+        """How far from its end the run stopped."""
+        oracle, history = self.compiled_.problem.oracle, self._run.parameters
+        steps_per_row = self._request.steps_per_iter
+        return convergence(oracle, self._task, history, steps_per_row=steps_per_row)
 
     def _not_done(self) -> str:
-        return f"{self.convergence_} The most steps are max_iter={self.max_iter}; data are scaled."
+        return f"{self.convergence_} This was with max_iter={self._request.n_iter}."
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        """The names of the columns of X, if it was a data frame."""
+        return tuple(getattr(self, "feature_names_in_", ()))
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """The settings, as of any estimator; once fitted, also what trained it."""
         settings: str = super().__repr__(N_CHAR_MAX)
         if not hasattr(self, "compiled_"):
             return settings
-        return f"{settings}, fitted in {counted(self.n_iter_, 'step')} by the {BACKEND} backend"
+        n_steps = counted(self.compiled_.program.n_steps, "step")
+        return f"{settings}, fitted in {n_steps} by the {BACKEND} backend"
 
     def __dir__(self) -> list[str]:
         """All names but `certificate_`: notebooks look at what names hold, and it is slow."""
         names = [name for name in object.__dir__(self) if name != "certificate_"]
         return [name for name in names if hasattr(self, name)]
 
-    def _trained(self, lesson: Lesson) -> tuple[Lesson, Compiled, Task, Run]:
+    def _trained(self, request: FitRequest) -> tuple[FitRequest, Compiled, Task, Run]:
         """The first run whose loss falls all along; after every other the step size is halved."""
+        n_steps = request.n_iter * request.steps_per_iter
         for _ in range(MOST_HALVINGS):
-            compiled = compile_problem(lesson.problem, lesson.construction, n_steps=self.max_iter)
-            task = compiled.task(*self._moved(lesson.x, lesson.y), initial=lesson.initial)
+            compiled = compile_problem(request.problem, request.construction, n_steps=n_steps)
+            data = self._moved(request.x, request.y)
+            rates = None if request.rates is None else self._moved(request.rates)[0]
+            task = compiled.task(*data, initial=request.initial, rates=rates)
+            task = replace(task, input_names=self._columns)
             try:
-                run = compiled._run(task, BACKEND, stop_below=lesson.tol, trace=self.traced)
+                run = compiled._run(
+                    task,
+                    BACKEND,
+                    stop_below=request.tol,
+                    trace=self.traced,
+                    history=request.steps_per_iter if request.steps_per_iter > 1 else True,
+                    on_progress=self.on_progress,
+                )
             except OverflowedRunError:
-                if not lesson.may_shorten:
+                if not request.may_shorten:
                     raise
             else:
-                if not lesson.may_shorten or _falls(compiled, task, run):
-                    return lesson, compiled, task, run
-            lesson = lesson.shortened()
-        size: Any = lesson.problem.update.step_size
+                if not request.may_shorten or _falls(compiled, task, run):
+                    return request, compiled, task, run
+            request = request.shortened()
+        size: Any = request.problem.update.step_size
+        furthest = np.abs(request.x).reshape(-1, request.x.shape[-1])[:, : self.n_features_in_]
+        row, column = np.unravel_index(furthest.argmax(), furthest.shape)
         raise OverflowedRunError(
             "The loss is larger after the run than before it, even with "
             f"step_size={float(size):g}. Look for examples that are far larger than all others, or "
-            "take fewer steps."
+            f"take fewer steps: the furthest entry is in {self._column(int(column))}, "
+            f"{furthest[row, column]:.3g} standard deviations from its mean."
         )
+
+    def _column(self, number: int) -> str:
+        """The column of X of this number, as a user knows it."""
+        return column_named(self._columns, number)
 
     def _moved(self, *arrays: Array) -> list[Tensor]:
         """Arrays as tensors on the estimator's device."""
@@ -336,13 +474,16 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
         """The transformer without its steps, made for rows of this size."""
         if self._is_within(rows):
             return self._last
-        return compile_problem(self._widened(rows), self._lesson.construction, n_steps=0)
+        return compile_problem(self._widened(rows), self._request.construction, n_steps=0)
 
     def _widened(self, rows: Tensor) -> Problem:
         """The problem on a domain that holds these rows."""
         problem = self.compiled_.problem
         wider = replace(problem.domain, x=max(problem.domain.x, float(rows.abs().max())))
-        return replace(problem, domain=wider)
+        update: Any = problem.update
+        if isinstance(update.step_size, tuple):  # one for each of no steps would be none
+            update = replace(update, step_size=update.step_size[0])
+        return replace(problem, domain=wider, update=update)
 
     @property
     def loss_curve_(self) -> Array:
@@ -362,10 +503,10 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _losses_at(self, task: Task, weights: Tensor) -> Tensor:
         """The losses of several weights on one task: as many tasks with the same data."""
-        x, y, queries = (
-            part.expand(len(weights), -1, -1) for part in (task.x, task.y, task.queries)
-        )
-        return _objective(self.compiled_, Task(x, y, queries, weights), weights)
+        n = len(weights)
+        x, y, queries = (part.expand(n, -1, -1) for part in (task.x, task.y, task.queries))
+        rates = None if task.rates is None else task.rates.expand(n, -1, -1)
+        return _objective(self.compiled_, Task(x, y, queries, weights, rates=rates), weights)
 
     @property
     def certificate_(self) -> Report:
@@ -373,7 +514,9 @@ class AbstractInContext(BaseEstimator, ABC):  # type: ignore[misc]
         check_is_fitted(self)
         if self._certificate is None:
             task = self._task
-            self._certificate = verify(self.compiled_, task.x, task.y, initial=task.initial)
+            self._certificate = verify(
+                self.compiled_, task.x, task.y, initial=task.initial, rates=task.rates
+            )
         return self._certificate
 
 
@@ -386,11 +529,36 @@ def _objective(compiled: Compiled, task: Task, weights: Tensor) -> Tensor:
 
 def _falls(compiled: Compiled, task: Task, run: Run) -> bool:
     """Whether the loss of no task rises over a run by more than a little; a NaN is a rise."""
-    n_steps = run.parameters.shape[-2] - 1
-    steps = np.unique(np.linspace(0, n_steps, LOOKS, dtype=int)).tolist()
-    losses = torch.stack([_objective(compiled, task, run.parameters[..., i, :]) for i in steps])
+    n_rows = run.parameters.shape[-2]
+    rows = np.unique(np.linspace(0, n_rows - 1, LOOKS, dtype=int)).tolist()
+    losses = torch.stack([_objective(compiled, task, run.parameters[..., i, :]) for i in rows])
     rise = losses[1:] - losses[:-1]
     return bool((rise <= RISE * losses[:-1].abs()).all())
+
+
+class AbstractRegressor(RegressorMixin):  # type: ignore[misc]
+    """A regressor that is trained on scaled labels."""
+
+    _label_scaling: Scaling
+
+    def predict(self: Any, X: Any) -> Array:
+        """The expected label of every row.
+
+        Args:
+            X: rows of the inputs.
+
+        Returns:
+            An array (n_rows,).
+
+        Example:
+            >>> from icgd.estimators import InContextRidge
+            >>> model = InContextRidge(alpha=0.0).fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0])
+            >>> model.predict([[3.0]]).round(3).tolist()
+            [7.0]
+        """
+        answers = self._answers(X)
+        labels: Array = self._label_scaling.undone(answers)
+        return labels.ravel()
 
 
 # Classes as labels of a transformer, and its outputs as classes: one output against the rest.
@@ -409,19 +577,53 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
     def _shares(self, X: Any) -> Array:
         """The probability of each output, a row for each row of X."""
 
-    def _encoded(self, X: Any, y: Any) -> tuple[Array, Array]:
-        """The checked rows, and a label 0 or 1 for each output; `classes_` is set."""
+    def _encoded(
+        self, X: Any, y: Any, sample_weight: Any = None, class_weight: Any = None
+    ) -> tuple[Array, Array, Array | None]:
+        """The checked rows, a label 0 or 1 for each output, and weights if any are given.
+
+        `classes_` is set.
+        """
         X, y = read_examples(self, X, y, numeric=False)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
+        weights = None if sample_weight is None else read_weights(sample_weight, X)
+        if class_weight is not None:
+            weights = (1.0 if weights is None else weights) * self._of_classes(class_weight, y)
+        seen = np.unique(numbers if weights is None else numbers[weights > 0])
+        if len(seen) < 2:
+            weighted = "" if weights is None else " with a positive weight"
+            names = ", ".join(brief(name) for name in self.classes_[seen].tolist())
             raise DataError(
-                f"All labels are of one class, {brief(self.classes_.tolist()[0])}; a classifier "
-                "needs examples of at least two classes."
+                f"All examples{weighted} are of one class, {names}; a classifier needs examples "
+                "of at least two classes."
             )
         if len(self.classes_) == 2:
-            return X, numbers.reshape(-1, 1).astype(np.float64)
-        return X, np.eye(len(self.classes_))[numbers]
+            return X, numbers.reshape(-1, 1).astype(np.float64), weights
+        return X, np.eye(len(self.classes_))[numbers], weights
+
+    def _of_classes(self, class_weight: Any, y: Any) -> Array:
+        """The weight of each row's class; of classes that are not named it is 1."""
+        classes = self.classes_.tolist()
+        if isinstance(class_weight, Mapping):
+            for name, weight in class_weight.items():
+                if name not in classes:
+                    raise SettingError(
+                        f"class_weight names the class {brief(name)}, but y has the classes "
+                        f"{cut(', '.join(map(brief, classes)))}."
+                    )
+                if not_negative(f"class_weight[{brief(name)}]", weight) == 0:
+                    raise SettingError(
+                        f"class_weight[{brief(name)}] is 0, with which no example of the class "
+                        "counts; give a positive weight, or leave its rows out."
+                    )
+        elif class_weight != "balanced":
+            raise SettingError(
+                "class_weight must be 'balanced', or a weight for each class such as "
+                f"{{{brief(classes[0])}: 2.0}}, got {brief(class_weight)}."
+            )
+        weights: Array = compute_sample_weight(class_weight, y)
+        return weights
 
     def predict_proba(self, X: Any) -> Array:
         """The probability of every class.

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from math import sqrt
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from icgd.backends.functional import recalled
 from icgd.backends.run import Run
+from icgd.environment import require_memory, usable_memory, warn
+from icgd.errors import LongRunWarning
 from icgd.estimators.base import (
     ROOM,
     AbstractInContext,
+    AbstractRegressor,
     Array,
-    Lesson,
+    FitRequest,
     Scaling,
     at_once,
     bound_above,
@@ -27,15 +30,32 @@ from icgd.problems.data import Domain, Task
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, unit_rows
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, positive
-from icgd.problems.spectrum import spectrum
+from icgd.problems.spectrum import outermost
 from icgd.problems.steps import FunctionalStep, chebyshev_steps
 
+MATRICES = 4
+"""How many matrices of n x n numbers are in memory at once while a kernel is computed."""
 
-class InContextKernelRegressor(RegressorMixin, AbstractInContext):  # type: ignore[misc]
+SECONDS_OF_ENTRY, SECONDS_OF_STEP = 1.6e-7, 8e-10
+"""About how long an entry of the kernel takes on one core, and how long it takes in each step."""
+
+LONG = 20.0
+"""A fit of more seconds is announced before it starts."""
+
+
+def round_down(number: int) -> int:
+    """A number to one digit, rounded down."""
+    unit = int(10 ** (len(str(number)) - 1))
+    return number // unit * unit
+
+
+@dataclass(eq=False, repr=False)
+class InContextKernelRegressor(AbstractRegressor, AbstractInContext):
     """Kernel regression that a frozen transformer descends, one layer of kernel attention a step.
 
     Inputs and labels are standardised inside. Step sizes are those of Chebyshev for the spectrum of
     the kernel on the examples; descent tends to `KernelRidge(alpha=alpha)` on standardised data.
+    A kernel of n examples has n^2 entries: `fit` says before it starts if that takes long.
 
     Args:
         kernel: a symmetric kernel of icgd: "rbf", "laplace", "matern", "linear", "exp",
@@ -44,25 +64,15 @@ class InContextKernelRegressor(RegressorMixin, AbstractInContext):  # type: igno
         length_scale: what scaled inputs are divided by; the default sqrt(d / 2) for d inputs makes
             rbf the kernel exp(-|u - w|^2 / d), as `KernelRidge` has it.
         max_iter: the number of steps, and of layers.
-        device: the torch device that runs it.
-        cache_context: whether `predict` uses what `fit` left to learn at the examples in every
-            layer; if not, it runs the whole transformer on context and rows, with the same
-            answers, bit for bit.
 
     Attributes:
         dual_coef_: the weight of every example in the function sum_i a_i K(., x_i) + the mean.
-        compiled_: the compiled run, with `transformer()`, `summary()` and `listing()`.
-        n_iter_: the number of steps taken.
         loss_curve_: half the mean square of what is left of scaled labels, before and after steps.
-        convergence_: how far from its end descent stopped.
-        certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
-        n_features_in_: the number of inputs.
-        feature_names_in_: their names, if X was a data frame.
 
     Raises:
         UnknownNameError: by `fit`, if no kernel has this name.
         KernelError: by `fit`, if the kernel is not symmetric.
-        SettingError: by `fit`, if a setting is out of its range.
+        SizeError: by `fit`, if the kernel of so many examples does not fit into memory.
 
     Example:
         >>> from icgd.estimators import InContextKernelRegressor
@@ -72,24 +82,12 @@ class InContextKernelRegressor(RegressorMixin, AbstractInContext):  # type: igno
         [0.9]
     """
 
-    traced: ClassVar[tuple[str, ...]] = ("y",)
+    kernel: Any = "rbf"
+    _: KW_ONLY
+    alpha: Any = 1.0
+    length_scale: Any = None
 
-    def __init__(
-        self,
-        kernel: Any = "rbf",
-        *,
-        alpha: Any = 1.0,
-        length_scale: Any = None,
-        max_iter: Any = 100,
-        device: Any = "cpu",
-        cache_context: Any = True,
-    ) -> None:
-        self.kernel = kernel
-        self.alpha = alpha
-        self.length_scale = length_scale
-        self.max_iter = max_iter
-        self.device = device
-        self.cache_context = cache_context
+    traced: ClassVar[tuple[str, ...]] = ("y",)
 
     def _rows(self, X: Array) -> Array:
         return self._scaling.applied(X)
@@ -112,12 +110,36 @@ class InContextKernelRegressor(RegressorMixin, AbstractInContext):  # type: igno
             1
         """
         X, y = read_examples(self, X, y)
+        self._require_size(len(X))
         raw = np.asarray(y, dtype=np.float64).reshape(-1, 1)
         self._scaling, self._label_scaling = Scaling.of(X), Scaling.of(raw)
         rows, labels = self._rows(X), self._label_scaling.applied(raw)
         problem = self._problem(rows, labels)
-        self._learn(Lesson(problem, rows, labels, may_shorten=False))
+        n_steps = count("max_iter", self.max_iter)
+        self._learn(FitRequest(problem, rows, labels, n_steps, may_shorten=False))
         return self
+
+    def _require_size(self, n: int) -> None:
+        """Refuse more examples than fit into memory, and warn of a fit that takes long."""
+        n_bytes = MATRICES * 8 * n**2
+        fitting = int(sqrt(usable_memory().n_bytes / (MATRICES * 8)))
+        other = "or train InContextRegressor, whose time and memory grow with n instead of n^2"
+        remedy = (
+            f"Up to about {round_down(fitting):,} rows fit: take a sample of the rows, {other}."
+        )
+        require_memory(f"The kernel of {n:,} examples with each other", n_bytes, remedy)
+        of_entry = SECONDS_OF_ENTRY + count("max_iter", self.max_iter) * SECONDS_OF_STEP
+        seconds = n**2 * of_entry
+        if seconds > LONG:
+            quick = round_down(int(sqrt(LONG / of_entry)))
+            warn(
+                LongRunWarning(
+                    f"The kernel of {n:,} examples has {n**2:,} entries: this fit takes about "
+                    f"{seconds:,.0f} seconds and {n_bytes / 2**30:.1f} GiB of memory. Up to "
+                    f"{quick:,} rows take less than {LONG:g} seconds: take a sample of the rows, "
+                    f"{other}."
+                )
+            )
 
     def _problem(self, rows: Array, labels: Array) -> Problem:
         width = rows.shape[1]
@@ -125,29 +147,11 @@ class InContextKernelRegressor(RegressorMixin, AbstractInContext):  # type: igno
         transform = unit_rows(1 / positive("length_scale", length), width)
         machine = KernelMachine(width, KernelHead(self.kernel, transform))
         noise = positive("alpha", self.alpha)
-        found = spectrum(machine, rows, noise)
+        found = outermost(machine, rows, noise)
         low = max(found.low, noise) if machine.is_positive else found.low
         sizes = chebyshev_steps(low, max(found.high, 1.01 * low), count("max_iter", self.max_iter))
         domain = Domain(bound_above(rows, room=ROOM), bound_above(labels))
         return Problem(machine, "squared", FunctionalStep(sizes, noise), domain)
-
-    def predict(self, X: Any) -> Array:
-        """The expected label of every row.
-
-        Args:
-            X: rows of the inputs.
-
-        Returns:
-            An array (n_rows,).
-
-        Example:
-            >>> from icgd.estimators import InContextKernelRegressor
-            >>> model = InContextKernelRegressor().fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 0.0])
-            >>> model.predict([[0.5], [1.5]]).shape
-            (2,)
-        """
-        answers = self._answers(X)
-        return self._label_scaling.undone(answers).ravel()
 
     def _together(self, task: Task) -> Tensor:
         return self.compiled_.run(task.x, task.y, queries=task.queries).predictions

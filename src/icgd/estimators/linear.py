@@ -7,7 +7,7 @@ so that a penalty counts for standardised columns, or, if all have the same scal
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from math import sqrt
 from typing import Any
 
@@ -21,8 +21,9 @@ from icgd.estimators.base import (
     ROOM,
     AbstractClassifier,
     AbstractInContext,
+    AbstractRegressor,
     Array,
-    Lesson,
+    FitRequest,
     Scaling,
     at_once,
     bound_above,
@@ -30,7 +31,7 @@ from icgd.estimators.base import (
     read_rows,
     read_weights,
 )
-from icgd.problems.convergence import sized_problem
+from icgd.problems.convergence import Convergence, sized_problem
 from icgd.problems.data import Domain, Task, as_task
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
@@ -38,12 +39,29 @@ from icgd.problems.settings import MOST_STEPS, count, finite, positive
 from icgd.problems.steps import ProximalStep
 
 
+@dataclass(eq=False, repr=False)
 class AbstractLinear(AbstractInContext):
-    """A linear model on scaled columns."""
+    """A linear model on scaled columns.
 
-    fit_intercept: bool
-    standardize: bool
-    tol: float
+    Args:
+        max_iter: the most steps.
+        tol: descent stops after a step that moves no scaled coefficient by more.
+        fit_intercept: whether there is an intercept; if not, nothing is centred.
+        standardize: whether the penalty counts for standardised columns. If not, it counts for
+            raw ones, as in scikit-learn, and descent takes longer the less alike they are.
+
+    Attributes:
+        coef_: the coefficients of raw columns.
+        intercept_: the intercept.
+        convergence_: how far from the minimiser descent stopped.
+        loss_curve_: the objective on scaled data, less a constant, before and after every step.
+    """
+
+    _: KW_ONLY
+    fit_intercept: Any = True
+    standardize: Any = True
+    max_iter: Any = 5000
+    tol: Any = 1e-6
 
     def _rows(self, X: Array) -> Array:
         return self._scaling.applied(X)
@@ -110,30 +128,19 @@ class AbstractLinear(AbstractInContext):
         return self.compiled_.problem.linear_oracle.scores(weights, rows)
 
 
-class AbstractLeastSquares(RegressorMixin, AbstractLinear):  # type: ignore[misc]
+@dataclass(eq=False, repr=False)
+class AbstractPenalised(AbstractLinear):
+    """A linear model with a penalty.
+
+    Args:
+        alpha: the penalty.
+    """
+
+    alpha: Any = 1.0
+
+
+class AbstractLeastSquares(AbstractRegressor, AbstractPenalised):
     """Least squares on centred rows; weights of rows multiply row and label by their root."""
-
-    coef_: Array
-    intercept_: float
-
-    def __init__(
-        self,
-        alpha: Any = 1.0,
-        *,
-        fit_intercept: Any = True,
-        standardize: Any = True,
-        max_iter: Any = 5000,
-        tol: Any = 1e-6,
-        device: Any = "cpu",
-        cache_context: Any = True,
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.max_iter = max_iter
-        self.tol = tol
-        self.device = device
-        self.cache_context = cache_context
 
     @abstractmethod
     def _penalty(self, total: float) -> ProximalStep:
@@ -172,30 +179,12 @@ class AbstractLeastSquares(RegressorMixin, AbstractLinear):  # type: ignore[misc
             rows, scaled = rows * share, scaled * share
         update = self._penalty(total)
         problem = self._problem(LinearModel(rows.shape[1]), update, rows, scaled)
-        self._learn(Lesson(problem, rows, scaled, tol=self.tol))
+        self._learn(FitRequest(problem, rows, scaled, self._n_steps, tol=self.tol))
         coef, intercept = self._coefficients()
         size = float(self._label_scaling.scale[0])
         self.coef_ = coef * size
         self.intercept_ = float(self._label_scaling.center[0] + size * intercept)
         return self
-
-    def predict(self, X: Any) -> Array:
-        """The expected label of every row.
-
-        Args:
-            X: rows of the inputs.
-
-        Returns:
-            An array (n_rows,).
-
-        Example:
-            >>> from icgd.estimators import InContextRidge
-            >>> model = InContextRidge(alpha=0.0).fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0])
-            >>> model.predict([[3.0]]).round(3).tolist()
-            [7.0]
-        """
-        answers = self._answers(X)
-        return self._label_scaling.undone(answers).ravel()
 
 
 class InContextRidge(AbstractLeastSquares):
@@ -203,31 +192,6 @@ class InContextRidge(AbstractLeastSquares):
 
     It minimises sum_i (y_i - <w, x_i> - b)^2 + alpha |w|^2, where w is the coefficient of
     standardised columns: `make_pipeline(StandardScaler(), Ridge(alpha))` has the same minimiser.
-
-    Args:
-        alpha: the penalty.
-        fit_intercept: whether there is an intercept b; if not, nothing is centred.
-        standardize: whether the penalty counts for standardised columns. If not, it counts for
-            raw ones, as in `Ridge(alpha)`, and descent takes longer the less alike they are.
-        max_iter: the most steps.
-        tol: descent stops after a step that moves no scaled coefficient by more.
-        device: the torch device that runs it.
-        cache_context: whether `predict` uses the coefficients that `fit` reached; if not, it runs
-            the whole transformer on context and rows, with the same answers, bit for bit.
-
-    Attributes:
-        coef_: the coefficients of raw columns.
-        intercept_: the intercept.
-        compiled_: the compiled run, with `transformer()`, `summary()` and `listing()`.
-        n_iter_: the number of steps taken.
-        loss_curve_: the objective on scaled data less a constant, before and after every step.
-        convergence_: how far from the minimiser descent stopped.
-        certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
-        n_features_in_: the number of inputs.
-        feature_names_in_: their names, if X was a data frame.
-
-    Raises:
-        SettingError: by `fit`, if a setting is out of its range.
 
     Example:
         >>> from icgd.estimators import InContextRidge
@@ -246,31 +210,6 @@ class InContextLasso(AbstractLeastSquares):
     It minimises (1 / 2n) sum_i (y_i - <w, x_i> - b)^2 + alpha |w|_1, where w is the coefficient of
     standardised columns: `make_pipeline(StandardScaler(), Lasso(alpha))` has the same minimiser.
 
-    Args:
-        alpha: the penalty.
-        fit_intercept: whether there is an intercept b; if not, nothing is centred.
-        standardize: whether the penalty counts for standardised columns. If not, it counts for
-            raw ones, as in `Lasso(alpha)`, and descent takes longer the less alike they are.
-        max_iter: the most steps.
-        tol: descent stops after a step that moves no scaled coefficient by more.
-        device: the torch device that runs it.
-        cache_context: whether `predict` uses the coefficients that `fit` reached; if not, it runs
-            the whole transformer on context and rows, with the same answers, bit for bit.
-
-    Attributes:
-        coef_: the coefficients of raw columns.
-        intercept_: the intercept.
-        compiled_: the compiled run, with `transformer()`, `summary()` and `listing()`.
-        n_iter_: the number of steps taken.
-        loss_curve_: the objective on scaled data less a constant, before and after every step.
-        convergence_: how far from the minimiser descent stopped.
-        certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
-        n_features_in_: the number of inputs.
-        feature_names_in_: their names, if X was a data frame.
-
-    Raises:
-        SettingError: by `fit`, if a setting is out of its range.
-
     Example:
         >>> from icgd.estimators import InContextLasso
         >>> X = [[0.0, 1.0], [1.0, -1.0], [2.0, -1.0], [3.0, 1.0]]
@@ -284,6 +223,7 @@ class InContextLasso(AbstractLeastSquares):
         return ProximalStep(l1=self._penalty_named("alpha") / size / self._common_scale)
 
 
+@dataclass(eq=False, repr=False)
 class InContextLogistic(AbstractClassifier, AbstractLinear):
     """Logistic regression that a frozen transformer descends, a step for every block of layers.
 
@@ -294,29 +234,14 @@ class InContextLogistic(AbstractClassifier, AbstractLinear):
 
     Args:
         C: the inverse of the penalty.
-        fit_intercept: whether there is an intercept; if not, nothing is centred.
-        standardize: whether the penalty counts for standardised columns. If not, it counts for
-            raw ones, and descent takes longer the less alike they are.
-        max_iter: the most steps.
-        tol: descent stops after a step that moves no scaled coefficient by more.
-        device: the torch device that runs it.
-        cache_context: whether `predict` uses the coefficients that `fit` reached; if not, it runs
-            the whole transformer on context and rows, with the same answers, bit for bit.
 
     Attributes:
         classes_: the classes, in the order of probabilities.
         coef_: the coefficients of raw columns, a row for each class, or one row for two classes.
         intercept_: an intercept for each row of `coef_`.
-        compiled_: the compiled run, with `transformer()`, `summary()` and `listing()`.
-        n_iter_: the number of steps taken.
         loss_curve_: the objective divided by C n, summed over classes, before and after every step.
-        convergence_: how far from the minimiser descent stopped.
-        certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
-        n_features_in_: the number of inputs.
-        feature_names_in_: their names, if X was a data frame.
 
     Raises:
-        SettingError: by `fit`, if a setting is out of its range.
         DataError: by `fit`, if there are fewer than two classes.
 
     Example:
@@ -326,27 +251,9 @@ class InContextLogistic(AbstractClassifier, AbstractLinear):
         ['no', 'yes']
     """
 
-    coef_: Array
-    intercept_: Array
-
-    def __init__(
-        self,
-        C: Any = 1.0,
-        *,
-        fit_intercept: Any = True,
-        standardize: Any = True,
-        max_iter: Any = 5000,
-        tol: Any = 1e-5,
-        device: Any = "cpu",
-        cache_context: Any = True,
-    ) -> None:
-        self.C = C
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.max_iter = max_iter
-        self.tol = tol
-        self.device = device
-        self.cache_context = cache_context
+    C: Any = 1.0
+    _: KW_ONLY
+    tol: Any = 1e-5
 
     @at_once
     def fit(self, X: Any, y: Any) -> InContextLogistic:
@@ -367,15 +274,21 @@ class InContextLogistic(AbstractClassifier, AbstractLinear):
             >>> InContextLogistic().fit([[0.0], [1.0], [2.0]], [0, 0, 1]).classes_.tolist()
             [0, 1]
         """
-        X, labels = self._encoded(X, y)
+        X, labels, _ = self._encoded(X, y)
         rows = self._scale(X)
         model = LinearModel(rows.shape[1], link="logistic", intercept=self.fit_intercept)
         l2 = 1 / (positive("C", self.C) * len(rows) * self._common_scale**2)
         problem = self._problem(model, ProximalStep(l2=l2), rows, labels[:, :1])
-        self._learn(Lesson(problem, *_as_tasks(rows, labels), tol=self.tol))
+        self._learn(FitRequest(problem, *_as_tasks(rows, labels), self._n_steps, tol=self.tol))
         coef, intercept = self._coefficients()
         self.coef_, self.intercept_ = np.atleast_2d(coef), np.atleast_1d(intercept)
         return self
+
+    def _convergence(self) -> Convergence:
+        found = super()._convergence()
+        if found.task is None:
+            return found
+        return replace(found, name=f"class {brief(self.classes_.tolist()[found.task])}")
 
     def decision_function(self, X: Any) -> Array:
         """The scores <w, x> + b: log-odds of each class against the rest.
@@ -411,7 +324,7 @@ LARGEST_SCORE = 6.5
 """Heads are made for expected counts between 1/665 and 665 times the mean of all labels."""
 
 
-class InContextPoisson(RegressorMixin, AbstractLinear):  # type: ignore[misc]
+class InContextPoisson(RegressorMixin, AbstractPenalised):  # type: ignore[misc]
     """Poisson regression that a frozen transformer descends, a step for every block of layers.
 
     Labels are counts with the mean exp(<w, x> + b). It minimises (1 / n) sum_i (mean_i - y_i log
@@ -420,28 +333,11 @@ class InContextPoisson(RegressorMixin, AbstractLinear):  # type: ignore[misc]
 
     Args:
         alpha: the penalty.
-        fit_intercept: whether there is an intercept b; if not, nothing is centred.
-        standardize: whether the penalty counts for standardised columns. If not, it counts for
-            raw ones, and descent takes longer the less alike they are.
-        max_iter: the most steps.
-        tol: descent stops after a step that moves no scaled coefficient by more.
-        device: the torch device that runs it.
-        cache_context: whether `predict` uses the coefficients that `fit` reached; if not, it runs
-            the whole transformer on context and rows, with the same answers, bit for bit.
 
     Attributes:
-        coef_: the coefficients of raw columns.
-        intercept_: the intercept.
-        compiled_: the compiled run, with `transformer()`, `summary()` and `listing()`.
-        n_iter_: the number of steps taken.
         loss_curve_: the objective on labels divided by their mean, before and after every step.
-        convergence_: how far from the minimiser descent stopped.
-        certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
-        n_features_in_: the number of inputs.
-        feature_names_in_: their names, if X was a data frame.
 
     Raises:
-        SettingError: by `fit`, if a setting is out of its range.
         DataError: by `fit`, if a label is negative or all are 0, and by `predict`, if a row is so
             far from the context that its expected count is not known.
 
@@ -451,28 +347,6 @@ class InContextPoisson(RegressorMixin, AbstractLinear):  # type: ignore[misc]
         >>> bool(model.predict([[2.0]])[0] > model.predict([[0.0]])[0])
         True
     """
-
-    coef_: Array
-    intercept_: float
-
-    def __init__(
-        self,
-        alpha: Any = 1.0,
-        *,
-        fit_intercept: Any = True,
-        standardize: Any = True,
-        max_iter: Any = 5000,
-        tol: Any = 1e-6,
-        device: Any = "cpu",
-        cache_context: Any = True,
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.max_iter = max_iter
-        self.tol = tol
-        self.device = device
-        self.cache_context = cache_context
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()
@@ -508,7 +382,7 @@ class InContextPoisson(RegressorMixin, AbstractLinear):  # type: ignore[misc]
         size = 1 / _curvature(model, l2, rows, labels)
         problem = self._problem(model, ProximalStep(size, l2=l2), rows, labels)
         problem = replace(problem, domain=replace(problem.domain, score=LARGEST_SCORE))
-        self._learn(Lesson(problem, rows, labels, tol=self.tol))
+        self._learn(FitRequest(problem, rows, labels, self._n_steps, tol=self.tol))
         self.coef_, intercept = self._coefficients()
         self.intercept_ = float(intercept + np.log(self._unit))
         return self
@@ -516,10 +390,10 @@ class InContextPoisson(RegressorMixin, AbstractLinear):  # type: ignore[misc]
     def _unit_of(self, labels: Array) -> float:
         """What labels are divided by: their mean, which an intercept makes up for."""
         if (labels < 0).any() or not labels.any():
-            least = float(labels.min())
-            fault = (
-                "all are 0, which no finite intercept fits" if least == 0 else f"one is {least:g}"
-            )
+            row = int(labels.argmin())
+            fault = "all are 0, which no finite intercept fits"
+            if labels.any():
+                fault = f"y[{row}] is {labels[row, 0]:g}"
             raise DataError(
                 f"Labels of a poisson model are counts or rates of at least 0, but {fault}."
             )
@@ -549,11 +423,13 @@ class InContextPoisson(RegressorMixin, AbstractLinear):  # type: ignore[misc]
     def _predictions(self, task: Task) -> Tensor:
         largest, row = self._scores(task.queries).abs().flatten().max(0)
         if largest > LARGEST_SCORE:
+            weights = self._run.parameters[-1, : self.n_features_in_]
+            column = int((weights * task.queries[row]).abs().argmax())
             raise DataError(
                 f"The expected count of row {int(row)} (counted from 0) is exp({largest:.3g}) "
                 "times as large or small as the mean label, but the heads are made for up to "
-                f"exp({LARGEST_SCORE:g}). Leave such rows out, or clip their inputs to the range "
-                "of the context."
+                f"exp({LARGEST_SCORE:g}). Most of it comes from {self._column(column)}. Leave such "
+                "rows out, or clip their inputs to the range of the context."
             )
         return super()._predictions(task)
 

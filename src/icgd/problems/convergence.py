@@ -31,9 +31,9 @@ from icgd.problems.spectrum import (
     Curvature,
     Scores,
     everywhere,
+    outermost,
     over_box,
     sized,
-    spectrum,
     step_size,
 )
 from icgd.shapes import History, Inputs
@@ -51,7 +51,8 @@ class Convergence:
 
     `status` says in words what was gained and what is left. `more_steps` is about how many steps of
     this size would do, infinite if none would, and None if it is not known. `remedies` are
-    sentences that say what would do.
+    sentences that say what would do. Of several tasks it is about number `task`, which users may
+    know by a `name`.
     """
 
     n_steps: int
@@ -60,6 +61,8 @@ class Convergence:
     status: str
     more_steps: float | None = None
     remedies: tuple[str, ...] = ()
+    task: int | None = None
+    name: str = ""
 
     @property
     def is_done(self) -> bool:
@@ -68,16 +71,22 @@ class Convergence:
 
     def __str__(self) -> str:
         done = "Descent is done" if self.is_done else "Descent is not done"
+        done += f" for {self.name}" if self.name else ""
         status = f"{self.status} ({_percent(self.enough)} counts as done)"
         return " ".join((f"{done} after {self.n_steps:,} steps: {status}.", *self.remedies))
 
 
-def convergence(oracle: AbstractOracle, task: Task, history: History) -> Convergence:
-    """Measure how far the run `history` is from its end; of several tasks, the furthest."""
+def convergence(
+    oracle: AbstractOracle, task: Task, history: History, *, steps_per_row: int = 1
+) -> Convergence:
+    """Measure how far the run `history` is from its end; of several tasks, the furthest.
+
+    Between two rows of the history of a network there may be several steps.
+    """
     if isinstance(oracle, LinearOracle):
         return _of_linear(oracle, task, history)
     if isinstance(oracle, NetworkOracle):
-        return _of_network(oracle, task, history)
+        return _of_network(oracle, task, history, steps_per_row)
     return _of_function(instance("oracle", oracle, FunctionOracle), task, history)
 
 
@@ -93,8 +102,13 @@ def steps_text(number: float) -> str:
 def _of_linear(oracle: LinearOracle, task: Task, history: History) -> Convergence:
     if task.batch:
         pairs = zip(task.x, task.y, task.queries, history, strict=True)
-        tasks = (convergence(oracle, Task(x, y, q, run[0]), run) for x, y, q, run in pairs)
-        return max(tasks, key=lambda found: found.left)
+        names = task.input_names
+        tasks = [
+            convergence(oracle, Task(x, y, q, run[0], input_names=names), run)
+            for x, y, q, run in pairs
+        ]
+        worst = max(range(len(tasks)), key=lambda number: tasks[number].left)
+        return replace(tasks[worst], task=worst, name=f"task {worst} (counted from 0)")
     history, model, update = history.double(), oracle.target, oracle.update
     start, end, n_steps = history[0], history[-1], len(history) - 1
     task = replace(task.double(), initial=end)
@@ -118,9 +132,12 @@ def _of_linear(oracle: LinearOracle, task: Task, history: History) -> Convergenc
     curved = hessian(oracle, task, goal)
     # The furthest coefficient is that which matters most to scores.
     worst = int(((end - goal).abs() * units(curved)).argmax())
-    name = (
-        "The intercept" if worst == model.input_width else f"Coefficient {worst} (counted from 0)"
-    )
+    if worst == model.input_width:
+        name = "The intercept"
+    elif task.input_names:
+        name = f"The coefficient of {task.input_names[worst]!r}"
+    else:
+        name = f"Coefficient {worst} (counted from 0)"
     furthest = f"{name} is {float(end[worst]):.4g} and tends to {float(goal[worst]):.4g}."
     if update.momentum is not None:  # its rate is not that of a contraction
         return replace(found, more_steps=None, remedies=(furthest,))
@@ -172,14 +189,17 @@ def _extremes(matrix: Tensor) -> Curvature:
     return Curvature(float(curved[0]), float(curved[-1]))
 
 
-def _of_network(oracle: NetworkOracle, task: Task, history: History) -> Convergence:
-    n_steps = history.shape[-2] - 1
-    if n_steps == 0:
+def _of_network(
+    oracle: NetworkOracle, task: Task, history: History, steps_per_row: int
+) -> Convergence:
+    n_rows = history.shape[-2] - 1
+    if n_rows == 0:
         return Convergence(0, 1.0, OF_FALL, "no step was taken")
-    tenth = ceil(n_steps / 10)
+    n_last = ceil(n_rows / 10)
     first, before, last = (
-        oracle.risk(task, history[..., step, :]) for step in (0, n_steps - tenth, n_steps)
+        oracle.risk(task, history[..., row, :]) for row in (0, n_rows - n_last, n_rows)
     )
+    n_steps, tenth = n_rows * steps_per_row, n_last * steps_per_row
     left = float(((before - last).abs() / first).nan_to_num(0.0).max())
     last_ones = "step" if tenth == 1 else f"{tenth:,} steps"
     status = (
@@ -207,7 +227,7 @@ def _of_function(oracle: FunctionOracle, task: Task, history: History) -> Conver
     found = Convergence(history.shape[-2] - 1, left, OF_LABELS, status)
     if found.is_done or oracle.update.changes_kernel or not oracle.target.is_symmetric:
         return found
-    condition = spectrum(oracle.target, task.x, oracle.update.noise).condition
+    condition = outermost(oracle.target, task.x, oracle.update.noise).condition
     if not condition < inf:
         return replace(found, remedies=("The kernel is singular on these data: add noise.",))
     best = sqrt(condition) / 2 * log(2 / OF_LABELS)

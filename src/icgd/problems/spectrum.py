@@ -25,6 +25,9 @@ EXACT_SIZE = 512
 MOST_RESTARTS = 30
 """Restarts of ARPACK, 20 products with the matrix each, for the outermost eigenvalues."""
 
+ARPACK_ROOM = 1e-3
+"""By what share an eigenvalue that ARPACK finds is rounded up: much more than it errs by."""
+
 
 @dataclass(frozen=True)
 class Spectrum:
@@ -64,6 +67,23 @@ def spectrum(machine: KernelMachine, X: Any, noise: float = 0.0) -> Spectrum:
     x = checked_inputs(X, machine.input_width).double()
     values = torch.linalg.eigvalsh(machine.gram(x)) + finite("noise", noise)
     return Spectrum(float(values.min()), float(values.max()))
+
+
+def outermost(machine: KernelMachine, X: Any, noise: float = 0.0) -> Spectrum:
+    """Return numbers that enclose the spectrum of K + noise I, tightly, in O(n^2) for large n.
+
+    Of a positive kernel on many examples the smallest eigenvalue is taken for the noise, and the
+    largest one is found by ARPACK and rounded up.
+    """
+    x = checked_inputs(X, machine.input_width).double()
+    if x.ndim > 2 or len(x) <= EXACT_SIZE or not machine.is_positive:
+        return spectrum(machine, x, noise)
+    machine.require_symmetric("The spectrum")
+    gram = machine.gram(x)
+    (high,) = _outermost(gram.numpy(), is_symmetric=True, ends=("LA",))
+    if high <= 0:  # it did not converge
+        high = gram.abs().sum(-1).max()  # which no eigenvalue exceeds
+    return Spectrum(finite("noise", noise), (1 + ARPACK_ROOM) * float(high) + noise)
 
 
 def growth(update: FunctionalStep, eigenvalues: Tensor, n_steps: int) -> Tensor:
@@ -128,7 +148,7 @@ def divergence(
     plain, row_sum = update.momentum is None, float(gram.abs().sum(-1).max())
     if plain and machine.is_positive and longest * (row_sum + update.noise) <= 2:
         return None
-    values = _eigenvalues(gram, machine.is_symmetric) + update.noise
+    values = _eigenvalues(gram, machine) + update.noise
     grown = growth(update, values, n_steps)
     if not plain and update.is_constant:  # what shrinks in the end may grow at first
         grown = torch.where(_rate(update, values) > 1 + 1e-9, grown, 0.0)
@@ -138,8 +158,13 @@ def divergence(
     return Divergence(float(values.real.flatten()[worst]), float(largest))
 
 
-def _eigenvalues(gram: Tensor, is_symmetric: bool) -> Tensor:
-    """Return all eigenvalues of small matrices, and the outermost ones of large matrices."""
+def _eigenvalues(gram: Tensor, machine: KernelMachine) -> Tensor:
+    """Return all eigenvalues of small matrices, and the outermost ones of large matrices.
+
+    The smallest one of a large positive matrix is taken for 0: where ARPACK would look for it,
+    eigenvalues are too many and too close.
+    """
+    is_symmetric = machine.is_symmetric
     if gram.shape[-1] <= EXACT_SIZE:
         try:
             exact = torch.linalg.eigvalsh if is_symmetric else torch.linalg.eigvals
@@ -148,18 +173,24 @@ def _eigenvalues(gram: Tensor, is_symmetric: bool) -> Tensor:
         except RuntimeError:  # not found, as for shares of softmax that are almost all 0 or 1
             pass
     matrices = gram.reshape(-1, *gram.shape[-2:]).numpy()
-    found = [_outermost(matrix, is_symmetric) for matrix in matrices]
+    if machine.is_positive and is_symmetric:
+        ends: tuple[str, ...] = ("LA",)
+        largest = [_outermost(matrix, is_symmetric=True, ends=ends)[0] for matrix in matrices]
+        found = [np.array([0.0, value]) for value in largest]
+    else:
+        ends = ("LA", "SA") if is_symmetric else ("LM", "SR")
+        found = [_outermost(matrix, is_symmetric=is_symmetric, ends=ends) for matrix in matrices]
     return torch.from_numpy(np.stack(found)).reshape(*gram.shape[:-2], -1)
 
 
-def _outermost(matrix: np.ndarray, is_symmetric: bool) -> np.ndarray:
-    """Return the eigenvalues at both ends that ARPACK finds within its iterations.
+def _outermost(matrix: np.ndarray, *, is_symmetric: bool, ends: tuple[str, ...]) -> np.ndarray:
+    """Return the eigenvalues at these ends that ARPACK finds within its iterations.
 
     One that does not converge, as where many are nearly 0, is replaced by the other end's, or by
     0, along which nothing grows: so nothing is warned of that is not so.
     """
     arpack = scipy.sparse.linalg  # imported by scipy when it is first used
-    solver, ends = (arpack.eigsh, ("LA", "SA")) if is_symmetric else (arpack.eigs, ("LM", "SR"))
+    solver = arpack.eigsh if is_symmetric else arpack.eigs
     start = np.random.default_rng(0).normal(size=len(matrix))
     found: list[complex] = []
     for end in ends:

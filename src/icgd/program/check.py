@@ -6,11 +6,10 @@ of their arguments, and return that of the result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from itertools import chain
-from math import isfinite, isnan, prod
+from math import isfinite, prod
 from typing import Any
 
 from icgd.errors import ProgramError
@@ -263,49 +262,6 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
         return scores
 
 
-def largest_number(program: AbstractProgram) -> tuple[str, float]:
-    """Find the number of the largest size, or the first that is NaN, with a name for it."""
-    schedule = chain.from_iterable(getattr(program, "schedule", ()))
-    parts = [
-        (f"{type(instruction).__name__} in layer {layer.title!r}", instruction)
-        for layer in (*program.layers, *schedule)
-        for instruction in layer.instructions
-    ]
-    parts += [(f"function {function.name!r}", function) for function in program.functions]
-    place, largest = "", 0.0
-    for name, part in parts:
-        for field, number in _numbers(part):
-            if not abs(number) <= abs(largest):
-                place, largest = f"{field} of {name}", number
-                if isnan(number):
-                    return place, number
-    return place, largest
-
-
-def _numbers(part: object, field: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the floats in a dataclass, each after the name of the field that it stands in.
-
-    Of a row of floats, such as the knots of a function, only the largest is yielded, or a NaN.
-    """
-    if isinstance(part, float):
-        yield field, part
-    elif isinstance(part, tuple):
-        if row := [entry for entry in part if isinstance(entry, float)]:
-            yield field, next(filter(isnan, row), max(row, key=abs))
-        for entry in part:
-            if not isinstance(entry, float):
-                yield from _numbers(entry, field)
-    elif is_dataclass(part):
-        for name in _names(part.__class__):
-            yield from _numbers(getattr(part, name), name)
-
-
-@lru_cache
-def _names(kind: Any) -> tuple[str, ...]:
-    """The fields of a dataclass; a schedule asks for those of the same few classes very often."""
-    return tuple(field.name for field in fields(kind))
-
-
 def check_program(program: AbstractProgram) -> None:
     """Raise `ProgramError` that names the first instruction that is not well-formed.
 
@@ -314,7 +270,7 @@ def check_program(program: AbstractProgram) -> None:
     leaves no scratch slot filled, and a chain leaves no row of the next block empty. All numbers
     are finite.
     """
-    name, number = largest_number(program)
+    name, number = program.largest_number
     if not isfinite(number):
         raise ProgramError(f"{name} is {number}; every number of a program must be finite.")
     shapes = Shapes(program.layout, is_chain=isinstance(program, ChainProgram))

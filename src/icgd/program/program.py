@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property, lru_cache
+from itertools import chain
+from math import isnan
 from typing import Any, TypeVar
 
 from icgd.errors import UnknownNameError
@@ -73,6 +76,27 @@ class AbstractProgram(ABC):
     @abstractmethod
     def facts(self) -> dict[str, str]:
         """What the program shows of itself: its construction, its steps and its sizes."""
+
+    @cached_property
+    def largest_number(self) -> tuple[str, float]:
+        """The number of the largest size, or the first that is NaN, with a name for it."""
+        schedule = chain.from_iterable(getattr(self, "schedule", ()))
+        # The steps of a schedule share the layers in which they do not differ.
+        layers = {id(layer): layer for layer in (*self.layers, *schedule)}.values()
+        parts = [
+            (f"{type(instruction).__name__} in layer {layer.title!r}", instruction)
+            for layer in layers
+            for instruction in layer.instructions
+        ]
+        parts += [(f"function {function.name!r}", function) for function in self.functions]
+        place, largest = "", 0.0
+        for name, part in parts:
+            for field, number in _numbers(part):
+                if not abs(number) <= abs(largest):
+                    place, largest = f"{field} of {name}", number
+                    if isnan(number):
+                        return place, number
+        return place, largest
 
     def first(self, kind: type[AnyInstruction]) -> AnyInstruction | None:
         """The first instruction of a kind, or None."""
@@ -154,3 +178,27 @@ class AbstractProgram(ABC):
     @abstractmethod
     def to_data(self) -> dict[str, Any]:
         """The program as data that JSON can hold."""
+
+
+def _numbers(part: object, field: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the floats in a dataclass, each after the name of the field that it stands in.
+
+    Of a row of floats, such as the knots of a function, only the largest is yielded, or a NaN.
+    """
+    if isinstance(part, float):
+        yield field, part
+    elif isinstance(part, tuple):
+        if row := [entry for entry in part if isinstance(entry, float)]:
+            yield field, next(filter(isnan, row), max(row, key=abs))
+        for entry in part:
+            if not isinstance(entry, float):
+                yield from _numbers(entry, field)
+    elif is_dataclass(part):
+        for name in _names(part.__class__):
+            yield from _numbers(getattr(part, name), name)
+
+
+@lru_cache
+def _names(kind: Any) -> tuple[str, ...]:
+    """The fields of a dataclass; a schedule asks for those of the same few classes very often."""
+    return tuple(field.name for field in fields(kind))
