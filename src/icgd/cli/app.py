@@ -117,7 +117,8 @@ def options(
 
 def _show_warning(message: Warning | str, *_: object) -> None:
     """Print a warning in one line, without its place in the code."""
-    typer.echo(f"icgd: warning: {' '.join(str(message).split())}", err=True)
+    with suppress(OSError):  # standard error may be full
+        typer.echo(f"icgd: warning: {' '.join(str(message).split())}", err=True)
 
 
 def _open_streams() -> None:

@@ -68,11 +68,11 @@ def source_from(
     """The table that the options describe; `codes` are those of the table that was compiled for."""
     return Source(
         data,
-        names_in(target),
+        tuple(target or ()),
         Reading(delimiter, decimal, header),
         "refuse" if missing is None else missing,
         bool(standardize),
-        names_in(ignore),
+        tuple(ignore or ()),
         bool(encode),
         codes,
     )
@@ -81,11 +81,21 @@ def source_from(
 TABLE_OPTIONS = options_of(source_from)[1:-1]
 """The options beside the table itself."""
 
+LISTS = ("target", "ignore")
+"""Those of several names."""
 
-def names_in(texts: Sequence[str] | str | None) -> tuple[str, ...]:
-    """The names in `a,b`, or in several such texts; a name with a comma stands in quotes."""
-    rows = [texts] if isinstance(texts, str) else list(texts or ())
-    return tuple(name.strip() for row in csv.reader(rows) for name in row if name.strip())
+
+def names_in(texts: Sequence[str]) -> list[str]:
+    """The names in texts such as `a,b`; a name with a comma stands in quotes."""
+    return [name.strip() for row in csv.reader(texts) for name in row if name.strip()]
+
+
+def with_lists(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a file, where one text may stand for a list of names."""
+    return {
+        name: names_in([value]) if name in LISTS and isinstance(value, str) else value
+        for name, value in options.items()
+    }
 
 
 def described_source(path: Path, options: Mapping[str, Any], where: str) -> Source:
@@ -95,7 +105,7 @@ def described_source(path: Path, options: Mapping[str, Any], where: str) -> Sour
         if name not in (*known, "codes"):
             raise UnknownNameError.of("key", name, known=("data", *known), where=f" in {where}")
     with described(f"table in {where}"):
-        return source_from(path, **options)
+        return source_from(path, **with_lists(options))
 
 
 @dataclass(frozen=True)
@@ -133,12 +143,11 @@ def _text(name: str, value: Any) -> str:
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The table options that were given, as a file holds them."""
-    given = {name: value for name, value in options.items() if value not in (None, [])}
-    return {
-        name: list(names_in(value)) if name in ("target", "ignore") else value
-        for name, value in given.items()
+    """The table options that the shell gave."""
+    given = {
+        name: names_in(value or ()) if name in LISTS else value for name, value in options.items()
     }
+    return {name: value for name, value in given.items() if value not in (None, [])}
 
 
 def takes_table(command: Callable[..., None]) -> Callable[..., None]:

@@ -10,8 +10,7 @@ import typer
 
 from icgd.cli import show
 from icgd.cli.options import AsJson
-from icgd.cli.writing import require_writable, write_file
-from icgd.errors import FileError
+from icgd.cli.writing import write_new_file
 
 
 def example(
@@ -24,9 +23,5 @@ def example(
 
     Example: icgd example cars.csv
     """
-    require_writable(file)
-    content = files("icgd.cli").joinpath("cars.csv").read_bytes()
-    if file.exists() and file.read_bytes() != content:
-        raise FileError(f"{file} exists already, with another content. Name another file.")
-    write_file(file, content)
+    write_new_file(file, files("icgd.cli").joinpath("cars.csv").read_bytes())
     show.print_saved(file, as_json=as_json)

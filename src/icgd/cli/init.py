@@ -17,7 +17,7 @@ from icgd.cli.data_options import GivenTable, described_source, takes_table
 from icgd.cli.examples import FILLS, Examples, read_examples
 from icgd.cli.options import AsJson, output
 from icgd.cli.problem_file import Description
-from icgd.cli.writing import require_writable, write_file
+from icgd.cli.writing import require_writable, write_new_file
 from icgd.facts import counted
 from icgd.problems.data import Domain
 from icgd.problems.losses import CROSS_ENTROPY, LOGISTIC, SQUARED
@@ -78,7 +78,7 @@ def init(
     raw = examples.input_scaling.undone(examples.inputs)
     reasons["standardize"] = f"inputs go from {raw.min():.4g} to {raw.max():.4g}"
     text = _rendered(problem, examples, out, options, reasons)
-    write_file(out, text.encode())
+    write_new_file(out, text.encode())
     found = {
         "inputs": ", ".join(examples.input_names),
         **{

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from icgd.cli.data_options import TABLE_OPTIONS, described_source, given_options
+from icgd.cli.data_options import TABLE_OPTIONS, described_source, given_options, with_lists
 from icgd.cli.examples import Examples, Source, read_examples, require_within, widths_in
 from icgd.cli.options import in_panel, option_name, options_of, with_options
 from icgd.cli.progress import progress
@@ -266,7 +266,7 @@ class Description:
 
     def _remembered(self, examples: Examples | None) -> dict[str, Any] | None:
         """How tables are to be read for this run."""
-        table = dict(self.data.get("table", {}))
+        table = with_lists(self.data.get("table", {}))
         if examples is None:
             return table or None
         table["standardize"] = examples.source.standardized
@@ -333,7 +333,7 @@ def _value(option: str, value: Any, given: Mapping[str, Any]) -> Any:
     """What an option says, as problem.toml has it."""
     match option:
         case "hidden" | "widths":
-            return _numbers(option, value, int, "whole numbers joined by commas, such as 4,16,1")
+            return _numbers(option, value, int, "whole numbers joined by commas, such as 16,16")
         case "box":
             expected = "a positive number, or one for each layer joined by commas, such as 2,1,0.5"
             boxes = _numbers(option, value, float, expected)

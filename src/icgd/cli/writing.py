@@ -19,6 +19,16 @@ def write_file(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
+def write_new_file(path: Path, content: bytes) -> None:
+    """Write a file that users may edit; `FileError` if there is one with another content."""
+    require_writable(path)
+    if path.exists() and path.read_bytes() != content:
+        raise FileError(
+            f"{path} exists already, and has another content. Remove it, or name another file."
+        )
+    write_file(path, content)
+
+
 def require_writable(*paths: Path | None, read: Iterable[Path | None] = ()) -> None:
     """Raise `FileError` before the work if a file could not be written after it.
 
