@@ -103,12 +103,12 @@ def test_a_message_of_many_lines_is_printed_as_one(command):
     )
 
 
-def test_an_interrupt_ends_with_code_130(command, monkeypatch):
+def test_an_interrupt_ends_with_code_130(command, toml, monkeypatch):
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(import_module("icgd.cli.problem_file"), "compile", interrupt)
-    outcome = command("size", "--widths", "4,1")
+    outcome = command("size", toml("target.widths = [4, 1]"))
     assert outcome.code == 130
     assert "Traceback" not in outcome.stderr
 
@@ -128,7 +128,7 @@ def test_the_command_that_is_installed_is_the_module():
 @pytest.mark.parametrize("slow", ["typer", "torch"])
 def test_ctrl_c_while_something_is_imported_leaves_no_traceback(tmp_path, slow):
     (tmp_path / f"{slow}.py").write_text("raise KeyboardInterrupt")
-    called = [sys.executable, "-m", "icgd", "size", "--widths", "4,1"]
+    called = [sys.executable, "-m", "icgd", "size", "--hidden", "4"]
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths}
     result = subprocess.run(called, capture_output=True, text=True, env=environment)

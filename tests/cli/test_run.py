@@ -229,10 +229,11 @@ def test_the_example_of_the_help_works(run, command, tmp_path):
     assert (tmp_path / "prices.csv").read_text().startswith("d,c,b,a,price\n")
 
 
-def test_a_kernel_learns_from_a_table_and_warns_of_steps_that_diverge(command, tmp_path):
+def test_a_kernel_learns_from_a_table_and_warns_of_steps_that_diverge(command, toml, tmp_path):
     (tmp_path / "d.csv").write_text("x,y\n0,1\n1,0\n0.5,0.25\n")
     (tmp_path / "q.csv").write_text("x\n0.5\n")
-    make = ("compile", "--kernel", "laplace", "--widths", "1,1", "-o", tmp_path / "f.safetensors")
+    file = toml("target = {kernel = 'laplace', input_width = 1}")
+    make = ("compile", file, "-o", tmp_path / "f.safetensors")
     assert command(*make, "--steps", "400", "--step-size", "0.5").code == 0
     ran = command(
         "run", tmp_path / "f.safetensors", tmp_path / "d.csv", "--queries", tmp_path / "q.csv"
@@ -346,9 +347,10 @@ def test_an_interrupted_run_without_predictions_writes_none(run, tmp_path, monke
     assert "p.csv" not in printed
 
 
-def test_a_kernel_cannot_be_told_to_stop(command, tmp_path):
+def test_a_kernel_cannot_be_told_to_stop(command, toml, tmp_path):
     write_all(tmp_path)
-    command("compile", "--kernel", "rbf", "--widths", "4,1", "-o", "run.safetensors")
+    file = toml("target = {kernel = 'rbf', input_width = 4}")
+    command("compile", file, "-o", "run.safetensors")
     refusal = command("run", "run.safetensors", "train.csv", "--stop-below", "1").refusal()
     assert refusal.startswith("stop_below is for runs that train weights")
 
@@ -376,7 +378,7 @@ def trained_on(command, tmp_path, text, *options, compile_options=()):
     (tmp_path / "data.csv").write_text(text)
     (tmp_path / "new.csv").write_text(text.replace(",,", ",0.3,"))
     made = command(
-        "compile", *compile_options, "--bounds-from", "data.csv", "-o", "run.safetensors", *options
+        "compile", *compile_options, "--data", "data.csv", "-o", "run.safetensors", *options
     )
     assert made.code == 0, made
     ran = command("run", "run.safetensors", "data.csv", "--queries", "new.csv", "--json")
@@ -394,10 +396,10 @@ def test_text_classes_with_an_output_each(command, tmp_path):
     assert (data["measure"], data["score"]) == ("accuracy", 1.0)
 
 
-def test_text_classes_with_one_output(command, tmp_path):
-    model = ("--link", "logistic", "--widths", "2,1", "--l2", "0.01", "--steps", "300")
+def test_text_classes_with_one_output(command, toml, tmp_path):
+    file = toml("steps = 300\ntarget.link = 'logistic'\nupdate.l2 = 0.01")
     fill = ("--missing", "mean", "--standardize")
-    data = trained_on(command, tmp_path, IRIS, *fill, compile_options=model)
+    data = trained_on(command, tmp_path, IRIS, *fill, compile_options=(file,))
     assert data["labels"] == ["kind", "kind rose"]
     assert [row[0] for row in data["predictions"]] == ["rose", "lily", "rose", "lily"]
     assert all((row[1] > 0.5) == (row[0] == "rose") for row in data["predictions"])
@@ -465,7 +467,7 @@ def test_a_table_with_dates_and_gaps_becomes_a_verified_run_and_two_pictures(com
     (tmp_path / "own.csv").write_text(OWN)
     table = ("--header", "--ignore", "Tag", "--missing", "median", "--standardize")
     network = ("--hidden", "4", "--loss", "cross_entropy", "--steps", "30", "--step-size", "1")
-    made = command("compile", *network, "--bounds-from", "own.csv", *table, "-o", "r.safetensors")
+    made = command("compile", *network, "--data", "own.csv", *table, "-o", "r.safetensors")
     assert made.code == 0, made
     ask = ("run", "r.safetensors", "own.csv", "--queries", "own.csv")
     ran = command(*ask, "--plot", "run.png", "-o", "p.csv")

@@ -20,7 +20,7 @@ from icgd.compiled import Compiled
 from icgd.environment import warn
 from icgd.errors import SettingError, UnknownNameError
 from icgd.pipeline import load
-from icgd.problems.settings import described
+from icgd.problems.settings import described, flag
 from icgd.problems.tables import Reading
 
 _table = in_panel("The table")
@@ -71,9 +71,9 @@ def source_from(
         tuple(target or ()),
         Reading(delimiter, decimal, header),
         "refuse" if missing is None else missing,
-        bool(standardize),
+        standardize is not None and flag("standardize", standardize),
         tuple(ignore or ()),
-        bool(encode),
+        encode is not None and flag("encode", encode),
         codes,
     )
 
