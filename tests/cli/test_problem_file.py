@@ -1,5 +1,6 @@
 """problem.toml, the options beside it, and what a table fills in."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 import icgd
 from icgd.cli.data_options import TABLE_OPTIONS
-from icgd.cli.problem_file import FORMER, Description, description_from
+from icgd.cli.problem_file import FORMER, KEYS, SECTIONS, Description, description_from
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import IcgdError, SettingError
 from icgd.problems.problem import OPTIMISERS
@@ -270,3 +271,45 @@ def test_every_setting_of_a_construction_has_its_old_option():
     settings = {name for each in CONSTRUCTIONS.values() for name in each.settings()}
     places = {place for place, _ in FORMER.values() if place.startswith("settings.")}
     assert {f"settings.{name}" for name in settings} == places
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_page_has_every_key():
+    pages = ("problem_file.md", "problems/optimisers.md")
+    page = "".join((DOCS / name).read_text(encoding="utf-8") for name in pages)
+    keys = {place.split(".")[-1] for place, _ in FORMER.values()} - {"functions"}
+    keys |= {option.name for option in TABLE_OPTIONS} | set(KEYS) - {"functions"}
+    sections = {f"[{name}]" for name in SECTIONS}
+    assert [key for key in keys if f"`{key}`" not in page and f"`[{key}]`" not in page] == []
+    assert [name for name in sections - {"[functions]"} if f"`{name}`" not in page] == []
+
+
+def test_the_example_of_the_page_is_compiled(command, tmp_path, toml):
+    page = (DOCS / "problem_file.md").read_text(encoding="utf-8")
+    [text] = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
+    command("example")
+    lines = re.findall("^    icgd (.+)$", page, flags=re.MULTILINE)
+    outcome = command("compile", toml(text), "--steps", "2", "-o", "run.safetensors", "--json")
+    assert outcome.code == 0, outcome
+    problem = icgd.load(tmp_path / "run.safetensors").problem
+    assert problem.network == icgd.MLP((5, 16, 16, 1), "tanh", biases=True)
+    assert problem.update == icgd.AdamStep(0.01, 3.0)
+    for line in lines:
+        assert command(*line.split()).code == 0
+
+
+def test_the_commands_of_the_page_of_linear_models_work(command, tmp_path, toml):
+    page = (DOCS / "constructions" / "linear_stack.md").read_text(encoding="utf-8")
+    [text] = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
+    lines = re.findall("^    icgd (.+)$", page, flags=re.MULTILINE)
+    rows = ["0.5,1,-1,1", "-1,0.25,2,0", "1,-2,0.5,0", "2,1,-0.5,1", "-0.5,-1,1,1"]
+    (tmp_path / "patients.csv").write_text("\n".join(["a,b,c,ill", *rows]))
+    (tmp_path / "new.csv").write_text("a,b,c\n1,1,1\n")
+    toml(text)
+    outcomes = [command(*line.split()) for line in lines]
+    assert [outcome.code for outcome in outcomes] == [0, 0, 0, 0]
+    assert re.search(r"\d+ of 200: weights move no more", outcomes[1].stdout)
+    model = icgd.load(tmp_path / "model.safetensors").problem.model
+    assert model == icgd.LinearModel(3, "logistic", intercept=True)

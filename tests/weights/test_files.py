@@ -5,6 +5,7 @@ import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 
@@ -557,3 +558,16 @@ def test_two_names_of_one_file_are_known(tmp_path, monkeypatch):
     assert is_same_file("new", tmp_path / "new")
     assert is_same_file("round", "round")
     assert not any(is_same_file("one", name) for name in ("other", "new", "round", "zero\0"))
+
+
+def test_how_tables_are_read_is_kept_and_guarded_by_the_checksum(path, tmp_path):
+    compiled = icgd.load(path)
+    assert compiled.table is None
+    table = {"target": ["b"], "standardize": True, "codes": {"c": ["x", "y"], "day": "date"}}
+    other = tmp_path / "other.safetensors"
+    replace(compiled, table=table).save(other)
+    assert icgd.load(other).table == table
+    assert icgd.load(other) == compiled
+    rewrite(other, table=json.dumps({**table, "standardize": False}))
+    with pytest.raises(FileError, match="its checksum does not match"):
+        icgd.load(other)
