@@ -32,7 +32,7 @@ def test_the_example_runs_and_its_certificate_says_something(capsys):
     report = names["report"]
     assert report.verdict.name == "HOLDS"
     assert float(report.step_bounds.max()) < 1e-9
-    assert "every measured error is within its proved bounds" in capsys.readouterr().out
+    assert "every measured error is within its proved bound" in capsys.readouterr().out
     chosen = names["compiled"].summary()
     assert f'{chosen.construction}, "because {chosen.chosen_because}"' in PAGES
 

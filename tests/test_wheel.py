@@ -102,7 +102,9 @@ def test_alone_it_says_what_to_do_first(offline, tmp_path):
 
 
 def test_the_demo_runs_in_an_empty_folder(offline, tmp_path):
-    assert "HOLDS: every measured error is within its" in " ".join(offline("icgd", "demo").split())
+    assert "HOLDS for this run: every measured error is within its" in " ".join(
+        offline("icgd", "demo").split()
+    )
     assert {path.name for path in (tmp_path / "icgd-demo").iterdir()} == {"demo.json", "demo.png"}
 
 

@@ -1,7 +1,7 @@
 """Which bounds a program has, what is measured beside them, and the verdict."""
 
 from dataclasses import replace
-from math import inf, nan
+from math import inf, isnan, nan
 
 import pytest
 import torch
@@ -212,7 +212,7 @@ def test_a_headline_says_why_nothing_is_proved():
 
 
 def test_verdicts_are_sentences():
-    assert Verdict.HOLDS.value == "every measured error is within its proved bounds"
+    assert Verdict.HOLDS.value == "every measured error is within its proved bound"
 
 
 def test_they_show_themselves_in_a_line():
@@ -226,11 +226,15 @@ def test_they_show_themselves_in_a_line():
         "holds for: literal runs in float64, 3 tokens or fewer; if: x > 0)"
     )
     assert repr(found) == (
-        "Report(verdict: every measured error is within its proved bounds; steps: 2; "
-        "backend: literal; error of a step: 1, the bound of the run is 2; "
+        "Report(verdict: HOLDS for this run: every measured error is within its proved bound; "
+        "steps: 2; backend: literal; error of a step: 1, the bound of the run is 2; "
         "distance from real descent: 2, the bound of the run is 3)"
     )
     silent = replace(found, certificate=replace(found.certificate, widest=1.5))
+    assert silent.conclusion.endswith(
+        "not every bound says something. No bound for a step of this run, this whole run, "
+        "one step on all data, the whole run on all data"
+    )
     assert "error of a step: 1, the bound of the run says nothing" in repr(silent)
     parts = ("step_errors", "step_bounds", "trajectory_errors", "trajectory_bounds")
     nothing = {name: torch.zeros(0) for name in parts}
@@ -247,6 +251,18 @@ def test_a_report_names_the_column_whose_coefficient_is_furthest_off():
     assert panel.lines[0].get_ydata().tolist() == [0.5, 2.0]
     assert replace(named, coefficient_errors={"age": 0.0}).furthest is None
     assert report().furthest is None
+
+
+def test_the_theorem_s_own_bound_is_drawn_where_it_says_something():
+    def last_of_step(paper_step: float) -> tuple[str, float]:
+        of_paper = replace(report().certificate, paper_step=paper_step, widest=8.0)
+        panel, _ = replace(report(), certificate=of_paper).plot().figure.axes
+        return panel.get_legend().get_texts()[-1].get_text(), panel.lines[-1].get_ydata()[0]
+
+    assert last_of_step(7.0) == ("the theorem's own bound (c), 7", 7.0)
+    name, height = last_of_step(3e10)
+    assert name == "the theorem's own bound (c), 3e+10: says nothing"
+    assert isnan(height)
 
 
 # Measured errors.

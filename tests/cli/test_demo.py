@@ -21,7 +21,7 @@ def test_it_tells_the_story_and_saves_figure_and_numbers(demo, tmp_path):
     for part in (
         "A 4-3-3-1 tanh network learns the miles per gallon",
         "The transformer (relu-stack)",
-        "HOLDS: every measured error is within its proved bounds.",
+        "HOLDS for this run: every measured error is within its proved bound",
         "Proved: the whole run is within",
         "real gradient descent",
         "transformer, 5 steps",

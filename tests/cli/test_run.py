@@ -295,7 +295,7 @@ def test_a_run_that_is_not_done_says_what_would_do(ridge, tmp_path):
     text = " ".join(run().stdout.split())
     found = json.loads(run("--json").stdout)["convergence"]
     assert found["left"] > found["enough"] == 1e-4
-    assert f"Descent is not done after 2 steps: {found['left']:.2g} of what there is" in text
+    assert f"gained, {100 * found['left']:.3g}% is left" in text
     assert f"About {found['more_steps']:.0f} more steps of 0.1 would do." in text
 
 

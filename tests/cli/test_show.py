@@ -137,7 +137,10 @@ def test_a_report_never_calls_an_estimate_proved(capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert "Nothing was stated of the kernel 'mine', 'yours': nothing is proved." in text
     assert "and its bounds, of which (b) is an estimate" in text
-    assert "HOLDS: every measured error is within its bounds, but bounds are estimates" in text
+    assert (
+        "HOLDS for this run: every measured error is within its bound, but bounds are estimates"
+        in text
+    )
     assert "proved bounds" not in text
 
 

@@ -146,4 +146,4 @@ def test_the_examples_of_its_page_run(capsys, monkeypatch):
     exec(momentum, names)
     assert names["accelerated"].verdict.holds
     assert icgd.KernelMachine(2, "falling").heads[0].function.lipschitz == 1.0
-    assert "every measured error is within its proved bounds" in capsys.readouterr().out
+    assert "every measured error is within its proved bound" in capsys.readouterr().out

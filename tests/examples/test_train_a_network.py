@@ -17,6 +17,6 @@ def test_the_example_trains_verifies_and_draws(capsys, tmp_path, monkeypatch):
     assert r2 > 0.7
     measured, proved = (float(number) for number in re.findall(r"\d\.\de-\d+", printed))
     assert measured < proved < 1e-8
-    assert "every measured error is within its proved bounds" in printed
+    assert "every measured error is within its proved bound" in printed
     pictures = {path.name for path in tmp_path.iterdir()}
     assert pictures == {f"train_a_network{end}.png" for end in ("", "_layers", "_proof")}

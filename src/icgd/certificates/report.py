@@ -155,6 +155,15 @@ def _tighter(known: Tensor | None, of_run: Tensor, of_oracle: Tensor) -> Tensor:
     return together if known is None else torch.minimum(known, together)
 
 
+_SUBJECTS = {
+    "step_bounds": "a step of this run",
+    "trajectory_bounds": "this whole run",
+    "prediction_bounds": "its predictions",
+    "domain_step": "one step on all data",
+    "domain_trajectory": "the whole run on all data",
+}
+"""What a bound is about, by its name."""
+
 MOST_EVENTS = 20
 """Events listed one by one; all are counted."""
 
@@ -212,21 +221,21 @@ class Verdict(Enum):
     Example:
         >>> import icgd
         >>> icgd.Verdict.HOLDS.value
-        'every measured error is within its proved bounds'
+        'every measured error is within its proved bound'
         >>> icgd.Verdict.BROKEN.holds
         False
     """
 
-    PROMISED = "bounds proved, nothing measured yet"
-    HOLDS = "every measured error is within its proved bounds"
-    HOLDS_EMPTY = "every measured error is within its bounds, but a bound says nothing"
+    PROMISED = "bounds are proved, and nothing has been measured yet"
+    HOLDS = "every measured error is within its proved bound"
+    HOLDS_EMPTY = "every measured error is within its bound, but not every bound says something"
     HOLDS_ESTIMATED = (
-        "every measured error is within its bounds, but bounds are estimates and prove nothing"
+        "every measured error is within its bound, but bounds are estimates, not proofs"
     )
     BROKEN = "a measured error exceeds a proved bound: the construction or its lowering is wrong"
     IN_DOUBT = (
         "a measured error exceeds a bound that rests on what was stated or estimated of a kernel: "
-        "that is wrong, or the construction or its lowering is"
+        "that statement is wrong, or the construction or its lowering is"
     )
 
     @property
@@ -489,7 +498,7 @@ class Report:
         if self.prediction_errors is not None and self.prediction_errors.numel():
             predictions = self._largest("prediction_errors", "prediction_bounds")
         return {
-            "verdict": self.verdict.value,
+            "verdict": self.conclusion,
             **({"whole run": self.headline} if self.headline else {}),
             "steps": f"{self.step_errors.shape[-1]:,}",
             "backend": self.backend_in_words,
@@ -509,6 +518,15 @@ class Report:
     def backend_in_words(self) -> str:
         """The backend that ran, and why it was not the transformer itself."""
         return self.backend + (f", because {self.fused_because}" if self.fused_because else "")
+
+    @property
+    def conclusion(self) -> str:
+        """The verdict in words: what holds for this run, and which bounds say nothing."""
+        verdict = self.verdict
+        name = "HOLDS for this run" if verdict.holds else verdict.name
+        missing = ", ".join(_SUBJECTS[bound] for bound in self.empty)
+        rest = f". No bound for {missing}" if missing and verdict.holds else ""
+        return f"{name}: {verdict.value}{rest}"
 
     @property
     def headline(self) -> str | None:
@@ -605,7 +623,7 @@ class Report:
         panels = {"Error of one step": self._curves("step")}
         panels["Distance from real descent"] = self._curves("trajectory")
         title = self.headline if self.rigorous is not None and self.verdict.holds else None
-        return pictures.report_picture.draw(panels, title or self.verdict.value, path)
+        return pictures.report_picture.draw(panels, title or self.conclusion, path)
 
     def _curves(self, which: str) -> dict[str, list[float]]:
         """The measured errors and their bounds by name, with NaN where a bound says nothing."""
@@ -614,6 +632,9 @@ class Report:
         of_run = self.told.get(f"{which}_bounds", torch.full_like(errors, nan))
         found = {"measured": errors, "proved for this run (b)": of_run}
         found["proved for every run (a)"] = torch.full_like(errors, everywhere or nan)
+        if which == "step" and (paper := self.certificate.paper_step) is not None:
+            name = f"the theorem's own bound (c), {number(paper)}"
+            found[name] = torch.full_like(errors, self.certificate.told(paper) or nan)
         if which == "trajectory" and self.paper_trajectory is not None:
             found["the paper's line (c)"] = self.paper_trajectory
         if which == "trajectory" and self.furthest:

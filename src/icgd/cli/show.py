@@ -291,6 +291,8 @@ def print_report(report: Report) -> None:
     how = f"{report.backend} backend, {report.dtype}"
     bounds = "bounds, of which (b) is an estimate" if proved.estimated else "proved bounds"
     print_columns(f"Largest error of anything learnt, and its {bounds} ({how})", names, rows)
+    if proved.paper_step is not None and proved.says_nothing(proved.paper_step):
+        output.print("(c) multiplies the worst cases of all layers; (a) and (b) follow intervals.")
     if report.rigorous is not None:
         output.print("(b) counts the rounding of the float64 training that was measured against.")
     print_why_fused(report.fused_because)
@@ -308,8 +310,7 @@ def print_report(report: Report) -> None:
             "only where no step expands distances."
         )
     verdict = report.verdict
-    name = "HOLDS" if verdict.holds else verdict.name
-    print_verdict(f"{name}: {verdict.value}.", verdict.holds)
+    print_verdict(f"{report.conclusion}.", verdict.holds)
     if report.headline:
         is_proved = verdict.holds and report.headline.startswith("proved: the whole")
         style = "bold green" if is_proved else "bold"

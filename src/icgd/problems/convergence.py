@@ -47,16 +47,17 @@ MUCH_BETTER = 4.0
 
 @dataclass(frozen=True)
 class Convergence:
-    """What a run of `n_steps` steps left, as a share of `what`; it is done below `enough`.
+    """What a run of `n_steps` steps left, as a share; the run is done if at most `enough` is left.
 
-    `more_steps` is about how many steps of this size would do, infinite if none would, and None if
-    it is not known. `remedies` are sentences that say what would do.
+    `status` says in words what was gained and what is left. `more_steps` is about how many steps of
+    this size would do, infinite if none would, and None if it is not known. `remedies` are
+    sentences that say what would do.
     """
 
     n_steps: int
     left: float
     enough: float
-    what: str
+    status: str
     more_steps: float | None = None
     remedies: tuple[str, ...] = ()
 
@@ -67,8 +68,8 @@ class Convergence:
 
     def __str__(self) -> str:
         done = "Descent is done" if self.is_done else "Descent is not done"
-        share = f"{self.left:.2g} of {self.what} is left, where {self.enough:g} would be enough"
-        return " ".join((f"{done} after {self.n_steps:,} steps: {share}.", *self.remedies))
+        status = f"{self.status} ({_percent(self.enough)} counts as done)"
+        return " ".join((f"{done} after {self.n_steps:,} steps: {status}.", *self.remedies))
 
 
 def convergence(oracle: AbstractOracle, task: Task, history: History) -> Convergence:
@@ -78,6 +79,10 @@ def convergence(oracle: AbstractOracle, task: Task, history: History) -> Converg
     if isinstance(oracle, NetworkOracle):
         return _of_network(oracle, task, history)
     return _of_function(instance("oracle", oracle, FunctionOracle), task, history)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
 
 
 def steps_text(number: float) -> str:
@@ -93,17 +98,21 @@ def _of_linear(oracle: LinearOracle, task: Task, history: History) -> Convergenc
     history, model, update = history.double(), oracle.target, oracle.update
     start, end, n_steps = history[0], history[-1], len(history) - 1
     task = replace(task.double(), initial=end)
-    what = "what there is to gain on the objective"
     try:
         oracle.require_end(task)
     except SeparableDataError as error:
-        return Convergence(n_steps, 1.0, OF_OBJECTIVE, what, inf, (str(error),))
+        status = "the objective has no minimum"
+        return Convergence(n_steps, 1.0, OF_OBJECTIVE, status, inf, (str(error),))
     goal = minimise(oracle, task)
     first, last, least = (float(oracle.objective(task, point)) for point in (start, end, goal))
     gain, missing = first - least, last - least
     rounding = 1e-12 * (abs(first) + abs(least))
     left = max(0.0, missing) / gain if max(gain, missing) > rounding and gain else 0.0
-    found = Convergence(n_steps, left, OF_OBJECTIVE, what, 0.0)
+    status = (
+        f"{_percent(max(0.0, 1 - left))} of what there is to gain on the objective is gained, "
+        f"{_percent(left)} is left"
+    )
+    found = Convergence(n_steps, left, OF_OBJECTIVE, status, 0.0)
     if found.is_done:
         return found
     curved = hessian(oracle, task, goal)
@@ -164,25 +173,29 @@ def _extremes(matrix: Tensor) -> Curvature:
 
 
 def _of_network(oracle: NetworkOracle, task: Task, history: History) -> Convergence:
-    n_steps, what = history.shape[-2] - 1, "the loss that the run began with"
+    n_steps = history.shape[-2] - 1
     if n_steps == 0:
-        return Convergence(0, 1.0, OF_FALL, what)
+        return Convergence(0, 1.0, OF_FALL, "no step was taken")
     tenth = ceil(n_steps / 10)
     first, before, last = (
         oracle.risk(task, history[..., step, :]) for step in (0, n_steps - tenth, n_steps)
     )
     left = float(((before - last).abs() / first).nan_to_num(0.0).max())
-    found = Convergence(n_steps, left, OF_FALL, what, 0.0)
+    last_ones = "step" if tenth == 1 else f"{tenth:,} steps"
+    status = (
+        f"the loss went from {float(first.max()):.3g} to {float(last.max()):.3g}, and changed by "
+        f"{_percent(left)} of its first value in the last {last_ones}"
+    )
+    found = Convergence(n_steps, left, OF_FALL, status, 0.0)
     if found.is_done:
         return found
     if bool((last > torch.minimum(first, before)).any()):
         remedy = f"The loss rises to {float(last.max()):.3g}: halve the step size."
         return replace(found, more_steps=None, remedies=(remedy,))
     more = n_steps * (left / OF_FALL - 1)
-    last_ones = "step" if tenth == 1 else f"{tenth:,} steps"
     remedy = (
-        f"So much was still gained in the last {last_ones}. If the loss goes on to fall like 1 "
-        f"over the number of steps, about {steps_text(more)} more would do."
+        "If the loss goes on to fall like 1 over the number of steps, about "
+        f"{steps_text(more)} more would do."
     )
     return replace(found, more_steps=float(ceil(more)), remedies=(remedy,))
 
@@ -190,7 +203,8 @@ def _of_network(oracle: NetworkOracle, task: Task, history: History) -> Converge
 def _of_function(oracle: FunctionOracle, task: Task, history: History) -> Convergence:
     first, last = (oracle.risk(task, history[..., end, :]) for end in (0, -1))
     left = float((last / first).sqrt().nan_to_num(0.0).max())
-    found = Convergence(history.shape[-2] - 1, left, OF_LABELS, "the labels")
+    status = f"{_percent(max(0.0, 1 - left))} of the labels is learnt, {_percent(left)} is left"
+    found = Convergence(history.shape[-2] - 1, left, OF_LABELS, status)
     if found.is_done or oracle.update.changes_kernel or not oracle.target.is_symmetric:
         return found
     condition = spectrum(oracle.target, task.x, oracle.update.noise).condition
