@@ -267,19 +267,14 @@ def test_the_step_size_alone_may_come_from_a_table(command, tmp_path, data):
     assert "A linear model needs a step size: give --step-size, or --data" in message
 
 
-def test_every_setting_of_a_construction_has_its_old_option():
-    settings = {name for each in CONSTRUCTIONS.values() for name in each.settings()}
-    places = {place for place, _ in FORMER.values() if place.startswith("settings.")}
-    assert {f"settings.{name}" for name in settings} == places
-
-
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_page_has_every_key():
     pages = ("problem_file.md", "problems/optimisers.md")
     page = "".join((DOCS / name).read_text(encoding="utf-8") for name in pages)
-    keys = {place.split(".")[-1] for place, _ in FORMER.values()} - {"functions"}
+    keys = {name for each in CONSTRUCTIONS.values() for name in each.settings()}
+    keys |= {place.split(".")[-1] for place, _ in FORMER.values()} - {"functions"}
     keys |= {option.name for option in TABLE_OPTIONS} | set(KEYS) - {"functions"}
     sections = {f"[{name}]" for name in SECTIONS}
     assert [key for key in keys if f"`{key}`" not in page and f"`[{key}]`" not in page] == []
