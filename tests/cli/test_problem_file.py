@@ -223,8 +223,8 @@ def test_options_come_before_the_file_and_the_path_is_that_of_the_file(tmp_path,
 
 OLD = {
     "--widths 4,3,1": PROBLEM,
-    "--widths 2,1 --link poisson --intercept --l2 0.5 --l1 0.25 --reduction sum --score-bound 3 "
-    "--step-size 0.01 --box 2 --x-bound 1 --y-bound 9": icgd.Problem(
+    "--widths 2,1 --link poisson --intercept --l2 0.5 --l1 0.25 --reduction sum --score-bound 3.0 "
+    "--step-size 0.01 --box 2.0 --x-bound 1.0 --y-bound 9.0": icgd.Problem(
         icgd.LinearModel(2, "poisson", True, "sum"),
         "matching",
         icgd.ProximalStep(0.01, 0.5, 0.25, 2.0),
@@ -274,7 +274,7 @@ def test_the_page_has_every_key():
     pages = ("problem_file.md", "problems/optimisers.md")
     page = "".join((DOCS / name).read_text(encoding="utf-8") for name in pages)
     keys = {name for each in CONSTRUCTIONS.values() for name in each.settings()}
-    keys |= {place.split(".")[-1] for place, _ in FORMER.values()} - {"functions"}
+    keys |= {place.split(".")[-1] for place in FORMER.values()} - {"functions"}
     keys |= {option.name for option in TABLE_OPTIONS} | set(KEYS) - {"functions"}
     sections = {f"[{name}]" for name in SECTIONS}
     assert [key for key in keys if f"`{key}`" not in page and f"`[{key}]`" not in page] == []

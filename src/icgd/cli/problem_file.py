@@ -95,61 +95,44 @@ def _usual(
     """The options for the usual case, which stay."""
 
 
-PLACES: dict[str, tuple[str, type]] = {
-    "hidden": ("target.hidden", str),
-    "activation": ("target.activation", str),
-    "loss": ("loss", str),
-    "step_size": ("update.step_size", float),
-    "steps": ("steps", int),
-    "optimiser": ("update.optimiser", str),
+PLACES = {
+    "hidden": "target.hidden",
+    "activation": "target.activation",
+    "loss": "loss",
+    "step_size": "update.step_size",
+    "steps": "steps",
+    "optimiser": "update.optimiser",
 }
-"""The options that stay: the key of problem.toml that each is, and its type."""
+"""The keys of problem.toml that the options for the usual case are."""
 
-FORMER: dict[str, tuple[str, type]] = {
-    "widths": ("target.widths", str),
-    "output_activation": ("target.output_activation", str),
-    "biases": ("target.biases", bool),
-    "kernel": ("target.kernel", str),
-    "link": ("target.link", str),
-    "intercept": ("target.intercept", bool),
-    "reduction": ("target.reduction", str),
-    "functions": ("functions", Path),
-    "box": ("update.box", str),
-    "l2": ("update.l2", float),
-    "l1": ("update.l1", float),
-    "noise": ("update.noise", float),
-    "batch_size": ("update.batch_size", int),
-    "momentum": ("update.momentum", float),
-    "dampening": ("update.dampening", float),
-    "weight_decay": ("update.weight_decay", float),
-    "beta1": ("update.betas", float),
-    "beta2": ("update.betas", float),
-    "alpha": ("update.alpha", float),
-    "eps": ("update.eps", float),
-    "average": ("update.average", float),
-    "x_bound": ("domain.x", float),
-    "y_bound": ("domain.y", float),
-    "score_bound": ("domain.score", float),
-    "step_from": ("table.data", Path),
-    "construction": ("construction", str),
-    "tolerance": ("tolerance", float),
-    "pieces": ("settings.pieces", int),
-    "registers": ("settings.registers", int),
-    "levels": ("settings.levels", int),
-    "examples": ("settings.n_examples", int),
-    "grid_tokens": ("settings.grid_tokens", int),
-    "mirrored_heads": ("settings.mirrored_heads", int),
-    "units": ("settings.units", int),
-    "unit_activation": ("settings.unit_activation", str),
-    "kink_width": ("settings.kink_width", float),
-    "dtype": ("settings.dtype", str),
+FLAGS = ("biases", "intercept")
+FORMER = {
+    "construction": "construction",
+    "tolerance": "tolerance",
+    "functions": "functions",
+    "x_bound": "domain.x",
+    "y_bound": "domain.y",
+    "score_bound": "domain.score",
+    "beta1": "update.betas",
+    "beta2": "update.betas",
+    "examples": "settings.n_examples",
+    "step_from": "table.data",
+    **{
+        name: f"{section}.{name}"
+        for section, names in (
+            ("target", "widths output_activation kernel link reduction biases intercept"),
+            ("update", "box l2 l1 noise batch_size average"),
+            ("update", "momentum dampening weight_decay alpha eps"),
+            ("settings", "pieces registers levels grid_tokens mirrored_heads units"),
+            ("settings", "unit_activation kink_width dtype"),
+        )
+        for name in names.split()
+    },
 }
-"""Options of the last release: the key of problem.toml that each is now, and its type."""
+"""The options of the last release, which work for one more: the keys of problem.toml they are now.
 
-
-def _former_option(name: str, kind: Any) -> Parameter:
-    annotation = Annotated[kind | None, typer.Option(option_name(name), hidden=True)]
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+They go with everything that this module says of `FORMER`.
+"""
 
 
 @dataclass(frozen=True)
@@ -281,14 +264,14 @@ def description_from(file: Path | None, data: Path | None, **given: Any) -> Desc
     _warn_of_former({name: value for name, value in given.items() if name in FORMER})
     step_from = given.pop("step_from", None)
     for option, value in given.items():
-        _put(content, (PLACES | FORMER)[option][0], _value(option, value, given))
+        _put(content, (PLACES | FORMER)[option], _value(option, value, given))
     if "hidden" in given:
         content["target"].pop("widths", None)
     for option, value in of_table.items():
         _put(content, f"table.{option}", value)
     if step_from is not None:  # it had the default bounds, not those of the table
         content["domain"] = {**DEFAULT_DOMAIN, **content.get("domain", {})}
-    path = data or step_from
+    path = data or (None if step_from is None else Path(step_from))
     if file is not None and (named := content.get("table", {}).pop("data", None)) is not None:
         path = path or file.parent / str(named)
     if file is None and path is None and of_table:
@@ -333,27 +316,29 @@ def _value(option: str, value: Any, given: Mapping[str, Any]) -> Any:
     """What an option says, as problem.toml has it."""
     match option:
         case "hidden" | "widths":
-            return _numbers(option, value, int, "whole numbers joined by commas, such as 16,16")
-        case "box":
-            expected = "a positive number, or one for each layer joined by commas, such as 2,1,0.5"
-            boxes = _numbers(option, value, float, expected)
-            return boxes if len(boxes) > 1 else boxes[0]
+            try:
+                return [int(width) for width in value.split(",") if value.strip()]
+            except ValueError:
+                raise SettingError(
+                    f"{option_name(option)} must be whole numbers joined by commas, such as "
+                    f"16,16, got {brief(value)}."
+                ) from None
         case "functions":
-            if not (functions := _toml(value).get("functions")):
+            if not (functions := _toml(Path(value)).get("functions")):
                 raise SettingError(f"{value} has no table [functions.NAME], such as [functions.f].")
             return functions
         case "beta1" | "beta2":
-            return [given.get("beta1", 0.9), given.get("beta2", 0.999)]
-    return value
+            return [_plain(given.get("beta1", "0.9")), _plain(given.get("beta2", "0.999"))]
+    return _plain(value) if option in FORMER else value
 
 
-def _numbers(option: str, text: str, kind: Callable[[str], Any], expected: str) -> list[Any]:
+def _plain(text: Any) -> Any:
+    """The number in a text, or its numbers if it has several, or the text itself."""
     try:
-        return [kind(part) for part in text.split(",") if text.strip()]
+        numbers = json.loads(f"[{text}]")
     except ValueError:
-        raise SettingError(
-            f"{option_name(option)} must be {expected}, got {brief(text)}."
-        ) from None
+        return text
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def _warn_of_former(given: Mapping[str, Any]) -> None:
@@ -362,7 +347,7 @@ def _warn_of_former(given: Mapping[str, Any]) -> None:
         return
     lines = []
     for option, value in given.items():
-        *section, key = FORMER[option][0].split(".")
+        *section, key = FORMER[option].split(".")
         text = "..." if option in ("functions", "step_from") else _value(option, value, given)
         place = f"[{section[0]}] " if section else ""
         lines.append(f"{option_name(option)} is {place}{key} = {json.dumps(text)}")
@@ -376,6 +361,17 @@ def _warn_of_former(given: Mapping[str, Any]) -> None:
 
 def takes_problem(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command what describes a problem in place of its parameter `described`."""
-    former = tuple(_former_option(name, kind) for name, (_, kind) in FORMER.items())
+    former = [
+        Parameter(
+            name,
+            Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                bool | None if name in FLAGS else str | None,
+                typer.Option(option_name(name), hidden=True),
+            ],
+        )
+        for name in FORMER
+    ]
     options = (*options_of(_usual), *TABLE_OPTIONS, *former)
     return with_options(command, "described", options, description_from)

@@ -36,8 +36,15 @@ from icgd.cli.options import (
     output,
 )
 from icgd.cli.progress import progress, training_progress
-from icgd.cli.weights_out import WeightsOut, require_weights_file, write_weights
-from icgd.cli.writing import predictions_content, require_picture, require_writable, write_file
+from icgd.cli.writing import (
+    WeightsOut,
+    predictions_content,
+    require_picture,
+    require_weights_file,
+    require_writable,
+    write_file,
+    write_weights,
+)
 from icgd.compiled import Compiled
 from icgd.errors import InterruptedRunError, SettingError
 from icgd.many_tasks import CHUNK_SIZE, FAILURES, run_tasks
