@@ -2,13 +2,14 @@
 
     python -m benchmarks.measurements_page
 
-Every table of benchmarks/results.json has a section: what was measured in a sentence, and all rows.
+A table of benchmarks/results.json has a section with the columns and rows that tell most.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,157 +18,309 @@ from icgd.weights.files import whole_file
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "results.json", ROOT / "docs" / "measurements.md"
 
+
+@dataclass(frozen=True)
+class Section:
+    """A table of the page.
+
+    Attributes:
+        title: its heading.
+        sentence: what was measured, and how.
+        columns: those shown, in order.
+        goal: the column that a row's `limit` is the goal for; it is at most the limit.
+        across: columns whose values head columns of their own, in which the last of `columns`
+            stands.
+        only: the values of columns that are shown; all of them where it says nothing.
+    """
+
+    title: str
+    sentence: str
+    columns: tuple[str, ...]
+    goal: str = ""
+    across: tuple[str, ...] = ()
+    only: Mapping[str, Sequence[object]] = field(default_factory=dict)
+
+
 SECTIONS = {
-    "speed": (
+    "speed": Section(
         "A fused run of relu-stack beside torch.autograd",
-        "Times of a step. `ratio` is that of a run that keeps the final weights only; `limit` is "
-        "the ratio that is asked for. Runs are interleaved, and ratios are medians.",
+        "Time over that of torch.autograd, one task or 256 at once.",
+        ("widths", "ratio"),
+        "ratio",
+        across=("activation", "tasks"),
     ),
-    "compiled": (
+    "compiled": Section(
         "Compiled fused runs beside jax.jit and torch",
-        'Times of a step of relu-stack with `engine="compiled"`, and of plain descent: a scan '
-        "under `jax.jit`, torch.autograd, and torch with its gradient written down. `ratio` is "
-        "that to the baseline; compiling is not counted, and runs are interleaved.",
+        'relu-stack with `engine="compiled"`: time over a scan under `jax.jit` for one task, over '
+        "torch.autograd for many. Compiling is not counted.",
+        ("widths", "ratio"),
+        "ratio",
+        across=("activation", "tasks"),
     ),
-    "compiled_adam": (
+    "compiled_adam": Section(
         "Compiled Adam beside torch.optim",
-        "Times of a step; the loop has torch.autograd and torch.optim.",
+        "Time over torch.autograd and torch.optim.",
+        ("widths", "ratio"),
+        "ratio",
+        across=("activation", "tasks"),
     ),
-    "optimisers": (
+    "optimisers": Section(
         "Optimisers beside torch.optim",
-        "Fused relu-stack, 8-64-64-1, n = 64; the loop has torch.autograd and torch.optim.",
+        "Fused relu-stack, 8-64-64-1, n = 64: time over torch.autograd and torch.optim.",
+        ("optimiser", "ratio"),
+        "ratio",
+        across=("activation", "tasks"),
     ),
-    "adam_accuracy": (
+    "optimisers, weights": Section(
+        "How far their weights end apart",
+        "One task of the same runs: the largest difference of a weight.",
+        ("optimiser", "largest weight difference"),
+        across=("activation",),
+        only={"tasks": (1,)},
+    ),
+    "adam_accuracy": Section(
         "Compiled Adam on real tables",
-        "Test accuracy beside torch's own run from the same weights, lr 0.001, eps 1e-3.",
+        "Test accuracy after 300 steps, beside torch from the same weights.",
+        ("data", "accuracy, compiled", "accuracy, torch"),
+        "difference",
     ),
-    "adam_roots": (
+    "adam_roots": Section(
         "What `eps` of Adam costs",
-        "Pieces of the reciprocal root of a 4-8-1 tanh network at 64 pieces, and layers of a step.",
+        "Pieces of the reciprocal root, 4-8-1 tanh at 64 pieces.",
+        ("eps", "pieces"),
     ),
-    "shaped_networks": (
+    "shaped_networks": Section(
         "The inner loop of a TTT-MLP layer",
-        "x + norm(W_2 gelu(W_1 x)), 8-32-8, 16 tokens with rates, relu-stack. The distance of any "
-        "weight from torch.autograd is that after 20 steps of 0.1.",
+        "x + norm(W_2 gelu(W_1 x)), 8-32-8, 16 tokens with rates, relu-stack; distances of a "
+        "weight from torch after 20 steps of 0.1.",
+        ("pieces", "step error", "step bound", "distance from torch"),
     ),
-    "shaped_speed": (
+    "shaped_speed": Section(
         "The inner loop of a TTT-MLP layer beside torch.autograd",
-        "Fused relu-stack with 64 pieces, 64 tokens with rates, one thread.",
+        "64 pieces, 64 tokens, one thread.",
+        ("widths", "ratio"),
+        "ratio",
     ),
-    "literal": (
+    "literal": Section(
         "The literal transformer",
-        "A step of every head on 64 examples, each in a process of its own, whose peak memory "
-        "includes torch. `dense s` is the same with matrices.",
+        "Seconds of a step with every head, on 64 examples. Peak memory includes torch.",
+        ("construction", "widths", "activation", "heads", "s", "peak MiB"),
+        "s",
     ),
-    "literal_distances": (
+    "literal_distances": Section(
         "Backends beside each other",
-        "The largest distance of any weight or prediction of dense and fused runs from the literal "
-        "one after five steps, and the largest errors of steps of literal and fused runs.",
+        "How far weights and predictions of dense and fused runs are from the literal ones after "
+        "five steps.",
+        ("construction", "target", "dense off", "fused off"),
+        only={"target": ("3-4-4-2 tanh", "3-4-4-2 relu", "rbf kernel", "softplus link")},
     ),
-    "softmax_speed": ("softmax-stack beside relu-stack", "Times of a fused step."),
-    "recursion_speed": (
+    "softmax_speed": Section(
+        "softmax-stack beside relu-stack",
+        "Time of a fused step.",
+        ("widths", "tasks", "ratio"),
+        "ratio",
+        across=("activation",),
+    ),
+    "recursion_speed": Section(
         "recursion beside relu-stack",
-        "Times of a fused step. Rows without a limit are cases that it is slow in.",
+        "Time of a fused step. Deep networks and kinks are slow.",
+        ("widths", "activation", "ratio"),
+        "ratio",
+        across=("n",),
     ),
-    "chain_speed": ("cot-network beside plain torch", "A whole fused run."),
-    "linear_speed": ("Linear models beside plain torch", "Times of a fused step."),
-    "scaling": ("How the time of a fused run grows", "With depth, width, examples and steps."),
-    "memory": ("Peak memory beside torch.autograd", "Of a fused run that keeps all steps."),
-    "start_up": ("Start", "Seconds until something happens."),
-    "loading": (
-        "Loading a compiled run",
-        "A file without weights is read, and its checksum compared.",
+    "chain_speed": Section(
+        "cot-network beside plain torch",
+        "A whole fused run.",
+        ("N, d, rounds", "beside", "ratio"),
+        "ratio",
     ),
-    "sizes": (
+    "scaling": Section(
+        "How the time of a fused run grows",
+        "Times that of 2 layers, 512 examples, 10 steps, 16 pieces.",
+        ("axis", "value", "times the first"),
+        only={"value": (16, 4096, 80, 256)},
+    ),
+    "memory": Section(
+        "Peak memory beside torch.autograd",
+        "Of a fused run that keeps all steps.",
+        ("widths", "n", "tasks", "ratio"),
+        "ratio",
+    ),
+    "start_up": Section(
+        "Start", "Seconds until something happens.", ("what", "seconds"), "seconds"
+    ),
+    "sizes": Section(
         "Sizes of transformers, before and after",
-        "Of one step, box 1, |x| and |y| up to 1, and of the layers that predict; a chain takes 8 "
-        "examples a round. What changed them: [sizes](sizes.md).",
+        "3-4-4-2, one step, box 1, |x| and |y| up to 1, with the layers that predict; a chain "
+        "takes 8 examples a round. Larger ones, and what changed: [sizes](sizes.md).",
+        ("case", "layers a step", "heads", "d_model", "non-zeros"),
+        only={"widths": ("3-4-4-2",)},
     ),
-    "weights": (
+    "weights": Section(
         "relu-stack: error over the number of pieces",
-        "Five dense steps of 3-4-4-2 tanh. The error of weights is that of the whole run.",
+        "Five dense steps of 3-4-4-2 tanh: the error of the whole run, that of a step, and bounds "
+        "of a step for this run, for any data, and by the paper's formula.",
+        (
+            "pieces",
+            "largest weight error",
+            "largest step error",
+            "step bound, this run",
+            "step bound, domain",
+            "step bound, paper",
+        ),
+        only={"pieces": (8, 64, 512)},
     ),
-    "softmax_weights": (
+    "softmax_weights": Section(
         "softmax-stack: error over the number of registers",
-        "Five dense steps of 3-4-4-2. The error of weights is that of the whole run.",
+        "Five dense steps of 3-4-4-2.",
+        ("activation", "dtype", "registers", "largest weight error", "bound, this run"),
     ),
-    "recursion_weights": (
+    "recursion_weights": Section(
         "recursion: error over the activation of its units",
-        "Five steps, 200 units for each function.",
+        "Of a weight after five dense steps, 200 units for each function.",
+        ("units", "largest weight error"),
+        across=("widths",),
+        only={"backend": ("dense",)},
     ),
-    "chain_weights": ("cot-network: error of the whole chain", "Against exact descent."),
-    "chain_blocks": ("cot-network: time of a block over the depth", "By the fused backend."),
-    "chain_memory": ("cot-network: memory of a long chain", "With short and whole memory."),
-    "functional": (
+    "chain_weights": Section(
+        "cot-network: error of the whole chain",
+        "Against exact descent.",
+        ("N, d, rounds", "network", "largest weight error"),
+        across=("backend",),
+    ),
+    "chain_memory": Section(
+        "cot-network: memory of a long chain",
+        "",
+        ("memory", "blocks", "blocks kept", "KiB grown"),
+    ),
+    "functional": Section(
         "functional: error at every token after 40 layers",
-        "Against functional gradient descent, kernel by kernel.",
+        "Beside functional gradient descent.",
+        ("kernel", "dense error"),
     ),
-    "schedules": (
+    "schedules": Section(
         "functional: Chebyshev steps beside the best constant step",
-        "What 40 layers leave of the error, by the condition number.",
+        "What 40 layers leave of the error.",
+        ("condition", "constant", "chebyshev"),
     ),
-    "accelerated": (
+    "accelerated": Section(
         "functional: layers until predictions are within 1e-6 of their limit",
-        "By method; the linear kernel also preconditioned, and by Newton-Schulz. The largest error "
-        "is that of the dense transformers with these layers, of up to 2,000.",
+        "",
+        (
+            "kernel",
+            "condition",
+            "descent",
+            "Nesterov",
+            "heavy ball",
+            "Chebyshev steps",
+            "preconditioned",
+            "Newton-Schulz",
+        ),
     ),
-    "accelerated_linear": (
-        "Linear models: steps until coefficients are within 1e-6 of the minimiser",
-        "By method, with steps of 1 / beta; a step has 3 layers. The condition number is that at "
-        "the minimiser, among coefficients that are not kept at 0.",
-    ),
-    "linear_coefficients": (
+    "linear_coefficients": Section(
         "Linear models beside scikit-learn",
         "Differences are relative to the largest coefficient.",
+        ("scikit-learn", "steps", "relative difference", "largest dense step error"),
     ),
-    "linear_sizes": ("Linear models: sizes", "Of one block."),
-    "linear_means": ("Linear models: tokens of a mean", "And the proved error of the mean."),
-    "linear_guarantees": (
+    "accelerated_linear": Section(
+        "Linear models: steps until coefficients are within 1e-6 of the minimiser",
+        "",
+        ("fit", "descent", "FISTA", "Nesterov", "heavy ball"),
+    ),
+    "linear_guarantees": Section(
         "Linear models: what theorems promise, beside the run",
-        "Distances from the minimiser, and what is left of the objective.",
+        "After 100 steps: the distance from the minimiser and what is left of the objective, with "
+        "their bounds.",
+        ("scikit-learn", "distance", "by contraction", "excess", "excess bound"),
+        only={"steps": (100,)},
     ),
-    "kinks": (
+    "linear_sizes": Section(
+        "Linear models: sizes", "Of one block.", ("scikit-learn", "heads", "weights")
+    ),
+    "linear_means": Section(
+        "Linear models: tokens of a mean", "And its proved error.", ("link", "tokens", "error")
+    ),
+    "kinks": Section(
         "Relu networks: ramps at kinks",
-        "The default width beside 2^-13; box 2, step 0.1.",
+        "Largest error of a step with ramps of 2^-13 and of the default width, box 2, step 0.1. "
+        "In float32 the dense softmax-stack has no bound.",
+        ("construction", "backend", "largest step error"),
+        across=("kink_width",),
+        only={"dtype": ("float64",)},
     ),
-    "bounds": (
+    "bounds": Section(
         "Bounds beside measured errors",
-        "Of a step, over random problems of depth 1 to 4, every activation and loss.",
+        "Of a step, over 100 random problems of depth 1 to 4, every activation and loss.",
+        (
+            "dtype",
+            "backend",
+            "verdicts that hold",
+            "median bound / measured",
+            "90th percentile",
+        ),
     ),
-    "rigorous": (
+    "rigorous": Section(
         "Whole runs proved by balls",
-        '`ratio` is the time of the whole of `verify(backend="fused")` over that of the same steps '
-        "by torch.autograd. `proved` is the distance from exact descent, `measured` that from one "
-        "in float64. Labels are normal numbers, or the mean of the sines of the inputs.",
+        'Proved distance from exact descent, and the time of `verify(backend="fused")` over that '
+        "of the steps by torch.autograd. Labels are noise, or smooth.",
+        ("widths", "labels", "steps", "construction", "proved", "ratio"),
+        "ratio",
+        only={"steps": (20, 100, 1600)},
     ),
-    "verify_speed": ("Time of the bounds of a run", "Beside the fused run itself."),
-    "fits": (
+    "verify_speed": Section(
+        "Time of the bounds of a run",
+        "Over that of the fused run.",
+        ("construction", "ratio"),
+        "ratio",
+        across=("n_steps",),
+    ),
+    "fits": Section(
         "Sums of ReLUs: certified error of 64 pieces",
-        "Beside the asymptotic optimum.",
+        "Over the asymptotic optimum.",
+        ("function", "ratio"),
+        "ratio",
     ),
-    "lattices": ("Softmax look-ups: certified errors", "By the number of tokens."),
-    "ridge_sums": (
+    "ridge_sums": Section(
         "Sums over directions: certified errors",
-        "Of the functions that recursion needs, activation by activation.",
+        "200 units, float64, the functions that recursion needs.",
+        ("activation", "s tanh'(t)", "a b", "tanh", "u logistic"),
+        only={"units": (200,), "dtype": ("float64",)},
     ),
-    "training": (
+    "training": Section(
         "A training step beside einsum",
-        "3000 tasks, 30 examples, 3 layers, float32. `ratio` is the time over that of einsum.",
+        "3000 tasks, 30 examples, 3 layers, float32.",
+        ("attention", "ratio"),
+        "ratio",
+        across=("A", "threads"),
     ),
-    "training_data": ("Drawing a batch beside using it", "Ten steps use a batch."),
-    "decoder": (
+    "training_data": Section(
+        "Drawing a batch beside using it",
+        "Ten steps use a batch.",
+        ("labels", "ms to draw", "ratio"),
+        "ratio",
+    ),
+    "decoder": Section(
         "A training step of the decoder beside GPT2Model",
-        "The same sizes and the same loop, interleaved, medians.",
+        "Time over that of the same sizes and loop.",
+        ("blocks", "width", "attention", "ratio"),
+        "ratio",
+        across=("tokens",),
     ),
 }
-"""The tables in the order of the page: what each shows, and how it was measured."""
+"""The tables in the order of the page."""
+
+LEFT_OUT = ("loading", "lattices", "chain_blocks", "linear_speed")
+"""Tables of results.json that say little beside the others."""
 
 HEAD = """\
 # Measurements
 
-`make bench` measures these tables again, and `python -m benchmarks.measurements_page` writes \
-this page from `benchmarks/results.json`. A part may be older than the date below: \
-`python -m benchmarks NAME` measures one table alone.
+How long things take, how large they are and how far they err. A ratio is a median of runs that \
+take turns; below 1 icgd is faster. A goal is the project's own: training in context should cost \
+about what plain training costs.
+
+`python -m benchmarks NAME` measures a table again, `make bench` all of them; \
+`benchmarks/results.json` has every row and column.
 """
 
 
@@ -178,23 +331,67 @@ def main() -> None:
 
 
 def page(results: Mapping[str, Any]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     machine = results["machine"]
     where = f"Last measured on {machine['date']}, torch {machine['torch']}, {machine['cpu']}.\n"
     parts = [
-        _section(title, sentence, results[name])
-        for name, (title, sentence) in SECTIONS.items()
-        if name in results
+        _section(name, section, results[name.split(",")[0]])
+        for name, section in SECTIONS.items()
+        if name.split(",")[0] in results
     ]
     return "\n".join([HEAD, where, *parts])
 
 
-def _section(title: str, sentence: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [columns, ["---"] * len(columns)]
-    lines += [[_cell(row.get(name)) for name in columns] for row in rows]
+def _section(name: str, section: Section, rows: Sequence[Mapping[str, Any]]) -> str:
+    shown = [
+        row for row in rows if all(row[column] in values for column, values in section.only.items())
+    ]
+    columns, cells = _spread(section, shown) if section.across else _listed(section, shown)
+    lines = [columns, ["---"] * len(columns), *cells]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return f"## {title}\n\n{sentence}\n\n{table}"
+    words = f"`{name}`. {section.sentence}".strip()
+    return f"## {section.title}\n\n{words}{_goal(section, rows)}\n\n{table}"
+
+
+Table = tuple[Sequence[str], list[list[str]]]
+
+
+def _listed(section: Section, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A line for each row."""
+    cells = [[_cell(row.get(column)) for column in section.columns] for row in rows]
+    return section.columns, cells
+
+
+def _spread(section: Section, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A line for all rows that differ in `across` only."""
+    *names, value = section.columns
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        head = ", ".join(_head(name, row[name]) for name in section.across)
+        line = lines.setdefault(tuple(_cell(row[name]) for name in names), {})
+        line[head] = _cell(row[value])
+    heads = list(dict.fromkeys(head for line in lines.values() for head in line))
+    cells = [[*key, *(line.get(head, "") for head in heads)] for key, line in lines.items()]
+    return [*names, *heads], cells
+
+
+def _head(name: str, value: object) -> str:
+    """Name a column after a setting; a word such as tanh says by itself what it is."""
+    return str(value) if isinstance(value, str) and len(name) > 1 else f"{name} {_cell(value)}"
+
+
+def _goal(section: Section, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say what the rows should reach, and how many do not."""
+    judged = [row for row in rows if row.get("limit") is not None]
+    if not (section.goal and judged):
+        return ""
+    limits = sorted({row["limit"] for row in judged})
+    span = " to ".join(map(_cell, limits[:: max(1, len(limits) - 1)]))
+    missed = sum(row[section.goal] > row["limit"] for row in judged)
+    end = f"{missed} of {len(judged)} rows miss it" if missed else "reached"
+    what = section.goal if section.goal != "ratio" else ""
+    which = "" if len(judged) == len(rows) else f" in {len(judged)} of {len(rows)} rows"
+    return " " + " ".join(f"Goal{which}: {what} at most {span}; {end}.".split())
 
 
 def _cell(value: object) -> str:
@@ -202,6 +399,8 @@ def _cell(value: object) -> str:
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
     if isinstance(value, list):
         return " to ".join(map(_cell, value))
+    if isinstance(value, int):
+        return f"{value:,}"
     return "" if value is None else str(value)
 
 

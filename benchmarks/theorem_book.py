@@ -13,46 +13,50 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from textwrap import indent
 from typing import Any
 
 from icgd.cli.show import error_text
 from icgd.weights.files import whole_file
 from icgd_papers.theorems.book import Paper, from_data, papers, statements, to_data, tried
-from icgd_papers.theorems.statement import Comparison, Entry, Statement, Verdict
+from icgd_papers.theorems.statement import About, Comparison, Entry, Statement, Verdict
 
 DOCS = Path(__file__).parents[1] / "docs"
 SEED = 0
 
 COMMANDS = """\
     icgd theorems                               # the whole book
-    icgd theorems cheng                         # one paper
     icgd theorems --run cheng-proposition-3.1   # one statement in full, with the cases tried
 """
 
 INTRODUCTION = """\
-icgd tries what four papers state. Each statement has a check that measures it on small cases, \
-beside the number that the statement allows. The sentences and formulas here are ours, not \
-quotations.
+What four papers state, tried on small cases: a number is measured for each statement and set \
+beside the largest one that the statement allows. A number within it is evidence, not a proof. \
+The words are ours, not quotations.
 
-| verdict | what it means |
+| verdict | meaning |
 | --- | --- |
-| holds | every case is within what the statement allows: evidence, not a proof |
-| holds with a correction | the printed form has a counterexample; the corrected form holds in \
-every case |
-| fails as printed | the printed form has a counterexample, and no correction is known |
-| a step of its proof fails | the statement was not refuted, but a step of its printed proof has a \
-counterexample |
-| not decided here | it can be tried, but no number here decides it: unnamed constants, settings \
-that the paper does not give, sizes below floating point |
-| not executable | it has nothing to measure |
+| holds | every case is within what the statement allows |
+| corrected | the printed form has a counterexample; the corrected form holds in every case |
+| fails | the printed form has a counterexample, and no correction is known |
+| proof fails | the statement was not refuted, a step of its printed proof was |
+| undecided | no number here decides it: unnamed constants, settings that the paper does not give, \
+sizes below floating point |
+| not tried | a definition or an open question |
 """
 
-ORIGIN = f"""\
-`make theorems` writes this page from `src/icgd_papers/theorems/statements.toml` and from \
-[theorems.json](theorems.json), which has every case that was tried, with seed {SEED}. Shown here \
-is the case that comes nearest to what is allowed and, where something printed fails, the case \
-that is furthest beyond it.
+ORIGIN = """\
+Each row shows the case that comes nearest to what is allowed. The last column says what is \
+wrong with the printed statement or its proof, with the worst counterexample. Every case, formula \
+and correction in full:
+"""
+
+COMMANDS = """\
+    icgd theorems --run cheng-proposition-3.1   # one statement
+"""
+
+FOOT = f"""\
+The numbers are those of [theorems.json](theorems.json), seed {SEED}; `make theorems` tries all \
+again and writes both files.
 """
 
 
@@ -84,83 +88,80 @@ def _write(path: Path, text: str) -> None:
 
 
 def render(chosen: Iterable[Statement], data: Mapping[str, Any]) -> str:
-    """The page of these statements, with the findings that `data` holds for each key."""
+    """Return the page of these statements, with the findings that `data` holds for each key."""
     entries = [from_data(statement, data["statements"][statement.key]) for statement in chosen]
-    parts = ["# The theorem book\n", INTRODUCTION, COMMANDS, ORIGIN, _counts(entries)]
+    parts = ["# The theorem book\n", INTRODUCTION, _counts(entries), ORIGIN, COMMANDS, FOOT]
     for paper in papers().values():
-        own = [entry for entry in entries if entry.statement.paper == paper.key]
-        parts += [_paper_head(paper), *([_summary(own)] if own else []), *map(_section, own)]
+        rows = [_row(entry) for entry in entries if entry.statement.paper == paper.key]
+        parts += [_paper_head(paper), *([_table(COLUMNS, rows)] if rows else [])]
     return "\n".join(parts)
 
 
 def _counts(entries: Sequence[Entry]) -> str:
-    """How many statements of every paper have which verdict."""
+    """Count the statements of every paper by verdict; verdicts that none has are left out."""
+    verdicts = [v for v in Verdict if any(entry.verdict is v for entry in entries)]
     rows = []
     for paper in papers().values():
-        own = Counter(each.verdict for each in entries if each.statement.paper == paper.key)
+        counts = Counter(entry.verdict for entry in entries if entry.statement.paper == paper.key)
         link = f"[{paper.key}](#{paper.key})"
-        rows.append((link, str(own.total()), *(str(own[verdict]) for verdict in Verdict)))
-    return _table(("paper", "statements", *(verdict.value for verdict in Verdict)), rows)
+        rows.append((link, str(counts.total()), *(str(counts[verdict]) for verdict in verdicts)))
+    return _table(("paper", "statements", *(IN_BRIEF[verdict] for verdict in verdicts)), rows)
 
 
 def _paper_head(paper: Paper) -> str:
-    """The paper's key, title, authors, venue and number, as far as they are known."""
-    arxiv = paper.arxiv and f"[arXiv:{paper.arxiv}](https://arxiv.org/abs/{paper.arxiv})"
-    known = [f"*{paper.title}*", paper.authors or "Authors unknown", paper.venue, arxiv]
-    text = ". ".join(part for part in known if part) + "."
+    """Return the paper's key, title and number, and whose numbering of statements is used."""
+    link = f" ([arXiv:{paper.arxiv}](https://arxiv.org/abs/{paper.arxiv}))" if paper.arxiv else ""
+    text = f"*{paper.title}*{link}."
     if paper.earlier_title:
-        text += f" An earlier version was called *{paper.earlier_title}*."
+        text += f" Earlier title: *{paper.earlier_title}*."
     if paper.numbering:
-        text += f" {paper.numbering}"
+        text += f" Statements are numbered as in {paper.numbering}."
     return f"## {paper.key}\n\n{text}\n"
 
 
-def _summary(entries: Sequence[Entry]) -> str:
-    names = ("statement", "verdict", "measured", "allowed", "as printed")
-    return _table(names, [_summary_cells(entry) for entry in entries])
+WRONG = {About.PRINTED: "Printed", About.PROOF: "Proof"}
+"""What a counterexample refutes, in a word."""
+
+IN_BRIEF = {
+    Verdict.HOLDS: "holds",
+    Verdict.CORRECTED: "corrected",
+    Verdict.FAILS: "fails",
+    Verdict.PROOF_FAILS: "proof fails",
+    Verdict.UNDECIDED: "undecided",
+    Verdict.NOT_EXECUTABLE: "not tried",
+    Verdict.UNCONFIRMED: "**not confirmed**",
+}
+"""The verdicts in the words of the page."""
+
+COLUMNS = ("statement", "it says", "verdict", "measured ≤ allowed", "what differs")
 
 
-def _summary_cells(entry: Entry) -> tuple[str, ...]:
-    closest, worst = entry.closest, entry.counterexample
-    numbers = ("", "") if closest is None else _numbers(closest)
-    failure = "" if worst is None else " > ".join(_numbers(worst))
-    label = f"[{_escaped(entry.statement.label)}](#{entry.statement.key})"
-    return label, entry.verdict.value, *numbers, _escaped(failure)
-
-
-def _section(entry: Entry) -> str:
-    """A statement in words and symbols, its verdict, and the comparison that tells most."""
-    statement, verdict = entry.statement, entry.verdict.value.capitalize()
-    notes = [statement.correction, statement.undecided, statement.reason]
-    parts = [
-        f'### <a id="{statement.key}"></a>{_escaped(statement.label)}',
-        _escaped(statement.claim),
-        indent(statement.formula, "    "),
-        " ".join([f"**{verdict}.**", *(_escaped(note) for note in notes if note)]),
-    ]
-    return "\n\n".join(part for part in parts if part) + f"\n{_measured(entry)}"
-
-
-def _measured(entry: Entry) -> str:
-    closest, worst = entry.closest, entry.counterexample
-    lines = [] if closest is None else [f"- {_sentence(closest)}"]
+def _row(entry: Entry) -> tuple[str, ...]:
+    """A statement in a few words, its verdict, its closest case, and what is wrong with it."""
+    statement, closest, worst = entry.statement, entry.closest, entry.counterexample
+    label = f'<a id="{statement.key}"></a>{_escaped(statement.label)}'
+    measured = "" if closest is None else _comparison(closest, "≤")
+    notes = [statement.in_a_line] if statement.in_a_line else []
     if worst is not None:
-        lines.append(f"- {worst.about.value}: {_sentence(worst)}")
-    return "\n" + "\n".join(lines) + "\n" if lines else ""
+        is_same = closest is not None and worst.unit == closest.unit
+        notes.append(f"{WRONG[worst.about]}: {_comparison(worst, '>', has_unit=not is_same)}")
+    note = " ".join(notes)
+    verdict = IN_BRIEF[entry.verdict]
+    return label, _escaped(statement.gist), verdict, _escaped(measured), _escaped(note)
 
 
-def _sentence(part: Comparison) -> str:
-    measured, allowed = _numbers(part)
-    return f"{_escaped(part.case)}: {measured}, allowed {allowed} ({_escaped(part.unit)})"
-
-
-def _numbers(part: Comparison) -> tuple[str, str]:
-    return error_text(part.measured), error_text(part.allowed)
+def _comparison(part: Comparison, sign: str, *, has_unit: bool = True) -> str:
+    numbers = f"{error_text(part.measured)} {sign} {error_text(part.allowed)}"
+    return f"{numbers} ({part.unit})" if has_unit else numbers
 
 
 def _escaped(text: str) -> str:
-    """Text in which no mark means anything to Markdown."""
-    return re.sub(r"([\\`*_<>|~$])", r"\\\1", text)
+    """Return text in which no mark means anything to Markdown.
+
+    The site's Markdown knows no backslash before <, > and ~, so these are entities.
+    """
+    text = text.replace("<", "&lt;").replace(">", "&gt;").replace("~", "&#126;")
+    return re.sub(r"([\\`*_|$])", r"\\\1", text)
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

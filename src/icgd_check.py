@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import partial, reduce
 from itertools import accumulate, chain, islice, pairwise
-from math import inf
+from math import inf, nextafter
 from pathlib import Path
 from string import ascii_letters, digits
 from typing import Any, NamedTuple
@@ -390,7 +390,8 @@ def loss_named(name: str) -> tuple[Slope, float]:
         below, above = arb(-setting), arb(1 - setting)
         return lambda p, y: [step(below, above, a - b) for a, b in zipped(p, y)], inf
     require(kind == "smooth_l1", f"{name} is no loss that is known")
-    return lambda p, y: [clip(ONE, (a - b) / arb(setting)) for a, b in zipped(p, y)], 1 / setting
+    curvature = nextafter(1 / setting, inf)  # no less than the quotient, which is rounded
+    return lambda p, y: [clip(ONE, (a - b) / arb(setting)) for a, b in zipped(p, y)], curvature
 
 
 def activation_named(name: str) -> Callable[[Row], tuple[Row, Row]]:
@@ -1206,8 +1207,9 @@ def in_words(problem: Data) -> str:
     if problem["kind"] == "function":
         kernels = dict.fromkeys(head["kernel"] for heads in problem["heads"] for head in heads)
         return f"a function in the space of the {', '.join(kernels)} kernel"
-    widths = "-".join(map(str, problem["widths"]))
-    return f"a {widths} {problem['activation']} network on the {problem['loss']} loss"
+    widths, output = "-".join(map(str, problem["widths"])), problem["output_activation"]
+    outputs = "" if output == "identity" else f" with {output} outputs"
+    return f"a {widths} {problem['activation']} network{outputs} on the {problem['loss']} loss"
 
 
 def is_table(path: Path, data: Data, form: str) -> bool:

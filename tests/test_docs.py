@@ -16,6 +16,9 @@ EXECUTED = [
     "tutorials/known_algorithm.md",
     "tutorials/own_table.md",
     "tutorials/pytorch.md",
+    "tutorials/own_construction.md",
+    "proofs.md",
+    "problems/own_functions.md",
     "problems/shortcuts_and_norms.md",
 ]
 """Pages whose examples run here; those of other pages run in the tests of what they explain."""
@@ -29,9 +32,10 @@ def pages_of(entry) -> list[str]:
     return [page for part in parts for page in pages_of(part)]
 
 
-def test_every_page_is_in_the_navigation():
+def test_every_page_and_every_notebook_is_in_the_navigation():
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-    assert sorted(pages_of(config["nav"])) == PAGES
+    notebooks = [f"notebooks/{path.stem}.md" for path in (ROOT / "examples").glob("*.ipynb")]
+    assert sorted(pages_of(config["nav"])) == sorted(PAGES + notebooks)
 
 
 def test_every_public_name_is_in_the_reference():
@@ -75,6 +79,12 @@ def test_the_examples_of_a_tutorial_run(page, tmp_path, monkeypatch, capsys):
     for example in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         exec(example, names)
     assert capsys.readouterr().out
+    if page.endswith("own_construction.md"):
+        compiled, report = names["compiled"], names["report"]
+        assert report.verdict.holds
+        assert report.step_errors.max() <= 1e-15
+        compiled.save("own.safetensors")
+        assert icgd.load("own.safetensors") == compiled  # of a construction that icgd does not know
     if page.endswith("pytorch.md"):
         assert names["report"].verdict.holds
         assert 0 < names["distance"] < 1e-3
@@ -85,6 +95,10 @@ def test_the_examples_of_a_tutorial_run(page, tmp_path, monkeypatch, capsys):
         assert (len(program.block), len(program.prediction)) == (14, 7)  # as the page says
         assert program.layout.width == 703
     if page.endswith("theorem.md"):
-        assert names["report"].verdict.holds
+        report, certificate = names["report"], names["compiled"].certificate()
+        assert report.verdict.holds
+        bounds = (certificate.domain_step, certificate.paper_step)
+        assert report.step_errors.max() < report.step_bounds.max() < bounds[0] < bounds[1]
+        assert bounds[1] > 1e4 * report.step_errors.max()  # as the page says
         ratios = [a / b for a, b in zip(names["proved"], names["proved"][1:], strict=False)]
         assert all(3 < ratio < 6 for ratio in ratios)  # the page says about 4

@@ -5,6 +5,7 @@ import random
 import re
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,22 @@ def test_a_claim_that_says_more_is_refused(check):
     for other in (claim.replace("3 steps", "9 steps"), claim + " It is optimal.", "", None):
         code, printed = check(sealed(fields_of("plain"), claim=other))
         assert (code, "it claims more or less than this" in printed) == (1, True)
+
+
+def test_a_claim_names_the_activation_of_the_outputs_unless_there_is_none():
+    fields = fields_of("plain")
+    problem = fields["problem"] | {"activation": "tanh", "output_activation": "sigmoid"}
+    assert "tanh network with sigmoid outputs on" in icgd_check.claim_of(
+        {**fields, "problem": problem}
+    )
+    problem |= {"output_activation": "identity"}
+    assert "tanh network on" in icgd_check.claim_of({**fields, "problem": problem})
+
+
+def test_the_curvature_of_a_smoothed_loss_is_rounded_up():
+    for width in (0.1, 0.3, 0.75, 3.0):
+        _, curvature = icgd_check.loss_named(f"smooth_l1_{width}")
+        assert Fraction(curvature) > 1 / Fraction(width)
 
 
 BAD = {

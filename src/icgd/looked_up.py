@@ -1,13 +1,13 @@
-r"""Functions of one's own as a transformer of three layers: wu, Lemma 16, for a given f.
+r"""User-given functions as transformers of three layers (wu, Lemma 16).
 
-The proof of its error is that of the lemma, with what is known of the layers here. Z is rounded to
-the centre Q(Z) of its cell, by at most e in every number, and the table returns f(Q(Z)) but for
-rounding, so that
+The error bound follows the lemma's proof, with the numbers of these layers. Z is rounded to the
+centre Q(Z) of its cell, by at most e in every entry, and the table returns f(Q(Z)) up to rounding,
+so that
 
     ||transformer(Z) - f(Z)|| <= L ||Z - Q(Z)|| + rounding <= L e sqrt(dn) + rounding,
 
-in the Frobenius norm, where e is (high - low) / (2 D) and half the width of a ramp. The lemma has
-L (8 sqrt(dn) + sqrt(n)) (high - low) / (2 D), which allows for what goes wrong on ramps.
+in the Frobenius norm, where e is (high - low) / (2 D) plus half the width of a ramp. The lemma has
+L (8 sqrt(dn) + sqrt(n)) (high - low) / (2 D), which includes errors on ramps.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from icgd.weights import files
 from icgd.weights.sizes import Summary, dense_bytes, summarise
 
 MOST_STORED = 2**28
-"""The most bytes of weights that a file holds besides the table."""
+"""The most bytes of weights that are saved beside the table."""
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -124,7 +124,7 @@ def universal(
 
 
 def _ends(box: object) -> tuple[float, float]:
-    """The lower and the upper end of the box."""
+    """Return the ends of the box."""
     ends = as_row(box)
     if len(ends) == 1:
         high = positive("box", ends[0])
@@ -208,10 +208,10 @@ class UniversalFunction:
             (0.1768, 1.591)
         """
         (d, n), (low, high), program = self.shape, self.box, self.program
-        how = Arithmetic.of(torch.float64, n, backend)
+        arithmetic = Arithmetic.of(torch.float64, n, backend)
         middle, half = (low + high) / 2, (high - low) / 2
         tables = [program.relu_sum(name) for name in self._look_up.tables]
-        if key_error(self._look_up.key, tables[0], program, how, middle / half) > FLAT:
+        if key_error(self._look_up.key, tables[0], program, arithmetic, middle / half) > FLAT:
             return inf
         # Every number is so far from its level, between the ramps and the ends of the box; those
         # that are taken to be beside a ramp may be inside it by less than the room.
@@ -219,7 +219,7 @@ class UniversalFunction:
         cells = zip(level_values(self.levels).tolist(), ends[::2], ends[1::2], strict=True)
         flat: float = max(max(level - start, end - level) for level, start, end in cells)
         flat += 2.0**-40 * (1 + abs(middle) / half)
-        rounded = sum((table.error + float(reading(table, how)[3])) ** 2 for table in tables)
+        rounded = sum((table.error + float(reading(table, arithmetic)[3])) ** 2 for table in tables)
         return self.lipschitz * sqrt(d * n) * half * flat + sqrt(n * rounded)
 
     def run(self, Z: Any, *, backend: str = "fused") -> Tensor:
@@ -248,7 +248,7 @@ class UniversalFunction:
         return self._run(self._checked(Z), backend)
 
     def _checked(self, Z: Any) -> Tensor:
-        """Numbers of the box that have a level."""
+        """Validate Z: numbers in the box that are not on a ramp."""
         matrix, (low, high) = checked_array("Z", Z).double(), self.box
         if matrix.ndim not in (2, 3) or matrix.shape[-2:] != self.shape:
             raise DataError(
@@ -274,7 +274,7 @@ class UniversalFunction:
         return run.trace["y"][..., -1, :, :].mT.contiguous()
 
     def _task(self, matrix: Tensor) -> Task:
-        """The columns as the tokens of a prompt, which holds no weights and no queries."""
+        """Return a prompt whose tokens are the columns, without weights and queries."""
         x = matrix.mT.contiguous()
         nothing = x.new_empty(*x.shape[:-2], 0)
         return Task(x, torch.zeros_like(x), x[..., :0, :], nothing)

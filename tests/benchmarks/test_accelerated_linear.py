@@ -1,12 +1,9 @@
 """The benchmark of momentum on linear models: how it counts steps."""
 
-import json
-
 import pytest
 
 from benchmarks import accelerated_linear, linear
 from benchmarks.accelerated_linear import METHODS, Goal
-from benchmarks.measurements_page import RESULTS
 
 
 @pytest.fixture(scope="module")
@@ -19,14 +16,6 @@ def test_steps_are_the_least_that_stay_within_the_tolerance(ridge):
         n_steps = ridge.steps_to(name)
         errors = ridge.errors(name, 2 * n_steps)
         assert errors[n_steps:].max() <= 1e-6 < errors[n_steps - 1]
-
-
-def test_the_page_has_the_last_results():
-    page = (RESULTS.parents[1] / "docs" / "constructions" / "linear_stack.md").read_text("utf-8")
-    for row in json.loads(RESULTS.read_text("utf-8"))["accelerated_linear"]:
-        steps = [f"{row[name]:,}" if row[name] != "> 8192" else "> 8,192" for name in METHODS]
-        cells = (row["fit"], f"{row['condition']:,.0f}", *steps, f"{row['layers of the best']:,}")
-        assert f"| {' | '.join(cells)} |" in page
 
 
 def test_the_best_method_is_run_dense(ridge):

@@ -12,6 +12,7 @@ CASES = {
     "-y * sigmoid(-t * y)": (4.0, 1.0, 275),
     "t * exp(-t * y)": (2.0, 1.0, 1162),
     "(1 + y**2) * tanh(t - y)": (2.0, 1.0, 275),
+    "t * sqrt(0.1 + t**2 * y**2)": (2.0, 1.0, 893),
     "pi * t * y + sqrt(2 + exp(t * y) + y) + 3": (1.0, 1.0, 600),
 }
 """The largest |t| and |y|, and the units with which a slope is evaluated to 1e-3."""

@@ -136,14 +136,10 @@ def test_wrong_settings_are_refused(call, message):
 def test_the_examples_of_its_page_run(capsys, monkeypatch):
     monkeypatch.setattr(kernels, "KERNELS", dict(kernels.KERNELS))  # it registers two
     page = Path(__file__).parents[2] / "docs" / "constructions" / "functional.md"
-    first, own, momentum = re.findall(
-        r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL
-    )
+    first, own = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, object] = {}
     exec(first, names)
     assert names["report"].verdict.holds
     exec(own, names)
-    exec(momentum, names)
-    assert names["accelerated"].verdict.holds
     assert icgd.KernelMachine(2, "falling").heads[0].function.lipschitz == 1.0
     assert "every measured error is within its proved bound" in capsys.readouterr().out

@@ -245,9 +245,7 @@ def test_all_slots_stay_within_the_reach_of_their_wipe():
 
 def test_the_example_of_its_page_runs(capsys):
     page = Path(__file__).parents[2] / "docs" / "constructions" / "recursion.md"
-    example, of_own = re.findall(
-        r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL
-    )
+    [example] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, object] = {}
     exec(example, names)
     assert names["report"].verdict.holds
@@ -256,8 +254,6 @@ def test_the_example_of_its_page_runs(capsys):
         "program recursion, 4 layers used 5 times, 2 to predict, d_model 33, sigmoid units"
         in capsys.readouterr().out
     )
-    exec(of_own, names)
-    assert float(names["report"].step_errors.max()) < 1e-6
 
 
 BIASED = [

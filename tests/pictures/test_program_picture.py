@@ -195,7 +195,7 @@ def test_its_example_runs_and_writes_what_it_says(tmp_path, monkeypatch, capsys)
 
 def test_its_pictures_are_there():
     paths = re.findall(r"!\[.*?\]\((.*?)\)", PAGE.read_text("utf-8"))
-    assert len(paths) == 3
+    assert len(paths) == 2
     assert all((PAGE.parent / path).exists() for path in paths)
 
 

@@ -188,7 +188,7 @@ def test_nothing_is_evaluated_that_is_not_a_known_function(source, message):
     [
         ("x^2", "Write ** for powers, not ^."),
         ("2x", "Write 2*x, not 2x."),
-        ("", "It is no expression"),
+        ("", "It is not an expression"),
         ("x if x else 1", "is not allowed"),
         ("lambda x: x", "is not allowed"),
         ("[x]", "is not allowed"),
@@ -198,9 +198,9 @@ def test_nothing_is_evaluated_that_is_not_a_known_function(source, message):
         ("1j*x", "is not allowed"),
         ("exp(x, 2)", "exp takes one argument."),
         ("exp(x=2)", "exp takes one argument."),
-        ("x**x", "The exponent x is no whole or half number up to 64. Write a**b as exp(b"),
-        ("x**0.3", "The exponent 0.3 is no whole or half number"),
-        ("9**9**9", "The exponent 9 ** 9 is no whole or half number"),
+        ("x**x", "The exponent x is not a whole or half number up to 64. Write a**b as exp(b"),
+        ("x**0.3", "The exponent 0.3 is not a whole or half number"),
+        ("9**9**9", "The exponent 9 ** 9 is not a whole or half number"),
         ("((9**16)**16)**16", "bits"),
         ("1e999*x", "The number 1e999 lies outside the range from 1e-300 to 1e300."),
         ("1e-999999999*x", "The number 1e-999999999 lies outside the range"),
@@ -209,6 +209,10 @@ def test_nothing_is_evaluated_that_is_not_a_known_function(source, message):
         ("x/(x - x)", "It divides by 0."),
         ("x" * 501, "It has 501 characters; 500 is the most."),
         ("(" * 150 + "x" + ")" * 150 + "+" + "-" * 120 + "x", "nested deeper than 100"),
+        (
+            "tanh(" * 17 + "x" + ")" * 17,
+            "has 17 calls and powers inside each other; 16 is the most",
+        ),
         ("π*x", "It has characters that are not ASCII."),
     ],
 )
@@ -270,7 +274,9 @@ def test_enclosures_hold_all_values_on_an_interval(source):
     lines = straight_line(node), straight_line(derivative(node))
     low, high = (-1.5, -0.75)
     with ctx.workprec(80):
-        ball = balls.enclosed_closely(*lines, balls.interval(low, high))
+        x = balls.interval(low, high)
+        wide, slope = (balls.enclosed(line, {"x": x}) for line in lines)
+        ball = balls.narrowed(wide, lines[0], slope, x)
         for k in range(21):
             expected = real(source, low + (high - low) * k / 20)
             assert abs(float(ball.mid()) - float(expected)) <= float(ball.rad()) + 1e-12

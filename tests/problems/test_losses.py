@@ -87,7 +87,7 @@ def test_a_quantile_is_least_at_that_quantile():
     ("slope", "message"),
     [
         ("y**2", r"does not depend on the prediction t"),
-        ("1 / (t - y)", r"no finite value near x = 0"),
+        ("1 / (t - y)", r"where x stands for t - y: .* no finite value near x = 0"),
         ("t^2", r"Write \*\* for powers"),
         ("__import__('os')", r"Unknown function '__import__'|is not allowed"),
     ],

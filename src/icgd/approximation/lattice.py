@@ -41,19 +41,19 @@ LARGEST_VALUE = 10.0
 """Values of a fit stay below this, or below what the function itself reaches on the interval."""
 
 RATIO = 1.4
-"""rho of a fit: the lattice error of a line is 4e-16 h, and wider weights resolve less."""
+"""rho of a fit. The lattice error of a line is 4e-16 h; wider weights would resolve less."""
 
 FIT_MARGIN = 5.5
-"""Widths of the weights beyond the reach; least squares makes up for what is cut off there."""
+"""The margin beyond the reach, in widths of the weights; least squares corrects for the cut-off."""
 
 ACCURACY = {"float64": 1e-11, "float32": 1e-6}
-"""Certified errors of the look-ups of a construction whose number of points is not given."""
+"""Certified errors of look-ups in constructions without a given number of points."""
 
 FLATNESS = 1 / 128
-"""Fits end where functions have come this near to their limits, as a share of the accuracy."""
+"""Fits end where functions are this close to their limits, as a share of the accuracy."""
 
 MOST_POINTS = 1024
-"""Where a search for the number of points gives up."""
+"""The number of points at which a search gives up."""
 
 Functions = tuple[ScalarFunction, ...]
 LookUps = tuple[LatticeFunction, ...]
@@ -71,8 +71,8 @@ BETWEEN = 1 + 2 / pi * log(NODES)
 
 _R = 2 + sqrt(5)
 TAIL = 4 * _R ** (1 - NODES) / (_R - 1)
-"""How far an interpolant at these points is from what is at most 1 in the ellipse around a panel
-whose half-axes are 2 and sqrt(5) times half its width."""
+"""The interpolation error at these points of a function that is at most 1 in the ellipse around a
+panel whose half-axes are 2 and sqrt(5) times half its width."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,7 @@ class Lattice:
 
     @property
     def n_terms(self) -> int:
-        """How many weights matter: those farther away are below 2^-60 of the largest.
-
-        A sum loses no more to them than that.
-        """
+        """The number of weights above 2^-60 of the largest, which alone matter for rounding."""
         return min(self.n_points, 2 * ceil(self.ratio * sqrt(120 * log(2))) + 1)
 
     @property
@@ -116,6 +113,14 @@ class Lattice:
         """Return the points g h."""
         return self.spacing * self.numbers()
 
+    def keys(self) -> Tensor:
+        """Return the factors of s in the scores of the points."""
+        return self.numbers() / (self.spacing * self.ratio**2)
+
+    def offsets(self) -> Tensor:
+        """Return the scores of the points where s is 0."""
+        return 0.0 - self.numbers() ** 2 / (2 * self.ratio**2)
+
     def weights(self, s: Values) -> Values:
         """Return the softmax weights of the points at every entry of `s`, along a new last axis."""
         g = self.numbers().to(s)
@@ -134,7 +139,7 @@ def head(function: LatticeFunction, s: Values) -> Values:
 
 
 LINE_MARGIN = 13
-"""Points beyond the reach of a line; what they cut off is below 1e-17."""
+"""Points beyond the reach of a line, so that the cut-off is below 1e-17."""
 
 
 def line_lattice(reach: float, half: int) -> Lattice:
@@ -228,7 +233,7 @@ def _fit_all(functions: Functions, reach: float, half: int, end: float) -> LookU
 
 @lru_cache(maxsize=256)
 def _where_flat(functions: Functions, flatness: float) -> float:
-    """Return where every function has come this close to its limit; inf if one has none."""
+    """Return where every function is this close to its limit; inf if one has no limit."""
     far = min(_FAR, _domain(functions))
     s = torch.linspace(0, far, 6401, dtype=torch.float64)
     gaps = [(f(side * s) - f(side * s[-1:])).abs() for f in functions for side in (1, -1)]
@@ -285,7 +290,7 @@ def _certified(
     ends, in_ellipses = analytic_panels(functions, lattice.reach, lattice.widest_panel)
     low, high = ends[:-1, None], ends[1:, None]
     s = (low + high) / 2 + (high - low) / 2 * chebyshev_points(NODES)
-    # Small tensors are several times as fast: they are not cleared by the system each time.
+    # Small tensors are several times faster, because their memory is reused.
     n_panels = max(1, _NUMBERS_AT_ONCE // (NODES * lattice.n_points))
     weights = [lattice.weights(part) for part in s.split(n_panels)]
     for function, values, in_ellipse in zip(functions, rows, in_ellipses, strict=True):
@@ -348,22 +353,21 @@ def nearest_point(function: ScalarFunction, reach: float, n_points: int) -> Latt
 
 
 LINE_HALF = 15
-"""31 tokens give a line full accuracy."""
+"""Half of the 31 tokens that give a line full accuracy."""
 
 CUT_OFF = 1e-17
-"""What poisson labels beyond the last token may add to the mean, as a share of it."""
+"""The share of the mean that poisson labels beyond the last token may add."""
 
 ACCURACIES = (1e-12, 1e-11, 1e-10)
 """Accuracies of a fitted mean, relative to its largest value: the first that can be proved."""
 
 WIDEST_FIT = 64.0
-"""Largest score of a fitted mean that does not level off: it takes 4 tokens for a unit of score,
-and a search for them takes their number to the third power."""
+"""Largest score of a fitted mean that does not level off: each unit of score takes 4 tokens, and a
+search takes time in proportion to the cube of their number."""
 
 OFFSET_ROUNDING = 3 * 2.0**-53
-"""The share of itself by which an offset, a logarithm of a factorial, is off at most: the tests
-compare all of them with the real ones. What is left of it is for the rounding of the error itself.
-"""
+"""The relative error of an offset, a logarithm of a factorial, with room for the rounding of the
+bound itself; tests compare all offsets with the real ones."""
 
 
 @lru_cache(maxsize=64)
@@ -495,10 +499,8 @@ def _too_wide(link: str, reach: float) -> ConstructionError:
 
 
 def _from_lattice(name: str, reach: float, fit: LatticeFunction) -> GridMean:
-    numbers = range(-fit.half, fit.half + 1)
-    variance = fit.ratio**2
-    points = tuple(g / (fit.spacing * variance) for g in numbers)
-    offsets = tuple(-g * g / (2 * variance) for g in numbers)
+    lattice = lattice_of(fit)
+    points, offsets = tuple(lattice.keys().tolist()), tuple(lattice.offsets().tolist())
     return _grid_mean(name, reach, points, offsets, fit.values, fit.error)
 
 

@@ -7,9 +7,9 @@ farthest. Several functions march together, each with an eps of its own. Nodes l
 dyadic numbers that is finer where the functions bend more, and at knots; where a function is a line
 between knots, it is met exactly.
 
-The proof trusts no computed value. On a cell where balls show that f'' has one sign, the gap
-between line and function is convex or concave: it is bounded by its ends and by a tangent. Other
-cells are halved until h^2 max |f''| / 8 is small.
+The proof trusts no computed value. On a cell of width h where balls show that f'' has one sign, the
+gap between line and function is convex or concave, so its values at the ends and a tangent bound
+it. Other cells are halved until h^2 max |f''| / 8 is small.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ import torch
 from numpy.typing import NDArray
 
 from icgd.errors import ConstructionError
-from icgd.problems.piecewise import Function, balls
+from icgd.problems.piecewise import Function, balls, joined_lines
 from icgd.problems.scalar import ScalarFunction
 from icgd.program.functions import ReluSum
 
 Numbers = NDArray[np.float64]
 
 PER_PIECE = 24
-"""The points of the grid in a piece."""
+"""The number of grid points in a piece."""
 
 FINE = 2.0**-4
-"""The grid is at least so fine near 0 and near knots."""
+"""The largest spacing of the grid near 0 and near knots."""
 
 SLACK = 0.003
-"""What a proof may add to an error, as a share of it."""
+"""The slack of a proof, as a share of the error."""
 
 MOST_MULTIPLES = 2.0**34
 """The most multiples of the unit of knots in an interval."""
 
 MOST_PARTS, DEEPEST = 2000, 45
-"""How many cells of a piece, and how small ones, a proof looks at to become closer."""
+"""The most cells of a piece that a proof examines, and how often it halves one."""
 
 
 def fit_by_marching(
@@ -80,9 +80,9 @@ def fit_by_marching(
 def fit_together(
     functions: Sequence[Function], low: float, high: float, pieces: int
 ) -> tuple[ReluSum, ...]:
-    """Approximate functions by sums of the same ReLUs, none worse than with `pieces` of its own.
+    """Approximate functions with common knots, each as well as with `pieces` pieces of its own.
 
-    If common knots save nothing, there are none.
+    If common knots save nothing, every function keeps its own.
     """
     goals = []
     for function in functions:
@@ -203,7 +203,7 @@ March = tuple[Numbers, list[Numbers], list[float]]
 
 
 def _marched(grid: _Grid, pieces: int, goals: Sequence[float]) -> March:
-    """March with these goals, or with the least eps that makes at most so many pieces."""
+    """March with these goals, or with about the least eps that needs at most `pieces` pieces."""
     if goals:
         return _march(grid, list(goals))
     n_functions = len(grid.spans[0].values)
@@ -211,6 +211,8 @@ def _marched(grid: _Grid, pieces: int, goals: Sequence[float]) -> March:
     curved = max(pieces - lines, 1)
     if grid.mass == 0.0:
         return _march(grid, [0.0] * n_functions)
+    # Start from the optimal error of many pieces, (integral sqrt|f''|)^2 / (16 K^2), and correct it
+    # by the number of pieces found, ~ 1 / sqrt(eps); bisect where that leaves the bracket.
     eps, best = max((grid.mass / (4 * curved)) ** 2, 1e-300), None
     low, high = 0.0, inf  # the largest eps with too many pieces, and the least with few enough
     for _ in range(12):
@@ -270,7 +272,7 @@ def _across(
     ahead = 2 * PER_PIECE
     while at < end:
         last, cones = end, dict[int, tuple[Numbers, Numbers]]()
-        while curved:
+        while curved:  # look `ahead` points, and farther while all slopes are still possible
             last = min(at + ahead, end)
             dx = span.x[at + 1 : last + 1] - span.x[at]
             is_open = np.ones(len(dx), dtype=bool)
@@ -287,6 +289,8 @@ def _across(
                 continue
             last = at + max(n_open, 1)
             break
+        # The last piece must end at the function itself if that is pinned: if no possible slope
+        # leads there, take two pieces.
         if last == end and at + 1 < end and any(pinned[i] and not span.lines[i] for i in curved):
             slopes = {i: (span.values[i][end] - v[i]) / (span.x[end] - span.x[at]) for i in curved}
             fits = all(
@@ -367,24 +371,15 @@ def exact_lines(function: Function, low: float, high: float) -> ReluSum:
 
 def _proved(function: Function, fit: ReluSum, eps: float) -> ReluSum:
     """Bound the distance of a sum of ReLUs from the function, in real numbers, on every piece."""
-    nodes = [Fraction(fit.low), *map(Fraction, fit.knots), Fraction(fit.high)]
-    slopes = [Fraction(slope) for slope in fit.slopes]
-    constants = [Fraction(0)] * len(slopes)
-    home = bisect_left(fit.knots, fit.anchor)
-    constants[home] = Fraction(fit.anchor_value) - slopes[home] * Fraction(fit.anchor)
-    for piece in range(home, len(fit.knots)):
-        jump = slopes[piece + 1] - slopes[piece]
-        constants[piece + 1] = constants[piece] - jump * nodes[piece + 1]
-    for piece in range(home - 1, -1, -1):
-        jump = slopes[piece + 1] - slopes[piece]
-        constants[piece] = constants[piece + 1] + jump * nodes[piece + 1]
+    nodes = map(Fraction, (fit.low, *fit.knots, fit.high))
+    lines = joined_lines(fit.knots, fit.slopes, fit.anchor, fit.anchor_value)
     module, errors = balls(), list[float]()
     with module.precision(module.BITS):
-        for piece, (left, right) in enumerate(pairwise(nodes)):
-            line = module.exact(slopes[piece]), module.exact(constants[piece])
+        for (slope, constant), (left, right) in zip(lines, pairwise(nodes), strict=True):
+            line = module.exact(slope), module.exact(constant)
             parts = [
-                _largest_gap(function, number, line, a, b, SLACK * eps)
-                for number, a, b in function.spans(left, right)
+                _largest_gap(function, piece, line, a, b, SLACK * eps)
+                for piece, a, b in function.spans(left, right)
             ]
             errors.append(max(parts))
     return replace(fit, errors=tuple(errors))

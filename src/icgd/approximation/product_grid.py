@@ -32,19 +32,19 @@ from icgd.problems.surface import ComplexSize, Surface, complex_size, surface_of
 from icgd.program.functions import GridMean
 
 MOST_TOKENS = 2**14
-"""Where a search for the number of tokens gives up."""
+"""The number of tokens at which a search gives up."""
 
 FEWEST = 12
-"""Half of the shortest lattice; 8 points on either side are margin."""
+"""The fewest points on either side of 0 in a lattice, 8 of which are margin."""
 
 SMALLEST = 1e-14
 """Singular values of a fit below this share of the largest are left out."""
 
 ROOM = 1 / 16
-"""The share of the accuracy that least squares may take; the proof multiplies what it sees."""
+"""The share of the accuracy that least squares may use up: the proof multiplies their error."""
 
 MOST_PANELS = 256
-"""A slope that balls do not prove analytic on so many panels has no look-up."""
+"""The most panels on which balls are tried to prove that a slope is analytic."""
 
 _ROUNDOFF = 2.0**-53
 
@@ -70,7 +70,8 @@ def mean_of_slope(loss: Loss, reach: float, label_reach: float) -> GridMean:
         )
     _between_points(loss, surface, *_lattices(reach, label_reach, (FEWEST, FEWEST)), 1.0)
     found, halves = None, (FEWEST, FEWEST)
-    for accuracy in reversed(ACCURACIES):  # each search goes on where the one before has ended
+    # From coarse to fine: each search continues where the previous one ended.
+    for accuracy in reversed(ACCURACIES):
         allowed = accuracy * max(1.0, surface.size)
         halves = _enough_points(loss, reach, label_reach, ROOM * allowed, halves)
         while _n_tokens(halves) <= MOST_TOKENS:
@@ -111,9 +112,9 @@ def _lattices(reach: float, label_reach: float, halves: Halves) -> tuple[Lattice
 def _enough_points(
     loss: Loss, reach: float, label_reach: float, allowed: float, halves: Halves
 ) -> Halves:
-    """Lengthen lattices until least squares come this close, as is seen at points.
+    """Lengthen lattices until least squares come this close at sample points.
 
-    The one whose growth helps more grows.
+    Each time, lengthen the lattice that helps more.
     """
 
     def gap(halves: Halves) -> float:
@@ -139,8 +140,8 @@ def _slopes(loss: Loss, t: Tensor, y: Tensor) -> Tensor:
 def _values(loss: Loss, along_t: Lattice, along_y: Lattice) -> Tensor:
     """Fit the values of all tokens by least squares at Chebyshev points.
 
-    The singular values of the product are the products of those of both lattices. What belongs to
-    the smallest is left out: it would add large values that cancel.
+    The singular values of the product are the products of those of both lattices. Components of the
+    smallest are left out, since they would add large values that cancel.
     """
     t, y = (
         lattice.reach * chebyshev_points(3 * lattice.n_points) for lattice in (along_t, along_y)
@@ -171,8 +172,8 @@ def _certified(loss: Loss, surface: Surface, along_t: Lattice, along_y: Lattice)
     largest = float(values.abs().max())
     beyond, nodes = _between_points(loss, surface, along_t, along_y, largest)
     rows, columns = along_t.weights(nodes[0]), along_y.weights(nodes[1])
-    points, label_points = _points(along_t), _points(along_y)
-    offsets, label_offsets = _offsets(along_t), _offsets(along_y)
+    points, label_points = along_t.keys(), along_y.keys()
+    offsets, label_offsets = along_t.offsets(), along_y.offsets()
 
     def mean_of(a: Tensor) -> Tensor:
         """The mean of numbers of all tokens at every pair of points."""
@@ -209,14 +210,6 @@ def _certified(loss: Loss, surface: Surface, along_t: Lattice, along_y: Lattice)
         tuple(label_points.repeat(len(points)).tolist()),
         float(per_label.max()),
     )
-
-
-def _points(lattice: Lattice) -> Tensor:
-    return lattice.numbers() / (lattice.spacing * lattice.ratio**2)
-
-
-def _offsets(lattice: Lattice) -> Tensor:
-    return -(lattice.numbers() ** 2) / (2 * lattice.ratio**2)
 
 
 def _between_points(

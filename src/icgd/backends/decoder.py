@@ -1,12 +1,12 @@
-"""Generate a chain token by token, as a decoder does: nothing but attention finds earlier blocks.
+"""Generate a chain token by token, as a decoder does: attention alone finds earlier blocks.
 
-A token is a block and where it stands. The prompt has the data and the initial weights,
+A token is a block with its position. The prompt has the data and the initial weights,
 
     X_1 Y_1 .. X_L Y_L, X at the queries, B_N .. B_1,
 
-and every further token is what the layers write for the newest one. The first layer reads, by one
-softmax head, the second block that `ChainMask` says is needed; keys and values of all tokens are
-kept. The passes at the queries are branches: each of them goes on from the last token of training.
+and every further token is what the layers write for the newest one. By one softmax head the first
+layer reads the second block that `ChainMask` names; keys and values of all tokens are cached. The
+forward passes at the queries are branches: each continues from the last token of training.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from icgd.shapes import Parameters, Predictions, Stream
 from icgd.weights.lowering import lower_layer
 
 HEAD = slice(0, 1)
-"""The layer that finds a block has one head."""
+"""The only head of the layer that finds a block."""
 
 
 @shown
@@ -102,9 +102,9 @@ def decode_chain(
 
 @final
 class Decoder(AbstractExecutor[int]):
-    """The tokens so far, with the keys and values that the mask's head has made of them.
+    """The tokens so far, with the cached keys and values of the mask's head.
 
-    A step is a round, and what it reaches is the number of rounds.
+    A step is a round; its state is the number of rounds.
     """
 
     start = 0
@@ -134,7 +134,7 @@ class Decoder(AbstractExecutor[int]):
         self.n_rounds = 0
 
     def _write_prompt(self) -> None:
-        """Data of all rounds, and of the queries as if they were later rounds; initial weights."""
+        """Append the data of all rounds, the queries as later rounds, and the initial weights."""
         mask, chain, n_steps = self.mask, self.chain, self.program.n_steps
         for number in range(n_steps):
             for is_x, block in zip((True, False), chain.data(number), strict=True):
@@ -148,7 +148,7 @@ class Decoder(AbstractExecutor[int]):
             self._append(f"B {1 - step} of the prompt", chain.blocks[step], answers)
 
     def step(self) -> int:
-        """A round: the token of every block reads all tokens so far."""
+        """Generate a round: the token of every block reads all tokens so far."""
         for reading in self.mask.walk_round(self.n_rounds):
             visible = list(range(len(self.names)))
             self.chain.keep(reading.number, self._generate(reading.number, visible))
@@ -163,9 +163,9 @@ class Decoder(AbstractExecutor[int]):
         return self.chain.learnt(n_rounds * self.mask.blocks_per_round)
 
     def predictions(self, reached: int) -> Predictions:
-        """A pass at every group of queries, each after the last token of training."""
+        """Run a forward pass at every group of queries, each after the last token of training."""
         n_trained = self.n_prompt + reached * self.mask.blocks_per_round
-        del self.names[n_trained:]  # what an interruption left
+        del self.names[n_trained:]  # of an interrupted call
         found = [self.task.y[..., :0, :]]
         for number, group in enumerate(self.groups, start=self.program.n_steps):
             visible = list(range(n_trained))
@@ -178,7 +178,7 @@ class Decoder(AbstractExecutor[int]):
         return torch.cat(found, dim=-2)
 
     def _generate(self, step: int, visible: list[int], *, at_queries: bool = False) -> Stream:
-        """Add what the layers write for the last of the visible tokens, which reads them all."""
+        """Append what the layers write for the last visible token, which reads all visible ones."""
         newest = self.tokens[..., visible[-1:], :]
         stream = self.generator.stream({NEAR: newest}, {ASKS: self.mask.asks(step)})
         query = features(stream, self.finder.W_Q[HEAD])
@@ -191,7 +191,7 @@ class Decoder(AbstractExecutor[int]):
         return block
 
     def _append(self, name: str, block: Stream, answers: tuple[float, ...]) -> None:
-        """Add a token, and keep its key and its value."""
+        """Append a token, and cache its key and its value."""
         stream = self.generator.stream({NEAR: block}, {ANSWERS: answers})
         here = slice(len(self.names), len(self.names) + 1)
         self.tokens[..., here, :] = block

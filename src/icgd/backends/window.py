@@ -1,13 +1,13 @@
-r"""One layer as a chain: the last n columns of a sequence are shown to it, and it writes the next.
+r"""One layer as a chain: it reads the last n columns of a sequence, and writes the next.
 
 The sequence begins with the examples' columns and grows by n columns a step, Z = [G_1, G_2, ...].
 
     block    column j of G_{l+1} asks with column j of G_l, and sees the columns of G_l alone
     window   one column is written at a time; it asks with the oldest of the last n, and sees these
 
-Under the causal window the tokens that a head reads come from both blocks. That changes nothing:
-every example is in the window once, heads add up in any order, and none reads the coefficients of
-another column. Queries join the last block, and ask it for predictions.
+Under the causal window a head reads tokens of both blocks. The result is the same: every example is
+in the window once, the order of heads in their sum does not matter, and no head reads the
+coefficients of another column. Queries attend to the last block, which gives their predictions.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from icgd.shapes import Columns, Parameters, Predictions, Stream
 from icgd.weights.lowering import lower_program
 
 MASKS = ("block", "window")
-"""How the layer is shown the sequence: a block at once, or a causal window that slides."""
+"""What the layer reads of the sequence: a whole block, or a sliding causal window."""
 
 
 @final
 class WindowedChain(AbstractExecutor[Stream]):
-    """The layer of a step at work on a sequence that grows; what a step reaches is its block."""
+    """Apply the layer of a step to a growing sequence; the state of a step is its block."""
 
     def __init__(self, program: StackProgram, task: Task, options: RunOptions, mask: str) -> None:
         if program.first(DescendByExample) is None:
@@ -73,7 +73,7 @@ class WindowedChain(AbstractExecutor[Stream]):
         return self._block
 
     def _written(self, asking: Stream, shown: Columns) -> Stream:
-        """What the layer makes of the asking columns, its heads of those shown to it."""
+        """Return the asking columns after the layer, whose heads read the columns `shown`."""
         for layer in self._layers.block:
             if isinstance(layer, SequenceAttention):
                 asking = layer.asked(asking, shown)

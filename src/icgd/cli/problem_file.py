@@ -349,12 +349,12 @@ def _warn_of_former(given: Mapping[str, Any]) -> None:
     for option, value in given.items():
         *section, key = FORMER[option].split(".")
         text = "..." if option in ("functions", "step_from") else _value(option, value, given)
-        place = f"[{section[0]}] " if section else ""
-        lines.append(f"{option_name(option)} is {place}{key} = {json.dumps(text)}")
+        place = f"under [{section[0]}]" if section else "at the top"
+        lines.append(f"{key} = {json.dumps(text)} {place} ({option_name(option)})")
     warn(
         FutureWarning(
-            f"The next release takes these from problem.toml alone: {', '.join(lines)}. "
-            "`icgd init DATA` writes such a file."
+            "Write these into problem.toml, which `icgd init DATA` makes; their options go with "
+            f"the next release: {', '.join(lines)}."
         )
     )
 

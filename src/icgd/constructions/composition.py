@@ -10,9 +10,9 @@ function of its argument. Each of these is a slot of its own, and an MLP layer w
 need no other slot which is not there yet. A layer that sums functions of combinations of t and y
 would take more units: 519 for -y sigmoid(-t y) on |t| <= 4 to 1e-3.
 
-An error in a slot counts in u as often as u changes with the slot. Pieces are shared out so that
-their sum is small: a function whose error counts A times, with m = integral sqrt|f''| / 4, errs by
-m^2 / K^2 with K pieces, and sum A m^2 / K^2 is least for K in proportion to (A m^2)^(1/3).
+An error e in a slot changes u by up to A e, where A bounds |du/dslot|. A function with K pieces
+errs by m^2 / K^2, where m = integral sqrt|f''| / 4. The total error, the sum of A m^2 / K^2, is
+least for a given number of pieces if K is proportional to (A m^2)^(1/3).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from math import ceil, floor, frexp
 import torch
 
 from icgd.approximation.relu_sum import fit_relu_sum
-from icgd.errors import ConstructionError
+from icgd.errors import ConstructionError, SettingError
 from icgd.problems.expressions import (
     NUMBER,
     PRODUCT,
@@ -48,8 +48,9 @@ from icgd.program.instructions import Combination, MapSlots, Summand
 from icgd.program.layout import ONE
 from icgd.program.program import Layer
 
-ROOM = 1 / 32
-"""Room on either side of the range of an argument, as a share of the range, for its error."""
+ROOM, LEAST_ROOM = 2.0**-5, 2.0**-10
+"""Room on either side of the range of an argument, as a share of the range, for its error: the
+least, where with more of it the function would have no value, as sqrt has none below 0."""
 
 LEAST_RANGE = 1e-6
 """The shortest range on which a function is fitted."""
@@ -57,14 +58,14 @@ LEAST_RANGE = 1e-6
 
 @dataclass(frozen=True)
 class Term:
-    """A sum of factors times slots and a constant, in [low, high]; its slots are there at `depth`.
+    """A linear combination of slots and a constant, with its range; `depth` layers compute it.
 
     Attributes:
         factors: the slots with their factors.
         constant: what is added.
         low: the least value.
         high: the largest one.
-        depth: how many layers it takes.
+        depth: the number of layers that compute its slots.
     """
 
     factors: dict[str, float]
@@ -196,7 +197,7 @@ class Composition:
         )
 
     def _amplifications(self) -> dict[str, float]:
-        """Bound how often an error of each function counts in u."""
+        """Bound how much an error of each function changes u, as a factor."""
         slots = {slot: abs(factor) for slot, factor in self.term.factors.items()}
         found: dict[str, float] = {}
         for part in reversed(self.operations):
@@ -232,7 +233,7 @@ class Composition:
 
 
 def _grouped(parts: Sequence[Node]) -> tuple[list[Node], list[list[Node]]]:
-    """Return the constants, and the others: those of one combination of t and y in one group."""
+    """Return the constants, and the other parts grouped by their combination of t and y."""
     constants = [part for part in parts if not variables(part)]
     groups: dict[object, list[Node]] = {}
     for part in parts:
@@ -242,13 +243,18 @@ def _grouped(parts: Sequence[Node]) -> tuple[list[Node], list[list[Node]]]:
     return constants, [*groups.values()]
 
 
-def _function(tree: Node, constant: float, low: float, high: float) -> Function:
+def _function(tree: Node, constant: float, low: float, high: float, room: float = ROOM) -> Function:
     """Return f(x + constant) on [low, high] with room on either side."""
-    margin = max(ROOM * (high - low), LEAST_RANGE)
+    margin = max(room * (high - low), LEAST_RANGE)
     unit = 2.0 ** (frexp(margin)[1] - 3)  # so that the ends have few digits
     ends = floor((low - margin) / unit) * unit, ceil((high + margin) / unit) * unit
     shifted = substitute(tree, add(variable("x"), number(Fraction(constant))))
-    return Function._of_tree(shifted, *ends)
+    try:
+        return Function._of_tree(shifted, *ends)
+    except SettingError:
+        if room == LEAST_ROOM:
+            raise
+    return _function(tree, constant, low, high, LEAST_ROOM)
 
 
 @lru_cache(maxsize=64)

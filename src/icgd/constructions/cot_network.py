@@ -300,7 +300,7 @@ class LossSlope:
 
 
 def _is_in_one_row(part: SlopePart | None) -> bool:
-    """Say whether a block can evaluate this part of a loss slope."""
+    """Return whether a block can evaluate this part of a loss slope."""
     if part is None:  # of a slope that is no sum of parts
         return False
     if part.function.kind == "kinked":
@@ -335,7 +335,7 @@ def _rules(update: AbstractGradientStep, n_steps: int) -> list[Rule]:
 
 
 def _largest_move(problem: Problem, rules: Iterable[Rule], gradient: float) -> float:
-    """Bound new weights, before they are clipped, and what is remembered."""
+    """Bound new weights before they are clipped, and the optimiser's new state."""
     update = problem.gradient_step
     largest = {WEIGHTS: update.reach, GRADIENT: update.gradient_factor * gradient}
     largest |= dict.fromkeys(update.state, LARGEST_STATE)
@@ -362,13 +362,13 @@ class Reaches:
 
 
 def _reaches(problem: Problem) -> Reaches:
-    """Return the sizes that grids must cover on the domain, or the largest that they can."""
+    """Return the sizes that grids must cover on the domain, capped at what they can cover."""
     update, target = problem.gradient_step, problem.network
     ranges = ranges_on_domain(problem, 0.0, gated=True)
     backward = backward_ranges(problem, ranges, 0.0)
 
     def reach(size: float, most: float = LARGEST_REACH) -> float:
-        """Add some room, up to the largest reach, which also stands for nan."""
+        """Add room for rounding, up to the largest reach; nan becomes the largest reach."""
         roomy = max(ROUNDING_ROOM * size, SMALLEST_REACH)
         return roomy if roomy < most else most
 

@@ -29,7 +29,6 @@ that follow.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -82,7 +81,7 @@ class AbstractOneLayer(AbstractConstruction):
     target: ClassVar[type] = LinearModel
     is_last_resort: ClassVar[bool] = True
     joins_label: ClassVar[bool] = True
-    """Whether a head returns the difference of score and label; else labels have heads too."""
+    """Whether one head returns score minus label; otherwise labels have heads of their own."""
 
     def __post_init__(self) -> None:
         if self.n_examples is not None:
@@ -97,11 +96,12 @@ class AbstractOneLayer(AbstractConstruction):
                 "its heads read grids that cover all scores; give ProximalStep(box=...), or "
                 "Domain(score=...) for a step without a box."
             )
+        if self.joins_label and model.link != LINE:
+            return f"it fits least squares, not the {model.link} link; use cot-glm."
         return self.other_model(model, update) or numbers_objection(problem)
 
-    @abstractmethod
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
-        """Return why it does not train such a model, or None.
+        """Return why it does not train a model with such penalties, or None.
 
         Args:
             model: the linear model.
@@ -112,12 +112,13 @@ class AbstractOneLayer(AbstractConstruction):
 
         Example:
             >>> import icgd
-            >>> icgd.CotRidge().other_model(icgd.LinearModel(2, "logistic"), icgd.ProximalStep())
-            'it fits least squares, not the logistic link; use cot-glm.'
+            >>> icgd.CotRidge().other_model(icgd.LinearModel(2), icgd.ProximalStep(l1=0.1))
+            'it has no soft threshold for l1; use cot-lasso.'
         """
+        return None
 
     def _require_n_examples(self) -> int:
-        """Return the number of examples, which has to be given."""
+        """Return the number of examples, or raise `ConstructionError` if it was not given."""
         if self.n_examples is None:
             raise ConstructionError(
                 f"{self.name} has heads for each example, so it is made for one number of "
@@ -176,7 +177,7 @@ def one_layer(
     mean: str,
     width: int,
 ) -> StackProgram:
-    """Return the program whose step is one layer of heads, and an MLP if anything is shrunk."""
+    """Return a program whose step is one layer of heads, and an MLP if there are `shrinks`."""
     weights, shapes = descend.weights, ((1, width), (1, 1))
     slots = (Slot(w, shape, Role.PARAMETER) for w, shape in zip(weights, shapes, strict=False))
     predict = PredictMean(
@@ -212,8 +213,6 @@ class CotRidge(AbstractOneLayer):
     name: ClassVar[str] = "cot-ridge"
 
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
-        if model.link != LINE:
-            return f"it fits least squares, not the {model.link} link; use cot-glm."
         return "it has no soft threshold for l1; use cot-lasso." if update.l1 else None
 
 
@@ -235,8 +234,6 @@ class CotLasso(AbstractOneLayer):
     name: ClassVar[str] = "cot-lasso"
 
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
-        if model.link != LINE:
-            return f"it fits least squares, not the {model.link} link; use cot-glm."
         return None if update.l1 else "it has a soft threshold, and l1 is 0; use cot-ridge."
 
 
@@ -244,9 +241,9 @@ class CotLasso(AbstractOneLayer):
 class CotGlm(AbstractOneLayer):
     """Any link, with any penalty: two heads for each example (cot, Theorem 3.1).
 
-    And any loss of a linear network `MLP((d, 1))` (Lemma 3.1). Where its slope is a sum of
-    functions of one combination of prediction and label each, every example has a head for each of
-    them; any other analytic slope is looked up by one head an example, on a grid of both.
+    It also trains linear networks `MLP((d, 1))` with any loss (Lemma 3.1). Where the slope is a sum
+    of functions of one combination of prediction and label each, every example has a head for each
+    function; any other analytic slope is looked up by one head an example, on a grid of both.
 
     Args:
         n_examples: the number of examples in every prompt. It has to be given.
@@ -296,9 +293,6 @@ class CotGlm(AbstractOneLayer):
                     f"the slope of the {problem.loss} loss jumps at {function.knots[0]:g}, where a "
                     "mean over tokens cannot follow it; relu-stack takes it."
                 )
-        return None
-
-    def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
         return None
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:

@@ -88,7 +88,7 @@ FARTHEST = 2.0**1000
 reciprocal, and such step sizes, have few digits."""
 
 FARTHEST_MIRRORED = 2.0**900
-"""The same for mirrored heads, whose factors and gates are up to a billion times as large."""
+"""The same for mirrored heads, whose factors and gates are up to a billion times larger."""
 
 MOST_DIFFERENT = 3 * 10**4
 """The most steps that differ from each other; the layers of more take minutes and gigabytes."""
@@ -256,7 +256,7 @@ class LinearStack(AbstractConstruction):
 
 
 def numbers_objection(problem: Problem) -> str | None:
-    """Return what is wrong with the numbers that heads would hold, or None."""
+    """Return why heads could not hold the numbers of this problem, or None."""
     update, reach = problem.proximal_step, score_reach(problem)
     if update.step_size is None:
         return (
@@ -282,7 +282,7 @@ def numbers_objection(problem: Problem) -> str | None:
 
 
 def score_reach(problem: Problem) -> float:
-    """Return the largest score that a program covers: what box and domain allow it to be."""
+    """Return the largest score that a program covers, which box and domain determine."""
     return ROUNDING_ROOM * min(allowed_score(problem), problem.domain.score or inf)
 
 

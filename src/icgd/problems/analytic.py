@@ -1,9 +1,8 @@
 """Where functions of one variable are analytic around the real line, and how large they are there.
 
-A proof that compares two functions at points needs to know how they behave in between. That follows
-from a bound on them in the complex plane, which complex balls (Arb) give: a function is evaluated
-on a rectangle, and where the ball is finite it is analytic in all of it. Nothing is assumed of a
-function but its formula.
+A proof that compares two functions at points has to bound them in between. Such a bound follows
+from one in the complex plane, which complex balls (Arb) give: evaluated on a rectangle, a finite
+ball proves that the function is analytic on all of it. A function's formula is all that is needed.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ Ball = Callable[[Any], Any]
 Functions = tuple[ScalarFunction, ...]
 
 FIRST_CELL = 2.0
-"""Panels are parts of cells, so that what is proved of one function serves all intervals. Cells end
-at 0, at this and at its doubles: functions are tame far out."""
+"""Panels subdivide cells, so that a proof about one function serves all intervals. Cells end at 0,
+at +-this and at its doublings, since functions vary less far out."""
 
 SEMI_AXES = sqrt(5.0), 2.0
 """Of the ellipse around a panel, in half-widths of the panel."""
 
 LARGEST_GROWTH = 1e4
-"""A function may be this much larger in an ellipse than on its panel: that costs 1e-15 of it."""
+"""The largest ratio of sizes in an ellipse and on its panel; it costs 1e-15 of the size."""
 
 NARROWEST = 2.0**-30
-"""Panels that would have to be narrower belong to a function that is not analytic there."""
+"""Where panels would have to be narrower, a function counts as not analytic."""
 
 
 class Panel(NamedTuple):
@@ -48,13 +47,13 @@ class Panel(NamedTuple):
     size: float
 
 
-def largest_in(ball: Ball, low: float, high: float, height: float) -> float:
-    """Bound |f| on [low, high] x [-height, height]; infinite where it is not proved analytic.
+def largest_in(ball: Ball, low: float, high: float, height: float, bottom: float = 0.0) -> float:
+    """Bound |f| on [low, high] x [bottom, height]; infinite where it is not proved analytic.
 
-    The function is real on the line, so that the upper half is enough.
+    A function is real on the line, so that its upper half is enough.
     """
     arb = balls()
-    return float(arb.size(ball(arb.acb(arb.interval(low, high), arb.interval(0.0, height)))))
+    return float(arb.size(ball(arb.acb(arb.interval(low, high), arb.interval(bottom, height)))))
 
 
 def _ends(number: int) -> tuple[float, float]:
@@ -144,10 +143,10 @@ HIGHEST, STEPS = 4.0, 256
 """The height of a strip is a multiple of the first divided by the second."""
 
 STRIP_GROWTH = 100.0
-"""A function may be this much larger in its strip than on the line."""
+"""The largest ratio of sizes in a strip and on the line."""
 
 DEEPEST = 12
-"""How often a rectangle is halved before a function is taken not to be analytic in it."""
+"""How often a rectangle is halved before a function counts as not analytic in it."""
 
 
 @lru_cache(maxsize=256)
@@ -199,13 +198,12 @@ def _largest_below(
     most: float, ball: Ball, real: tuple[float, float], imaginary: tuple[float, float], depth: int
 ) -> float:
     """Bound |f| on a rectangle, by its parts where need be; infinite if it exceeds `most`."""
-    arb = balls()
-    found = float(arb.size(ball(arb.acb(arb.interval(*real), arb.interval(*imaginary)))))
+    (low, high), (bottom, top), largest = real, imaginary, 0.0
+    found = largest_in(ball, low, high, top, bottom)
     if found <= most:
         return found
     if not depth:
         return inf
-    (low, high), (bottom, top), largest = real, imaginary, 0.0
     if high - low >= top - bottom:
         middle = (low + high) / 2
         parts = [((low, middle), imaginary), ((middle, high), imaginary)]

@@ -1,19 +1,19 @@
-"""Expressions on balls (Arb): enclosures of values, ranges, and the rounding of their computation.
+"""Expressions on balls (Arb): enclosures of values and ranges, and bounds on rounding errors.
 
-A ball holds every value of an expression on an interval, or is not finite. Nothing else is trusted
-in a proof about a function but `ULPS`, the accuracy of torch's own functions, which tests compare
-with Arb.
+A ball holds every value of an expression on an interval, or is not finite. Besides Arb, a proof
+about a function trusts only `ULPS`, the accuracy of torch's own functions, which tests compare with
+Arb.
 
-This module loads Arb, so that it is imported when a proof is first asked for.
+Importing this module loads Arb, so it is imported only when a proof is first needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cache
 from itertools import pairwise
-from math import ceil, inf, log2, nextafter, pi
+from math import ceil, inf, log2, nextafter, pi, prod
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ from icgd.problems.expressions import (
     CALL,
     CONSTANT,
     NUMBER,
+    POWER,
+    PRODUCT,
     SLOPES,
     SUM,
     VARIABLE,
@@ -36,7 +38,7 @@ BITS = 80
 """The precision of proofs."""
 
 MANY_BITS = 400
-"""The precision in which two pieces meet, or do not."""
+"""The precision in which two pieces are compared at their knot."""
 
 ROUNDOFF = 2.0**-53
 
@@ -52,33 +54,27 @@ Ball = Any
 """A real ball, or a complex one."""
 
 precision = ctx.workprec
-"""A context in which balls have so many bits."""
+"""Context manager: the precision of balls, in bits."""
 
 
 def exact(value: Fraction | float) -> arb:
-    """Return the ball of a number: a point, if its denominator is a power of two."""
+    """Return the ball of a number; it is a point if the denominator is a power of two."""
     fraction = value if isinstance(value, Fraction) else Fraction(value)
     return arb(fraction.numerator) / fraction.denominator
 
 
-@lru_cache(maxsize=2**12)
-def _constant(value: Fraction, bits: int) -> arb:
-    """Return the ball of a number of an expression, in so many bits."""
-    return exact(value)
-
-
 def hull(a: arb, b: arb) -> arb:
-    """Return the ball around both."""
+    """Return a ball that contains both."""
     return a.union(b)
 
 
 def interval(low: Fraction | float, high: Fraction | float) -> arb:
-    """Return the ball around [low, high]."""
+    """Return a ball that contains [low, high]."""
     return hull(exact(low), exact(high))
 
 
 def size(ball: Ball) -> float:
-    """Return a number that no value of the ball exceeds in size."""
+    """Return an upper bound on the absolute values in the ball."""
     if not ball.is_finite():
         return inf
     largest = float(ball.abs_upper().upper())
@@ -86,7 +82,7 @@ def size(ball: Ball) -> float:
 
 
 def least_size(ball: arb) -> float:
-    """Return a number that every value of the ball has at least in size."""
+    """Return a lower bound on the absolute values in the ball."""
     return max(float(ball.abs_lower().lower()) * (1 - 2.0**-50), 0.0)
 
 
@@ -98,13 +94,13 @@ def ends(ball: arb) -> tuple[float, float]:
 
 
 def _down(point: arb) -> float:
-    """Return the largest float that is not above a point, or the one below it."""
+    """Return a float that is not above a point: the largest such float, or the one below it."""
     nearest = float(point)
     return nearest if arb(nearest) <= point else nextafter(nearest, -inf)
 
 
-# Functions on balls. A monotone one has its extremes at the ends of a ball, an even one at the
-# least and at the largest size.
+# Functions on balls. The extremes of a monotone function are at the ends of a ball; those of an
+# even one, monotone on either side of 0, at the smallest and largest absolute value.
 
 
 def _monotone(function: Callable[[arb], arb]) -> Callable[[arb], arb]:
@@ -201,15 +197,16 @@ COMPLEX: dict[str, Callable[[acb], acb]] = {
 
 def _power(base: arb, n: Fraction) -> arb:
     """Raise a real ball to a power."""
+    exponent = n.numerator
     if n.denominator == 2:
-        return base.sqrt() ** n.numerator
-    if base.is_exact() or n < 0:
-        return base**n.numerator
+        return base.sqrt() ** exponent
+    if base.is_exact() or exponent < 0:
+        return base**exponent
     # The square of a wide ball is wider than the hull of the squares of its ends.
     low, high = base.lower(), base.upper()
-    if n.numerator % 2 == 0:
+    if exponent % 2 == 0:
         low, high = base.abs_lower(), base.abs_upper()
-    return hull(arb(low) ** n.numerator, arb(high) ** n.numerator)
+    return hull(arb(low) ** exponent, arb(high) ** exponent)
 
 
 def _complex_power(base: acb, n: Fraction) -> acb:
@@ -222,47 +219,43 @@ def enclosed(line: Line, values: Mapping[str, Ball], *, is_complex: bool = False
     power = _complex_power if is_complex else _power
     done: list[Ball] = []
     for operation, value, places in line:
-        if operation == NUMBER:
-            result = kind(_constant(value, ctx.prec))
-        elif operation == CONSTANT:
-            result = kind(arb.pi())
-        elif operation == VARIABLE:
-            result = values[str(value)]
+        if operation == SUM:
+            result = sum((done[place] for place in places[1:]), done[places[0]])
+        elif operation == PRODUCT:
+            result = prod((done[place] for place in places[1:]), start=done[places[0]])
         elif operation == CALL:
             result = calls[str(value)](done[places[0]])
         elif isinstance(value, Fraction):
-            result = power(done[places[0]], value)
+            result = power(done[places[0]], value) if operation == POWER else kind(exact(value))
         else:
-            result = done[places[0]]
-            for place in places[1:]:
-                result = result + done[place] if operation == SUM else result * done[place]
+            result = kind(arb.pi()) if operation == CONSTANT else values[str(value)]
         done.append(result)
     return done[-1]
 
 
-def enclosed_closely(line: Line, slope: Line, x: arb) -> Ball:
-    """Evaluate a line in x on a ball, as what both its own ball and that of its slope allow."""
-    y = enclosed(line, {"x": x})
-    if x.is_exact():
-        return y
-    steep = enclosed(slope, {"x": x})
-    if not steep.is_finite():
+def narrowed(y: Ball, line: Line, slope: Ball, x: arb) -> Ball:
+    """Narrow the enclosure y of a line on x by an enclosure of its slope on x.
+
+    Where terms of the line cancel, y is far too wide. What the slope allows around the middle of x
+    is too wide only in proportion to the square of the width of x.
+    """
+    if not slope.is_finite():
         return y
     middle = arb(x.mid())
-    other = enclosed(line, {"x": middle}) + steep * (x - middle)
+    centred = enclosed(line, {"x": middle}) + slope * (x - middle)
     if not y.is_finite():
-        return other
+        return centred
     try:
-        return y.intersection(other)
+        return y.intersection(centred)
     except ValueError:  # they only touch
-        return other
+        return centred
 
 
 # Ranges.
 
 
 class Bracket(NamedTuple):
-    """A small interval between which and the next a function is monotone, and its range there."""
+    """A small interval in which a function may turn, and its range there."""
 
     low: float
     high: float
@@ -271,16 +264,16 @@ class Bracket(NamedTuple):
 
 
 MOST_CELLS, DEEPEST = 200_000, 40
-"""The most intervals that a search looks at, and how often it halves one to find a finite ball."""
+"""The most intervals that a search examines, and how often it halves one to get a finite ball."""
 
 
-def brackets(tower: tuple[Line, Line, Line], low: Fraction, high: Fraction) -> list[Bracket] | None:
+def brackets(lines: tuple[Line, Line, Line], low: Fraction, high: Fraction) -> list[Bracket] | None:
     """Find where a function may turn: brackets between which its slope has one sign.
 
-    `tower` has the function, its slope and its curvature. An interval is halved until the slope has
-    one sign in it, or until the function changes in it by less than 2^-70 of itself, or it is as
-    short as 2^-52. Multiple roots of the slope are brackets like others. None if there are too
-    many.
+    `lines` are the function, its slope and its curvature. An interval is halved until the slope has
+    one sign in it, until the function changes in it by less than 2^-70 of itself, or until it is as
+    short as 2^-52. Multiple roots of the slope need no special treatment. Return None after
+    `MOST_CELLS` intervals.
     """
     found: list[tuple[arb, arb, float]] = []
     waiting, n_seen = [(exact(low), exact(high))], 0
@@ -290,15 +283,19 @@ def brackets(tower: tuple[Line, Line, Line], low: Fraction, high: Fraction) -> l
         if n_seen > MOST_CELLS:
             return None
         x = hull(left, right)
-        slope = enclosed_closely(tower[1], tower[2], x)
+        slope = enclosed(lines[1], {"x": x})
         if slope.is_finite() and not slope.contains(0):
             continue
+        bend = enclosed(lines[2], {"x": x})
+        narrow_slope = narrowed(slope, lines[1], bend, x)
+        if narrow_slope.is_finite() and not narrow_slope.contains(0):
+            continue
         width = size(right - left)
-        change = width * size(slope)
+        change = width * size(narrow_slope)
         is_small = width <= 2.0**-52 * max(1.0, size(left))
         if not is_small and change < inf:
-            value = least_size(enclosed_closely(tower[0], tower[1], x))
-            is_small = change <= 2.0**-70 * max(value, 2.0**-300)
+            value = narrowed(enclosed(lines[0], {"x": x}), lines[0], slope, x)
+            is_small = change <= 2.0**-70 * max(least_size(value), 2.0**-300)
         if is_small:
             if found and not left > found[-1][1]:
                 left, _, before = found.pop()
@@ -306,9 +303,8 @@ def brackets(tower: tuple[Line, Line, Line], low: Fraction, high: Fraction) -> l
             found.append((left, right, change))
             continue
         middle = arb(((left + right) / 2).mid())
-        bend = enclosed(tower[2], {"x": x})
         if bend.is_finite() and not bend.contains(0):  # Newton's method: the only root is here
-            root = middle - enclosed(tower[1], {"x": middle}) / bend
+            root = middle - enclosed(lines[1], {"x": middle}) / bend
             if not root.overlaps(x):
                 continue
             part = root.intersection(x)
@@ -317,7 +313,7 @@ def brackets(tower: tuple[Line, Line, Line], low: Fraction, high: Fraction) -> l
                 continue
         waiting += [(middle, right), (left, middle)]
     return [
-        Bracket(float(left), float(right), *ends(enclosed(tower[0], {"x": left}) + arb(0, change)))
+        Bracket(float(left), float(right), *ends(enclosed(lines[0], {"x": left}) + arb(0, change)))
         for left, right, change in found
     ]
 
@@ -331,7 +327,7 @@ ULPS = {
     **dict.fromkeys(("abs", "sign"), 0),
     "sech2": 8,
 }
-"""How far torch's functions may be off, in units of roundoff of the result, besides underflow."""
+"""Largest errors of torch's functions, in units of roundoff of the result, without underflow."""
 
 
 @cache
@@ -340,7 +336,7 @@ def _slope_of(function: str) -> Line:
 
 
 def _own_ulps(exponent: Fraction) -> int:
-    """How far a power may be off by itself."""
+    """Return the largest error of a power of an exact number, in units of roundoff."""
     if exponent in (-1, 2, Fraction(1, 2)):
         return 1
     return 2 if exponent == -Fraction(1, 2) else 4
@@ -353,7 +349,7 @@ def _is_short(fraction: Fraction) -> bool:
 
 
 def running(line: Line, variables: Mapping[str, arb]) -> tuple[arb, float]:
-    """Enclose the real value of a line, and bound how far the computed one is from it.
+    """Enclose the real value of a line, and bound the error of the computed one.
 
     The error of every operation is carried to those that read it. The bound is infinite if a
     number can overflow, or if a ball is not finite.
@@ -366,7 +362,7 @@ def running(line: Line, variables: Mapping[str, arb]) -> tuple[arb, float]:
             result = variables[str(value)]
         elif operation == NUMBER:
             fraction = Fraction(value)
-            result = _constant(fraction, ctx.prec)
+            result = exact(fraction)
             error = 0.0 if _is_short(fraction) else ROUNDOFF * abs(float(fraction))
         elif operation == CONSTANT:
             result, error = arb.pi(), ROUNDOFF * pi
@@ -411,7 +407,7 @@ N_EVEN, FINEST = 128, 2.0**-60
 
 
 def cells(low: Fraction, high: Fraction) -> list[tuple[arb, arb]]:
-    """Divide an interval into cells: even ones up to 16, and ones that halve towards 0."""
+    """Divide an interval into cells: equal ones up to 16, and others that halve towards 0."""
     places = {low, high}
     places |= {Fraction(32 * k, N_EVEN) for k in range(-N_EVEN // 2, N_EVEN // 2 + 1)}
     largest = 2.0 ** ceil(log2(max(abs(low), abs(high), Fraction(1))))
@@ -428,8 +424,8 @@ QUARTERS = (1.0, 0.875, 0.75, 0.625)
 def rounding(parts: Iterable[tuple[Line, Fraction, Fraction]]) -> tuple[float, float] | float:
     """Bound the rounding of a function that is computed by these lines on these intervals.
 
-    Return (relative, absolute) in units of roundoff: a computed value is off by at most `relative`
-    of them times the value, and `absolute` of them. If a number can overflow, return where.
+    Return (relative, absolute) in units of roundoff: a computed value v is off by at most
+    relative * |v| + absolute of them. If a number can overflow, return where.
     """
     rows: list[tuple[float, float, float]] = []
     for line, low, high in parts:
@@ -446,6 +442,8 @@ def rounding(parts: Iterable[tuple[Line, Fraction, Fraction]]) -> tuple[float, f
             waiting += [(left, middle, depth + 1), (middle, right, depth + 1)]
     if not any(error for _, _, error in rows):
         return 0.0, 0.0
+    # Trade the two off: of the absolute errors tried, each with the relative error that it leaves,
+    # take the pair that is best at values of median size.
     least = max((error for lowest, _, error in rows if lowest == 0.0), default=0.0)
     typical = median(largest for _, largest, _ in rows)
     best = (inf, 0.0, 0.0)
@@ -457,7 +455,7 @@ def rounding(parts: Iterable[tuple[Line, Fraction, Fraction]]) -> tuple[float, f
 
 
 def meets(left: Node, right: Node) -> arb | None:
-    """Return the gap right - left of two constant trees, or None if it is 0 as far as is known."""
+    """Return right - left of two constant trees, or None if it may be 0."""
     with precision(MANY_BITS):
         gap = enclosed(straight_line(right), {}) - enclosed(straight_line(left), {})
         return None if gap.contains(0) else gap
@@ -477,8 +475,9 @@ def singular_place(lines: tuple[Line, ...], low: Fraction, high: Fraction) -> tu
         if all(error < inf for _, error in found):
             continue
         if depth > DEEPEST or n_seen > MOST_CELLS:
-            is_pole = any(error == inf and not value.is_finite() for value, error in found)
-            return "pole" if is_pole else "overflow", float(((left + right) / 2).mid())
+            sizes = [size(value) for value, error in found if error == inf]
+            is_overflow = all(LARGEST / 2 < largest < inf for largest in sizes)
+            return "overflow" if is_overflow else "pole", float(((left + right) / 2).mid())
         middle = arb(((left + right) / 2).mid())
         waiting += [(middle, right, depth + 1), (left, middle, depth + 1)]
     return "", 0.0

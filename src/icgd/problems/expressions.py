@@ -25,8 +25,14 @@ from torch import Tensor
 
 from icgd.errors import SettingError, UnknownNameError, brief
 
-MOST_CHARACTERS, MOST_CANONICAL, MOST_DEEP = 500, 4000, 100
-"""The longest text that is read, the longest that trees are written as, and how deep they nest."""
+MOST_CHARACTERS, MOST_CANONICAL = 500, 4000
+"""The longest text that a user may give, and the longest text of a tree."""
+
+MOST_DEEP = 100
+"""The most levels of parentheses and operators in a text."""
+
+MOST_NESTED = 16
+"""The most calls and powers inside each other: every one multiplies the terms of a derivative."""
 
 LARGEST_EXPONENT = 64
 """Largest absolute exponent of a power."""
@@ -58,14 +64,19 @@ class Node:
 
     @cached_property
     def digest(self) -> bytes:
-        """What the tree is, in a few bytes."""
+        """A hash of the tree, by which trees are compared."""
         content = f"{self.kind} {self.value} ".encode() + b"".join(p.digest for p in self.parts)
         return blake2b(content, digest_size=16).digest()
 
     @cached_property
     def place(self) -> tuple[int, int, bytes]:
-        """What the terms of a sum and the factors of a product are sorted by."""
+        """The sort key of the terms of a sum and the factors of a product."""
         return (_RANKS[self.kind], sum(1 + part.place[1] for part in self.parts), self.digest)
+
+    @cached_property
+    def nesting(self) -> int:
+        """How many calls and powers are inside each other."""
+        return (self.kind in (CALL, POWER)) + max((part.nesting for part in self.parts), default=0)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Node) and self.digest == other.digest
@@ -75,7 +86,7 @@ class Node:
 
     @property
     def number(self) -> Fraction:
-        """The number that a node of this kind is, or the exponent of a power."""
+        """The value of a number, or the exponent of a power."""
         if not isinstance(self.value, Fraction):
             raise TypeError(f"{self.kind} {self.value} has no number")
         return self.value
@@ -86,7 +97,7 @@ class Node:
         return str(self.value)
 
     def calls(self, function: str) -> bool:
-        """Whether this is a call of `function`."""
+        """Return whether this is a call of `function`."""
         return self.kind == CALL and self.value == function
 
 
@@ -106,7 +117,7 @@ def number(value: Fraction | int) -> Node:
     return Node(NUMBER, (), fraction)
 
 
-ZERO, ONE = number(0), number(1)
+ZERO, ONE, _ONE = number(0), number(1), Fraction(1)
 PI = Node(CONSTANT, (), "pi")
 
 
@@ -128,7 +139,7 @@ def split(node: Node) -> tuple[Fraction, Node]:
 
 
 def add(*terms: Node) -> Node:
-    """Make a sum: nested sums are one, equal terms are counted, and stable forms are recognised."""
+    """Make a sum: flatten nested sums, collect equal terms, and recognise stable forms."""
     counts: dict[Node, Fraction] = {}
     constant, waiting = Fraction(0), list(reversed(terms))
     while waiting:
@@ -182,7 +193,7 @@ def negative(node: Node) -> Node:
 
 
 def multiply(*factors: Node) -> Node:
-    """Make a product: nested products are one, and powers of equal factors are joined."""
+    """Make a product: flatten nested products, and collect powers of equal factors."""
     total, powers, waiting = Fraction(1), dict[Node, Fraction](), list(reversed(factors))
     while waiting:
         factor = waiting.pop()
@@ -191,10 +202,10 @@ def multiply(*factors: Node) -> Node:
         elif factor.kind == PRODUCT:
             waiting.extend(reversed(factor.parts))
         else:
-            base, exponent = (
-                (factor.parts[0], factor.number) if factor.kind == POWER else (factor, Fraction(1))
-            )
-            powers[base] = powers.get(base, Fraction(0)) + exponent
+            base, exponent = factor, _ONE
+            if factor.kind == POWER:
+                base, exponent = factor.parts[0], factor.number
+            powers[base] = powers[base] + exponent if base in powers else exponent
     if total == 0:
         return ZERO
     for base in [*powers]:
@@ -223,13 +234,13 @@ def multiply(*factors: Node) -> Node:
 
 def power(base: Node, exponent: Fraction | int) -> Node:
     """Make a power with a whole or half exponent."""
-    n = Fraction(exponent)
+    if exponent == 1:
+        return base
+    n = exponent if isinstance(exponent, Fraction) else Fraction(exponent)
     if abs(n) > LARGEST_EXPONENT:
         raise SettingError(f"An exponent in it is {n}; {LARGEST_EXPONENT} is the largest.")
     if n == 0:
         return ONE
-    if n == 1:
-        return base
     is_whole = n.denominator == 1
     if base == ZERO and n < 0:
         raise SettingError("It divides by 0.")
@@ -324,7 +335,7 @@ SLOPES: dict[str, Callable[[Node], Node]] = {
 """The functions that an expression may call, each with its derivative."""
 
 NAMES = {name: name for name in (*SLOPES, "sqrt", "tan")} | {"arctan": "atan", "arcsinh": "asinh"}
-"""What they are called in a text."""
+"""Names that a text may use, with those of the functions they call."""
 
 
 @lru_cache(maxsize=2**14)
@@ -358,7 +369,7 @@ def derivative(node: Node, of: str = "x") -> Node:
 
 
 def rebuilt(node: Node, parts: tuple[Node, ...]) -> Node:
-    """Make the same operation of other parts."""
+    """Apply the operation of a node to other parts."""
     if node.kind == SUM:
         return add(*parts)
     if node.kind == PRODUCT:
@@ -367,7 +378,7 @@ def rebuilt(node: Node, parts: tuple[Node, ...]) -> Node:
 
 
 def substitute(node: Node, value: Node, of: str = "x") -> Node:
-    """Put `value` in place of a variable."""
+    """Replace a variable by `value`."""
     if node.kind == VARIABLE and node.name == of:
         return value
     if not node.parts:
@@ -382,11 +393,11 @@ def variables(node: Node) -> set[str]:
     return set[str]().union(*map(variables, node.parts))
 
 
-# Kinks: where abs and sign of a line change.
+# Kinks: where the arguments of abs and sign, which are lines, change their sign.
 
 
 def root_of_line(u: Node) -> Fraction | None:
-    """Return where a x + b is 0, if `u` is that."""
+    """Return the root of `u` if it is a line a x + b with a != 0, or else None."""
     slope, constant = derivative(u), substitute(u, ZERO)
     if slope.kind != NUMBER or constant.kind != NUMBER or slope == ZERO:
         return None
@@ -394,14 +405,14 @@ def root_of_line(u: Node) -> Fraction | None:
 
 
 def kinks(node: Node) -> set[Fraction]:
-    """Return the places at which an abs or a sign in it changes."""
+    """Return the places where the argument of an abs or a sign changes its sign."""
     found = set[Fraction]().union(*map(kinks, node.parts))
     if node.calls("abs") or node.calls("sign"):
         root = root_of_line(node.parts[0])
         if root is None:
             raise SettingError(
-                f"{text(node)} has a kink at a place that is not known, because {node.name} is "
-                "applied to something else than a x + b. Give the pieces: "
+                f"{text(node)} has a kink at an unknown place, because {node.name} is applied to "
+                "something other than a x + b. Give the pieces: "
                 "icgd.Function.pieces(knots=..., of=...)."
             )
         found.add(root)
@@ -409,7 +420,7 @@ def kinks(node: Node) -> set[Fraction]:
 
 
 def on_piece(node: Node, inside: Fraction) -> Node:
-    """Return the tree without abs and sign, as it is on the piece that `inside` lies in."""
+    """Return the tree without abs and sign, as it is on the piece that contains `inside`."""
     if not node.parts:
         return node
     if node.calls("abs") or node.calls("sign"):
@@ -438,6 +449,11 @@ def parse(source: object, names: tuple[str, ...] = ("x",), *, is_canonical: bool
             raise SettingError(
                 f"Its simplified form has {node.place[1]:,} parts; {MOST_PARTS:,} is the most."
             )
+        if node.nesting > MOST_NESTED and not is_canonical:
+            raise SettingError(
+                f"It has {node.nesting} calls and powers inside each other; {MOST_NESTED} is the "
+                "most."
+            )
         return node
     except UnknownNameError:
         raise
@@ -450,7 +466,7 @@ def _split(source: str) -> ast.expr:
         return ast.parse(source, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         reason = getattr(error, "msg", None) or str(error)
-        raise SettingError(f"It is no expression ({reason}). Write 2*x, not 2x.") from None
+        raise SettingError(f"It is not an expression ({reason}). Write 2*x, not 2x.") from None
 
 
 def _read(tree: ast.expr, names: tuple[str, ...], source: str, depth: int) -> Node:
@@ -486,7 +502,7 @@ def _read(tree: ast.expr, names: tuple[str, ...], source: str, depth: int) -> No
             is_half = exponent.kind == NUMBER and (2 * exponent.number).denominator == 1
             if not is_half or abs(exponent.number) > LARGEST_EXPONENT:
                 raise SettingError(
-                    f"The exponent {ast.unparse(right)} is no whole or half number up to "
+                    f"The exponent {ast.unparse(right)} is not a whole or half number up to "
                     f"{LARGEST_EXPONENT}. Write a**b as exp(b * log(a))."
                 )
             return power(read(left), exponent.number)
@@ -577,7 +593,7 @@ Step = tuple[str, Fraction | str, tuple[int, ...]]
 
 
 def straight_line(node: Node) -> tuple[Step, ...]:
-    """Write a tree as operations one after the other, each different one once."""
+    """Write a tree as a sequence of operations, equal subtrees once."""
     places: dict[Node, int] = {}
     line: list[Step] = []
 

@@ -1,9 +1,9 @@
 r"""Losses of a prediction t and a label y, known by their slope u(t, y), the derivative in t.
 
-Constructions need no more of a loss than its slope. Where that is a sum of functions of one
-variable, each of a combination of t and y, they approximate these functions; the slope that a text
-gives is taken apart into such summands. Where it is no such sum, MLP layers evaluate the text
-operation by operation (`constructions/composition.py`).
+Constructions need only the slope. Where it is a sum of functions of one variable, each of a linear
+combination of t and y, they approximate these functions; a slope given as a text is split into such
+summands. Any other slope is evaluated operation by operation by MLP layers
+(`constructions/composition.py`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,15 @@ from icgd.problems.functions import (
     SOFTPLUS,
     TANH,
 )
-from icgd.problems.piecewise import HIGH, LOW, Function, domain_of, is_written
+from icgd.problems.piecewise import (
+    HIGH,
+    LOW,
+    Function,
+    domain_of,
+    is_written,
+    with_domain,
+    without_domain,
+)
 from icgd.problems.scalar import ScalarFunction
 from icgd.problems.settings import by_name, positive
 from icgd.shapes import Labels
@@ -74,14 +82,14 @@ class SlopePart:
 # Slopes as sums of functions of one variable.
 
 Direction = tuple[Fraction, Fraction]
-"""The factors of t and y in a combination; the first that is not 0 is 1."""
+"""The factors of t and y in a combination, scaled so that the first nonzero one is 1."""
 
 OF_PREDICTION: Direction = (Fraction(1), Fraction(0))
 OF_LABEL: Direction = (Fraction(0), Fraction(1))
 
 
 def linear(node: Node) -> tuple[Fraction, Fraction, Fraction] | None:
-    """Return a, b and c of a tree that is a t + b y + c, or None."""
+    """Return a, b and c if the tree is a t + b y + c, or else None."""
     found = dict.fromkeys((variable(PREDICTION), variable(LABEL), ONE), Fraction(0))
     for term in node.parts if node.kind == SUM else (node,):
         factor, rest = split(term)
@@ -93,7 +101,7 @@ def linear(node: Node) -> tuple[Fraction, Fraction, Fraction] | None:
 
 
 def along_one_direction(node: Node) -> tuple[Direction, Node] | None:
-    """Return the direction of a function of one combination of t and y, as a tree in x."""
+    """Return direction and tree in x of a function of one combination of t and y, or else None."""
     found = set[Direction]()
 
     def visit(part: Node) -> Node:
@@ -116,7 +124,7 @@ def along_one_direction(node: Node) -> tuple[Direction, Node] | None:
 
 
 def sum_of_ridges(node: Node) -> dict[Direction, Node] | None:
-    """Return the functions of one variable that a slope is the sum of, by direction, or None."""
+    """Split a slope into functions of one variable, by direction; None if it is no such sum."""
     found: dict[Direction, Node] = {}
     lines, constants = list[Node](), list[Node]()
     for term in node.parts if node.kind == SUM else (node,):
@@ -141,7 +149,7 @@ def sum_of_ridges(node: Node) -> dict[Direction, Node] | None:
         if factor:
             line = multiply(number(factor), variable("x"))
             found[direction] = add(found.get(direction, ZERO), line)
-    first = next(iter(found))  # the slope depends on t
+    first = next(iter(found))  # there is one, since the slope depends on t
     found[first] = add(found[first], *constants)
     return found
 
@@ -152,11 +160,11 @@ BUILT_IN: dict[Node, ScalarFunction] = {
     parse(line): function
     for line, function in (("x", IDENTITY_FUNCTION), ("-x", NEGATE), ("2*x", DOUBLE))
 }
-"""Functions in slopes that are known by name, and everywhere."""
+"""Functions in slopes that have a name, and are defined everywhere."""
 
 
 def function_of(tree: Node, low: float, high: float) -> ScalarFunction:
-    """Return the function of a tree in x: one that is built in, or one of this text."""
+    """Return the function of a tree in x, built in or with the tree's text."""
     return BUILT_IN.get(tree) or Function._of_tree(tree, low, high)
 
 
@@ -201,9 +209,8 @@ class Loss:
         self._set(parse(slope, (PREDICTION, LABEL)), *domain_of(low, high))
 
     def _set(self, node: Node, low: float, high: float) -> None:
-        ends = " to ".join(repr(end).removesuffix(".0") for end in (low, high))
         self.node, self.low, self.high = node, low, high
-        self.name = f"{text(node)} on {ends}"
+        self.name = with_domain(text(node), low, high)
         if len(self.name) > MOST_CANONICAL:
             raise SettingError(
                 f"The slope has {len(self.name)} characters when it is written out; "
@@ -216,10 +223,18 @@ class Loss:
             )
         self.slope_parts = None
         if (ridges := sum_of_ridges(node)) is not None:
-            self.slope_parts = tuple(
-                SlopePart(float(a), float(b), function_of(tree, low, high))
-                for (a, b), tree in ridges.items()
-            )
+            parts = []
+            for (a, b), tree in ridges.items():
+                try:
+                    function = function_of(tree, low, high)
+                except SettingError as error:
+                    terms = ((a, PREDICTION), (b, LABEL))
+                    x = add(*(multiply(number(factor), variable(name)) for factor, name in terms))
+                    raise SettingError(
+                        f"In the slope {text(node)}, where x stands for {text(x)}: {error}"
+                    ) from None
+                parts.append(SlopePart(float(a), float(b), function))
+            self.slope_parts = tuple(parts)
 
     @classmethod
     def _of(
@@ -229,7 +244,7 @@ class Loss:
         parts: tuple[SlopePart, ...] | None,
         **flags: bool,
     ) -> Loss:
-        """Make one that is built in, with a name and a value of its own."""
+        """Make a built-in loss with its own name and value."""
         made = cls.__new__(cls)
         made.name, made.slope_parts = name, parts
         made.__dict__.update(_value=value, **flags)
@@ -341,14 +356,14 @@ POISSON = Loss._of(
 
 
 def jump(below: str, above: str) -> Function:
-    """Return the function that is one number up to 0 and another beyond."""
+    """Return the step function from one number, up to 0, to another."""
     return Function.pieces((0,), (below, above), low=-LARGEST_JUMP, high=LARGEST_JUMP)
 
 
 L1 = Loss._of("l1", lambda p, y: (p - y).abs().sum(-1), (SlopePart(1.0, -1.0, jump("-1", "1")),))
 
 SMOOTH_L1, QUANTILE = "smooth_l1_", "quantile_"
-"""What comes before the number in the names of losses that have one, as in smooth_l1_0.5."""
+"""Prefixes of the names of losses that end in a number, as in smooth_l1_0.5."""
 
 
 @lru_cache
@@ -398,11 +413,10 @@ def loss_named(name: str) -> Loss:
 @lru_cache(maxsize=256)
 def read_loss(name: str) -> Loss:
     """Return the loss whose `name` is this text."""
-    body, _, domain = name.rpartition(" on ")
     made = Loss.__new__(Loss)
     try:
-        low, high = map(float, domain.split(" to "))
-        made._set(parse(body, (PREDICTION, LABEL), is_canonical=True), *domain_of(low, high))
+        body, low, high = without_domain(name)
+        made._set(parse(body, (PREDICTION, LABEL), is_canonical=True), low, high)
     except ValueError as error:  # those of icgd included
         raise SettingError(f"{brief(name)} is no text of a loss. {error}") from None
     return made

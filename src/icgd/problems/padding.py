@@ -7,17 +7,18 @@ Pad inputs and weights with zeros, biases included. A padded unit of layer j has
     gradient of V_j         s_j p_{j-1}^T = 0 in its row, bias included
     gradient of V_{j+1}     s_{j+1} r_j(0) in its column
 
-So it stays as it is if r_j(0) = 0, and no other unit sees it: gradient descent on the wide network
-is that on the narrow one, with zeros around. A rule of an optimiser has no constants, so that
-weights of 0 whose gradient and state are 0 stay 0, also under Adam, momentum and weight decay.
+So the weights of a padded unit stay 0 if r_j(0) = 0, and do not affect other units: gradient
+descent on the wide network is that on the narrow one, padded with zeros. An optimiser's rule has no
+constant term, so that weights of 0 whose gradient and state are 0 stay 0 under Adam, momentum and
+weight decay too.
 
-If r_j(0) != 0, as for sigmoid and softplus, the last line is not 0, and the unit moves. No other
-start helps either: both are positive everywhere, so the gradient of a weight above is 0 on one
-example only where s_{j+1} is.
+If r_j(0) != 0, as for sigmoid and softplus, the last line is not 0, and the unit learns. No other
+initial weights help: both functions are positive everywhere, so the gradient of a weight above is 0
+on an example only where s_{j+1} is.
 
-A padded output is r_N(0), and stays there if its label is one at which the loss is flat: r_N(0)
-itself for losses of the difference, 1/2 for the logistic loss at 0. Losses are sums over outputs,
-so that further outputs change nothing else. Classes share one softmax: a further one takes a part.
+A padded output is r_N(0), and stays there if the loss is stationary at its label: r_N(0) itself for
+losses of the difference, 1/2 for the logistic loss at 0. Losses are sums over outputs, so further
+outputs change nothing else. Classes share one softmax, of which a further class takes a share.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def narrowed(problem: Problem, widths: Sequence[int]) -> Problem:
 class Padding:
     """The problem `narrow` inside the problem `wide`.
 
-    Raises `ConstructionError` if padded units would not stay as they are.
+    Raises `ConstructionError` if padded units would not stay unchanged.
     """
 
     wide: Problem
@@ -114,9 +115,9 @@ class Padding:
 
     @cached_property
     def label(self) -> float | None:
-        """The label of padded outputs: the loss is flat there. None if there is none.
+        """The label of padded outputs, at which the loss is stationary; None if there is none.
 
-        It is 0 or 1/2, since a label that had to be rounded would let them move.
+        It is 0 or 1/2, which are exact: a rounded label would let the outputs move.
         """
         output = self._at_zero(self.wide.network.depth)
         candidates = (0.0, 0.5) if output in (0.0, 0.5) else ()
@@ -128,9 +129,9 @@ class Padding:
 
     @cached_property
     def places(self) -> Tensor:
-        """Where each number that is trained stands among those of the wide network.
+        """The index in the wide network of each trained number.
 
-        That is each weight, and what the optimiser remembers of it.
+        These are the weights, and the optimiser's state of each.
         """
         small, large, kept = self.narrow.network, self.wide.network, []
         for layer, (rows, _) in enumerate(small.matrix_shapes):
@@ -143,14 +144,14 @@ class Padding:
         return torch.cat(kept * n_copies).nonzero().squeeze(-1)
 
     def trained(self, narrow: Tensor) -> Tensor:
-        """Return weights, and what is remembered of them, with zeros around."""
+        """Pad weights and the optimiser's state with zeros."""
         n_wide = sum(rows * columns for rows, columns in self.wide.oracle.weight_shapes)
         wide = narrow.new_zeros(*narrow.shape[:-1], n_wide)
         wide[..., self.places.to(wide.device)] = narrow
         return wide
 
     def task(self, task: Task) -> Task:
-        """Return the task with zeros for further inputs, and the label of further outputs."""
+        """Pad inputs with zeros, and labels with the label of padded outputs."""
         small, large = self.narrow.network, self.wide.network
         inputs = (0, large.input_width - small.input_width)
         labels = (0, large.output_width - small.output_width)
@@ -163,9 +164,9 @@ class Padding:
         )
 
     def read(self, trained: Tensor) -> Tensor:
-        """Return the numbers of the narrow network among those of the wide one."""
+        """Select the trained numbers of the narrow network from those of the wide one."""
         return trained[..., self.places.to(trained.device)]
 
     def labels(self, predictions: Tensor) -> Tensor:
-        """Return the outputs of the narrow network."""
+        """Select the outputs of the narrow network."""
         return predictions[..., : self.narrow.network.output_width]

@@ -1,20 +1,21 @@
-"""Functions of a user's own: pieces between knots, each of them an expression.
+"""User-defined functions: pieces between knots, each an expression.
 
-What is known of one is proved from its text: the places at which it turns, its range and its
-slopes on any interval, how its values are rounded. All of that is by balls (`balls.py`), which are
-loaded when a proof first needs them: a compiled run is loaded and executed without.
+Everything a proof uses follows from the text: where the function turns, its range and its slopes on
+any interval, and how its values are rounded. Balls prove this (`balls.py`); they are loaded when a
+proof first needs them, and compiled runs are loaded and executed without them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf, nextafter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,10 +51,10 @@ MOST_PIECES = 64
 """The most pieces of a function."""
 
 VERSION = 1
-"""Of the grammar of expressions and of the functions in it."""
+"""The version of the grammar of expressions and of the functions in it."""
 
 MODERATE = 10.0
-"""A function that grows no larger on its domain needs no gate."""
+"""A function that stays below this on its domain needs no gate."""
 
 LOW, HIGH = -64.0, 64.0
 """The domain of a function for which none is given."""
@@ -61,13 +62,26 @@ LOW, HIGH = -64.0, 64.0
 
 @cache
 def balls() -> Any:
-    """Return the module of balls; it loads Arb, which runs do without."""
+    """Return the module of balls. Importing it loads Arb, which runs do not need."""
     return import_module("icgd.problems.balls")
+
+
+class _Turns(NamedTuple):
+    """Where a function may turn or jump, in order; between these places it is monotone.
+
+    `least` and `largest` have rows for 1, 2, 4, ... places from each on: entry [k, i] is the
+    extreme of places i to i + 2^k - 1, so that two entries give that of any places in a row.
+    """
+
+    left: Tensor
+    right: Tensor
+    least: Tensor
+    largest: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class _Tower:
-    """The pieces of a function with all their derivatives, which the latter share."""
+    """The pieces of a function with all their derivatives; its derivatives share it."""
 
     knots: tuple[Fraction, ...]
     pieces: tuple[Node, ...]
@@ -75,23 +89,22 @@ class _Tower:
     high: float
     called: str = ""
     source: Function | None = None
-    """A function that differs from this one by steps, if its rounding is counted too."""
+    """A function that differs from this one by steps, and whose rounding counts too."""
 
     @property
     def name(self) -> str:
-        """What it is called: its text, if it has no other name."""
+        """Its name, which is its text unless it has another."""
         return self.called or self.definition
 
     @cached_property
     def definition(self) -> str:
-        """The text of the pieces, their knots and the domain: what the function is."""
+        """The text of the pieces, their knots and the domain, which defines the function."""
         parts = [text(piece) for piece in self.pieces]
         parts[:-1] = [
             f"{part} up to {fraction_text(knot)}"
             for part, knot in zip(parts, self.knots, strict=False)
         ]
-        ends = " to ".join(repr(end).removesuffix(".0") for end in (self.low, self.high))
-        return f"{', '.join(parts)} on {ends}"
+        return with_domain(", ".join(parts), self.low, self.high)
 
     @cached_property
     def _orders(self) -> list[tuple[Node, ...]]:
@@ -116,7 +129,7 @@ class _Tower:
 
 
 def _ends_of(knots: list[Fraction], low: float, high: float) -> list[Fraction]:
-    """Return the ends of all pieces, which must rise, also when they are rounded to floats."""
+    """Return the ends of all pieces, which must increase even when they are rounded to floats."""
     ends = [Fraction(low), *knots, Fraction(high)]
     if not all(float(before) < float(after) for before, after in pairwise(ends)):
         raise SettingError(
@@ -385,11 +398,17 @@ class Function(ScalarFunction):
 
     @cached_property
     def jumps(self) -> tuple[float, ...]:
-        """By how much it jumps at every knot; 0 where it is continuous."""
+        """The jump at every knot; 0 where the function is continuous."""
         sizes = []
         for knot, (left, right) in zip(self._tower.knots, pairwise(self.nodes), strict=True):
             place = Node(NUMBER, (), knot)
-            ends = substitute(left, place), substitute(right, place)
+            try:
+                ends = substitute(left, place), substitute(right, place)
+            except SettingError:
+                raise SettingError(
+                    f"{self} has no value at the knot {_shown(float(knot))}: a piece divides by 0 "
+                    "there. Move the knot, or replace the piece around it."
+                ) from None
             if all(end.kind == NUMBER for end in ends):
                 sizes.append(float(ends[1].number - ends[0].number))
             else:
@@ -399,12 +418,12 @@ class Function(ScalarFunction):
 
     @cached_property
     def slopes(self) -> tuple[float, ...]:
-        """The slopes of the pieces of one that is piecewise linear."""
+        """The slopes of the pieces, if they are lines."""
         return self._constants(self._tower.order(self._order + 1))
 
     @cached_property
     def levels(self) -> tuple[float, ...]:
-        """The values of the pieces of one that is piecewise constant."""
+        """The values of the pieces, if they are constants."""
         return self._constants(self.nodes)
 
     def _constants(self, nodes: tuple[Node, ...]) -> tuple[float, ...]:
@@ -414,7 +433,7 @@ class Function(ScalarFunction):
     # Values.
 
     def __call__(self, z: Values) -> Values:
-        # Each piece is computed at arguments that are clamped to it, so that none overflows.
+        # Clamp the arguments of each piece to it, so that no piece overflows outside.
         lines = [self._tower.line(self._order, piece) for piece in range(len(self.nodes))]
         if not self.knots:
             return computed(lines[0], {"x": z})
@@ -464,16 +483,10 @@ class Function(ScalarFunction):
     def _derivative(self) -> Function:
         return Function._of(self._tower, self._order + 1, self.label and self.label + "'")
 
-    # What is proved of it.
+    # Proved properties.
 
-    def spans(
-        self, low: float | Fraction, high: float | Fraction
-    ) -> list[tuple[int, Fraction, Fraction]]:
-        knots = self._tower.knots
-        inside = [knot for knot in knots if low < knot < high]
-        first = sum(knot <= low for knot in knots)
-        ends = [Fraction(low), *inside, Fraction(high)]
-        return [(first + i, *pair) for i, pair in enumerate(pairwise(ends))]
+    def _exact_knots(self) -> tuple[Fraction, ...]:
+        return self._tower.knots
 
     def ball(self, order: int, piece: int, ball: Any) -> Any:
         return balls().enclosed(self._tower.line(self._order + order, piece), {"x": ball})
@@ -484,7 +497,7 @@ class Function(ScalarFunction):
 
     @cached_property
     def _starts(self) -> tuple[float, ...]:
-        """The least float beyond every knot: its own, where that is rounded up."""
+        """The smallest float beyond each knot: the rounded knot itself if it was rounded up."""
         return tuple(
             rounded if rounded > knot else nextafter(rounded, inf)
             for rounded, knot in zip(self.knots, self._tower.knots, strict=True)
@@ -492,16 +505,15 @@ class Function(ScalarFunction):
 
     @cached_property
     def _jumps_between_floats(self) -> bool:
-        """Whether it jumps at a knot that is no float: at its float a value may be the other."""
+        """Whether it jumps at a knot that is not a float: it may be rounded across the jump."""
         places = zip(self.knots, self._tower.knots, self.jumps, strict=True)
         return any(jump and rounded != knot for rounded, knot, jump in places)
 
     @cached_property
-    def _turns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Where it may turn or jump, in order: left ends, right ends, its extremes there.
+    def _turns(self) -> _Turns:
+        """Where it may turn or jump, and its extremes there.
 
-        Between these places it is monotone. The extremes have an axis for maxima over 1, 2, 4, ...
-        of them. At a jump the value from the right is that of arguments beyond the knot.
+        At a jump the value from the right is that of arguments beyond the knot.
         """
         found, tower, order, module = [], self._tower, self._order, balls()
         with module.precision(module.BITS):
@@ -512,8 +524,9 @@ class Function(ScalarFunction):
                 brackets = module.brackets(lines, low, high)
                 if brackets is None:
                     raise SettingError(
-                        f"{self} turns so often on [{float(low):g}, {float(high):g}] that its "
-                        "range is not found. Give a smaller domain."
+                        f"{self} has too many turns on [{float(low):g}, {float(high):g}], or terms "
+                        "that cancel, to find its range. Give a smaller domain, or write it in "
+                        "another way."
                     )
                 found += brackets
             for i, (knot, jump) in enumerate(zip(self.knots, self.jumps, strict=True)):
@@ -525,19 +538,17 @@ class Function(ScalarFunction):
                 else:
                     found.append((knot, knot, *module.ends(left.union(right))))
         found.sort(key=lambda turn: (turn[1], turn[0]))
-        lefts, rights, least, largest = (
+        left, right, least, largest = (
             torch.tensor(found, dtype=torch.float64).reshape(-1, 4).T.contiguous()
         )
         tables = [torch.stack([-least, largest])]
         while 2 ** len(tables) <= len(found):
             shift, before = 2 ** (len(tables) - 1), tables[-1]
             joined = torch.maximum(before[:, :-shift], before[:, shift:])
-            tables.append(
-                torch.cat([joined, joined.new_full((2, 2 * shift - 1), inf)], dim=1)[
-                    :, : len(found)
-                ]
-            )
-        return lefts.cummax(0).values, rights, *torch.stack(tables, dim=1)
+            beyond = joined.new_full((2, len(found) - joined.shape[1]), inf)
+            tables.append(torch.cat([joined, beyond], dim=1))
+        lowest, highest = torch.stack(tables, dim=1)
+        return _Turns(left.cummax(0).values, right, -lowest, highest)
 
     def where_it_falls(self) -> str:
         """Say where it jumps, or is not proved to rise or to be level; nothing, if nowhere.
@@ -555,8 +566,8 @@ class Function(ScalarFunction):
         for knot, jump in zip(self.knots, self.jumps, strict=True):
             if jump:
                 return f"x = {_shown(knot)}"
-        lefts, rights, *_ = self._turns
-        starts, stops = (self.low, *rights.tolist()), (*lefts.tolist(), self.high)
+        turns = self._turns
+        starts, stops = (self.low, *turns.right.tolist()), (*turns.left.tolist(), self.high)
         slope = self.derivative()
         for start, stop in zip(starts, stops, strict=True):  # monotone in between
             if start < stop:
@@ -571,20 +582,20 @@ class Function(ScalarFunction):
         if low is not high or self._jumps_between_floats:
             end = self(high.clamp(self.low, self.high))
             least, largest = torch.minimum(least, end), torch.maximum(least, end)
-            lefts, rights, lowest, highest = self._turns
-            first = torch.searchsorted(rights, low.contiguous())
-            number = torch.searchsorted(lefts, high.contiguous(), right=True) - first
-            if bool((number > 0).any()):
+            turns = self._turns
+            first = torch.searchsorted(turns.right, low.contiguous())
+            number = torch.searchsorted(turns.left, high.contiguous(), right=True) - first
+            inside = number > 0
+            if bool(inside.any()):
                 level = number.clamp(min=1).double().log2().floor().long()
-                level = level.clamp(max=len(lowest) - 1)
+                level = level.clamp(max=len(turns.least) - 1)
                 last = (first + number - 2**level).clamp(min=0)
-                first = first.clamp(max=len(rights) - 1)
-                inside = number > 0
-                for_least = torch.maximum(lowest[level, first], lowest[level, last])
-                for_largest = torch.maximum(highest[level, first], highest[level, last])
-                least = torch.where(inside, torch.minimum(least, -for_least), least)
-                largest = torch.where(inside, torch.maximum(largest, for_largest), largest)
-        if self.rounding != EXACT:  # of the ends, of the values, and of this sum
+                first = first.clamp(max=len(turns.right) - 1)
+                lowest = torch.minimum(turns.least[level, first], turns.least[level, last])
+                highest = torch.maximum(turns.largest[level, first], turns.largest[level, last])
+                least = torch.where(inside, torch.minimum(least, lowest), least)
+                largest = torch.where(inside, torch.maximum(largest, highest), largest)
+        if self.rounding != EXACT:  # that of the ends, of the values, and of this sum
             least = least - 3 * self.rounding.at(least.abs())
             largest = largest + 3 * self.rounding.at(largest.abs())
         outside = ~((low >= self.low) & (high <= self.high))
@@ -595,7 +606,7 @@ class Function(ScalarFunction):
     def lipschitz(self, low: Values, high: Values) -> Values:
         inner = low
         for knot, exact in zip(self.knots, self._tower.knots, strict=True):
-            if knot >= exact:  # to the right of it its slope from the left does not count
+            if knot >= exact:  # an interval that begins here has only the slope from the right
                 inner = torch.where((inner == knot) & (knot < high), nextafter(knot, inf), inner)
         least, largest = self.derivative().bounds(inner, high)
         steepest = torch.maximum(least.abs(), largest.abs())
@@ -606,7 +617,7 @@ class Function(ScalarFunction):
 
     @cached_property
     def rounding(self) -> FunctionRounding:
-        """How far its computed values may be off on the domain."""
+        """A bound on the errors of computed values on the domain."""
         tower, module = self._tower, balls()
         with module.precision(module.BITS):
             found = module.rounding(
@@ -619,7 +630,7 @@ class Function(ScalarFunction):
                     "a smaller domain."
                 )
             relative, absolute = found
-            # At a knot that is no float an argument may be taken for one on the other piece.
+            # Near a knot that is not a float, an argument may be given to the wrong piece.
             for i, knot in enumerate(tower.knots):
                 if Fraction(float(knot)) != knot:
                     place = module.exact(knot)
@@ -667,7 +678,7 @@ class Function(ScalarFunction):
 
     @cached_property
     def _gate_and_rest(self) -> tuple[Function | None, Function | None]:
-        """Split a function that grows like a line: on either side the gate has its own slope."""
+        """Split a function that grows like a line: the gate tends to its slope on either side."""
         z = torch.linspace(self.low, self.high, 257, dtype=torch.float64)
         values = self(z)
         if self.kind != "smooth" or not self.low < 0 < self.high or _largest(values) <= MODERATE:
@@ -697,7 +708,7 @@ class Function(ScalarFunction):
             )
         pairs = zip(self.nodes, self._tower.order(1), strict=True)
         if all(slope.kind == NUMBER == substitute(node, ZERO).kind for node, slope in pairs):
-            return  # their numbers are known exactly
+            return  # lines with exact coefficients
         module = balls()
         with module.precision(module.BITS):
             for piece, low, high in self.spans(self.low, self.high):
@@ -710,18 +721,19 @@ class Function(ScalarFunction):
                     )
                 if what:
                     raise SettingError(
-                        f"{self} or its slope has no finite value near x = {_shown(place)}: a "
-                        "pole, 0 / 0, or a root or a logarithm of a number that is not positive. "
-                        "Give a domain without that place, by low= and high=."
+                        f"{self} or its slope has no finite value near x = {_shown(place)}, or "
+                        "none that float64 can compute: it divides by 0, or takes a root or a "
+                        "logarithm of a number that is not positive. Give a domain without that "
+                        "place, by low= and high=."
                     )
 
 
 WIDEST = 2.0**40
-"""The domain of functions that are built in reaches as far as that of any construction."""
+"""Built-in functions are defined as far out as any construction needs."""
 
 
 def built_in(name: str, knots: Sequence[int], of: Sequence[str], reach: float = WIDEST) -> Function:
-    """Return a function that is called by a name of its own."""
+    """Return a function with a name other than its text."""
     places, pieces = tuple(map(Fraction, knots)), tuple(map(parse, of))
     return Function._of(_Tower(places, pieces, -reach, reach, name), 0, name)
 
@@ -736,17 +748,24 @@ def of_lines(
     name: str, knots: Sequence[float], slopes: Sequence[float], at_zero: float
 ) -> Function:
     """Return a piecewise-linear function on the whole line, without rounding."""
-    home = sum(knot < 0 for knot in knots)
-    constants = [Fraction(at_zero)] * len(slopes)
-    for piece in range(home, len(knots)):
-        jump = Fraction(slopes[piece + 1]) - Fraction(slopes[piece])
-        constants[piece + 1] = constants[piece] - jump * Fraction(knots[piece])
-    for piece in range(home - 1, -1, -1):
-        jump = Fraction(slopes[piece + 1]) - Fraction(slopes[piece])
-        constants[piece] = constants[piece + 1] + jump * Fraction(knots[piece])
-    lines = zip(slopes, constants, strict=True)
-    pieces = tuple(add(multiply(number(Fraction(a)), X), number(b)) for a, b in lines)
+    lines = joined_lines(knots, slopes, 0.0, at_zero)
+    pieces = tuple(add(multiply(number(a), X), number(b)) for a, b in lines)
     return Function._of(_Tower(tuple(map(Fraction, knots)), pieces, -inf, inf), 0, name)
+
+
+def joined_lines(
+    knots: Sequence[float], slopes: Sequence[float], anchor: float, value: float
+) -> list[tuple[Fraction, Fraction]]:
+    """Return slope and constant of lines that meet at knots, and are `value` at `anchor`."""
+    factors = list(map(Fraction, slopes))
+    changes = (
+        (left - right) * Fraction(knot)
+        for knot, (left, right) in zip(knots, pairwise(factors), strict=True)
+    )
+    constants = list(accumulate(changes, initial=Fraction(0)))  # of the lines, but for one number
+    home = bisect_left(knots, anchor)
+    missing = Fraction(value) - factors[home] * Fraction(anchor) - constants[home]
+    return [(a, b + missing) for a, b in zip(factors, constants, strict=True)]
 
 
 def _largest(values: Values) -> float:
@@ -758,15 +777,28 @@ def _shown(place: float) -> str:
 
 
 def domain_of(low: object, high: object) -> tuple[float, float]:
-    """Return the ends of a domain as finite numbers that rise."""
+    """Return the ends of a domain as finite numbers, low < high."""
     ends = finite("low", low), finite("high", high)
     if not ends[0] < ends[1]:
         raise SettingError(f"low must be less than high, got {ends[0]:g} and {ends[1]:g}.")
     return ends
 
 
+def with_domain(body: str, low: float, high: float) -> str:
+    """Return the text of a function or a loss with its domain, as in "x**2 on -1 to 1"."""
+    ends = " to ".join(repr(end).removesuffix(".0") for end in (low, high))
+    return f"{body} on {ends}"
+
+
+def without_domain(name: str) -> tuple[str, float, float]:
+    """Return what `with_domain` was given; `ValueError` if the ends are no numbers that rise."""
+    body, _, domain = name.rpartition(" on ")
+    low, high = map(float, domain.split(" to "))
+    return body, *domain_of(low, high)
+
+
 def _knot(knot: object) -> Fraction:
-    """Read a knot, of which 0.1 is one tenth."""
+    """Read a knot exactly: 0.1 is one tenth."""
     if isinstance(knot, str | Fraction):
         node = parse(str(knot), names=())
         if node.kind == NUMBER:
@@ -785,27 +817,26 @@ def _checked_label(label: object) -> str:
 
 
 def is_written(name: object) -> bool:
-    """Whether a name is the text of a function, and not that of one known to icgd."""
+    """Return whether a name is the text of a function with its domain."""
     return isinstance(name, str) and " on " in name and " to " in name
 
 
 @lru_cache(maxsize=256)
 def read_function(name: str) -> Function:
     """Return the function whose `name` this is."""
-    body, _, domain = name.rstrip("'").rpartition(" on ")
-    *before, last = body.split(", ")
     try:
-        low, high = map(float, domain.split(" to "))
+        body, low, high = without_domain(name.rstrip("'"))
+        *before, last = body.split(", ")
         pieces, knots = list[Node](), list[Fraction]()
         for part in before:
             piece, _, knot = part.rpartition(" up to ")
             pieces.append(parse(piece, is_canonical=True))
             knots.append(_knot(knot))
         pieces.append(parse(last, is_canonical=True))
-        _ends_of(knots, *domain_of(low, high))
+        _ends_of(knots, low, high)
         if any(map(kinks, pieces)):
             raise SettingError("Its kinks are not written as knots.")
     except ValueError as error:  # those of icgd included
         raise SettingError(f"{brief(name)} is no text of a function. {error}") from None
     order = len(name) - len(name.rstrip("'"))
-    return Function._of(_Tower(tuple(knots), tuple(pieces), *domain_of(low, high)), order)
+    return Function._of(_Tower(tuple(knots), tuple(pieces), low, high), order)

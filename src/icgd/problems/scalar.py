@@ -1,4 +1,4 @@
-"""What a function of one variable is: its values, ranges, slopes, and the balls of proofs."""
+"""The interface of functions of one variable: values, ranges, slopes, and balls for proofs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Kind = Literal["smooth", "kinked", "step", "pieces"]
 Evaluate = Callable[[Tensor], Tensor]
 
 LEAST_NUMBERS = 128
-"""The least normal numbers that underflow may take: silu multiplies what is left of an exponential
+"""The error of underflow, in least normal numbers: silu multiplies an exponential that underflowed
 by up to 104."""
 
 
 @dataclass(frozen=True)
 class FunctionRounding:
-    """How far computed values of a function may be off, in units of roundoff.
+    """A bound on the errors of computed values, in units of roundoff.
 
-    That is `relative` of them times the value, and `absolute` of them. One that `is_linear` between
-    its knots is exactly 0 at 0.
+    A value v is off by at most relative * |v| + absolute. A function that `is_linear` between its
+    knots is exactly 0 at 0.
     """
 
     relative: float
@@ -165,12 +165,12 @@ class ScalarFunction(ABC):
 
     @property
     def rounding(self) -> FunctionRounding:
-        """How far computed values may be off."""
+        """A bound on the errors of computed values."""
         raise NotImplementedError(f"No proof needs the rounding of {self.name}.")
 
     @property
     def written(self) -> ScalarFunction:
-        """The function as a text defines it, of which balls are made."""
+        """The function as a text defines it, which balls evaluate."""
         raise NotImplementedError(f"No proof needs balls of {self.name}.")
 
     def ball(self, order: int, piece: int, ball: Any) -> Any:
@@ -227,8 +227,12 @@ class ScalarFunction(ABC):
             >>> [span[0] for span in icgd.Function.pieces((0, 6), ("0", "x", "6")).spans(-1.0, 5.0)]
             [0, 1]
         """
-        places = [Fraction(knot) for knot in self.knots]
-        inside = [knot for knot in places if low < knot < high]
+        knots = self._exact_knots()
+        inside = [knot for knot in knots if low < knot < high]
         ends = [Fraction(low), *inside, Fraction(high)]
-        first = sum(knot <= low for knot in places)
+        first = sum(knot <= low for knot in knots)
         return [(first + i, *pair) for i, pair in enumerate(pairwise(ends))]
+
+    def _exact_knots(self) -> tuple[Fraction, ...]:
+        """Return the knots before they are rounded to floats."""
+        return tuple(map(Fraction, self.knots))

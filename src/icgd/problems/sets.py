@@ -47,7 +47,7 @@ MOST_OF_HALF_SPACE = 512
 
 
 def _numbers(name: str, value: Any) -> Numbers:
-    """Return finite numbers, nested as they were given."""
+    """Return finite numbers, with the nesting of the argument."""
     if is_row(value):
         return tuple(_numbers(name, entry) for entry in entries(value))
     return finite(name, value)
@@ -68,12 +68,12 @@ def _shape(name: str, value: Numbers) -> tuple[int, ...]:
 
 
 def _negative(numbers: Numbers) -> Numbers:
-    """Return the negative of nested numbers, with 0.0 for 0."""
+    """Negate nested numbers, without negative zeros."""
     return tuple(map(_negative, numbers)) if isinstance(numbers, tuple) else 0.0 - numbers
 
 
 def _norm(numbers: Sequence[float]) -> float:
-    """Return the 2-norm; no square leaves the range of floats."""
+    """Return the 2-norm, scaled so that no square overflows or underflows."""
     largest = max(map(abs, numbers))
     return largest * sqrt(fsum((entry / largest) ** 2 for entry in numbers))
 
@@ -124,7 +124,7 @@ class Box:
 
     @property
     def top(self) -> Numbers:
-        """The largest weight, which is known once the box is made."""
+        """The largest weight; `high` is never None in a box that is made."""
         return self.low if self.high is None else self.high
 
     def in_words(self) -> str:
@@ -251,11 +251,11 @@ An update holds them as a set, a tuple of sets, or a tuple of names with sets.
 """
 
 FIELDS: dict[str, type] = {"low": Box, "normal": HalfSpace, "total": Simplex}
-"""The kinds of set, by a field that only their own data have."""
+"""The kinds of set, by a field that no other kind has."""
 
 
 def checked_sets(name: str, value: Any) -> Sets:
-    """Return what `box` of an update may be, as plain numbers and sets."""
+    """Validate the `box` of an update, and return it as plain numbers and sets."""
     if isinstance(value, Mapping):
         if {*FIELDS} & {*value}:
             return _checked_set(name, value)
@@ -305,7 +305,7 @@ def sets_data(sets: Any) -> Any:
 
 @lru_cache(maxsize=64)
 def largest_weight(sets: Any) -> float:
-    """Return the largest size of a weight; that in a turned cube is larger than its reach."""
+    """Return the largest absolute weight; in a turned cube it exceeds the reach."""
     if isinstance(sets, tuple):
         return max(largest_weight(part) for _, part in _pairs(sets))
     if isinstance(sets, HalfSpace):
@@ -598,7 +598,7 @@ def _edge(region: Region, total: float) -> Faces:
 
 
 ROOM_FOR_ROUNDING = 2.0**-40
-"""The relative room for the rounding of faces and rows in the ends of a weight."""
+"""Relative room in the ends of a weight for the rounding of faces and rows."""
 
 
 def _ends(faces: Faces) -> list[tuple[float, float]]:
@@ -608,7 +608,7 @@ def _ends(faces: Faces) -> list[tuple[float, float]]:
         own = [row for row in zip(column, faces.low, faces.high, strict=True) if row[0]]
         pairs = [sorted((entry * low, entry * high)) for entry, low, high in own]
         slack = ROOM_FOR_ROUNDING * fsum(max(abs(low), abs(high)) for _, low, high in own)
-        if [abs(entry) for entry, _, _ in own] == [1.0]:  # an axis of its own
+        if [abs(entry) for entry, _, _ in own] == [1.0]:  # the weight is an axis: exact
             slack = 0.0
         low, high = (fsum(pair[end] for pair in pairs) for end in (0, 1))
         found.append((low - slack, high + slack))

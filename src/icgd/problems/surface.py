@@ -1,6 +1,6 @@
-"""Slopes u(t, y) of two variables: how large and how steep they are, proved by balls.
+"""Slopes u(t, y) of two variables: proved bounds on their size and steepness, by balls.
 
-A slope that is a sum of functions of one variable needs none of this: `losses.py` takes it apart.
+Slopes that are sums of functions of one variable do not need this: `losses.py` splits them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from icgd.problems.losses import LABEL, PREDICTION, Loss
 from icgd.problems.piecewise import balls
 
 CELLS = 32
-"""A box is divided into so many cells along t and along y."""
+"""The number of cells of a box along t and along y."""
 
 Ends = tuple[float, float]
 ComplexSize = Callable[[Ends, float, Ends, float], float]
@@ -24,7 +24,7 @@ ComplexSize = Callable[[Ends, float, Ends, float], float]
 
 @dataclass(frozen=True)
 class Surface:
-    """What a slope u(t, y) is on |t| <= reach, |y| <= label_reach.
+    """Bounds on a slope u(t, y) for |t| <= reach, |y| <= label_reach.
 
     Attributes:
         low: a number that u is never below.
@@ -48,7 +48,7 @@ class Surface:
 
 @lru_cache(maxsize=64)
 def surface_of(loss: Loss, reach: float, label_reach: float) -> Surface:
-    """Return what balls prove of the slope of a loss; infinities where they prove nothing."""
+    """Bound the slope of a loss by balls; bounds are infinite where these prove nothing."""
     arb, node = balls(), _node(loss)
     lines = [
         straight_line(part) for part in (derivative(node, PREDICTION), derivative(node, LABEL))

@@ -70,7 +70,7 @@ def side_by_side(slots: tuple[str, ...], layout: Layout, *factors: Factor) -> tu
 
 
 class Descent(Instruction):
-    """A step along the gradient: `scale` times a sum over examples, each with its share."""
+    """A gradient step: `scale` times a sum over examples, each with its share."""
 
     inputs: tuple[str, ...]
     weights: tuple[str, ...]
@@ -78,7 +78,7 @@ class Descent(Instruction):
 
     @abstractmethod
     def share(self, n_examples: int) -> float:
-        """The factor of every example in the sum."""
+        """Return the factor of every example in the sum."""
 
     def descended(
         self,
@@ -88,7 +88,7 @@ class Descent(Instruction):
         *,
         mean: bool = True,
     ) -> dict[str, Value]:
-        """All weights after the step, where `left` is what is left of the labels."""
+        """Return all weights after the step, where `left` are the residuals."""
         written = {}
         for weights, inputs in zip(self.weights, self.inputs, strict=True):
             nothing = domain.zero(slots[weights])
@@ -106,16 +106,16 @@ class Descent(Instruction):
 
 
 class Scored(Instruction):
-    """What takes scores <w, x>: a run stops if one is larger than `reach` where it is checked."""
+    """An instruction on scores <w, x>: a run stops if a checked one is larger than `reach`."""
 
     reach: float
 
     @abstractmethod
     def products(self) -> tuple[tuple[str, str, float], ...]:
-        """The products of the score: weights, inputs and factor."""
+        """Return the products of the score: weights, inputs and factor."""
 
     def score(self, slots: Mapping[str, Value], domain: StackDomain[Value], checked: str) -> Value:
-        """The score of every token, checked where the flag says."""
+        """Return the score of every token, checked where the flag says."""
         points: dict[str, list[tuple[float, Value]]] = {}
         for weights, inputs, factor in self.products():
             points.setdefault(inputs, []).append((factor, slots[weights]))
@@ -123,7 +123,7 @@ class Scored(Instruction):
         return domain.guard(domain.add(*parts), self.reach, checked)
 
     def score_formula(self, number: str = "") -> str:
-        """The score in words, such as "<w, x_i> + b"."""
+        """Return the score in words, such as "<w, x_i> + b"."""
         terms = []
         for weights, inputs, factor in self.products():
             product = weights if inputs == ONE else f"<{weights}, {inputs}{number}>"
@@ -236,12 +236,12 @@ class Mirrored(Descent):
 
     @property
     def spread(self) -> float:
-        """By how much all terms that the heads add up are larger than those of the mean."""
+        """How many times larger the terms of the heads' sums are than those of the mean."""
         shares = (m * self.probe * abs(gain) for m, gain in enumerate(self.gains, start=1))
         return sinh(RADIUS) / RADIUS * sum(shares)
 
     def missed(self, largest: Any) -> Any:
-        """How much is missed of the mean of |left_i inputs_i|, if no |left_i| exceeds `largest`.
+        """Bound the error as a share of the mean of |left_i inputs_i|, where |left_i| <= `largest`.
 
         At complex numbers k with |k| largest <= r < pi / 2 the real part of cosh(k left_i) is at
         least cos(r), and |sinh(k left_i)| <= sinh(r) |left_i| / largest. So Cauchy bounds the
@@ -422,13 +422,9 @@ class DescendByExample(Descent, Scored):
             [(part.factor, part.value(score, label, domain)) for part in self.look_ups]
         )
         left = domain.as_read(self, left, score, label)
-        written, decay = {}, self.decay
-        for weights, inputs in zip(self.weights, self.inputs, strict=True):
-            nothing, before = domain.zero(slots[weights]), slots[weights]
-            moved = domain.accumulate(nothing, left, slots[inputs], self.scale, self, mean=False)
-            written[weights] = domain.add(domain.combine([(1 + decay, before)]), moved)
-            decay = 0.0
-        return written
+        first = self.weights[0]
+        decayed = domain.combine([(1 + self.decay, slots[first])])
+        return self.descended(left, {**slots, first: decayed}, domain, mean=False)
 
     def own_error(self, bounds: Any, value: Any, score: Any, label: Any) -> Any:
         """What rounding makes of the scores and of the sums over tokens."""
@@ -507,10 +503,11 @@ class PredictMean(Scored):
         return IS_QUERY if self.n_examples else None
 
     def __post_init__(self) -> None:
-        numbers = len(self.weights), len(self.inputs), len(self.factors or self.weights)
-        if len({*numbers}) > 1:
+        n_factors = len(self.factors or self.weights)
+        if not len(self.weights) == len(self.inputs) == n_factors:
             raise ProgramError(
-                "PredictMean: has {} weights, {} inputs and {} factors.".format(*numbers)
+                f"PredictMean: has {len(self.weights)} weights, {len(self.inputs)} inputs and "
+                f"{n_factors} factors."
             )
 
     def products(self) -> tuple[tuple[str, str, float], ...]:

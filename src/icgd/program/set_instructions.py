@@ -41,7 +41,7 @@ class Faces:
     each_row: bool = False
 
     def fit(self, shape: tuple[int, ...]) -> bool:
-        """Whether they are about weights of a matrix of this shape."""
+        """Return whether they fit a matrix of this shape."""
         start, stop = self.columns
         width = (1 if self.each_row else shape[0]) * (stop - start)
         n_faces = width if self.basis is None else len(self.basis)
@@ -81,7 +81,7 @@ class ProjectSlot(Instruction):
         return {self.slot: value}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """-relu(y - high) + relu(low - y), y = basis @ w, for every row of the basis."""
+        """Write -relu(y - high) + relu(low - y), y = basis @ w, for every row of the basis."""
         shape = program.layout.slot(self.slot).shape
         return [
             self._units(part, shape, sign, number)
@@ -90,7 +90,7 @@ class ProjectSlot(Instruction):
         ]
 
     def _units(self, part: Faces, shape: tuple[int, ...], sign: float, number: int) -> Units:
-        """Units beyond the high faces, for sign 1, or the low ones."""
+        """Return the units of the high faces, for sign 1, or of the low ones."""
         (n_rows, width), (start, stop) = shape, part.columns
         column: str | int = start or "k"  # a bias is one column
         at: tuple[str | int, ...] = ("row", column)
@@ -139,7 +139,7 @@ class ProjectSlot(Instruction):
 
 
 def in_rows(numbers: tuple[float, ...], width: int) -> Rows:
-    """Numbers in rows of a width."""
+    """Split numbers into rows of this width."""
     return tuple(numbers[at : at + width] for at in range(0, len(numbers), width))
 
 
@@ -242,7 +242,7 @@ class MeanExcess(Instruction):
 
 
 def running_means(width: int) -> Rows:
-    """The matrix that takes the means of the first 1, 2, ... entries."""
+    """Return the matrix whose rows average the first 1, 2, ... entries."""
     return tuple(
         tuple(1.0 / (row + 1) if column <= row else 0.0 for column in range(width))
         for row in range(width)

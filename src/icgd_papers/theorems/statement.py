@@ -89,7 +89,7 @@ def in_proof(measured: SupportsFloat, allowed: SupportsFloat, case: str, unit: s
 
 @dataclass(frozen=True)
 class Statement:
-    """A numbered statement of a paper, in our own words.
+    """A statement of a paper, in our own words.
 
     Attributes:
         paper: the key of the paper.
@@ -99,6 +99,9 @@ class Statement:
         correction: what has to be changed before it holds, or which step of its proof fails.
         undecided: why no check here decides it, although it can be tried.
         reason: why nothing of it can be executed.
+        gist: the claim in a few words, for the table of the book.
+        note: the correction, or why nothing is decided, in a line for that table; needed where
+            the whole text is too long for it.
     """
 
     paper: str
@@ -108,12 +111,19 @@ class Statement:
     correction: str = ""
     undecided: str = ""
     reason: str = ""
+    gist: str = ""
+    note: str = ""
 
     @property
     def key(self) -> str:
         """The name on the command line, such as "wu-theorem-1"."""
         words = "".join(mark if mark.isalnum() or mark in ".-" else " " for mark in self.label)
         return "-".join([self.paper, *words.lower().split()])
+
+    @property
+    def in_a_line(self) -> str:
+        """What has to be said of the statement beside its numbers, in a line; often nothing."""
+        return self.note or self.correction or self.undecided or self.reason
 
 
 Check = Callable[[int], Iterable[Comparison]]
