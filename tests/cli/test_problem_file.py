@@ -134,6 +134,8 @@ def test_text_classes_have_an_output_each_or_one_for_two(tmp_path):
     assert described("loss = 'cross_entropy'", path).network.widths == (1, 16, 2)
     path.write_text("a,kind\n1,red\n2,blue\n3,green\n")
     assert described("", path).network.widths == (1, 16, 3)
+    path.write_text("a,kind\n1,red\n2,blue\n,green\n")
+    assert described("table.missing = 'drop'", path).network.widths == (1, 16, 1)
 
 
 def test_bounds_and_the_step_of_a_linear_model_come_from_the_table(data):

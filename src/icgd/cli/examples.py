@@ -132,6 +132,8 @@ def widths_in(source: Source, loss: str) -> tuple[int, int]:
         )
     if len(targets) > 1:
         return n_inputs, len(targets)
+    if source.missing == "drop":  # a class may stand in rows that are dropped alone
+        table = table.without_gaps(table.names)
     has_scores = loss == CROSS_ENTROPY.name
     if (texts := table.texts(targets[0])) is not None:
         n_classes = len({text for text in texts if text is not None})

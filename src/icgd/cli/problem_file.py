@@ -35,6 +35,7 @@ from icgd.problems.problem import OPTIMISERS, Problem
 from icgd.problems.settings import as_row, described
 
 DEFAULT_HIDDEN = (16,)
+DEFAULT_STEPS = 20
 DEFAULT_STEP_SIZE = 0.1
 """For networks and kernels. A linear model gets its own from the curvature of its table."""
 
@@ -232,7 +233,7 @@ class Description:
             )
         return widths_in(source, str(self.data.get("loss", SQUARED.name)))
 
-    def compiled(self, default_steps: int = 20) -> Compiled:
+    def compiled(self) -> Compiled:
         """The training run, which knows how its table was read."""
         problem, examples = self.filled()
         if problem.update.step_size is None:
@@ -240,7 +241,7 @@ class Description:
                 "A linear model needs a step size: give --step-size, or --data, a table whose "
                 "curvature says one."
             )
-        steps = default_steps if self.n_steps is None else self.n_steps
+        steps = DEFAULT_STEPS if self.n_steps is None else self.n_steps
         settings = self.data.get("settings", {})
         chosen, tolerance = self.data.get("construction"), self.data.get("tolerance")
         with progress("compiling"):
