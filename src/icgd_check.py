@@ -622,7 +622,10 @@ class Network:
         self.x, self.y, self.queries, self.widths = x, y, matrix(queries), widths
         self.bias = [ONE] * switch(of["biases"])
         self.shapes = [(high, wide + len(self.bias)) for wide, high in pairwise(widths)]
-        names = [of["activation"]] * (len(widths) - 2) + [of["output_activation"]]
+        hidden = of["activation"]
+        names = hidden if type(hidden) is list else [hidden] * (len(widths) - 2)
+        require(len(names) == len(widths) - 2, "it has no activation for each hidden layer")
+        names = [*names, of["output_activation"]]
         self.activations, self.functions = names, [activation_named(name) for name in names]
         self.knots = [knots_of(name) for name in names]
         self.slope, self.curvature = loss_named(of["loss"])

@@ -88,6 +88,8 @@ def test_the_examples_of_a_tutorial_run(page, tmp_path, monkeypatch, capsys):
     if page.endswith("pytorch.md"):
         assert names["report"].verdict.holds
         assert 0 < names["distance"] < 1e-3
+        assert 0 < names["gap"] < 1e-2
+        assert names["shuffled"].network.depth == 4  # as the page says
         assert len(names["compiled"].program.block) == 11  # as the page says
     if page.endswith("shortcuts_and_norms.md"):
         assert names["report"].verdict.holds

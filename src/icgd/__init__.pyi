@@ -7,7 +7,6 @@ from icgd.approximation.general_decay import (
 from icgd.approximation.general_decay import (
     general_decay as general_decay,
 )
-from icgd.backends.causal import run_causal as run_causal
 from icgd.backends.decoder import Decoded as Decoded
 from icgd.backends.run import Run as Run
 from icgd.certificates.guarantee import Guarantee as Guarantee
@@ -64,6 +63,9 @@ from icgd.pipeline import (
     load as load,
 )
 from icgd.pipeline import (
+    run_causal as run_causal,
+)
+from icgd.pipeline import (
     verify as verify,
 )
 from icgd.problems.convergence import sized_problem as sized_problem
@@ -96,6 +98,7 @@ from icgd.problems.optimisers import (
     RmspropStep as RmspropStep,
 )
 from icgd.problems.piecewise import Function as Function
+from icgd.problems.preprocessing import Preprocessing as Preprocessing
 from icgd.problems.problem import Problem as Problem
 from icgd.problems.sets import (
     Box as Box,

@@ -192,7 +192,7 @@ class Tolerance:
     def within(
         self, construction: AbstractConstruction, problem: Problem, n_steps: int, room: float = inf
     ) -> Compiled:
-        """The compiled run with about the coarsest setting that proves the tolerance.
+        """Return the compiled run with about the coarsest setting that proves the tolerance.
 
         The search gives up at the finest setting, where twice the best setting is no better, and
         where a run has more weights than there is `room` for. If the construction has narrower
@@ -216,7 +216,7 @@ class Tolerance:
     def _search(
         self, construction: AbstractConstruction, problem: Problem, n_steps: int, room: float
     ) -> Compiled:
-        """The first run that proves the tolerance, from coarse settings to fine ones."""
+        """Return the first run that proves the tolerance, from coarse settings to fine ones."""
         name = construction.refined_by
         if name is None:
             compiled = Compiled(problem, construction.program(problem, n_steps))
@@ -260,7 +260,7 @@ class Tolerance:
             setting = min(max(construction.finer(setting, excess), setting + 1), finest)
 
     def evidence(self, compiled: Compiled) -> Evidence:
-        """What is proved for this run: of a step, or after the last one."""
+        """Return what is proved for this run: of a step, or after the last one."""
         task = self.task
         if task is None:
             proved = compiled.certificate()
@@ -314,12 +314,12 @@ class Tolerance:
     def _reason(
         self, construction: AbstractConstruction, evidence: Evidence, otherwise: str
     ) -> str:
-        """What stands in the way: the length of a run, a kink, or else `otherwise`."""
+        """Return what stands in the way: the length of a run, a kink, or else `otherwise`."""
         length = None if self.of == STEP else self._length_reason(evidence)
         return length or self._kink_reason(construction, evidence) or otherwise
 
     def _length_reason(self, evidence: Evidence) -> str | None:
-        """How the bound grows with the steps, if it is the steps that make it too large."""
+        """Return how the bound grows with the steps, if it is the steps that make it too large."""
         steps, grown, n_steps = evidence.steps, evidence.grown, evidence.compiled.program.n_steps
         if not grown or grown[-1] <= 2 * n_steps * max(steps):
             return None
@@ -339,7 +339,7 @@ class Tolerance:
         )
 
     def _kink_reason(self, construction: AbstractConstruction, evidence: Evidence) -> str | None:
-        """How a kink of the activation stands in the way, or None if none does."""
+        """Return how a kink of the activation stands in the way, or None if none does."""
         compiled, history = evidence.compiled, evidence.history
         if not compiled.program.has_kinks:
             return None
@@ -360,7 +360,7 @@ class Tolerance:
 
 
 def goal_of(size: float | None, of: str, task: Task | None) -> Tolerance | None:
-    """The tolerance that was asked for, or None; what it is of means nothing without it."""
+    """Return the tolerance that was asked for, or None; what it is of means nothing without it."""
     if size is not None:
         return Tolerance(size, task, of)
     if task is not None:
@@ -371,14 +371,14 @@ def goal_of(size: float | None, of: str, task: Task | None) -> Tolerance | None:
 
 
 def _largest(bounds: Tensor | None) -> float:
-    """The largest bound, infinite if there is none."""
+    """Return the largest bound, infinite if there is none."""
     if bounds is None:
         return inf
     return float(bounds.max()) if bounds.numel() else 0.0
 
 
 def _over_tasks(bounds: Tensor | None) -> list[float]:
-    """The largest bound of all tasks, for each step."""
+    """Return the largest bound of all tasks, for each step."""
     if bounds is None:
         return [inf]
     largest: list[float] = bounds.unsqueeze(0).flatten(0, -2).amax(0).tolist()
@@ -386,13 +386,15 @@ def _over_tasks(bounds: Tensor | None) -> list[float]:
 
 
 def function_error(program: AbstractProgram) -> float:
-    """The largest certified error of a function, except at jumps, which no program can have."""
+    """Return largest certified error of a function, except at jumps, which no program can have."""
     functions = (function for function in program.functions if not function.is_ramp)
     return max((function.largest_error for function in functions), default=0.0)
 
 
 def can_be_finer(program: AbstractProgram) -> bool:
-    """Whether a function errs that is not a line or a square, which are accurate at any setting."""
+    """Return whether a function errs that is not a line or a square, which are accurate at any
+    setting.
+    """
     curves = (f for f in program.functions if f.name not in (IDENTITY, SQUARE))
     return any(not (curve.is_exact or curve.is_ramp) for curve in curves)
 
@@ -412,7 +414,7 @@ Build = Callable[[AbstractConstruction, float], Compiled | None]
 def choose(
     problem: Problem, n_steps: int, settings: Mapping[str, Any], goal: Tolerance | None
 ) -> Compiled:
-    """The run compiled by the best construction that has these settings."""
+    """Return the run compiled by the best construction that has these settings."""
     candidates = able_to_serve(problem, settings)
     choice = _Choice(problem, n_steps)
     if goal is not None:
@@ -444,7 +446,7 @@ class _Choice:
         return Compiled(self.problem, construction.program(self.problem, self.n_steps))
 
     def within(self, goal: Tolerance, candidates: list[AbstractConstruction]) -> Compiled:
-        """The smallest run that proves the tolerance."""
+        """Return the smallest run that proves the tolerance."""
         best = self.best(
             sorted(candidates, key=lambda c: not c.may_be_accurate(self.problem)),
             lambda c, room: goal.within(c, self.problem, self.n_steps, room),
@@ -460,7 +462,7 @@ class _Choice:
         return replace(best, chosen_because=fewest)
 
     def accurate(self, candidates: list[AbstractConstruction], accuracy: float) -> Compiled:
-        """The smallest run whose functions are this accurate, or else the most accurate one."""
+        """Return smallest run whose functions are this accurate, or else the most accurate one."""
 
         def build(construction: AbstractConstruction, room: float) -> Compiled | None:
             run = self.build(construction)
@@ -482,7 +484,7 @@ class _Choice:
     def best(
         self, candidates: list[AbstractConstruction], build: Build, cost: Cost = _cost
     ) -> Compiled | None:
-        """The run of the least cost among those that can be built, or None if there is none.
+        """Return the run of the least cost among those that can be built, or None if there is none.
 
         Candidates with smaller sketches are built first. Once a sketch has more weights than the
         best run, nothing smaller follows.

@@ -49,7 +49,7 @@ def require_memory(what: str, n_bytes: int, remedy: str) -> None:
 
 
 def usable_memory(root: Path = Path("/")) -> Memory:
-    """The memory that may be used; there is no bound if the system tells of no limit.
+    """Return the memory that may be used; there is no bound if the system tells of no limit.
 
     `root` is the folder that holds `proc` and `sys`, which only Linux has.
     """
@@ -89,7 +89,7 @@ _VERSION_2 = ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file ")
 
 
 def _left_in_container(root: Path) -> Iterator[Memory]:
-    """The memory that is left to this process's control group and to all groups around it.
+    """Yield the memory that is left to this process's control group and to all groups around it.
 
     Inactive pages of files count as left: they are given back when memory is short.
     """
@@ -108,7 +108,7 @@ def _left_in_container(root: Path) -> Iterator[Memory]:
 
 
 def _text(path: Path) -> str:
-    """The text of a file, which is empty if the file cannot be read."""
+    """Return the text of a file, which is empty if the file cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:
@@ -116,7 +116,7 @@ def _text(path: Path) -> str:
 
 
 def _number_after(name: str, text: str) -> int | None:
-    """The whole number in the first line that starts with `name`, if there is one."""
+    """Return the whole number in the first line that starts with `name`, if there is one."""
     found = re.search(rf"^{re.escape(name)}\s*(\d+)", text, re.MULTILINE)
     return int(found[1]) if found else None
 

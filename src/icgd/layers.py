@@ -68,15 +68,16 @@ class SparseWeights(nn.Module):
         self.register_buffer("columns", columns.int())
         self.register_buffer("values", values)
         self.d_model, self.families = d_model, list[Family]()
-        head, row, ends = 0, 0, [torch.zeros(1, dtype=torch.long)]
-        for size, width in families:
+        head, row, start, ends = 0, 0, 0, [torch.zeros(1, dtype=torch.long)]
+        for size, width in families:  # a sum of no units has no heads
             last = row + size * width
-            heads = torch.arange(row + width, last + 1, width, dtype=torch.int)
+            heads = row + width * torch.arange(1, size + 1, dtype=torch.int)
             ends.append(torch.searchsorted(self.rows, heads))
-            own = self.rows[int(ends[-2][-1]) : int(ends[-1][-1])]
+            stop = int(ends[-1][-1]) if size else start
+            own = self.rows[start:stop]
             every_row = torch.arange(row, last, dtype=torch.int)
             self.families.append(Family(head, size, width, row, is_plain=own.equal(every_row)))
-            head, row = head + size, last
+            head, row, start = head + size, last, stop
         self.ends: list[int] = torch.cat(ends).tolist()
         """Where the entries of each head begin, and where those of the last one end."""
 

@@ -32,6 +32,7 @@ from icgd.errors import ConstructionError, SettingError
 from icgd.layers import Transformer, Writing
 from icgd.problems.data import Task, as_numbers, as_task, dtype_named
 from icgd.problems.oracles import gradient, predict
+from icgd.problems.preprocessing import Preprocessing
 from icgd.problems.problem import Problem
 from icgd.problems.settings import entries, is_row, positive
 from icgd.program.stack import StackProgram, of_unit_step, step_layer
@@ -359,6 +360,11 @@ def unrolled_descent(
 
 def _start(problem: Problem, initial: Any, seed: int | None, dtype: torch.dtype) -> Parameters:
     """Check or draw the initial weights as a run does."""
+    if problem.preprocessing not in (None, Preprocessing(), Preprocessing(flatten=True)):
+        raise SettingError(
+            f"problem.preprocessing is {problem.preprocessing.in_words()}, which gradients do not "
+            "pass. Give dataclasses.replace(problem, preprocessing=None) and prepared data."
+        )
     inputs = torch.zeros(1, problem.target.input_width, dtype=torch.float64)
     labels = torch.zeros(1, problem.target.output_width, dtype=torch.float64)
     task = as_task(problem, inputs, labels, initial=initial, seed=seed, dtype=dtype)

@@ -188,7 +188,7 @@ class UniversalFunction:
         return self.lipschitz * (8 * sqrt(d * n) + sqrt(n)) * (high - low) / (2 * self.levels)
 
     def bound(self, backend: str = "literal") -> float:
-        """The proved error in the Frobenius norm, for every Z in the box but on ramps.
+        """Return the proved error in the Frobenius norm, for every Z in the box but on ramps.
 
         It takes the stated Lipschitz constant for granted.
 
@@ -312,7 +312,7 @@ class UniversalFunction:
         return FunctionReport(errors, self.bound(backend), self.paper_bound, idle, backend)
 
     def facts(self) -> dict[str, str]:
-        """What it shows of itself in a line or in a notebook.
+        """Return what it shows of itself in a line or in a notebook.
 
         Returns:
             A text for each name.
@@ -336,7 +336,8 @@ class UniversalFunction:
         }
 
     def summary(self) -> Summary:
-        """The numbers of layers, heads, weights and FLOPs, counted without building a weight.
+        """Return the numbers of layers, heads, weights and FLOPs, counted without building a
+        weight.
 
         Returns:
             The sizes.
@@ -351,7 +352,7 @@ class UniversalFunction:
 
     @own_modes()
     def transformer(self) -> Transformer:
-        """The transformer as a torch module with ordinary weights.
+        """Return the transformer as a torch module with ordinary weights.
 
         Returns:
             The module, which maps a residual stream to the one after the last layer.
@@ -368,7 +369,7 @@ class UniversalFunction:
         return build_transformer(self.program)
 
     def draw(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
-        """The transformer as one picture: its layers, and what they read and write.
+        """Return the transformer as one picture: its layers, and what they read and write.
 
         Args:
             path: the file that the picture is also written to, as SVG or PNG by its ending.
@@ -390,7 +391,7 @@ class UniversalFunction:
         return pictures.program_picture.draw(self.program, title, path)
 
     def listing(self) -> str:
-        """The program as readable text.
+        """Return the program as readable text.
 
         Returns:
             A line for each slot, layer and instruction.
@@ -487,7 +488,7 @@ class FunctionReport:
         return bool((self.errors <= self.bound).all())
 
     def facts(self) -> dict[str, str]:
-        """What it shows of itself in a line or in a notebook.
+        """Return what it shows of itself in a line or in a notebook.
 
         Returns:
             A text for each name.

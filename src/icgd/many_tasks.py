@@ -242,7 +242,7 @@ def run_tasks(
 
 
 def _members(folder: Path, output: Path) -> list[Path]:
-    """The files of tasks in order of their names."""
+    """Return the files of tasks in order of their names."""
     if not folder.is_dir():
         raise DataError(f"There is no folder {folder}. Give the folder that holds the tasks.")
     if output.exists() and folder.samefile(output):
@@ -386,7 +386,7 @@ def _damaged(path: Path, error: BaseException) -> str:
 
 
 def _cuts(sizes: Iterable[int], chunk_size: int) -> Iterator[tuple[int, int]]:
-    """The first task of each chunk and the one after its last, from the sizes of all tasks."""
+    """Yield first task of each chunk and the one after its last, from the sizes of all tasks."""
     first = place = total = 0
     for place, size in enumerate(sizes):
         if place > first and (place - first == chunk_size or total + size > NUMBERS_OF_CHUNK):
@@ -436,7 +436,7 @@ def _parquet_cuts(problem: Problem, path: Path, chunk_size: int) -> Iterator[tup
 
 
 def _columns(problem: Problem, schema: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The columns of each part of a task; `y` alone holds the one label, or classes."""
+    """Return the columns of each part of a task; `y` alone holds the one label, or classes."""
     target = problem.target
     labels = [f"y_{place}" for place in range(1, target.output_width + 1)]
     columns = {
@@ -521,7 +521,7 @@ class Group:
 
 
 def _read_parquet(problem: Problem, chunk: Chunk) -> tuple[Array, list[Group]]:
-    """The numbers of the tasks, and the tasks in groups of the same numbers of rows."""
+    """Return the numbers of the tasks, and the tasks in groups of the same numbers of rows."""
     table = pl.scan_parquet(chunk.path, glob=False)
     schema = table.collect_schema()
     columns = _columns(problem, schema)
@@ -580,7 +580,7 @@ READERS = {".parquet": _read_parquet, ".safetensors": _read_tensors}
 
 
 def _numbers(chunk: Chunk) -> Array | None:
-    """The numbers of tasks whose other columns are damaged."""
+    """Return the numbers of tasks whose other columns are damaged."""
     try:
         rows = pl.scan_parquet(chunk.path, glob=False).select(pl.col("task").cast(pl.Int64))
         task = rows.slice(chunk.start, chunk.stop - chunk.start).collect()["task"]
@@ -771,7 +771,9 @@ def _compiled(text: str) -> Compiled:
 
 
 def _job(text: str, settings: dict[str, Any], groups: list[Group]) -> Results:
-    """What a worker does with a chunk; the compiled run comes as text, because it holds buffers."""
+    """Return what a worker does with a chunk; the compiled run comes as text, because it holds
+    buffers.
+    """
     try:
         compiled = _compiled(text)
     except UnknownNameError as error:

@@ -1,4 +1,4 @@
-"""The table of contents of the library: compile, verify, decode, guarantee, load."""
+"""The table of contents of the library: compile, verify, decode, run_causal, load."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from icgd.backends.causal import run_left_to_right
 from icgd.backends.decoder import decode_chain
+from icgd.backends.dense import DenseBackend
 from icgd.backends.literal import LiteralBackend, attention
 from icgd.backends.registry import AUTO, chosen_backend
 from icgd.backends.run import (
@@ -46,6 +48,7 @@ from icgd.problems.data import Task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import MOST_STEPS, count
 from icgd.program.chain import ChainProgram
+from icgd.program.stack import StackProgram
 from icgd.weights import files
 
 
@@ -54,7 +57,7 @@ def compile(
     problem: Problem,
     construction: str | AbstractConstruction | None = None,
     *,
-    n_steps: int,
+    n_steps: int | None = None,
     tolerance: float | None = None,
     tolerance_of: str = STEP,
     task: Task | None = None,
@@ -69,7 +72,8 @@ def compile(
         problem: what is trained, on which loss, by which update, for data within which bounds.
         construction: an object such as `icgd.ReluStack(pieces=128)`, or a name such as
             "relu-stack", to which `settings` are given here.
-        n_steps: the number of training steps.
+        n_steps: the number of training steps; by default that of the problem's schedule or
+            epochs.
         tolerance: with it the construction is as fine as it must be to prove that no step errs by
             more in any weight. The proof is for the whole domain, all backends, float64 and
             prompts of up to 1024 tokens.
@@ -97,7 +101,18 @@ def compile(
         >>> compiled.summary().n_layers
         14
     """
-    n_steps = count("n_steps", n_steps, least=0, most=MOST_STEPS)
+    planned = problem.n_steps
+    if n_steps is None and planned is None:
+        raise SettingError(
+            "n_steps is missing: neither a schedule of step sizes nor epochs of batches say how "
+            "many steps to take. Give n_steps=5, say."
+        )
+    n_steps = count("n_steps", planned if n_steps is None else n_steps, least=0, most=MOST_STEPS)
+    if problem.preprocessing and problem.preprocessing.batches and n_steps > (planned or 0):
+        raise SettingError(
+            f"n_steps={n_steps} is more than the {planned} batches of the problem's epochs. Read "
+            "the script with more epochs."
+        )
     goal = goal_of(tolerance, tolerance_of, task)
     if construction is None:
         return choose(problem, n_steps, settings, goal)
@@ -294,6 +309,65 @@ def decode(
         run = drive(partial(WindowedChain, mask=mask or "block"), program, task, options)
     origin = Origin(compiled.problem, program, task, LiteralBackend.name, attention)
     return with_origin(run, origin)
+
+
+@own_modes()
+def run_causal(
+    compiled: Compiled | StackProgram,
+    X: Any,
+    y: Any = None,
+    *,
+    queries: Any = None,
+    initial: Any = None,
+    seed: int | None = None,
+    dtype: str | torch.dtype = "float64",
+) -> Run:
+    """Run a softmax-stack under a causal mask, left to right over a repeated prompt.
+
+    The prompt has (n_steps + 1) n_registers + n_steps n_examples + n_queries tokens. The old form,
+    `run_causal(compiled.stack, task)`, works for one more release.
+
+    Args:
+        compiled: the run, by softmax-stack.
+        X: the inputs, (n, d_x), or (tasks, n, d_x) for many tasks at once.
+        y: a label for each row of X.
+        queries: inputs whose labels are predicted.
+        initial: the initial weights.
+        seed: what initial weights are drawn from, if none are given; the default is 0.
+        dtype: "float64" or "float32".
+
+    Returns:
+        The run, with the initial and the final weights and the predictions.
+
+    Raises:
+        ProgramError: if the program is no stack, or has layers other than softmax attention and
+            MLPs.
+        DataError: if the data do not fit the problem.
+        DomainError: if they leave its domain.
+        SizeError: if the dense weights do not fit into memory.
+
+    Example:
+        >>> import icgd
+        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
+        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
+        >>> compiled = icgd.compile(problem, "softmax-stack", n_steps=1)
+        >>> data = [[0.5, 1.0], [1.0, 0.0]], [1.0, 0.5]
+        >>> causal, plain = icgd.run_causal(compiled, *data), compiled.run(*data)
+        >>> bool((causal.parameters - plain.parameters).abs().max() < 1e-9)
+        True
+    """
+    if isinstance(compiled, StackProgram):  # the old form: a program and a task
+        warn(
+            DeprecationWarning(
+                "icgd.run_causal(program, task) goes with the next release; give it the compiled "
+                "run and the data: icgd.run_causal(compiled, X, y)."
+            )
+        )
+        return run_left_to_right(compiled, X)
+    task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
+    program: Any = compiled.program  # checked there
+    run = run_left_to_right(program, task)
+    return with_origin(run, Origin(compiled.problem, program, task, DenseBackend.name, attention))
 
 
 @own_modes()

@@ -19,12 +19,14 @@ DIGEST = "digest"
 
 
 def with_checksum(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table with its checksum."""
+    """Return the table with its checksum."""
     return {**table, DIGEST: _digest(table)}
 
 
 def without_checksum(path: Path, table: object) -> dict[str, Any]:
-    """The table that `with_checksum` was given; `CheckpointError` if its checksum does not fit."""
+    """Return the table that `with_checksum` was given; `CheckpointError` if its checksum does not
+    fit.
+    """
     if not isinstance(table, dict) or DIGEST not in table:
         raise damaged(path, "it has no checksum")
     content = {key: value for key, value in table.items() if key != DIGEST}
@@ -45,7 +47,7 @@ def write_checksummed(path: Path, content: Any) -> None:
 
 
 def read_checksummed(path: Path) -> Any:
-    """What `write_checksummed` was given; `CheckpointError` if it is damaged."""
+    """Return what `write_checksummed` was given; `CheckpointError` if it is damaged."""
     try:
         return without_checksum(path, read_json(path))["content"]
     except KeyError:
@@ -53,7 +55,7 @@ def read_checksummed(path: Path) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """The data of a file; `CheckpointError` if it is damaged."""
+    """Return the data of a file; `CheckpointError` if it is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as problem:

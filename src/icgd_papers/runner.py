@@ -171,12 +171,14 @@ class Reproduction(Generic[Setting]):
         return "-".join((self.preset, *self.only))
 
     def job_folder(self, setting: Setting) -> Path:
-        """The folder of a job's checkpoints; its rows stand beside it, with the suffix .json."""
+        """Return the folder of a job's checkpoints; its rows stand beside it, with the suffix
+        .json.
+        """
         text = json.dumps([self.figure.name, asdict(setting)], sort_keys=True)  # type: ignore[call-overload]
         return self.partial_folder / hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def rows_file(self, setting: Setting) -> Path:
-        """The file of a finished job's rows."""
+        """Return the file of a finished job's rows."""
         return self.job_folder(setting).with_suffix(".json")
 
     @property
@@ -209,14 +211,14 @@ class Reproduced:
 
 
 def core_seconds(figure: str) -> dict[str, float]:
-    """The core-seconds of a figure's presets, measured or extrapolated: `times.toml`."""
+    """Return the core-seconds of a figure's presets, measured or extrapolated: `times.toml`."""
     text = files("icgd_papers").joinpath(TIMES).read_text(encoding="utf-8")
     times = tomllib.loads(text).get(figure, {})
     return {name.removesuffix("_core_seconds"): float(value) for name, value in times.items()}
 
 
 def core_time(seconds: float) -> str:
-    """A time of one core in words; an estimate is worth two digits."""
+    """Return a time of one core in words; an estimate is worth two digits."""
     if seconds < 3600:
         return f"{duration(seconds)} of one core"
     return f"{float(f'{seconds / 3600:.2g}'):,.10g} core-hours"
@@ -404,7 +406,7 @@ class _Report:
 
 
 def _progress_in(path: Path) -> dict[str, Any]:
-    """The last report of a job; empty if there is none."""
+    """Return the last report of a job; empty if there is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -524,7 +526,7 @@ def values_of_settings(settings: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def circumstances() -> dict[str, Any]:
-    """The date, the versions and the kind of machine; nothing that names the machine."""
+    """Return the date, the versions and the kind of machine; nothing that names the machine."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": {"cores": os.cpu_count(), "architecture": platform.machine()},

@@ -161,6 +161,25 @@ def test_a_grid_that_ends_where_a_slope_is_about_to_overshoot_counts_that_too(ha
     assert gap(fit, slope, torch.cat([-FAR, FAR])) <= fit.error
 
 
+def test_what_a_function_does_far_out_in_its_domain_counts_too():
+    """It has levelled off at 5, and rises again at two millions."""
+    late = Function("late", "tanh(x) + sigmoid(x/1000 - 2000)", low=-1e9, high=1e9)
+    (fit,) = fit_on_lattice((late,), 1e7, 40)
+    assert gap(fit, late, torch.tensor([-3e6, 3e6], dtype=torch.float64)) > 0.9
+    assert fit.error > 0.9
+
+
+def test_a_look_up_of_asinh_is_proved_on_both_sides_by_few_balls(monkeypatch):
+    function, seen = Function("far", "asinh(x - 8)", low=-1000.0, high=1000.0), list[object]()
+    complex_ball = Function.complex_ball
+    monkeypatch.setattr(
+        Function, "complex_ball", lambda *given: seen.append(given) or complex_ball(*given)
+    )
+    (fit,) = fit_on_lattice((function,), 1000.0, 30)
+    assert sampled_error(fit, function) <= fit.error
+    assert len(seen) < 1000
+
+
 @pytest.mark.parametrize("name", GROWING)
 def test_a_function_that_grows_never_saturates(name):
     fit = fit_lattice(function_named(name), 20.0, accuracy=1e-6)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from flint import arb, ctx
 
+from icgd.approximation import marching
 from icgd.approximation.marching import fit_by_marching, unit_of
 from icgd.approximation.relu_sum import fit_relu_sum, fit_with_common_knots
 from icgd.errors import ConstructionError, SettingError
@@ -200,3 +201,25 @@ def test_the_fit_is_on_the_part_of_the_interval_that_is_in_the_domain():
 )
 def test_the_unit_of_knots_is_the_largest_power_of_two_that_divides_them(knots, unit):
     assert unit_of(knots) == unit
+
+
+def test_goals_that_were_set_without_a_spike_are_not_pursued(monkeypatch):
+    """At the points of a grid the spike of f'' underflows, so that the goal is an error of 0."""
+    function, seen, largest_gap = (
+        on_six("kink", "erf(100000*x)*x"),
+        list[object](),
+        marching._largest_gap,
+    )
+    monkeypatch.setattr(
+        marching, "_largest_gap", lambda *given: seen.append(given) or largest_gap(*given)
+    )
+    fit, slope = fit_with_common_knots((function, function.derivative()), -2.0, 3.0, 20)
+    assert fit.n_pieces <= 20
+    assert slope.n_pieces <= 20
+    assert fit.error < 1e-6
+    assert len(seen) < 200
+
+
+def test_a_piece_across_many_waves_errs_by_no_more_than_the_range_of_both():
+    fit = fit_relu_sum(on_six("waves", "sin(1000*x)"), -6.0, 6.0, 64)
+    assert fit.error <= 6.0

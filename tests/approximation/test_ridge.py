@@ -45,6 +45,7 @@ from icgd.problems.functions import (
     bending_activations,
 )
 from icgd.problems.losses import LOSSES
+from icgd.problems.piecewise import Function
 from icgd.problems.scalar import ScalarFunction
 from icgd.program.functions import Band, RidgeSum, RidgeUnit
 from tests.approximation.yardsticks import evaluate
@@ -719,3 +720,9 @@ def test_a_fit_that_is_worse_at_a_point_than_another_is_not_proved(monkeypatch):
     monkeypatch.setattr(ridge, "proved_error", lambda *args: pytest.fail("proved"))
     fit = ridge._least_squares.__wrapped__(TANH, 40.0, "elu", 24, 1e3, ROUNDOFF, 1e-9)
     assert fit.error == inf
+
+
+def test_units_whose_domain_is_too_narrow_say_how_far_they_reach():
+    narrow = Function("narrow", "tanh(x)", low=-0.5, high=0.5)
+    with pytest.raises(SettingError, match=r"leave \[-0.25, 0.25\], half of the domain"):
+        fit_line(TANH, 2.0, narrow.name, 40)

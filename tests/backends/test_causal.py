@@ -5,14 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
+import icgd
 from icgd.backends.causal import (
     causal_mask,
     causal_prompt,
-    run_causal,
+    run_left_to_right,
     run_under,
 )
 from icgd.backends.dense import DenseBackend
 from icgd.backends.prompt import encode, read_parameters
+from icgd.compiled import Compiled
 from icgd.errors import ProgramError
 from icgd.problems.data import Domain, Task
 from icgd.problems.mlp import MLP
@@ -57,10 +59,27 @@ def test_the_causal_mask_lets_nobody_read_a_later_token():
 def test_left_to_right_with_the_prompt_repeated_it_trains_as_before(case):
     program, task = program_of(case), case.task()
     expected = DenseBackend().run(program, task)
-    run = run_causal(program, task)
+    run = run_left_to_right(program, task)
     assert (expected.parameters[-1] - expected.parameters[0]).abs().max() > 1e-2
     torch.testing.assert_close(run.parameters, expected.parameters[[0, -1]], rtol=0, atol=1e-13)
     torch.testing.assert_close(run.predictions, expected.predictions, rtol=0, atol=1e-13)
+
+
+def test_it_takes_data_like_every_other_call():
+    compiled, task = Compiled(CASE.problem, program_of(CASE)), CASE.task()
+    causal = icgd.run_causal(compiled, task.x, task.y, queries=task.queries, initial=task.initial)
+    expected = run_left_to_right(compiled.stack, task)
+    assert torch.equal(causal.parameters, expected.parameters)
+    assert torch.equal(causal.predictions, expected.predictions)
+    assert causal.loss_curve[-1] < causal.loss_curve[0]
+    assert {*causal.weights} == {"weights_1", "weights_2"}
+
+
+def test_a_program_and_a_task_still_work_with_a_warning():
+    program, task = program_of(CASE), CASE.task()
+    with pytest.warns(DeprecationWarning, match=r"icgd.run_causal\(compiled, X, y\)"):
+        run = icgd.run_causal(program, task)
+    assert torch.equal(run.parameters, run_left_to_right(program, task).parameters)
 
 
 def test_left_to_right_without_repeating_the_prompt_nothing_is_learnt():
@@ -81,9 +100,9 @@ def test_the_repeated_prompt_is_as_long_as_said():
 def test_relu_attention_has_no_mask():
     program = build(CONSTRUCTIONS["relu-stack"], CASE)
     with pytest.raises(ProgramError, match="A mask needs softmax attention alone; relu-stack"):
-        run_causal(program, CASE.task())
+        run_left_to_right(program, CASE.task())
     with pytest.raises(ProgramError, match="A mask needs softmax attention alone; relu-stack"):
-        run_causal(program, replace(CASE.task(), queries=CASE.task().queries[:0]))
+        run_left_to_right(program, replace(CASE.task(), queries=CASE.task().queries[:0]))
 
 
 def test_the_example_of_its_page_trains_left_to_right(capsys):

@@ -339,3 +339,17 @@ def test_sparse_weights_know_the_shape_they_stand_in_for():
     total = torch.zeros(1, 5)
     weights[slice(1, 2)].add(torch.tensor([[[7.0, 1.0]]]), total)
     assert total.tolist() == [[0.0, 0.0, 3.0, 0.0, 0.0]]
+
+
+def test_a_function_that_is_0_wherever_it_is_asked_has_no_heads():
+    flat = icgd.Function.pieces((0.5, 0.75), ("0", "x - 0.5", "0.25"))
+    step, domain = icgd.GradientStep(0.5, box=1.0), icgd.Domain(0.01, 1.0)
+    problem = icgd.Problem(icgd.MLP((2, 2, 1), flat), "squared", step, domain)
+    compiled = icgd.compile(problem, "recursion", n_steps=2)
+    x, initial = torch.full((1, 2), 0.01, dtype=torch.float64), torch.full((6,), 0.5)
+    runs = [
+        compiled.run(x, [1.0], initial=initial, backend=backend).parameters
+        for backend in ("literal", "dense", "fused")
+    ]
+    for run in runs:
+        assert (run - 0.5).abs().max() <= 1e-10

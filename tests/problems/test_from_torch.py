@@ -466,12 +466,6 @@ def with_shared_weights() -> nn.Sequential:
     return nn.Sequential(layer, nn.Tanh(), layer)
 
 
-def frozen() -> nn.Sequential:
-    model = with_layers(nn.Tanh())
-    model[2].bias.requires_grad_(False)
-    return model
-
-
 def after_a_step(model: nn.Sequential) -> torch.optim.Optimizer:
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
@@ -492,95 +486,103 @@ class Doubled(nn.Linear):
         return 2 * super().forward(input)
 
 
-class Skipping(nn.Sequential):
-    """A model that is no sequence."""
+class Branching(nn.Module):
+    """Two branches of one value, which no row of layers computes."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return input + super().forward(input)
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.left(x) + self.right(x)
+
+
+class Deciding(nn.Module):
+    """A forward that looks at values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) if x.sum() > 0 else self.linear(-x)
 
 
 norm = partial(nn.LayerNorm, elementwise_affine=False)
 PARAMETERS = [nn.Parameter(torch.ones(1))]
 
 REFUSED = {
-    "a module": ({"model": with_layers(nn.Dropout())}, "model[1] is Dropout, which is not read."),
+    "a module": (
+        {"model": with_layers(nn.BatchNorm1d(3))},
+        "model[1] is BatchNorm1d, which is not read. Its statistics couple the examples of a batch",
+    ),
     "another model": ({"model": nn.Conv1d(2, 3, 1)}, "model is Conv1d, which is not read."),
+    "a dropout that drops": (
+        {"model": with_layers(nn.Dropout(0.25))},
+        "model[1] (Dropout) has p=0.25 in training mode: a compiled run draws no masks. Set p=0",
+    ),
     "no layer": (
         {"model": nn.Sequential(nn.Identity()), "optimizer": lambda model: SGD(PARAMETERS, lr=1)},
         "without any Linear",
     ),
-    "first an activation": (
-        {"model": nn.Sequential(nn.Tanh(), nn.Linear(2, 1))},
-        "model[0] is Tanh, but no linear layer stands right before it.",
-    ),
-    "two activations": (
-        {
-            "model": nn.Sequential(
-                nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)
-            )
-        },
-        "The hidden layers have the activations tanh, relu.",
-    ),
-    "a norm with weights": (
-        {"model": nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))},
-        "model[1] (LayerNorm) has elementwise_affine = True, expected False.",
-    ),
     "a norm over rows": (
         {"model": nn.Sequential(nn.Linear(2, 2), norm((3, 2)))},
-        "model[1] (LayerNorm) has normalized_shape = (3, 2), expected (2,).",
-    ),
-    "first a norm": (
-        {"model": nn.Sequential(norm(2), nn.Linear(2, 1))},
-        "model[0] is LayerNorm, but no linear layer stands right before it.",
-    ),
-    "a norm after an activation": (
-        {"model": nn.Sequential(nn.Linear(2, 2), nn.Tanh(), norm(2), nn.Linear(2, 1))},
-        "model[2] is LayerNorm, but no linear layer stands right before it.",
-    ),
-    "two norms in a row": (
-        {"model": nn.Sequential(nn.Linear(2, 2), norm(2), norm(2), nn.Linear(2, 1))},
-        "model[2] is LayerNorm, but no linear layer stands right before it.",
+        "model[1] (LayerNorm) has normalized_shape = (3, 2), expected one axis",
     ),
     "two eps": (
         {"model": nn.Sequential(nn.Linear(2, 2), norm(2), nn.Linear(2, 2), norm(2, 0.1))},
-        "model[3] (LayerNorm) has eps = 0.1, expected 1e-05.",
+        "model[3] (LayerNorm) has eps = 0.1, expected 1e-05, as an earlier one has",
     ),
-    "a hook": (
-        {"model": with_a_hook()},
-        "model[0] (Linear) has forward hooks = 1, expected 0.",
+    "no eps": (
+        {"model": nn.Sequential(nn.Linear(2, 2), norm(2, 0.0))},
+        "model[1] (LayerNorm) has eps = 0, expected at least 1e-30",
     ),
-    "a layer of one's own": (
-        {"model": nn.Sequential(Doubled(2, 1))},
-        "model[0] (Doubled) has a forward of its own, expected that of Linear",
+    "a hook": ({"model": with_a_hook()}, "model[0] (Linear) has 1 forward hook"),
+    "a layer of one's own": ({"model": nn.Sequential(Doubled(2, 1))}, "mul() in model[0]"),
+    "branches": (
+        {"model": Branching()},
+        "model.right reads a value from before model.left again: two branches",
     ),
-    "a model of one's own": (
-        {"model": Skipping(nn.Linear(2, 2))},
-        "model (Skipping) has a forward of its own, expected that of Sequential",
+    "a decision": ({"model": Deciding()}, "The forward of Deciding cannot be traced"),
+    "widths that do not fit": (
+        {"model": nn.Sequential(nn.Linear(2, 3), nn.Linear(4, 1))},
+        "model[1] takes 4 inputs and gets 3.",
     ),
     "all flattened": (
         {"model": nn.Sequential(nn.Flatten(0), nn.Linear(2, 1))},
-        "model[0] (Flatten) has start_dim = 0, expected 1.",
+        "model[0] (Flatten) has start_dim = 0, expected 1",
     ),
     "lazy": (
         {"model": nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 1))},
         "model[0] (LazyLinear) has no weights before it sees a batch.",
     ),
+    "parametrized": (
+        {"model": nn.Sequential(nn.utils.parametrizations.orthogonal(nn.Linear(2, 2)))},
+        "is parametrized: its weights are computed from others.",
+    ),
     "ignored classes": (
         {"loss": nn.CrossEntropyLoss(ignore_index=1)},
-        "loss (CrossEntropyLoss) has ignore_index = 1, expected -100.",
+        "loss (CrossEntropyLoss) has ignore_index = 1, expected -100",
+    ),
+    "too few class weights": (
+        {"loss": nn.CrossEntropyLoss(torch.ones(3))},
+        "loss (CrossEntropyLoss) has 3 class weights, expected 2",
+    ),
+    "a class of no weight": (
+        {"loss": nn.CrossEntropyLoss(torch.tensor([0.0, 1.0]))},
+        "expected positive weights",
     ),
     "shared": ({"model": with_shared_weights()}, "uses the same weights in two layers"),
-    "some biases": (
-        {"model": nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1, bias=False))},
-        "The layers of the model are with, without bias, in this order.",
-    ),
     "half": (
         {"model": with_layers(nn.Tanh()).half()},
         "has dtype torch.float16, expected float32 or",
     ),
     "device": ({"model": with_layers(nn.Tanh()).to("meta")}, "is on device meta, expected cpu."),
-    "frozen": ({"model": frozen()}, "bias of layer 2 has requires_grad = False, expected True."),
     "a loss": ({"loss": nn.KLDivLoss()}, "loss is KLDivLoss, which is not read. It may be MSELoss"),
+    "a function of one's own": (
+        {"loss": lambda t, y: (t - y).abs().mean()},
+        "loss is the function <lambda>, which is not read.",
+    ),
     "an option of a loss": (
         {"loss": nn.PoissonNLLLoss(log_input=False)},
         "has log_input = False, expected True",
@@ -592,11 +594,7 @@ REFUSED = {
     "sum": ({"loss": nn.MSELoss(reduction="sum")}, "Pass n_examples or batch_size."),
     "weight": (
         {"loss": nn.BCEWithLogitsLoss(pos_weight=torch.tensor(2.0))},
-        "loss (BCEWithLogitsLoss) has pos_weight = tensor(2.), expected None.",
-    ),
-    "smoothing": (
-        {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)},
-        "label_smoothing = 0.1, expected 0.0",
+        "loss (BCEWithLogitsLoss) has pos_weight = tensor(2.), expected None",
     ),
     "an optimizer": (
         {"optimizer": lambda model: torch.optim.Adagrad(model.parameters())},
@@ -604,7 +602,7 @@ REFUSED = {
     ),
     "amsgrad": (
         {"optimizer": lambda model: Adam(model.parameters(), amsgrad=True)},
-        "optimizer (Adam) has amsgrad = True, expected False.",
+        "optimizer (Adam) has amsgrad = True, expected False",
     ),
     "maximize": (
         {"optimizer": lambda model: SGD(model.parameters(), lr=0.1, maximize=True)},
@@ -624,11 +622,11 @@ REFUSED = {
                 lr=0.1,
             )
         },
-        "optimizer.param_groups has lr = 0.5, expected 0.1.",
+        "optimizer.param_groups[1] has lr = 0.5, expected 0.1 as in group 0",
     ),
     "some parameters": (
         {"optimizer": lambda model: SGD(model[0].parameters(), lr=0.1)},
-        "The optimizer does not train the weight of layer 2, bias of layer 2.",
+        "The optimizer does not train the weight of model[2], bias of model[2].",
     ),
     "other parameters": (
         {"optimizer": lambda model: SGD([*model.parameters(), nn.Parameter(torch.ones(1))], lr=1)},
@@ -651,6 +649,12 @@ REFUSED = {
         },
         "scheduler (OneCycleLR) has momentum = ",
     ),
+    "epochs of unknown length": ({"epochs": 3}, "epochs needs n_examples and batch_size"),
+    "two numbers of steps": (
+        {"epochs": 3, "n_examples": 5, "batch_size": 2, "n_steps": 8},
+        "n_steps=8, where 3 epochs are 9 batches.",
+    ),
+    "shuffling nothing": ({"generator": torch.Generator()}, "Pass epochs, or leave it out."),
 }
 
 
@@ -658,6 +662,26 @@ REFUSED = {
 def test_what_cannot_be_read_is_named(name):
     changes, message = REFUSED[name]
     assert message in refusal(**changes)
+
+
+def test_all_obstacles_come_in_one_message():
+    model = nn.Sequential(
+        nn.Linear(2, 4), nn.BatchNorm1d(4), nn.PReLU(), nn.Dropout(0.5), nn.Linear(4, 2)
+    )
+    optimizer = Adam(model.parameters(), amsgrad=True)
+    message = refusal(
+        model=model,
+        optimizer=optimizer,
+        loss=nn.NLLLoss(),
+        scheduler=lr_scheduler.ReduceLROnPlateau(optimizer),
+        epochs=2,
+    )
+    first, *lines = message.splitlines()
+    assert first == "This script has 7 obstacles:"
+    parts = ("BatchNorm1d", "PReLU", "p=0.5", "epochs", "NLLLoss", "amsgrad", "ReduceLROnPlateau")
+    for number, (line, part) in enumerate(zip(lines, parts, strict=True), start=1):
+        assert line.startswith(f"  {number}. ")
+        assert part in line
 
 
 def test_norms_are_read_with_their_eps_and_weights_go_back_into_the_model():

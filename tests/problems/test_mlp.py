@@ -1,10 +1,14 @@
+import json
 import re
 
 import pytest
 import torch
 
+import icgd
+import icgd_check
 from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.mlp import MLP
+from icgd.problems.piecewise import Function
 
 NETWORK = MLP((3, 4, 2), "gelu", "sigmoid")
 
@@ -155,3 +159,34 @@ def test_weights_that_were_drawn_belong_to_who_asked_for_them(width):
     assert torch.equal(network.initial_parameters(seed=1, box=0.5), before.clamp(-0.5, 0.5))
     assert not torch.equal(network.initial_parameters(seed=2, box=2.0), before)
     assert not torch.equal(MLP((width, width, 1)).initial_parameters(1, 2.0), before)
+
+
+MIXED = MLP((2, 3, 3, 1), ("gelu", "relu"), "sigmoid")
+
+
+def test_every_hidden_layer_may_have_its_own_activation():
+    assert [MIXED.layer_activation(j).name for j in (1, 2, 3)] == ["gelu", "relu", "sigmoid"]
+    assert MIXED.in_words() == "2-3-3-1 gelu/relu network, sigmoid at the output"
+    assert MLP((2, 3, 3, 1), ["relu", "relu"]) == MLP((2, 3, 3, 1), "relu")
+    assert MLP((2, 1), ()) == MLP((2, 1))
+    own = Function("cubic", "x + 0.1*x**3")
+    assert MLP((2, 3, 3, 1), (own, "tanh")).activation == (own.name, "tanh")
+
+
+def test_a_row_of_activations_has_one_for_each_hidden_layer():
+    with pytest.raises(SettingError, match="activation has 1 entries; expected 2, one for each"):
+        MLP((2, 3, 3, 1), ("gelu",))
+    with pytest.raises(UnknownNameError, match="tanhh"):
+        MLP((2, 3, 3, 1), ("gelu", "tanhh"))
+
+
+def test_mixed_activations_are_written_and_proved():
+    problem = icgd.Problem(MIXED, "squared", icgd.GradientStep(0.1, 1.0), icgd.Domain(1.0, 1.0))
+    assert icgd.Problem.from_data(json.loads(json.dumps(problem.to_data()))) == problem
+    compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+    certificate = compiled.certify([[0.5, -1.0], [1.0, 0.25]], [0.5, 1.0], seed=0)
+    assert icgd_check.check(certificate.text.encode())["problem"]["activation"] == ["gelu", "relu"]
+    described = problem.oracle.described(compiled.task([[0.5, -1.0]], [0.5]), 1)
+    row = [icgd_check.ZERO]
+    with pytest.raises(icgd_check.RefusedError, match="no activation for each hidden layer"):
+        icgd_check.Network({**described, "activation": ["gelu"]}, [row * 2], [row], [], 64)

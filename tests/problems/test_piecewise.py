@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import icgd
 from icgd.errors import SettingError, UnknownNameError, UnsupportedActivationError
+from icgd.problems import balls
 from icgd.problems.functions import (
     FUNCTIONS,
     OWN,
@@ -366,3 +367,16 @@ def test_knots_that_floats_do_not_tell_apart_are_refused():
             Function("f", text)
     with pytest.raises(SettingError, match=r"got 0.10000000000000001, 0.10000000000000001\."):
         Function.pieces((0.1, "0.1000000000000000001"), ("0", "x - 0.1", "2*x - 0.2"))
+
+
+def test_a_search_for_turns_ends_after_so_many_operations(monkeypatch):
+    waves = Function("waves", "sin(x)*tanh(x)", low=-100.0, high=100.0)
+    monkeypatch.setattr(balls, "MOST_OPERATIONS", 10_000)
+    end = torch.ones((), dtype=torch.float64)
+    with pytest.raises(SettingError, match="too many turns"):
+        waves.bounds(-end, end)
+
+
+def test_a_pole_at_a_knot_is_refused_with_its_place():
+    with pytest.raises(SettingError, match="no value at the knot 0: a piece divides by 0 there"):
+        Function.pieces((0,), ("1/x", "x"))

@@ -18,7 +18,12 @@ from icgd.certificates import enclosures
 from icgd.certificates.balls import _sealed
 from icgd.certificates.enclosures import Arithmetic, Enclosure, Interval
 from icgd.cli.app import app
-from icgd.constructions.network import sorting_network, tournament
+from icgd.constructions.network import (
+    backward_ranges,
+    ranges_on_domain,
+    sorting_network,
+    tournament,
+)
 from icgd.errors import ConstructionError, DomainError, SettingError, UnsupportedProblemError
 from icgd.problems.sets import checked_sets, sets_of
 from icgd.program.set_instructions import running_means
@@ -508,6 +513,18 @@ def test_the_command_line_takes_a_box_for_each_layer(tmp_path):
         found = runner.invoke(app, given)
         assert found.exit_code == 1
         assert reason in str(found.exception)
+
+
+def test_ranges_follow_the_boxes_of_single_weights():
+    first = icgd.Box(((-1.0, 0.0, 0.5), (0.5, 2.0, -3.0)), ((1.0, 0.0, 0.5), (0.5, 2.0, 2.0)))
+    second = icgd.Box(((-1.0, 2.0, 0.0),), ((4.0, 2.0, 0.0),))
+    network = icgd.MLP((2, 2, 1), "identity", biases=True)
+    step, domain = icgd.GradientStep(0.1, box=(first, second)), icgd.Domain(x=10.0, y=1.0)
+    problem = icgd.Problem(network, "squared", step, domain)
+    ranges = ranges_on_domain(problem, margin=0.0)
+    assert ranges.linear == (0.5 * 10 + 2.0 * 10 + 3.0, (4.0 + 2.0) * 28.0)
+    backward = backward_ranges(problem, ranges, margin=0.0)
+    assert backward.deltas == (4.0 * 2 * (168.0 + 1.0), 2 * (168.0 + 1.0))
 
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -322,7 +322,8 @@ def _tail_error(function: ScalarFunction, lattice: Lattice, fit: LatticeFunction
     values = torch.tensor(fit.values, dtype=torch.float64)
     for side in (1.0, -1.0):
         at_end = torch.tensor([side * lattice.reach], dtype=torch.float64)
-        far = torch.full_like(at_end, side * min(1e6, _domain((function,))))
+        end = _domain((function,))  # beyond 1e6, functions without one are at their limits
+        far = torch.full_like(at_end, side * (end if end < inf else 1e6))
         limit = function(far)
         least, largest = function.bounds(torch.minimum(at_end, far), torch.maximum(at_end, far))
         mass = lattice.weights(at_end)[0]

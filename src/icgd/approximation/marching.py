@@ -50,16 +50,24 @@ MOST_PARTS, DEEPEST = 2000, 45
 
 
 def fit_by_marching(
-    functions: Sequence[Function], low: float, high: float, pieces: int, goals: Sequence[float] = ()
+    functions: Sequence[Function],
+    low: float,
+    high: float,
+    pieces: int,
+    goals: Sequence[float] = (),
+    most: float | int = inf,
 ) -> tuple[ReluSum, ...]:
     """Approximate functions on [low, high] by sums of ReLUs with common knots.
 
     If there are `goals`, each errs by about that; otherwise there are at most `pieces` pieces.
+    Where goals take `most` pieces or more, there are no sums.
     """
     suspects: list[tuple[float, float]] = []
     for attempt in range(4):
         grid = _Grid.of(functions, low, high, pieces, goals, suspects)
         nodes, values, eps = _marched(grid, pieces, goals)
+        if len(nodes) > most:
+            return ()
         fits = tuple(
             _proved(function, _sum(function, nodes, row, low, high), size)
             for function, row, size in zip(functions, values, eps, strict=True)
@@ -88,10 +96,9 @@ def fit_together(
     for function in functions:
         *_, (eps,) = _marched(_Grid.of((function,), low, high, pieces, (), []), pieces, ())
         goals.append(eps)
-    fits = fit_by_marching(functions, low, high, pieces, goals)
-    if fits[0].n_pieces < len(functions) * pieces:
-        return fits
-    return tuple(fit_by_marching((function,), low, high, pieces)[0] for function in functions)
+    together = fit_by_marching(functions, low, high, pieces, goals, len(functions) * pieces)
+    alone = (fit_by_marching((function,), low, high, pieces)[0] for function in functions)
+    return together or tuple(alone)
 
 
 class _Span(NamedTuple):
@@ -430,8 +437,9 @@ def _largest_gap(
         else:
             more = width / 2 * module.size(slope - function.ball(1, piece, x))
             bound = at_ends + more
-        if bound <= worst + slack or more <= slack or depth > DEEPEST or n_seen > MOST_PARTS:
-            worst = max(worst, bound)
+        room = max(slack, SLACK * worst)  # an error that nothing can undo is not worth more cells
+        if bound <= worst + room or more <= room or depth > DEEPEST or n_seen > MOST_PARTS:
+            worst = max(worst, min(bound, gap(x)))
             continue
         middle = module.exact(Fraction(float(((left + right) / 2).mid())))
         waiting += [(left, middle, depth + 1), (middle, right, depth + 1)]

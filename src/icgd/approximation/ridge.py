@@ -513,6 +513,12 @@ def _least_squares(
         if float((slopes.abs() * half_width + offsets.abs()).max()) <= farthest
         for trial in _trials(function, half_width, activation, slopes, offsets)
     ]
+    if not trials:
+        raise SettingError(
+            f"Units of {own} do not reach across [-{half_width:g}, {half_width:g}]: in a fit their "
+            f"arguments would leave [-{farthest:g}, {farthest:g}], half of the domain. Define them "
+            "on a larger domain, by low= and high=, or use a smaller box or step size."
+        )
     bounded = [trial for trial in trials if trial.largest <= largest]
     trials = bounded or [min(trials, key=lambda trial: trial.largest)]
     rounding = roundoff * LIKELY_ROUNDING

@@ -24,7 +24,6 @@ from torch import Tensor
 from icgd.backends.dense import build_transformer
 from icgd.backends.prompt import encode, read_parameters
 from icgd.backends.run import Run
-from icgd.environment import own_modes
 from icgd.errors import ProgramError
 from icgd.layers import SoftmaxAttention
 from icgd.problems.data import Task
@@ -69,39 +68,12 @@ def run_under(program: StackProgram, task: Task, stream: Tensor, mask: Mask) -> 
     return result
 
 
-@own_modes()
-def run_causal(program: StackProgram, task: Task) -> Run:
-    """Run a softmax-stack under a causal mask, left to right over a repeated prompt.
-
-    The prompt has (n_steps + 1) n_registers + n_steps n_examples + n_queries tokens.
-
-    Args:
-        program: the program of a compiled run by softmax-stack.
-        task: the data, such as `compiled.task(X, y)`.
-
-    Returns:
-        The run, with the initial and the final weights and the predictions.
-
-    Raises:
-        ProgramError: if the program is no stack, or has layers other than softmax attention and
-            MLPs.
-        SizeError: if the dense weights do not fit into memory.
-
-    Example:
-        >>> import icgd
-        >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
-        >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
-        >>> compiled = icgd.compile(problem, "softmax-stack", n_steps=1)
-        >>> task = compiled.task([[0.5, 1.0], [1.0, 0.0]], [1.0, 0.5])
-        >>> causal, plain = icgd.run_causal(compiled.program, task), compiled.run_task(task)
-        >>> bool((causal.parameters - plain.parameters).abs().max() < 1e-9)
-        True
-    """
+def run_left_to_right(program: StackProgram, task: Task) -> Run:
+    """Run a softmax-stack under a causal mask; return initial and final weights and predictions."""
     if not isinstance(program, StackProgram):
         raise ProgramError(
             "A causal mask needs a program of type StackProgram, got one of type "
-            f"{type(program).__name__}. Give compiled.stack of a run that was compiled with "
-            "construction='softmax-stack'."
+            f"{type(program).__name__}. Compile with construction='softmax-stack'."
         )
     kinds = {layer.kind for layer in (*program.block, *program.prediction)}
     if not kinds <= {LayerKind.SOFTMAX, LayerKind.MLP}:

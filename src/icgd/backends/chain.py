@@ -65,7 +65,7 @@ class AbstractGenerator(ABC, Generic[Block]):
 
     @abstractmethod
     def encode(self, rows: Mapping[str, Row]) -> Block:
-        """A block of the prompt; rows that are not given are 0."""
+        """Return a block of the prompt; rows that are not given are 0."""
 
     @abstractmethod
     def step(self, near: Block, far: Block, number: int, *, at_queries: bool = False) -> Block:
@@ -73,7 +73,7 @@ class AbstractGenerator(ABC, Generic[Block]):
 
     @abstractmethod
     def row(self, block: Block, name: str) -> Tensor:
-        """A row of a block in its own shape, with the axis of tasks in front."""
+        """Return a row of a block in its own shape, with the axis of tasks in front."""
 
     def require_reach(
         self, product: Product, value: Tensor, number: int, *, at_queries: bool
@@ -97,7 +97,7 @@ class AbstractGenerator(ABC, Generic[Block]):
         )
 
     def expanded(self, row: Row, name: str) -> Tensor:
-        """A row as a tensor."""
+        """Return a row as a tensor."""
         if isinstance(row, Tensor):
             return row
         shape = (*self.like.shape[:-2], *self.program.rows.slot(name).shape)
@@ -133,7 +133,7 @@ class DenseGenerator(AbstractGenerator[Stream]):
     def stream(
         self, blocks: Mapping[str, Tensor], constants: Mapping[str, tuple[float, ...]]
     ) -> Stream:
-        """A column with these blocks and constants, and the constant 1."""
+        """Return a column with these blocks and constants, and the constant 1."""
         stream: Stream = self._zeros(self.program.layout.width)
         for name, block in blocks.items():
             stream[..., self._places[name]] = block
@@ -142,7 +142,7 @@ class DenseGenerator(AbstractGenerator[Stream]):
         return stream
 
     def written(self, stream: Tensor, number: int, *, at_queries: bool) -> Stream:
-        """What the layers write for a column, which holds the two blocks that they read."""
+        """Return what the layers write for a column, which holds the two blocks that they read."""
         with torch.no_grad():
             for layer, module in zip(self.program.block, self.layers, strict=True):
                 stream = module(stream)
@@ -189,7 +189,9 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
         self._places = {row_of(b, n): (b, n) for b in (NEAR, FAR) for n in program.rows.names}
 
     def encode(self, rows: Rows) -> FusedBlock:
-        """A block of the prompt; bits of rules are matrices, so that one plan serves all rules."""
+        """Return a block of the prompt; bits of rules are matrices, so that one plan serves all
+        rules.
+        """
         coded = {name: self.expanded(rows[name], name) for name in self._code & rows.keys()}
         return _block(dict.fromkeys(self.program.rows.names, 0.0) | dict(rows) | coded)
 
@@ -225,7 +227,9 @@ class LiteralGenerator(DenseGenerator):
 
 
 def _tensors(block: FusedBlock, of: str | int) -> dict[str, Tensor]:
-    """The rows of a block of data, or of a layer, that are no numbers, as a round names them."""
+    """Return the rows of a block of data, or of a layer, that are no numbers, as a round names
+    them.
+    """
     name_of = partial(row_of, of) if isinstance(of, str) else partial(row_of_layer, layer=of)
     return {name_of(name): row for name, row in block.rows.items() if isinstance(row, Tensor)}
 
@@ -291,19 +295,21 @@ def run_chain(
 def make_chain(
     program: ChainProgram, task: Task, options: RunOptions, *, backend: str, memory: str = "short"
 ) -> Chain:
-    """The executor of a chain with the generator of a backend."""
+    """Return the executor of a chain with the generator of a backend."""
     return Chain(program, task, GENERATORS[backend](program, task.x), memory, options.trace)
 
 
 def padded(program: ChainProgram, matrix: Tensor, n_columns: int | None = None) -> Tensor:
-    """A matrix with zeros below and on the right, up to the width that all layers have."""
+    """Return a matrix with zeros below and on the right, up to the width that all layers have."""
     rows, columns = matrix.shape[-2:]
     width = program.width
     return functional.pad(matrix, (0, (n_columns or width) - columns, 0, width - rows))
 
 
 def learnt_matrices(program: ChainProgram, learnt: Tensor) -> dict[str, list[Tensor]]:
-    """The padded matrices of all layers, for the weights and for what an optimiser remembers."""
+    """Return the padded matrices of all layers, for the weights and for what an optimiser
+    remembers.
+    """
     shapes = program.shapes * len(program.learnt)
     parts = learnt.split([rows * columns for rows, columns in shapes], dim=-1)
     pairs = zip(parts, shapes, strict=True)
@@ -316,7 +322,7 @@ def learnt_matrices(program: ChainProgram, learnt: Tensor) -> dict[str, list[Ten
 
 
 def travelling_rows(program: ChainProgram, layer: int) -> dict[str, Row]:
-    """The rows that travel with the weights of a layer: its kind, and its padded units.
+    """Return the rows that travel with the weights of a layer: its kind, and its padded units.
 
     Layers are counted from 0.
     """
@@ -396,18 +402,20 @@ class Chain(AbstractExecutor[Parameters]):
                 )
 
     def inputs(self, values: Inputs) -> Any:
-        """The block of up to `batch_size` inputs, a column each."""
+        """Return the block of up to `batch_size` inputs, a column each."""
         columns = input_columns(self.program, values)
         return self.generator.encode({"first": columns, IS_DATA: 1.0})
 
     def labels(self, values: Labels, number: int) -> Any:
-        """The block of `batch_size` labels of a round, a column each, with the code of its rule."""
+        """Return the block of `batch_size` labels of a round, a column each, with the code of its
+        rule.
+        """
         columns = padded(self.program, values.mT, self.program.batch_size)
         flags = self.program.code(number)
         return self.generator.encode({"first": columns, IS_DATA: 1.0, **flags})
 
     def rounds(self) -> Iterator[Parameters]:
-        """The weights after every round."""
+        """Yield the weights after every round."""
         program, mask = self.program, self.program.mask
         for number in range(program.n_steps):
             x, y = self.data(number)
@@ -419,7 +427,7 @@ class Chain(AbstractExecutor[Parameters]):
             yield learnt
 
     def whole_rounds(self) -> Iterator[Parameters]:
-        """The same by one recording of all blocks of a round, on buffers that are used again."""
+        """Yield same by one recording of all blocks of a round, on buffers that are used again."""
         program, layers = self.program, [self.blocks[-n] for n in range(self.program.mask.depth)]
         x, y = self.data(0)
         constants = tuple(block.constants for block in layers)
@@ -453,7 +461,7 @@ class Chain(AbstractExecutor[Parameters]):
             yield learnt
 
     def data(self, number: int) -> tuple[Any, Any]:
-        """The blocks of the examples of a round."""
+        """Return the blocks of the examples of a round."""
         rows = list(self.program.examples_of(number, self.task.n_examples))
         x, y = self.task.x[..., rows, :], self.task.y[..., rows, :]
         return self.inputs(x), self.labels(y, number)
@@ -467,7 +475,9 @@ class Chain(AbstractExecutor[Parameters]):
             rows.append(self.generator.row(block, name).reshape(*self.task.batch, 1, -1))
 
     def learnt(self, last: int) -> Parameters:
-        """The weights and the state that blocks B_N .. B_1 hold, of which `last` is the last."""
+        """Return the weights and the state that blocks B_N .. B_1 hold, of which `last` is the
+        last.
+        """
         parts = [
             self.generator.row(self.blocks[last - layer], name)[..., :rows, :columns]
             for name in self.program.learnt
@@ -476,7 +486,7 @@ class Chain(AbstractExecutor[Parameters]):
         return torch.cat([part.flatten(-2) for part in parts], dim=-1)
 
     def predictions(self, weights: Parameters) -> Predictions:
-        """The last outputs of forward blocks that start from the trained weights."""
+        """Return the last outputs of forward blocks that start from the trained weights."""
         queries, size = self.task.queries, self.program.batch_size
         if not self.task.n_queries:
             return self.task.y[..., :0, :].clone()
@@ -484,7 +494,7 @@ class Chain(AbstractExecutor[Parameters]):
         return torch.cat(groups, dim=-2)
 
     def _forward(self, weights: Parameters, group: Tensor) -> Tensor:
-        """The outputs at up to `batch_size` queries."""
+        """Return the outputs at up to `batch_size` queries."""
         blocks, mask = self.initial(weights), self.program.mask
         inputs = self.inputs(group)
         for step in mask.walk(1, mask.depth):

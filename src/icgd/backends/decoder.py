@@ -66,7 +66,7 @@ class Decoded(Run):
     found: Float[Tensor, "generated token"] = field(kw_only=True)
 
     def facts(self) -> dict[str, str]:
-        """What it shows of itself in a line or in a notebook.
+        """Return what it shows of itself in a line or in a notebook.
 
         Returns:
             A text for each name.

@@ -87,7 +87,9 @@ class DenseStack(AbstractExecutor[Stream]):
     def _after(
         self, layers: Iterable[nn.Module], stream: Stream, checked: Sequence[Layer] = ()
     ) -> Stream:
-        """The stream after some layers, each of which is recorded; roots of some are checked."""
+        """Return the stream after some layers, each of which is recorded; roots of some are
+        checked.
+        """
         for layer, of_program in zip_longest(layers, checked):
             if of_program is not None:
                 require_roots(self._program, of_program, stream, self._n_done)
@@ -101,7 +103,7 @@ INSTEAD = "Run with backend='fused', which needs neither weights nor scores."
 
 
 def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:
-    """The transformer with ordinary weights, if they fit in memory."""
+    """Return the transformer with ordinary weights, if they fit in memory."""
     require_room(program, dtype)
     warn_of_precision(program, dtype)
     return lower_program(program, dtype)
@@ -121,7 +123,7 @@ def warn_of_precision(program: StackProgram, dtype: torch.dtype) -> None:
 
 
 def build_block(program: AbstractProgram, dtype: torch.dtype = torch.float64) -> nn.Module:
-    """The layers that exist as weights, if they fit in memory: a stack, or a chain's block."""
+    """Return layers that exist as weights, if they fit in memory: a stack, or a chain's block."""
     if isinstance(program, StackProgram):
         return build_transformer(program, dtype)
     if not isinstance(program, ChainProgram):

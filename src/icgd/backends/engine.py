@@ -67,7 +67,7 @@ class Running:
         return self._program()
 
     def watch(self, op: Op, value: Tensor) -> Check | None:
-        """What checks the reach of a product, if blocks are not checked one by one."""
+        """Return what checks the reach of a product, if blocks are not checked one by one."""
         return None
 
 
@@ -102,7 +102,7 @@ def _combine(op: Op, run: Running) -> Function:
 
 
 def _combine_by_step(factors: Sequence[float], constant: float, run: Running) -> Function:
-    """A sum whose factors change from step to step."""
+    """Return a sum whose factors change from step to step."""
 
     def now(number: float) -> float:
         if not isinstance(number, PerStep):
@@ -138,7 +138,7 @@ def _constant_map(op: Op, run: Running) -> Function:
 
 
 def _project(op: Op, run: Running) -> Function:
-    """The nearest matrix between faces, of its weights or along the axes of a basis."""
+    """Return the nearest matrix between faces, of its weights or along the axes of a basis."""
     (faces,) = op.options
     start, stop = faces.columns
     low, high, basis = (
@@ -213,7 +213,7 @@ def _ramp(op: Op, run: Running) -> Function:
 
 
 def _computed(function: Callable[..., Tensor]) -> Function:
-    """A function that knows no buffer."""
+    """Return a function that knows no buffer."""
 
     def compute(*args: Tensor, out: Tensor | None = None) -> Tensor:
         value = function(*args)
@@ -223,7 +223,7 @@ def _computed(function: Callable[..., Tensor]) -> Function:
 
 
 def _grid_mean(op: Op, run: Running) -> Function:
-    """The mean over a grid, token by token."""
+    """Return the mean over a grid, token by token."""
     fit = op.options[0]
     table = torch.tensor((fit.points, fit.offsets, fit.values), dtype=torch.float64)
     points, offsets, values = table.to(run.like)
@@ -280,7 +280,7 @@ class Units:
         return total if self.gain == 1.0 else self.gain * total
 
     def is_coarse(self, z: Any) -> Any:
-        """Where the function itself is not computed: in bands of the last argument."""
+        """Return where the function itself is not computed: in bands of the last argument."""
         if self.fit.error > AS_SUCH:
             return torch.ones_like(z, dtype=torch.bool)
         return reduce(or_, ((z >= low) & (z <= high) for low, high in self.bands))
@@ -289,13 +289,13 @@ class Units:
 def units_of(
     run: Running, fit: RidgeSum, reaches: Sequence[float], gain: float | None = None
 ) -> Units:
-    """The units of a fit, which stay with the program."""
+    """Return the units of a fit, which stay with the program."""
     key = ("units", id(fit), *reaches, gain, run.like.dtype, run.like.device)
     return cached_with(run.program, key, lambda: Units(fit, reaches, run.like, gain))
 
 
 def _units_near_kinks(op: Op, run: Running) -> Function:
-    """The exact value, but for the few arguments near a kink, which need the units."""
+    """Return the exact value, but for the few arguments near a kink, which need the units."""
     units = units_of(run, *op.options)
 
     def compute(exact: Tensor, *arguments: Tensor) -> Tensor:
@@ -310,7 +310,7 @@ def _units_near_kinks(op: Op, run: Running) -> Function:
 
 
 def _near_kinks(op: Op, run: Running) -> Function:
-    """Whether arguments of each layer, at each token, are near a kink."""
+    """Return whether arguments of each layer, at each token, are near a kink."""
     (fit,) = op.options
     units = units_of(run, fit, (1.0, 1.0))
     widths = [argument.shape[-1] for argument in op.args]
@@ -323,7 +323,8 @@ def _near_kinks(op: Op, run: Running) -> Function:
 
 
 def _missed(op: Op, run: Running) -> Function:
-    """What units near kinks make of products s r'(t) beyond s times the slope, in all gradients.
+    """Return what units near kinks make of products s r'(t) beyond s times the slope, in all
+    gradients.
 
     s is an entry of a Jacobian. Its rows say how the argument t of a unit depends on all weights up
     to those that make it, and are made for the units near a kink alone, token by token. Of each
@@ -342,7 +343,7 @@ def _missed(op: Op, run: Running) -> Function:
         scales.append(np.repeat(own, sizes).astype(run.like.new_empty(0).cpu().numpy().dtype))
 
     def product(left: Array, right: Array) -> Array:
-        """The product of matrices by torch, which has as many threads as it was given."""
+        """Return the product of matrices by torch, which has as many threads as it was given."""
         found: Array = (torch.from_numpy(left) @ torch.from_numpy(right)).numpy()
         return found
 
@@ -541,7 +542,7 @@ def _next_waits(op: Op, run: Running) -> Function:
 
 
 def _select(op: Op, run: Running) -> Function:
-    """The combination of the round's own rule."""
+    """Return the combination of the round's own rule."""
     n_bits, rows = op.options
 
     def select(*args: Tensor) -> Tensor:
@@ -692,7 +693,8 @@ OPERATIONS: dict[str, Compute | View | LookUp] = {
 
 
 def table_of(look_up: LookUp, op: Op, ops: Sequence[Op], run: Running) -> tuple[Any, int]:
-    """The table of all functions that an argument is looked up in, and the number of this one.
+    """Return the table of all functions that an argument is looked up in, and the number of this
+    one.
 
     Heads over one lattice share its cells; a table has one lattice.
     """
@@ -707,7 +709,7 @@ def table_of(look_up: LookUp, op: Op, ops: Sequence[Op], run: Running) -> tuple[
 
 
 def overwrites(op: Op) -> int:
-    """How many of its first arguments an operation may write over."""
+    """Return how many of its first arguments an operation may write over."""
     return getattr(OPERATIONS.get(op.name), "overwrites", 0)
 
 
@@ -732,7 +734,7 @@ class Plan:
                 self.calls.append((op, operation.make(op, run)))
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[Op, Tensor]:
-        """The results of all operations."""
+        """Return the results of all operations."""
         held = self.constants | {op: inputs[op.options[0]] for op in self.inputs}
         for op, function in self.calls:
             held[op] = function(*[held[arg] for arg in op.args])
@@ -844,7 +846,7 @@ class BoundRecording:
             commit()
 
     def _calls(self, op: Op, number: int) -> list[Call]:
-        """The calls that perform an operation; `held` has the tensor that they write."""
+        """Return the calls that perform an operation; `held` has the tensor that they write."""
         buffers, args = self.buffers, [self.held[arg] for arg in op.args]
         if op.name == "input":
             self.held[op] = buffers.inputs[op.options[0]]
@@ -869,7 +871,9 @@ class BoundRecording:
         return [*calls, self.cells[key].evaluator(place, write)]
 
     def _target(self, op: Op, number: int) -> Tensor:
-        """Where an operation writes: its slot, an argument that nobody reads again, or a buffer."""
+        """Return where an operation writes: its slot, an argument that nobody reads again, or a
+        buffer.
+        """
         buffers = self.buffers
 
         def may_write(buffer: Tensor) -> bool:

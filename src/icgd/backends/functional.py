@@ -33,7 +33,7 @@ SLOTS = ("x", "y", VELOCITY)
 
 
 def at_queries(slot: str) -> str:
-    """The input that holds a slot at the queries."""
+    """Return the input that holds a slot at the queries."""
     return f"{slot} at queries"
 
 
@@ -148,7 +148,7 @@ class FunctionDescent(AbstractExecutor[Labels]):
         return self._reached()
 
     def _reached(self) -> Labels:
-        """What is left to learn now, at examples and queries; traced slots are recorded."""
+        """Return what is left to learn now, at examples and queries; traced slots are recorded."""
         slots = self._buffers.inputs
         for name, layers in self.traced.items():
             if name in SLOTS:
@@ -165,7 +165,7 @@ class FunctionDescent(AbstractExecutor[Labels]):
 
 
 def recalled(program: StackProgram, task: Task, trace: Mapping[str, Tensor]) -> Predictions:
-    """The predictions of a run on this task, without what it computes at its examples.
+    """Return the predictions of a run on this task, without what it computes at its examples.
 
     `trace` holds what was left to learn at the examples before every step: slot `y` of a traced run
     on the same examples, and slot `velocity` if there is one. Not a bit differs from the

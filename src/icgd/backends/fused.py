@@ -75,7 +75,7 @@ class Aside(NamedTuple):
 
 
 def _slots(layout: Layout, task: Task, start: Aside) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The data of all examples, and the slots that steps change."""
+    """Return the data of all examples, and the slots that steps change."""
     data = {"x": task.x, "y": task.y}
     if task.rates is not None:
         data[RATES] = task.rates.expand_as(task.y)
@@ -139,7 +139,7 @@ class _Training:
         self.is_whole = True
 
     def aside(self) -> Aside:
-        """A copy of all that further steps need."""
+        """Return a copy of all that further steps need."""
         weights = torch.cat(self.weights, dim=-1)
         velocities = self._layout.having(Role.VELOCITY)
         held = {slot.name: self.buffers.inputs[slot.name].clone() for slot in velocities}
@@ -174,7 +174,7 @@ class FusedStack(AbstractExecutor[int]):
         return task.x.shape, task.x.dtype, task.x.device, checked
 
     def _begun(self) -> _Training:
-        """The training at its start, in the buffers of an earlier run if there are any."""
+        """Return the training at its start, in the buffers of an earlier run if there are any."""
         training = take_idle(self._program, self._shapes, _Training)
         if training is None:
             training = _Training(self._program, self._task, self._aside)
@@ -210,7 +210,7 @@ class FusedStack(AbstractExecutor[int]):
             leave_idle(self._program, self._shapes, training)
 
     def _brought_to(self, step: int) -> _Training:
-        """The training after this step, all of whose operations were performed."""
+        """Return the training after this step, all of whose operations were performed."""
         training = self._training
         if training is None or not training.is_whole or training.buffers.step != step:
             training = _Training(self._program, self._task, self._aside)
@@ -221,7 +221,7 @@ class FusedStack(AbstractExecutor[int]):
 
 
 def _predicted(program: StackProgram, task: Task, weights: Parameters) -> Predictions:
-    """The predictions that weights make, in the buffers of an earlier run if there are any."""
+    """Return predictions that weights make, in the buffers of an earlier run if there are any."""
     if task.n_queries == 0:
         return task.y.new_empty(*task.batch, 0, task.y.shape[-1])
     inputs = {"x": task.queries, **program.layout.split(weights)}
@@ -304,7 +304,9 @@ class CompiledStack(AbstractExecutor[int]):
                 yield step, step, moved[step - done - 1] if moves else 0.0
 
     def _copy(self) -> Tensor:
-        """A copy of the state by numpy: after a copy by torch its threads spin, and take a core."""
+        """Return a copy of the state by numpy: after a copy by torch its threads spin, and take a
+        core.
+        """
         return torch.from_numpy(self._state.numpy().copy())
 
     def _take(self, n: int, rows: Tensor, every: int, *, moves: bool = False) -> list[float]:
@@ -386,7 +388,7 @@ class CompiledStack(AbstractExecutor[int]):
         return _predicted(self._program, self._task, weights)
 
     def _brought_to(self, step: int) -> Parameters:
-        """The weights after this step."""
+        """Return the weights after this step."""
         n_done, state = self._aside
         if step == n_done:
             return state[:, : self._n_weights]
@@ -456,14 +458,14 @@ class TracedStack(AbstractExecutor[Parameters]):
                 self.traced[name].append(self._as_seen(name, value))
 
     def _as_seen(self, name: str, value: Tensor) -> Stream:
-        """A copy of a slot as every token sees it."""
+        """Return a copy of a slot as every token sees it."""
         if self._program.layout.slot(name).role in ONCE:
             return value.flatten(-2).unsqueeze(-2) * weight_scales(self._prompt)
         return value.clone()
 
 
 def _stream_bytes(program: StackProgram, task: Task, n_tokens: int) -> int:
-    """The memory that the intermediate results of so many tokens take.
+    """Return the memory that the intermediate results of so many tokens take.
 
     A slot has a second buffer, for the argument of the function whose values it holds.
     """
@@ -472,7 +474,7 @@ def _stream_bytes(program: StackProgram, task: Task, n_tokens: int) -> int:
 
 
 def _is_small(program: StackProgram, task: Task, n_tokens: int) -> bool:
-    """Whether buffers for so many tokens of a task may wait at the program for the next run."""
+    """Return whether buffers for this many tokens of a task may be kept for the next run."""
     data = sum(part.nbytes for part in (task.x, task.y, task.queries, task.initial))
     return data + _stream_bytes(program, task, n_tokens) <= LARGEST_IDLE
 
@@ -509,7 +511,7 @@ def seconds_of_step(program: StackProgram, task: Task) -> float:
 
 
 def loops_of(program: StackProgram, task: Task) -> Loops | None:
-    """The loops of a program's steps on such tasks; None if one of its operations has none."""
+    """Return loops of a program's steps on such tasks; None if one of its operations has none."""
     n_used, dtype = program.batch_size or task.n_examples, task.x.dtype
     if task.x.device.type != "cpu" or n_used > task.n_examples:
         return None
@@ -533,7 +535,7 @@ def loops_of(program: StackProgram, task: Task) -> Loops | None:
 
 @cache
 def has_numba() -> bool:
-    """Whether work of seconds is compiled: the extra `fast` is installed."""
+    """Return whether work of seconds is compiled: the extra `fast` is installed."""
     return find_spec("numba") is not None
 
 
@@ -565,7 +567,7 @@ class FusedBackend(AbstractBackend):
         return replace(options, engine="compiled" if is_long else "torch")
 
     def tasks_at_once(self, program: AbstractProgram, task: Task) -> int:
-        """How many tasks fit in the cache; those of a chain all run together."""
+        """Return how many tasks fit in the cache; those of a chain all run together."""
         if not isinstance(program, StackProgram):
             return len(task.x)
         # A function has no scratch, but a row of its kernel for each token.

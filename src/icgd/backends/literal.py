@@ -44,7 +44,7 @@ PLACE_BYTES = 8
 
 
 def literal_flops(program: AbstractProgram, task: Task) -> int:
-    """How many multiplications and additions a literal run takes, counted from its wires.
+    """Return how many multiplications and additions a literal run takes, counted from its wires.
 
     A chain is handed the two blocks that a block reads, and does not look for them.
     """
@@ -62,7 +62,7 @@ def in_words(flops: int) -> str:
 
 
 def literal_bytes(program: AbstractProgram, task: Task) -> int:
-    """The memory of a literal run: entries, three copies of the stream, and a head's scores.
+    """Return the memory of a literal run: entries, three copies of the stream, and a head's scores.
 
     Maps along the sequence are ordinary matrices. Softmax weights of tokens and of their mirror
     images stand beside the scores of both, and beside their differences.
@@ -132,7 +132,7 @@ def attention(
     step: int,
     n_steps: int,
 ) -> dict[str, Tensor]:
-    """The patterns of heads of a layer, by their labels, in a step of a run of `n_steps`.
+    """Return the patterns of heads of a layer, by their labels, in a step of a run of `n_steps`.
 
     A stack's predictions are the step after its last. A chain has blocks in place of steps. Heads
     are those whose labels begin with a text, or a single one by its number, counted from 0.
@@ -197,7 +197,7 @@ def _labels(layer: Layer, program: AbstractProgram) -> list[str]:
 
 
 def _before_block(chain: Chain, number: int) -> tuple[Iterable[nn.Module], Tensor]:
-    """The layers of a chain, and what the first of them reads when it writes a block."""
+    """Return the layers of a chain, and what the first of them reads when it writes a block."""
     modules = cast("DenseGenerator", chain.generator).layers
     streams: list[Tensor] = []
     hook = modules[0].register_forward_pre_hook(lambda _, args: streams.append(args[0]))

@@ -77,7 +77,9 @@ class _Cells(ABC):
             torch.index_select(self.table.rows, 0, self.cell, out=self.rows)
 
     def evaluator(self, number: int, write: Tensor) -> Call:
-        """What evaluates function `number` of the table by Horner's rule, once cells are found."""
+        """Return what evaluates function `number` of the table by Horner's rule, once cells are
+        found.
+        """
         n_powers, at = self.table.n_powers, self.at
         first, last = number * n_powers, (number + 1) * n_powers - 1  # the constant comes first
         if (rows := self.rows) is not None:
@@ -201,7 +203,7 @@ MOST_BITS = 12
 
 
 def bits_of(knots: Sequence[float]) -> int | None:
-    """How many bits after the first tell all knots, if they are few; knots are from 0 on."""
+    """Return how many bits after the first tell all knots, if they are few; knots are from 0 on."""
     if knots[0] < 0 or len(knots) < 2:
         return None
     most = 0
@@ -216,7 +218,7 @@ def bits_of(knots: Sequence[float]) -> int | None:
 def _starts_by_exponent(
     knots: list[float], bits: int, dtype: torch.dtype
 ) -> tuple[Tensor, tuple[int, int, int]]:
-    """Where the cells begin; by how many bits to shift; the first and the last whole number."""
+    """Return where the cells begin, the bits to shift by, and the first and last whole number."""
     whole = torch.int64 if dtype == torch.float64 else torch.int32
     shift = (52 if whole == torch.int64 else 23) - bits
     ends = torch.tensor([knots[-1], next(k for k in knots if k > 0)], dtype=dtype)
@@ -258,7 +260,7 @@ def _largest(function: LatticeFunction) -> float:
 
 
 def _cells_of(function: LatticeFunction) -> tuple[float, int]:
-    """The end of a table and the number of its cells, so that its error is small enough.
+    """Return the end of a table and the number of its cells, so that its error is small enough.
 
     A polynomial of degree n through n + 1 Chebyshev points of a cell of width d is off by at most
     4 M r^-n / (r - 1) with r = 4 strip / d, where M bounds the head in the strip.
@@ -270,7 +272,9 @@ def _cells_of(function: LatticeFunction) -> tuple[float, int]:
 
 
 def table_error(function: LatticeFunction) -> float:
-    """The proved distance between a table and what the head returns, for arguments of any size."""
+    """Return the proved distance between a table and what the head returns, for arguments of any
+    size.
+    """
     end, n_cells = _cells_of(function)
     ratio = 4 * _strip(function) * n_cells / (2 * end)
     inside = 4 * _largest(function) * ratio**-DEGREE / (ratio - 1)
@@ -288,7 +292,7 @@ def _polynomials(functions: tuple[LatticeFunction, ...]) -> Tensor:
 def _interpolated(
     function: Callable[[Tensor], Tensor], end: float, n_cells: int, degree: int, at_once: int = 64
 ) -> Tensor:
-    """The coefficients in the position within a cell, a row for each power of each value.
+    """Return the coefficients in the position within a cell, a row for each power of each value.
 
     The function adds an axis, for its values at an argument.
     """
@@ -340,7 +344,8 @@ class UnitTable(Table):
 
 
 def unit_cells(fit: RidgeSum, end: float) -> int | None:
-    """The number of cells in which polynomials are off by no more than units round, if few do.
+    """Return the number of cells in which polynomials are off by no more than units round, if few
+    do.
 
     The error of a unit is that in `_cells_of`, with its strip and its size there.
     """

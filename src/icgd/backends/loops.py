@@ -50,7 +50,7 @@ class Place(NamedTuple):
     number: str = ""
 
     def at(self, *index: str) -> str:
-        """The text of an entry."""
+        """Return the text of an entry."""
         if self.number:
             return self.number
         terms = [f"{i} * {s}" for i, s in zip(index, self.strides, strict=True) if s]
@@ -58,13 +58,13 @@ class Place(NamedTuple):
 
 
 def dense(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of rows that follow one another; an axis of one entry has none."""
+    """Return the strides of rows that follow one another; an axis of one entry has none."""
     strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
     return tuple(stride if n > 1 else 0 for stride, n in zip(strides, shape, strict=True))
 
 
 def is_dense(place: Place, shape: Sequence[int]) -> bool:
-    """Whether all entries of a place follow one another."""
+    """Return whether all entries of a place follow one another."""
     return not place.number and place.strides == dense(shape)
 
 
@@ -189,7 +189,7 @@ class Loops:
         self.source = self._module(steps, widths, in_batches)
 
     def number(self, value: float) -> str:
-        """The text of a number; one that changes from step to step has an entry for each."""
+        """Return the text of a number; one that changes from step to step has an entry for each."""
         first = len(self.numbers)
         if isinstance(value, PerStep):
             self.numbers += value.numbers
@@ -198,7 +198,7 @@ class Loops:
         return f"numbers[{first}]"
 
     def table(self, table: Tensor) -> str:
-        """The name of an array."""
+        """Return the name of an array."""
         for place, known in enumerate(self.tables):
             if known is table:
                 return f"table{place}"
@@ -206,7 +206,7 @@ class Loops:
         return f"table{len(self.tables) - 1}"
 
     def product(self, *sizes: Any) -> str:
-        """The name of the function that multiplies matrices of these sizes and strides."""
+        """Return the name of the function that multiplies matrices of these sizes and strides."""
         return self.products.setdefault(sizes, f"multiply{len(self.products)}")
 
     def _module(self, steps: Sequence[_Step], widths: dict[str, int], in_batches: bool) -> str:
@@ -285,7 +285,8 @@ class _Step:
                 self.text.end(len(index))
 
     def _groups(self) -> list[list[Op]]:
-        """What is performed together: entries of one shape, in one loop, or one operation alone.
+        """Return what is performed together: entries of one shape, in one loop, or one operation
+        alone.
 
         Operations are performed as soon as a loop of their shape has all that they read.
         """
@@ -334,7 +335,9 @@ class _Step:
                 self.last_use[self.owner[op]] = inf
 
     def _reads_by_entry(self, reader: Op, before: Op) -> bool:
-        """Whether it reads a slot just where it writes, so that it may write over the old value."""
+        """Return whether it reads a slot just where it writes, so that it may write over the old
+        value.
+        """
         read = [place for place, arg in enumerate(reader.args) if self.owner[arg] is before]
         if any(reader.args[place] is not before for place in read):
             return False
@@ -343,7 +346,7 @@ class _Step:
     # Places.
 
     def place(self, op: Op) -> Place:
-        """Where a result stands; a view is another way to count its entries."""
+        """Return where a result stands; a view is another way to count its entries."""
         if op in self.places:
             return self.places[op]
         if op.name == "input":
@@ -379,7 +382,7 @@ class _Step:
         return self.places[op]
 
     def _room(self, shape: Sequence[int]) -> Place:
-        """The first room of this size that nobody reads now."""
+        """Return the first room of this size that nobody reads now."""
         size = -(-prod(shape) // ALIGNED) * ALIGNED
         place = next(place for place, (_, n) in enumerate(self.free) if n >= size)
         first, n = self.free[place]
@@ -405,7 +408,7 @@ class _Step:
     # Loops over entries.
 
     def number(self, value: float) -> str:
-        """A variable that holds a number."""
+        """Return a variable that holds a number."""
         name = self._name()
         self.numbers.append(f"    {name} = {self.loops.number(value)}")
         return name
@@ -415,7 +418,7 @@ class _Step:
         return f"v{self.n_names}"
 
     def let(self, expression: str) -> str:
-        """A variable that holds the value of an expression."""
+        """Return a variable that holds the value of an expression."""
         name = self._name()
         self.text.say(f"{name} = {expression}")
         return name
@@ -503,7 +506,9 @@ class _Step:
         return value
 
     def _entry_pieces(self, op: Op, argument: str) -> str:
-        """A polynomial in every cell; the cell is found once for all functions of an argument."""
+        """Return a polynomial in every cell; the cell is found once for all functions of an
+        argument.
+        """
         operation = OPERATIONS[op.name]
         if not isinstance(operation, LookUp):
             raise NoLoopError(op.name)
@@ -559,7 +564,9 @@ class _Step:
         return self._unless_coarse(units, f"clamp({value}, -{bound}, {bound})", value, base=value)
 
     def _unless_coarse(self, units: Units, exact: str, *values: str, base: str = "") -> str:
-        """A variable with the exact value, but with base + a sum of units where they are coarse."""
+        """Return a variable with the exact value, but with base + a sum of units where they are
+        coarse.
+        """
         result = self.let(exact)
         self.text.say(f"if {self._is_coarse(units, values[-1])}:")
         self.text.depth += 1
@@ -575,7 +582,7 @@ class _Step:
         return " or ".join(f"{low} <= {value} <= {high}" for low, high in ends) or "False"
 
     def _sum_of(self, units: Units, *values: str) -> str:
-        """A variable with a sum of units."""
+        """Return a variable with a sum of units."""
         arrays = (units.offsets, units.coefficients, *units.directions)
         offsets, coefficients, *directions = map(self.loops.table, arrays)
         total, reaches = self.let("real(0.0)"), map(self.number, units.reaches)

@@ -32,7 +32,7 @@ AHEAD = 4
 
 @cache
 def _lanes() -> int:
-    """How many float64 numbers a register holds."""
+    """Return how many float64 numbers a register holds."""
     return 8 if binding.get_host_cpu_features().get("avx512f") else 4
 
 
@@ -53,7 +53,7 @@ class Sizes(NamedTuple):
 
 
 def product(*sizes: Any) -> Any:
-    """A function of (out, first entry, left, first, right, first, base, first, scale)."""
+    """Return a function of (out, first entry, left, first, right, first, base, first, scale)."""
     shape = Sizes(*sizes)
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -95,7 +95,7 @@ class _Product:
                 self._tile(_whole(n_whole * height), rest, first, n_vectors, lanes)
 
     def _strips(self) -> Iterator[tuple[Any, int, int]]:
-        """The columns of tiles: (the first one, number of vectors, lanes of a vector)."""
+        """Yield the columns of tiles: (the first one, number of vectors, lanes of a vector)."""
         done, lanes = 0, _lanes() * 8 // self.n_bytes
         n_whole = self.shape.columns // (2 * lanes)
         if n_whole:
@@ -177,7 +177,7 @@ def _whole(number: int) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def bits_of(typing: Any, number: Any) -> Any:
-    """The bits of a float as a whole number."""
+    """Return the bits of a float as a whole number."""
     whole = types.int64 if number == types.float64 else types.int32
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -197,7 +197,7 @@ def _folder() -> Path:
 
 
 def compiled(source: str, *args: Any) -> Any:
-    """The function `run` of a module with this source, compiled for such arguments.
+    """Return the function `run` of a module with this source, compiled for such arguments.
 
     The machine code stays on disk beside the source, under a name that depends on all that
     determines it; where nothing can be written, every process compiles it anew.
@@ -222,7 +222,7 @@ _LOCK = Lock()
 
 
 def _module(source: str) -> ModuleType:
-    """The module, from a file in the cache; `OSError` if there is no place for one."""
+    """Return the module, from a file in the cache; `OSError` if there is no place for one."""
     own = Path(__file__).read_bytes()
     digest = sha256(b"".join((own, source.encode(), numba.__version__.encode()))).hexdigest()
     path = _folder() / f"icgd_loops_{digest[:32]}.py"

@@ -44,7 +44,7 @@ ONCE = (Role.PARAMETER, Role.VELOCITY, Role.SHARED)
 
 
 def encode(program: StackProgram, task: Task) -> Stream:
-    """The prompt: registers, examples, then queries, a token each; all scratch is zero.
+    """Return the prompt: registers, examples, then queries, a token each; all scratch is zero.
 
     A function starts from 0: at every example its whole label is left to learn.
     """
@@ -109,45 +109,49 @@ def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
 
 
 def weight_scales(slots: Mapping[str, Tensor]) -> Tensor:
-    """The factor of every token's copy of the weights: a register's scale, or 1."""
+    """Return the factor of every token's copy of the weights: a register's scale, or 1."""
     return slots[SCALE] if SCALE in slots else torch.ones_like(slots["x"][..., :1])
 
 
 def read_learnt(program: StackProgram, task: Task, stream: Stream) -> Parameters:
-    """The weights, or a function's values at all tokens: labels less what is left to learn."""
+    """Return weights, or a function's values at all tokens: labels less what is left to learn."""
     if not program.trains_function:
         return read_parameters(program.layout, stream)
     return (known_labels(task) - stream[..., program.layout.range_of("y")]).flatten(-2)
 
 
 def read_parameters(layout: Layout, stream: Stream) -> Parameters:
-    """The weights that the stream carries in its first token, whose scale is always 1."""
+    """Return the weights that the stream carries in its first token, whose scale is always 1."""
     parts = [stream[..., 0, layout.range_of(slot.name)] for slot in layout.having(Role.PARAMETER)]
     return torch.cat([stream[..., 0, :0], *parts], dim=-1)  # there may be none
 
 
 def read_predictions(program: StackProgram, stream: Stream, n_examples: int) -> Predictions:
-    """The labels at the queries; where a function is trained, the stream holds their negative."""
+    """Return the labels at the queries; where a function is trained, the stream holds their
+    negative.
+    """
     first = program.n_registers + n_examples
     labels = stream[..., first:, program.layout.range_of("y")]
     return -labels if program.trains_function else labels.clone()
 
 
 def known_labels(task: Task) -> Labels:
-    """The labels of all tokens as the prompt has them: 0 at queries."""
+    """Return the labels of all tokens as the prompt has them: 0 at queries."""
     unknown = task.y.new_zeros(*task.batch, task.n_queries, task.y.shape[-1])
     return torch.cat([task.y, unknown], dim=-2)
 
 
 def linear_scores(parameters: Parameters, x: Inputs) -> Labels:
-    """The scores <w, x>, with the intercept if there is one coefficient more than inputs."""
+    """Return the scores <w, x>, with the intercept if there is one coefficient more than inputs."""
     width = x.shape[-1]
     intercept = parameters[..., width:].sum(-1)[..., None, None]
     return x @ parameters[..., :width].unsqueeze(-1) + intercept
 
 
 def read_point(instruction: Scored, layout: Layout, stream: Stream) -> Parameters:
-    """The weights whose scores an instruction takes, with the velocities that it adds to them."""
+    """Return the weights whose scores an instruction takes, with the velocities that it adds to
+    them.
+    """
     sums: dict[str, Tensor] = {}
     for name, read, factor in instruction.products():
         part = factor * stream[..., 0, layout.range_of(name)]
@@ -186,7 +190,9 @@ def require_root(argument: Tensor, function: ReluSum, step: int) -> None:
 
 
 def roots_of(program: StackProgram, layer: Layer) -> list[tuple[ReluSum, Combination]]:
-    """The optimiser's roots that a layer takes, and of what; those of norms are always in range."""
+    """Return the optimiser's roots that a layer takes, and of what; those of norms are always in
+    range.
+    """
     parts = (part for part in layer.instructions if isinstance(part, MapSlots))
     summands = (summand for part in parts for summand in part.summands)
     roots = [(program.relu_sum(summand.function), summand.argument) for summand in summands]
@@ -204,7 +210,7 @@ def require_roots(program: StackProgram, layer: Layer, stream: Stream, step: int
 
 
 def may_leave_roots(program: StackProgram, stream: Stream) -> bool:
-    """Whether the program has roots, and starts from something that they are taken of."""
+    """Return whether the program has roots, and starts from something that they are taken of."""
     roots = (read for layer in program.block for _, read in roots_of(program, layer))
     slots = [program.layout.slot(name) for read in roots for name in read.slots]
     started = [slot.name for slot in slots if slot.role is Role.PARAMETER]

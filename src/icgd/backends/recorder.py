@@ -56,7 +56,7 @@ Kept = TypeVar("Kept")
 
 
 def is_computed_as_such(fit: RidgeSum | GridMean) -> bool:
-    """Whether a fused run computes the function itself, not its units or grid tokens."""
+    """Return whether a fused run computes the function itself, not its units or grid tokens."""
     return fit.largest_error <= AS_SUCH
 
 
@@ -86,7 +86,7 @@ class Tokens:
         return self.registers + self.examples + self.queries
 
     def where(self, flag: str) -> slice:
-        """The tokens at which a flag is 1."""
+        """Return the tokens at which a flag is 1."""
         first_query = self.registers + self.examples
         places = {
             ONE: slice(0, self.total),
@@ -143,7 +143,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         self.layout: Layout = self.program.layout
 
     def op(self, name: str, *args: Op, options: tuple[Any, ...] = (), shape: Any) -> Op:
-        """The operation, which is the earlier one if there is an equal one."""
+        """Return the operation, which is the earlier one if there is an equal one."""
         key = (name, args, tuple(id(o) if isinstance(o, Function) else o for o in options), shape)
         return self.known.setdefault(key, Op(name, args, options, tuple(shape)))
 
@@ -203,17 +203,19 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         return self.times(inputs, self.transpose(weights, weights.shape[1]))
 
     def times(self, left: Op, right: Op) -> Op:
-        """The product of two matrices."""
+        """Return the product of two matrices."""
         return self.op("times", left, right, shape=(left.shape[0], right.shape[1]))
 
     def transpose(self, weights: Op, n_rows: int) -> Op:
-        """The first rows of the transposed matrix, a view; one that is transposed twice is back."""
+        """Return the first rows of the transposed matrix, a view; one that is transposed twice is
+        back.
+        """
         if weights.name == "transpose" and n_rows == weights.shape[1]:
             return self.columns(weights.args[0], weights.shape[0])
         return self.op("transpose", weights, shape=(n_rows, weights.shape[0]))
 
     def columns(self, matrix: Op, n_columns: int) -> Op:
-        """The first columns of a matrix, a view."""
+        """Return the first columns of a matrix, a view."""
         if n_columns == matrix.shape[1]:
             return matrix
         return self.op("columns", matrix, shape=(matrix.shape[0], n_columns))
@@ -290,7 +292,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
     # Sums over examples.
 
     def examples(self, value: Op) -> Op:
-        """The rows of the examples, a view."""
+        """Return the rows of the examples, a view."""
         return self.rows(value, self.tokens.where(IS_EXAMPLE))
 
     def rows(self, value: Op, place: slice) -> Op:
@@ -452,7 +454,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         return self.without_memory(value) if heads.kind is LayerKind.SOFTMAX else value
 
     def without_memory(self, value: Op) -> Op:
-        """The value, but 0 at the first register: it reads itself, and holds no values."""
+        """Return the value, but 0 at the first register: it reads itself, and holds no values."""
         if not self.tokens.registers:
             return value
         return self.op("without_first", value, shape=value.shape)
@@ -498,7 +500,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         return self.op("reshape", entries, shape=(matrix.shape[0], prod(entries.shape[1:])))
 
     def _with_axes(self, value: Op, *places: int) -> Op:
-        """The same numbers with axes of length 1 at these places, a view."""
+        """Return the same numbers with axes of length 1 at these places, a view."""
         shape = list(value.shape)
         for place in places:
             shape.insert(place, 1)
@@ -515,7 +517,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         return self.kernel_of(terms, points, self.examples(points))
 
     def kernel_of(self, terms: Sequence[KernelTerm], points: Op, examples: Op) -> Op:
-        """The kernel of some points (rows) and the examples (columns)."""
+        """Return the kernel of some points (rows) and the examples (columns)."""
         shape = (points.shape[0], examples.shape[0])
         return self.op("kernel", points, examples, options=tuple(terms), shape=shape)
 
@@ -525,7 +527,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
     # The blocks of a chain.
 
     def product(self, left: Op, right: Op) -> Op:
-        """A number is 0 here, and so is its product."""
+        """Multiply matrices; if one is a plain number, it is 0, and so is the product."""
         shape = (left.shape[0], right.shape[1])
         if "fill" in (left.name, right.name):
             return self.fill(0.0, shape)
@@ -617,7 +619,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
 
 
 def _unshaped(op: Op) -> Op:
-    """The operation whose numbers these are, arranged in another way."""
+    """Return the operation whose numbers these are, arranged in another way."""
     while op.name == "reshape":
         op = op.args[0]
     return op
@@ -631,7 +633,7 @@ _CACHE: dict[int, dict[object, Any]] = {}
 
 
 def cached_with(program: Any, key: object, make: Callable[[], Kept]) -> Kept:
-    """What `make` returns, made once for a program and kept as long as the program is."""
+    """Return what `make` returns, made once for a program and kept as long as the program is."""
     kept = _CACHE.get(id(program))
     if kept is None:
         kept = _CACHE[id(program)] = {}
@@ -662,7 +664,7 @@ def recorded_steps(
 def recorded_prediction(
     program: StackProgram, tokens: Tokens, *, trace: tuple[str, ...] | None = None
 ) -> Recording:
-    """The layers that predict, whose output is slot `y`."""
+    """Return the layers that predict, whose output is slot `y`."""
     make = partial(_recorded, program, tokens, program.prediction, trace, ("y",))
     return cached_with(program, ("prediction", tokens, trace), make)
 
@@ -699,7 +701,7 @@ Rows = dict[str, Op]
 
 
 def recorded_block(program: ChainProgram, near: Constants, far: Constants) -> Recording:
-    """The block that follows from two blocks, of which these rows are known to be numbers."""
+    """Return block that follows from two blocks, of which these rows are known to be numbers."""
 
     def record() -> Recording:
         recorder, inputs = Recorder(program), dict[str, Op]()
@@ -716,7 +718,9 @@ def recorded_block(program: ChainProgram, near: Constants, far: Constants) -> Re
 def _given_rows(
     recorder: Recorder, constants: Constants, named: Callable[[str], str], inputs: dict[str, Op]
 ) -> Rows:
-    """The rows of a block that is given; those that are no numbers are inputs of these names."""
+    """Return the rows of a block that is given; those that are no numbers are inputs of these
+    names.
+    """
     rows = Rows()
     for row, constant in zip(recorder.program.rows.slots, constants, strict=True):
         if constant is None:
@@ -775,7 +779,9 @@ def recorded_round(
 
 
 def row_of_layer(row: str, layer: int) -> str:
-    """The name of a row of the block that has the weights of a layer, before and after a round."""
+    """Return the name of a row of the block that has the weights of a layer, before and after a
+    round.
+    """
     return f"{row} {layer}"
 
 

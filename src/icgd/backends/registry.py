@@ -34,7 +34,7 @@ class Chosen(NamedTuple):
 
 
 def chosen_backend(backend: str, program: AbstractProgram, task: Task) -> Chosen:
-    """The backend of a claim about a run.
+    """Return the backend of a claim about a run.
 
     What "auto" means depends on counts alone, not on a clock, and on memory only where runs are
     larger than any that are short enough on an ordinary machine.

@@ -211,7 +211,7 @@ class Run:
         """Write the trained weights into a PyTorch model of the network's shape.
 
         Args:
-            model: An `nn.Sequential` that `icgd.from_torch` can read; its weights are replaced.
+            model: A model that `icgd.from_torch` can read; its weights are replaced.
             averaged: Whether it gets the average of the weights instead.
 
         Raises:

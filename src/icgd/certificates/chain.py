@@ -65,9 +65,9 @@ class ChainBounds(AbstractBounds):
         require_memory(what, INTERVALS * 8 * n_weights, "Take a narrower network.")
 
     def domain(self) -> DomainBound:
-        """The bounds hold for runs that are not stopped. Clipped weights are at most 2 box apart.
+        """Bound runs that are not stopped: clipped weights are at most 2 box apart.
 
-        More than that is known only of linear networks: for others some data fall on a kink. How
+        More is known only of linear networks: for others some data fall on a kink. How
         large the state of an optimiser can become is not propagated.
         """
         program, box, domain = self.program, self.problem.gradient_step.reach, self.problem.domain
@@ -127,7 +127,7 @@ class ChainBounds(AbstractBounds):
         return RunBounds(steps, paper=steps.cumsum(-1))
 
     def _rounds(self, task: Task, history: History) -> Iterator[Tensor]:
-        """A bound for each round; what rounding leaves in padded entries is carried along."""
+        """Yield a bound for each round; what rounding leaves in padded entries is carried along."""
         errors: list[Tensor] = [torch.zeros(())] * len(self.program.weight_shapes)
         for number, start in enumerate(history[..., :-1, :].unbind(-2)):
             pairs = zip(self._matrices(start), errors, strict=True)
@@ -146,7 +146,7 @@ class ChainBounds(AbstractBounds):
             ]
 
     def _matrices(self, parameters: Tensor) -> list[Tensor]:
-        """The weights of all layers, then their state."""
+        """Return the weights of all layers, then their state."""
         return [
             part for parts in learnt_matrices(self.program, parameters).values() for part in parts
         ]
@@ -154,7 +154,9 @@ class ChainBounds(AbstractBounds):
     def round_after(
         self, learnt: list[Enclosure], x: Interval, y: Interval, number: int = 0
     ) -> list[Enclosure]:
-        """The weights and the state after round `number` on these examples, from those before."""
+        """Return the weights and the state after round `number` on these examples, from those
+        before.
+        """
         program, mask, blocks = self.program, self.program.mask, self._first_blocks(learnt)
         inputs = _data(x.mapped(partial(input_columns, program)))
         labels = _data(y.mapped(lambda part: padded(program, part.mT, program.batch_size)))
@@ -167,7 +169,7 @@ class ChainBounds(AbstractBounds):
         return [row for row in rows if isinstance(row, Enclosure)]
 
     def _first_blocks(self, learnt: list[Enclosure]) -> dict[int, Rows]:
-        """The blocks that hold weights and state before a round."""
+        """Return the blocks that hold weights and state before a round."""
         program, depth = self.program, self.program.mask.depth
         blocks: dict[int, Rows] = {}
         for layer in range(depth):
@@ -181,7 +183,7 @@ class ChainBounds(AbstractBounds):
         return blocks
 
     def next_block(self, near: Rows, far: Rows) -> Rows:
-        """The enclosures of the block that a step writes."""
+        """Return the enclosures of the block that a step writes."""
         names = self.program.rows.names
         rows: dict[str, Row] = dict.fromkeys(self.program.layout.names, 0.0)
         rows[ONE] = 1.0
@@ -242,7 +244,7 @@ class BlockEnclosures(BlockDomain[Row]):
         return matrix if isinstance(matrix, float) else matrix.mT
 
     def unless(self, flags: Sequence[Row], value: Row) -> Row:
-        """The value, which is exactly 0 at the units that a flag closes."""
+        """Return the value, which is exactly 0 at the units that a flag closes."""
         if any(flag != 0.0 for flag in flags if isinstance(flag, float)):
             return 0.0
         for flag in flags:
@@ -258,7 +260,7 @@ class BlockEnclosures(BlockDomain[Row]):
         bound: float | None,
         slots: Mapping[str, Row],
     ) -> Row:
-        """A copy, or new weights, which four ReLUs clip.
+        """Return a copy, or new weights, which four ReLUs clip.
 
         Where weights decay, the oracle may cancel what it rounded before: it takes the decay d w
         from w, and the sizes of both add up to |1 - d| |w| + 2 |w| at most.
@@ -282,7 +284,7 @@ class BlockEnclosures(BlockDomain[Row]):
         return value.moved(self.how.sum_of(3, argument.actual.size)).without_nan()  # three ReLUs
 
     def mark_flat(self, argument: Row, width: float) -> Row:
-        """The argument itself, from which `pass_back` knows the slope."""
+        """Return the argument itself, from which `pass_back` knows the slope."""
         return argument
 
     def pass_back(self, back: verbs.PassBack, upstream: Row, flat: Row) -> Row:
@@ -314,7 +316,9 @@ class BlockEnclosures(BlockDomain[Row]):
         left: Row,
         right: Row,
     ) -> Row:
-        """What a head returns of an entry is off alike, relative to whatever its tokens carry."""
+        """Return what a head returns of an entry is off alike, relative to whatever its tokens
+        carry.
+        """
         if isinstance(value, float) or isinstance(left, float):
             return value
         if isinstance(right, float):  # the slope of a linear layer
@@ -333,7 +337,7 @@ class BlockEnclosures(BlockDomain[Row]):
         return self.within_reach(heads, value)
 
     def _terms(self, left: Enclosure, right: Row) -> tuple[int, Tensor]:
-        """How many terms an entry of the product has, and their total size."""
+        """Return how many terms an entry of the product has, and their total size."""
         if isinstance(right, float):
             return left.error.shape[-1], torch.zeros_like(left.error)
         return left.error.shape[-1], left.actual.size @ right.actual.size
@@ -367,7 +371,7 @@ class BlockEnclosures(BlockDomain[Row]):
 
 
 def _kinked(leak: float) -> KinkedFunction:
-    """The activation with the slope `leak` below 0."""
+    """Return the activation with the slope `leak` below 0."""
 
     def evaluate(z: Tensor) -> Tensor:
         return functional.leaky_relu(z, leak)

@@ -141,7 +141,7 @@ class Interval:
         return self.mapped(lambda end: end.clamp(-bound, bound))
 
     def distance_to(self, other: Interval) -> Tensor:
-        """The largest distance between a value here and a value there."""
+        """Return the largest distance between a value here and a value there."""
         return torch.maximum(self.high - other.low, other.high - self.low)
 
     def __add__(self, other: Interval) -> Interval:
@@ -187,7 +187,9 @@ class Interval:
         return Interval(centre - spread, centre + spread)
 
     def _ball(self) -> tuple[Tensor, Tensor | None]:
-        """The rounded midpoint, and the larger distance of an end from it, or None if it is 0."""
+        """Return the rounded midpoint, and the larger distance of an end from it, or None if it is
+        0.
+        """
         if self.low is self.high:
             return self.low, None
         middle = (self.low + self.high) / 2
@@ -201,14 +203,14 @@ def _lifted(size: Tensor) -> Tensor:
 
 
 def _outwards(low: Tensor, high: Tensor) -> Interval:
-    """The interval between these ends, with room for their rounding."""
+    """Return the interval between these ends, with room for their rounding."""
     return Interval(
         torch.sub(low, low.abs(), alpha=_OUTWARDS), torch.add(high, high.abs(), alpha=_OUTWARDS)
     )
 
 
 def norm(errors: Tensor) -> Tensor:
-    """The 2-norm over the last axis, infinite where an error is.
+    """Return the 2-norm over the last axis, infinite where an error is.
 
     Errors are scaled first, because squares of small ones would be 0.
     """
@@ -227,12 +229,14 @@ class Enclosure:
 
     @classmethod
     def common(cls, value: Interval) -> Enclosure:
-        """A quantity that the transformer has exactly."""
+        """Return a quantity that the transformer has exactly."""
         return cls(value, value, torch.zeros_like(value.low))
 
     @classmethod
     def around(cls, exact: Interval, error: Values, actual: Interval | None = None) -> Enclosure:
-        """A quantity that the transformer has within `error` of the exact one, and in `actual`."""
+        """Return a quantity that the transformer has within `error` of the exact one, and in
+        `actual`.
+        """
         near = exact.widened(error)
         actual = near if actual is None else near.within(actual)
         return cls(exact, actual, ROOM * torch.minimum(error, exact.distance_to(actual)))
@@ -313,7 +317,7 @@ class Arithmetic:
 
     @classmethod
     def of(cls, dtype: torch.dtype, n_tokens: int, backend: str) -> Arithmetic:
-        """The arithmetic of a backend."""
+        """Return the arithmetic of a backend."""
         return cls(
             torch.finfo(dtype).eps / 2, n_tokens, named("backend", backend, BACKENDS).sums_terms
         )
@@ -330,7 +334,7 @@ class Arithmetic:
         return replace(self, roundoff=min(self.roundoff, UNIT_ROUNDOFF))
 
     def sum_of(self, n_terms: int, sizes: Tensor) -> Tensor:
-        """The rounding of a sum of `n_terms` products whose sizes add up to `sizes`.
+        """Return the rounding of a sum of `n_terms` products whose sizes add up to `sizes`.
 
         Sizes are 0 only where all products are, and there nothing underflows.
         """
@@ -338,12 +342,12 @@ class Arithmetic:
         return torch.add(factor * sizes, sizes.sign(), alpha=least)
 
     def sum_of_size(self, n_terms: int, size: float) -> float:
-        """The same for one size."""
+        """Return the same for one size."""
         factor, least = self._sum_rounding(n_terms)
         return factor * size + (least if size > 0 else 0.0)
 
     def _sum_rounding(self, n_terms: int) -> tuple[float, float]:
-        """The rounding of a sum relative to the sizes of its terms, and what underflow adds."""
+        """Return rounding of a sum relative to the sizes of its terms, and what underflow adds."""
         # + 8: rounded weights and constants, the product itself, the residual addition.
         n_operations = n_terms + 8
         product = n_operations * self.roundoff
@@ -351,11 +355,13 @@ class Arithmetic:
         return 2 * gamma, 2 * n_operations * self.least
 
     def evaluation(self, function: str, size: Tensor) -> Tensor:
-        """The rounding of a function that is computed as such, where it has at most this size."""
+        """Return the rounding of a function that is computed as such, where it has at most this
+        size.
+        """
         return rounding_of(function).at(size, self.roundoff, self.least)
 
     def head(self, fit: LatticeFunction, fan_in: int, argument: Tensor, apart: Tensor) -> Tensor:
-        """The rounding of a look-up where the terms of its argument have this total size.
+        """Return the rounding of a look-up where the terms of its argument have this total size.
 
         The registers' copies of the argument may lie `apart`, each by another amount, which moves
         a score by up to |g| apart / (spacing ratio^2). A mean stays between the values.
@@ -373,7 +379,8 @@ class Arithmetic:
     def grid(
         self, fit: GridMean, n_terms: int, argument: Tensor, label: Tensor | float = 0.0
     ) -> Tensor:
-        """The rounding of a head's mean over a grid, where its arguments have these total sizes.
+        """Return the rounding of a head's mean over a grid, where its arguments have these total
+        sizes.
 
         The mean stays between the values.
         """
@@ -390,7 +397,7 @@ class Arithmetic:
         n_copies: int,
         where: Interval | None = None,
     ) -> Tensor:
-        """The rounding of `fit` where the terms of its argument have this total size.
+        """Return the rounding of `fit` where the terms of its argument have this total size.
 
         `where` tells where the argument itself lies, if that is known.
         """
@@ -433,13 +440,13 @@ class Arithmetic:
 
 
 def _levels(fit: ReluSum) -> tuple[float, ...]:
-    """The levels between which a ramp runs."""
+    """Return the levels between which a ramp runs."""
     return (fit.anchor_value, *(fit(knot) for knot in fit.knots))
 
 
 @lru_cache(maxsize=256)
 def uneven_response(fit: LatticeFunction) -> float:
-    """What a head changes, at most, if each register sees the argument off by up to 1.
+    """Return what a head changes, at most, if each register sees the argument off by up to 1.
 
     That is the largest sum_g weight_g |value_g - mean| |g| / (spacing ratio^2). Weights are
     `ratio` spacings wide, so that samples an eighth of a spacing apart miss less than 2%.
@@ -518,7 +525,7 @@ def slope_at(loss: Loss, fit: GridMean, prediction: Enclosure, label: Enclosure)
 
 
 def fit_error(fit: Fit, argument: Interval) -> Tensor:
-    """The largest certified error on the pieces that the argument can touch.
+    """Return the largest certified error on the pieces that the argument can touch.
 
     It is infinite outside the interval on which the fit was proved. Exact fits, ramps and look-ups
     that saturate continue as the function itself does.
@@ -540,7 +547,7 @@ def fit_error(fit: Fit, argument: Interval) -> Tensor:
 
 
 def ridge_error(fit: RidgeSum, *arguments: Interval) -> Tensor:
-    """The certified error of a sum of units, which is infinite outside its box."""
+    """Return the certified error of a sum of units, which is infinite outside its box."""
     last, shape = arguments[-1], torch.broadcast_tensors(*(part.low for part in arguments))[0].shape
     error = last.low.new_full(shape, fit.error)
     for band in fit.bands:
@@ -556,7 +563,7 @@ MOST_CELLS = 2**20
 
 
 def touched(fit: ReluSum, argument: Interval) -> tuple[Tensor, Tensor]:
-    """The numbers of the first and of the last piece that the argument can lie on.
+    """Return the numbers of the first and of the last piece that the argument can lie on.
 
     A piece holds its right end.
     """
@@ -582,7 +589,8 @@ def n_knots(fit: ReluSum, values: Values, *, below: bool = False) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _knot_table(fit: ReluSum) -> tuple[Tensor, int]:
-    """The number of knots up to every multiple of the knot unit, and the first of these multiples.
+    """Return the number of knots up to every multiple of the knot unit, and the first of these
+    multiples.
 
     It is one before the first knot.
     """
@@ -594,7 +602,9 @@ def _knot_table(fit: ReluSum) -> tuple[Tensor, int]:
 
 
 def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """The largest of values[first .. last] at every position, from maxima over powers of two."""
+    """Return the largest of values[first .. last] at every position, from maxima over powers of
+    two.
+    """
     length = last - first + 1
     if not length.numel() or int(length.max()) <= 2:  # as where arguments are nearly known
         return torch.maximum(values.take(first), values.take(last))
@@ -610,7 +620,7 @@ def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
 def lattice_error(
     fit: LatticeFunction, n_terms: int, sizes: Tensor, apart: Tensor, how: Arithmetic
 ) -> Tensor:
-    """How far a line or a square is off; only the dense transformer reads it from a lattice.
+    """Return how far a line or a square is off; only the dense transformer reads it from a lattice.
 
     Beyond the reach, which is at least 1, all that is known is that a mean stays between the
     values, and that the line or the square is at most the size's square.
@@ -690,7 +700,7 @@ def projected(
 
 
 def _beyond(value: Interval, faces: Interval, basis: Tensor, how: Arithmetic) -> Interval:
-    """How far vectors lie beyond the faces, along each row of the basis."""
+    """Return how far vectors lie beyond the faces, along each row of the basis."""
     along, sizes = _product(value, basis.mT), value.size @ basis.abs().mT
     sizes = sizes + value.size.amax(-1, keepdim=True) + faces.size
     along = along.widened(how.sum_of(basis.shape[-1] + BASIS_TERMS, sizes))
@@ -704,7 +714,7 @@ def _product(vectors: Interval, matrix: Tensor) -> Interval:
 
 
 def moved_apart(apart: Tensor, basis: Tensor) -> Tensor:
-    """How far apart projections are of vectors that are so far apart."""
+    """Return how far apart projections are of vectors that are so far apart."""
     size = basis.abs()
     return torch.minimum(norm(apart).unsqueeze(-1), apart + apart @ size.mT @ size)
 
@@ -747,7 +757,7 @@ def exchanged(value: Enclosure, first: list[int], second: list[int], how: Arithm
 
 
 def mean_excess(value: Enclosure, means: Tensor, total: float, how: Arithmetic) -> Enclosure:
-    """The means of the first 1, 2, ... columns, less their shares of the total."""
+    """Return the means of the first 1, 2, ... columns, less their shares of the total."""
     width = len(means)
     share = Interval.point(total / torch.arange(1, width + 1).double())
     sizes = value.size @ means.mT + share.size
@@ -799,7 +809,7 @@ def multiply(left: Enclosure, right: Enclosure, how: Arithmetic, n_terms: int = 
 
 
 def largest(factor: float) -> float:
-    """The size of a factor, or of the largest of those of a schedule."""
+    """Return the size of a factor, or of the largest of those of a schedule."""
     return max(map(abs, factor)) if isinstance(factor, PerStep) else abs(factor)
 
 
@@ -850,7 +860,9 @@ def shares_of(scores: Enclosure, n_tokens: int, how: Arithmetic) -> Enclosure:
 
 
 def _shares(scores: Interval) -> Interval:
-    """The softmax of scores in intervals, with room for the rounding and underflow of values."""
+    """Return the softmax of scores in intervals, with room for the rounding and underflow of
+    values.
+    """
     low, high = scores.low, scores.high
     ends = []
     for own, others in ((low, high), (high, low)):
@@ -920,7 +932,8 @@ class AbstractBounds(ABC):
         return RunBounds(self.steps(task, history, on_progress))
 
     def predictions(self, task: Task, real: History, error: Tensor) -> Predictions | None:
-        """A bound on how far predictions at the queries are from those of the `real` run, if known.
+        """Return a bound on how far predictions at the queries are from those of the `real` run, if
+        known.
 
         `error` bounds how far what the run has learnt is from the end of the real one: with an
         entry for each weight, or with one for all.

@@ -56,14 +56,14 @@ class Rounded(NamedTuple):
 
 
 def sizes_of(head: KernelHead, points: Tensor) -> Tensor:
-    """What the sizes of the terms of G u add up to, |G| |u|."""
+    """Return what the sizes of the terms of G u add up to, |G| |u|."""
     if head.transform is None:
         return points.abs()
     return points.abs() @ as_matrix(head.transform, points).abs().mT
 
 
 def moved_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> Tensor:
-    """How far G u may be off."""
+    """Return how far G u may be off."""
     width = rounded.points.shape[-1]
     carried = sizes_of(head, rounded.error)
     return carried + how.sum_of(width, sizes_of(head, rounded.points) + carried)
@@ -275,7 +275,7 @@ class _Slope(NamedTuple):
     at: Callable[[Tensor], Tensor]
 
     def between(self, low: Tensor, high: Tensor) -> Tensor:
-        """The steepest slope between two distances."""
+        """Return the steepest slope between two distances."""
         return self.at(torch.minimum(low.clamp(min=self.peak), high))
 
 
@@ -339,7 +339,7 @@ def _product_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithme
 
 
 def _distance_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
-    """The error of a distance in the sum norm, which is no less than in the Euclidean one."""
+    """Return error of a distance in the sum norm, which is no less than in the Euclidean one."""
     off = moved_error(head, left, how).sum(-1)[..., :, None]
     off = off + moved_error(head.keys, right, how).sum(-1)[..., None, :]
     distance = torch.cdist(head.moved(left.points), head.keys.moved(right.points), p=1.0)
@@ -347,17 +347,19 @@ def _distance_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithm
 
 
 def _at_most_one(error: Tensor) -> Tensor:
-    """The error of what lies between 0 and 1."""
+    """Return the error of what lies between 0 and 1."""
     return error.nan_to_num(nan=inf, posinf=inf).clamp(max=1)
 
 
 def _exponential(how: Arithmetic) -> float:
-    """The relative error of an exponential, twice, with the rounding of its bound itself."""
+    """Return the relative error of an exponential, twice, with the rounding of its bound itself."""
     return 2 * PRODUCT_UNITS * (how.roundoff + UNIT_ROUNDOFF)
 
 
 def largest_kernel(head: KernelHead, points: Tensor) -> float:
-    """The largest |K| of two points whose coordinates are at most those of the one in `points`."""
+    """Return the largest |K| of two points whose coordinates are at most those of the one in
+    `points`.
+    """
     if head.kernel in DISTANCE_KERNELS or head.kernel == "softmax":
         return head.weight
     if head.kernel not in PRODUCT_KERNELS:
@@ -372,18 +374,20 @@ def largest_kernel(head: KernelHead, points: Tensor) -> float:
 
 
 def _largest_norm(head: KernelHead, points: Tensor) -> tuple[float, int]:
-    """The largest norm of such a point as G or H moves it, and its number of coordinates."""
+    """Return the largest norm of such a point as G or H moves it, and its number of coordinates."""
     sizes = [sizes_of(side, points) for side in (head, head.keys)]
     return max(ROOM * float(part.norm()) for part in sizes), sizes[0].shape[-1]
 
 
 def _largest_score(head: KernelHead, points: Tensor) -> Tensor:
-    """The largest <G u, H w> of two such points."""
+    """Return the largest <G u, H w> of two such points."""
     return (sizes_of(head, points) * sizes_of(head.keys, points)).sum()
 
 
 def worst_kernel_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> float:
-    """The largest error of the kernel of two points that are at most as large as the one given."""
+    """Return the largest error of the kernel of two points that are at most as large as the one
+    given.
+    """
     # No product or distance of the original is larger than with |G| for G and |H| for H.
     queries, keys = (
         None if rows is None else tuple(tuple(map(abs, row)) for row in rows)
@@ -533,7 +537,7 @@ class Worst:
         self._move(number, step.kernel, step.wrong)
 
     def _kernel(self, heads: tuple[KernelHead, ...]) -> tuple[float, float]:
-        """The largest kernel of heads and its error, recomputed only after inputs moved."""
+        """Return the largest kernel of heads and its error, recomputed only after inputs moved."""
         if heads not in self._kernels:
             kernel = sum(largest_kernel(head, self._inputs.points) for head in heads)
             errors = (worst_kernel_error(head, self._inputs, self._how) for head in heads)
@@ -541,7 +545,9 @@ class Worst:
         return self._kernels[heads]
 
     def _rounding(self, step: _WorstStep, sizes: _Sizes) -> float:
-        """What `rounding` of a step of a run is at most; Cauchy's inequality bounds the sums."""
+        """Return what `rounding` of a step of a run is at most; Cauchy's inequality bounds the
+        sums.
+        """
         read = sizes.value + self.query_error + self._label
         off = self._sum(4, read)
         read_off = off + step.ahead * sizes.apart + self._sum(4, step.ahead * sizes.token_change)
@@ -588,7 +594,7 @@ class _Step:
     def rounding(
         self, labels: Tensor, values: Tensor, carried: Tensor, motion: Motion, how: Arithmetic
     ) -> Tensor:
-        """What the step may add to the error of every value, and of its last change.
+        """Return what the step may add to the error of every value, and of its last change.
 
         `values` are exact; `carried` is how far the transformer's own may be off already.
         """
@@ -613,7 +619,7 @@ class _Step:
     def apart(
         self, labels: Tensor, values: Tensor, after: Tensor, motion: Motion, how: Arithmetic
     ) -> Tensor:
-        """How far the change in the stream may be from that of the values before and after."""
+        """Return how far the change in the stream may be from the difference of the values."""
         n_examples = self.kernel.shape[-1]
         size = values.abs() + after.abs() + 2 * labels.abs()
         change = _largest_change(motion)
@@ -626,7 +632,7 @@ class _Step:
     def moved(
         self, tokens: Rounded, examples: Rounded, transform: Tensor, how: Arithmetic
     ) -> Rounded:
-        """The inputs after x <- x + A sum_j K x_j."""
+        """Return the inputs after x <- x + A sum_j K x_j."""
         points = tokens.points + self.kernel @ examples.points @ transform.mT
         size = examples.points.abs() + examples.error
         largest = self.kernel.abs() + self.error
@@ -683,7 +689,7 @@ class FunctionBounds(AbstractBounds):
     def _motions(
         self, labels: Tensor, values: Sequence[Tensor], steps: list[_Step]
     ) -> Iterator[Motion]:
-        """The last change of what is left before every step of a run."""
+        """Yield the last change of what is left before every step of a run."""
         motion = Motion.none(labels)
         is_plain = self.problem.functional_step.momentum is None
         for number, step in enumerate(steps):
@@ -726,7 +732,7 @@ class FunctionBounds(AbstractBounds):
     def _trajectory_of_momentum(
         self, task: Task, labels: Tensor, values: Sequence[Tensor]
     ) -> Iterator[Tensor]:
-        """The same with a last change, which is off at examples and queries too."""
+        """Yield the same with a last change, which is off at examples and queries too."""
         n, steps = task.n_examples, self._steps(task, len(values))
         off = Pair(torch.zeros_like(labels), torch.zeros_like(labels))
         norms = Pair(*(part[..., :1, :] for part in off))
@@ -749,7 +755,7 @@ class FunctionBounds(AbstractBounds):
             yield _largest(off.left)
 
     def _growth(self, steps: list[_Step], n: int) -> Callable[[int, Tensor, Pair], Pair]:
-        """What a step makes of the norms of errors on the examples, and of what it adds."""
+        """Return what a step makes of the norms of errors on the examples, and of what it adds."""
         update, machine = self.problem.functional_step, self.problem.machine
         if steps and machine.is_symmetric and not update.changes_kernel:
             values = torch.linalg.eigvalsh(steps[0].kernel[..., :n, :]) + update.noise
@@ -789,7 +795,7 @@ class FunctionBounds(AbstractBounds):
         return steps
 
     def _contractions(self, steps: list[_Step], n: int) -> Iterator[Tensor]:
-        """The norm of I - step_size (K + noise I) on the examples, for each step."""
+        """Yield the norm of I - step_size (K + noise I) on the examples, for each step."""
         eigenvalues: Tensor | None = None
         update = self.problem.functional_step
         for number, step in enumerate(steps):
@@ -813,10 +819,10 @@ def _largest_change(motion: Motion) -> Tensor:
 
 
 def _largest(errors: Tensor) -> Tensor:
-    """The largest error at any token, which is infinite where nothing is known."""
+    """Return the largest error at any token, which is infinite where nothing is known."""
     return errors.flatten(-2).amax(-1).nan_to_num(nan=inf, posinf=inf)
 
 
 def _norm_over_tokens(errors: Tensor) -> Tensor:
-    """The norm over tokens, of every output."""
+    """Return the norm over tokens, of every output."""
     return norm(errors.mT).unsqueeze(-2)

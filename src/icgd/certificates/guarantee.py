@@ -163,7 +163,7 @@ class Guarantee:
     fused_because: str | None = None
 
     def facts(self) -> dict[str, str]:
-        """What it shows of itself in a line or in a notebook.
+        """Return what it shows of itself in a line or in a notebook.
 
         Returns:
             A text for each name.
@@ -213,7 +213,7 @@ class Guarantee:
 
 
 def _outcome(least: float, most: float, promised: float) -> Outcome:
-    """What is known of a number between `least` and `most`; a NaN counts as broken."""
+    """Return what is known of a number between `least` and `most`; a NaN counts as broken."""
     if most == inf and least <= promised:
         return Outcome.NOT_KNOWN
     if most <= promised:
@@ -268,7 +268,7 @@ def check_guarantee(bounds: LinearBounds, task: Task, history: History) -> Guara
 def _promised(
     bounds: LinearBounds, task: Task, history: History, found: Minimiser
 ) -> InexactDescent:
-    """The theorems' promise of a run, with the curvature where it and the minimiser can be.
+    """Return the theorems' promise of a run, with the curvature where it and the minimiser can be.
 
     An exact step from the point found moves it by at most step_size times its subgradient. If that
     is all that is known of it, exact descent may come further away from it by so much a step.
@@ -296,7 +296,7 @@ def _promised(
 def _scores(
     problem: Problem, x: Inputs, history: History, found: Minimiser, error: float
 ) -> Scores:
-    """The scores of the run, of exact descent beside it, and of the minimiser.
+    """Return the scores of the run, of exact descent beside it, and of the minimiser.
 
     All are in the box but the start and what a clip rounds, and in the range of the domain unless
     these numbers show otherwise. Exact descent is within `error` of the run. Scores between are
@@ -313,7 +313,7 @@ def _scores(
 
 
 def _visited(model: LinearModel, x: Inputs, points: History, margin: float) -> Scores:
-    """The least and the largest scores within `margin` of any of these points."""
+    """Return the least and the largest scores within `margin` of any of these points."""
     design = model.design(x)
     scores, reach = design @ points.mT, margin * design.norm(dim=-1, keepdim=True)
     return scores.amin(-1, keepdim=True) - reach, scores.amax(-1, keepdim=True) + reach

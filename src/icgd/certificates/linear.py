@@ -119,7 +119,7 @@ class Responses:
     grown: Tensor | None = None
 
     def after(self, size: float, momentum: float, ahead: float, added: Tensor, now: Pair) -> Pair:
-        """The norms after a step that adds errors of norm `added` (*tasks, 1, outputs)."""
+        """Return the norms after a step that adds errors of norm `added` (*tasks, 1, outputs)."""
         descent = size * self.eigenvalues
         kept = momentum - ahead * descent
         rows = torch.stack([1 - descent, kept, -descent, kept], dim=-1)
@@ -136,13 +136,15 @@ class Responses:
 
 
 def multiplied(contraction: Tensor, reach: Tensor, kept: Tensor, added: Tensor, now: Pair) -> Pair:
-    """The norms after a step whose matrices have these norms: I - size K, size K, m - c size K."""
+    """Return the norms after a step whose matrices have these norms: I - size K, size K, m - c size
+    K.
+    """
     of_change = kept * now.change + added
     return Pair(ROOM * (contraction * now.left + of_change), ROOM * (reach * now.left + of_change))
 
 
 def is_stable(update: FunctionalStep, largest: float) -> bool:
-    """Whether all steps are alike and T has no eigenvalue outside the unit circle.
+    """Return whether all steps are alike and T has no eigenvalue outside the unit circle.
 
     That is for every eigenvalue of the kernel from 0 to `largest`: Jury's conditions.
     """
@@ -184,19 +186,19 @@ class Kept(NamedTuple):
 
 
 def momenta(update: ProximalStep, n_steps: int) -> tuple[Tensor, Tensor]:
-    """The momentum of every step and how far ahead it looks, a row each."""
+    """Return the momentum of every step and how far ahead it looks, a row each."""
     pairs = [(update.momentum_of(step), update.lookahead_of(step)) for step in range(n_steps)]
     both = torch.tensor(pairs, dtype=torch.float64).reshape(-1, 2)
     return both[:, :1], both[:, 1:]
 
 
 def changes(weights: Tensor) -> Tensor:
-    """What every row differs by from the row before; the first row is at rest."""
+    """Return what every row differs by from the row before; the first row is at rest."""
     return weights - torch.cat([weights[..., :1, :], weights[..., :-1, :]], dim=-2)
 
 
 def points_of(update: ProximalStep, history: History) -> Tensor:
-    """Where the gradients of a run's steps are taken: a row for each step."""
+    """Return where the gradients of a run's steps are taken: a row for each step."""
     before = history[..., :-1, :].double()
     if update.momentum is None or not before.shape[-2]:
         return before
@@ -204,7 +206,7 @@ def points_of(update: ProximalStep, history: History) -> Tensor:
 
 
 def is_affine(problem: Problem, histories: tuple[History, ...], errors: Tensor) -> bool:
-    """Whether every step of these runs, and every exact step beside them, is an affine map."""
+    """Return whether every step of these runs; every exact step beside them, is an affine map."""
     update, most = problem.proximal_step, float(errors.max()) if errors.numel() else 0.0
     if problem.model.link != "identity" or update.l1:
         return False
@@ -213,7 +215,9 @@ def is_affine(problem: Problem, histories: tuple[History, ...], errors: Tensor) 
 
 
 def affine_distances(problem: Problem, task: Task, added: Tensor) -> Iterator[Tensor]:
-    """The distance after each step, where steps are affine; `added` has the norm of each error."""
+    """Yield the distance after each step, where steps are affine; `added` has the norm of each
+    error.
+    """
     model, update = problem.model, problem.proximal_step
     design = model.design(task.x)
     responses = Responses(eigenvalues(model, update, design, torch.ones_like(design[..., :1])))
@@ -254,13 +258,13 @@ def after_many(moved: Callable[[Pair], Pair], error: Tensor, now: Pair, n_steps:
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """The product of matrices without negative entries, in which 0 times infinity is 0."""
+    """Return the product of matrices without negative entries, in which 0 times infinity is 0."""
     parts = left[:, :, None] * right[None, :, :]
     return torch.where((left[:, :, None] == 0) | (right[None, :, :] == 0), 0.0, parts).sum(1)
 
 
 def apart(now: Pair, ahead: float) -> Tensor:
-    """How far the points at which gradients are taken may be apart."""
+    """Return how far the points at which gradients are taken may be apart."""
     return now.left + ahead * now.change if ahead else now.left
 
 
@@ -334,7 +338,9 @@ class LinearBounds(AbstractBounds):
     def _worst_kept(
         self, before: Tensor, inputs: Tensor, labels: Interval, scores: Interval
     ) -> Kept:
-        """The largest momentum; weights in the box change by at most twice the box in a step."""
+        """Return the largest momentum; weights in the box change by at most twice the box in a
+        step.
+        """
         update, n_steps = self.problem.proximal_step, self.program.n_steps
         if update.momentum is None or not n_steps:
             return Kept.of(replace(update, momentum=None, nesterov=False), before)
@@ -377,7 +383,7 @@ class LinearBounds(AbstractBounds):
         return 2 * (self.problem.box or inf)
 
     def errors(self, task: Task, history: History) -> Tensor:
-        """What each step adds to the error of every coefficient, from the run's own ones."""
+        """Return what each step adds to the error of every coefficient, from the run's own ones."""
         design, labels = self.problem.model.design(task.x), Interval.point(task.y.double().mT)
         before, points = (
             history[..., :-1, :].double(),
@@ -403,7 +409,7 @@ class LinearBounds(AbstractBounds):
     def _distances(
         self, task: Task, added: Tensor, histories: tuple[History, ...]
     ) -> Iterator[Tensor]:
-        """The distance after each step: what it adds, and what it makes of the one before."""
+        """Yield the distance after each step: what it adds, and what it makes of the one before."""
         nothing, margin, factor = torch.zeros_like(added[..., :1].sum(-1)), -1.0, 0.0
         update, now = self.problem.proximal_step, Pair(nothing, nothing)
         points = [points_of(update, history) for history in histories]
@@ -418,7 +424,8 @@ class LinearBounds(AbstractBounds):
             yield now.left
 
     def lipschitz(self, task: Task, *histories: History, margin: float = 0.0) -> float:
-        """The largest factor by which a step multiplies the distance of two points near these runs.
+        """Return the largest factor by which a step multiplies the distance of two points near
+        these runs.
 
         A point is near if it lies in the box and at most `margin` from a run, in the 2-norm.
         """
@@ -433,7 +440,7 @@ class LinearBounds(AbstractBounds):
         return max(0.0, curved.contraction(step_size)) + room
 
     def _scores(self, task: Task, points: History, margin: float) -> Scores:
-        """The scores of these points, of points in the box near them, and those between."""
+        """Return the scores of these points, of points in the box near them, and those between."""
         model = self.problem.model
         scores = points @ model.design(task.x).mT
         ends = (scores.amin(-2).unsqueeze(-1), scores.amax(-2).unsqueeze(-1))
@@ -447,7 +454,7 @@ class LinearBounds(AbstractBounds):
     def _step(
         self, before: Tensor, inputs: Tensor, labels: Interval, scores: Interval, kept: Kept
     ) -> Tensor:
-        """What a step adds to the error of every coefficient.
+        """Return what a step adds to the error of every coefficient.
 
         `before` and `inputs` are the sizes of the coefficients (a row a step) and of the design (a
         row an example); `scores` and `kept` have a row a step.
@@ -467,7 +474,7 @@ class LinearBounds(AbstractBounds):
         return ROOM * (own + self._off(inputs, scores, kept))
 
     def _mirrored_error(self, descent: Mirrored, inputs: Tensor, left: Tensor) -> Tensor:
-        """What mirrored heads miss of the sum over examples, and what their softmax rounds."""
+        """Return what mirrored heads miss of the sum over examples; what their softmax rounds."""
         largest = left.amax(-1, keepdim=True)
         missed: Tensor = descent.missed(largest) * (left @ inputs)
         # The weights of an example and its mirror image add up to 1 / n times cosh(score) at most.
@@ -476,18 +483,18 @@ class LinearBounds(AbstractBounds):
         return missed + sum(map(abs, descent.gains)) * (rounded + inputs.shape[-2] * self.how.least)
 
     def _looked(self, before: Tensor, kept: Kept) -> Tensor:
-        """The size of the coefficients at which the gradient is taken."""
+        """Return the size of the coefficients at which the gradient is taken."""
         return before + kept.ahead * (kept.change + kept.apart)
 
     def _left(
         self, before: Tensor, inputs: Tensor, labels: Interval, scores: Interval, kept: Kept
     ) -> Tensor:
-        """The size of what is left of the labels of the examples."""
+        """Return the size of what is left of the labels of the examples."""
         wrong = self._left_error(scores, self._looked(before, kept) @ inputs.mT, labels.size)
         return self._mean_size(scores) + labels.size + wrong
 
     def _size(self, before: Tensor, inputs: Tensor, left: Tensor, kept: Kept) -> Tensor:
-        """The sizes of all terms that a step adds up for a coefficient."""
+        """Return the sizes of all terms that a step adds up for a coefficient."""
         kinds = ShrinkSlot | ShrinkMoved
         threshold = sum((part.threshold for part in self._parts if isinstance(part, kinds)), 0.0)
         decayed = self._decay * self._looked(before, kept)
@@ -501,7 +508,7 @@ class LinearBounds(AbstractBounds):
         return size + (1 + kept.momentum) * (kept.change + kept.apart)
 
     def _off(self, inputs: Tensor, scores: Interval, kept: Kept) -> Tensor:
-        """What becomes of a velocity that is not the change of the weights."""
+        """Return what becomes of a velocity that is not the change of the weights."""
         if self.problem.proximal_step.momentum is None:
             return torch.zeros_like(kept.apart)
         ahead = kept.ahead * kept.apart
@@ -514,7 +521,7 @@ class LinearBounds(AbstractBounds):
         return kept.momentum * kept.apart + self._decay * ahead + bent
 
     def _apart(self, earlier: Tensor, before: Tensor, n_examples: int) -> Tensor:
-        """How far a velocity may be from the change of the weights: both were rounded.
+        """Return how far a velocity may be from the change of the weights: both were rounded.
 
         `earlier` are the sizes of the terms of the step before. Each sum counts its rounding twice,
         which also covers that these sizes are off themselves.
@@ -523,12 +530,12 @@ class LinearBounds(AbstractBounds):
         return torch.where(earlier > 0, 3 * self.how.sum_of(n_terms, earlier + before), 0.0)
 
     def _mean_size(self, scores: Interval) -> Tensor:
-        """The largest size of an expected label, which rises with the score."""
+        """Return the largest size of an expected label, which rises with the score."""
         least, largest = self.problem.model.link_function.mean.bounds(scores.low, scores.high)
         return torch.maximum(least.abs(), largest.abs())
 
     def _left_error(self, scores: Interval, terms: Tensor, labels: Tensor) -> Tensor:
-        """The error of what is left of the labels, where heads return it, or of the means."""
+        """Return error of what is left of the labels, where heads return it, or of the means."""
         descent = self.program.descent
         if isinstance(descent, DescendSquares) and self.how.sums_terms:
             n_products = len(descent.weights) * self.problem.model.n_parameters
@@ -542,12 +549,12 @@ class LinearBounds(AbstractBounds):
         return error
 
     def _head_error(self, function: str, n_terms: int, terms: Tensor) -> Tensor:
-        """The error of a head where the terms of its argument add up to this size."""
+        """Return the error of a head where the terms of its argument add up to this size."""
         fit = self.program.grid_mean(function)
         return fit.error + self.how.grid(fit, n_terms, terms)
 
     def _mean_error(self, scores: Interval, terms: Tensor) -> Tensor:
-        """The error of the expected labels, of the transformer's and of the oracle's."""
+        """Return the error of the expected labels, of the transformer's and of the oracle's."""
         link, looks_ahead = self.problem.model.link_function, self.problem.proximal_step.nesterov
         n_terms = (1 + looks_ahead) * self.problem.model.n_parameters + 1
         if self.how.sums_terms:
@@ -558,7 +565,7 @@ class LinearBounds(AbstractBounds):
         return steepest * off + 2 * self.how.evaluation(link.mean.name, self._mean_size(near))
 
     def _scale(self, n_examples: int) -> float:
-        """The factor of each example in the step, if there are `n_examples` of them."""
+        """Return the factor of each example in the step, if there are `n_examples` of them."""
         if (descent := self.program.descent) is None:
             raise ProgramError(f"{self.program.construction} has no step on a linear model")
         return abs(descent.scale) * descent.share(n_examples)

@@ -142,7 +142,8 @@ class StackBounds(AbstractBounds):
         }
 
     def _everywhere(self, reach: float) -> Interval:
-        """Where weights and their average lie, if none is further out of its range than `reach`.
+        """Return where weights and their average lie, if none is further out of its range than
+        `reach`.
 
         That is by as much as `reach` is more than the largest weight of the sets.
         """
@@ -161,7 +162,9 @@ class StackBounds(AbstractBounds):
         return low.repeat(n_parts), high.repeat(n_parts)
 
     def domain_predictions(self, proved: DomainBound) -> float:
-        """The weights lie anywhere in their sets, and are off by what bound (a) leaves of a run."""
+        """Return the weights lie anywhere in their sets, and are off by what bound (a) leaves of a
+        run.
+        """
         if self.program.step_table is not None or not proved.trajectory < self.widest:
             return inf
         box = self._everywhere(self.problem.gradient_step.reach * (1 + FLOAT32_ROUNDING))
@@ -204,7 +207,7 @@ class StackBounds(AbstractBounds):
         return torch.cat(errors, dim=-1)
 
     def _data(self, task: Task, step: int) -> Data:
-        """The inputs, labels and rates of a step."""
+        """Return the inputs, labels and rates of a step."""
         used = self.problem.network_oracle.examples(task, step)
         data = {"x": used.x, "y": used.y}
         if used.rates is not None:
@@ -233,7 +236,8 @@ class StackBounds(AbstractBounds):
         return f"of runs whose {' and '.join(update.state)} is 0 at the start"
 
     def paper_step(self) -> float | None:
-        """The closed form, which holds in exact arithmetic, with the rounding of a step added.
+        """Return the closed form, which holds in exact arithmetic, with the rounding of a step
+        added.
 
         That rounding is bound (a) of the same program with functions that do not err.
         """
@@ -247,7 +251,7 @@ class StackBounds(AbstractBounds):
     def after_block(
         self, data: Data, weights: Enclosure, drift: Parameters, step: int = 0
     ) -> Weights:
-        """The weights after a step that starts from `weights`, all of them in one vector.
+        """Return the weights after a step that starts from `weights`, all of them in one vector.
 
         Their copies in the registers, if it has any, may lie `drift` apart.
         """
@@ -268,7 +272,7 @@ class StackBounds(AbstractBounds):
         return [domain.after(self._ends.layers[number], shared) for number in numbers]
 
     def _weights(self, after: State, drift: Parameters) -> Weights:
-        """What the slots say of the weights; without copies, `drift` is theirs."""
+        """Return what the slots say of the weights; without copies, `drift` is theirs."""
         slots = [after[slot.name] for slot in self.program.layout.having(Role.PARAMETER)]
         drifts = [slot.apart.flatten(-2) for slot in slots if slot.apart is not None]
         low, high = self._ends_of_weights
@@ -351,7 +355,7 @@ def _outline(end: End) -> End:
 
 
 def least_kept(update: AbstractGradientStep, n_steps: int, name: str = WEIGHTS) -> float:
-    """The least share that a step keeps of a weight, or of what is remembered; at most 1.
+    """Return the least share that a step keeps of a weight, or of what is remembered; at most 1.
 
     Errors and drifts are kept by the same share, and what else a step adds to them is the more the
     larger they are. Weight decay keeps less than all.
@@ -375,7 +379,8 @@ GUESSES = 16
 def _reach_and_drift(
     after_block: AfterBlock, box: float, n_steps: int, kept: float
 ) -> tuple[float, float]:
-    """How large the transformer's weights can be, and how far their copies may lie from them.
+    """Return how large the transformer's weights can be, and how far their copies may lie from
+    them.
 
     Weights stay in their sets, but for what rounding adds to a projection. A projection of w is off
     by the rounding of w, which is the larger the farther w has moved.
@@ -392,7 +397,8 @@ def _reach_and_drift(
 
 
 def _largest_drift(after_block: AfterBlock, reach: float, n_steps: int, kept: float) -> float:
-    """How far copies of the weights drift apart before the last step; they all lie in the box.
+    """Return how far copies of the weights drift apart before the last step; they all lie in the
+    box.
 
     To what it keeps, a step adds a little more where copies are farther apart. So it is assumed
     that every step adds what the last one does, and this is then checked. That takes steps that
@@ -436,7 +442,7 @@ def after_steps(
     widest: float,
     kept: float = 1.0,
 ) -> float:
-    """The error after `n_steps` steps from 0, which never falls from step to step.
+    """Return the error after `n_steps` steps from 0, which never falls from step to step.
 
     A step leaves more of a larger error. If it leaves no more of a level 5% higher than that level,
     no later error is beyond it. Otherwise slow growth is followed many steps at a time: a step
@@ -498,7 +504,7 @@ class StateBound:
     n_steps: int
 
     def domain(self, sizes: Tensor | float) -> DomainBound:
-        """The bounds, if weights have these sizes at the start and nothing is remembered."""
+        """Return the bounds, if weights have these sizes at the start and nothing is remembered."""
         sizes = torch.as_tensor(sizes, dtype=torch.float64).expand(self.is_state.shape)
         sizes = sizes.masked_fill(self.is_state, 0.0)
         before = Trained.exactly(sizes, torch.zeros_like(sizes))
@@ -524,7 +530,7 @@ class StateBound:
         )
 
     def _after(self, before: Trained, step: int) -> Trained:
-        """What is trained after a step; sizes and drifts never fall."""
+        """Return what is trained after a step; sizes and drifts never fall."""
         after = self.after_step(before, step)
         sizes = torch.maximum(before.sizes, after.sizes)
         return Trained(sizes, after.error, torch.maximum(before.drift, after.drift))
@@ -601,7 +607,8 @@ class _Constants(NamedTuple):
 
 
 def closed_form(program: StackProgram, problem: Problem) -> float | None:
-    """The paper's bound on the error of one step in exact arithmetic; infinite beyond float64.
+    """Return the paper's bound on the error of one step in exact arithmetic; infinite beyond
+    float64.
 
     No paper gives a bound for a network with biases, shortcuts or layer norms, for examples with
     rates, for a loss that couples outputs, for another update than plain descent, for a program
@@ -630,7 +637,7 @@ def closed_form(program: StackProgram, problem: Problem) -> float | None:
 
 
 def closed_form_step(program: StackProgram, problem: Problem) -> float:
-    """The paper's bound on the error of one step, in exact arithmetic."""
+    """Return the paper's bound on the error of one step, in exact arithmetic."""
     target, box = problem.network, problem.gradient_step.reach
     depth, widest = target.depth, max(target.widths)
     norm = sqrt(widest)  # P
@@ -672,7 +679,7 @@ def closed_form_step(program: StackProgram, problem: Problem) -> float:
 
 
 def _times(left: float, right: float) -> float:
-    """The product, with 0 * inf = 0: an infinite constant does no harm to an exact quantity."""
+    """Return product, with 0 * inf = 0: an infinite constant does no harm to an exact quantity."""
     return 0.0 if left == 0.0 or right == 0.0 else left * right
 
 
@@ -691,7 +698,7 @@ OWN_ROUNDING = 1 + 2.0**-40
 
 
 def table_step(program: StackProgram, problem: Problem) -> float:
-    """The paper's bound on the error of one step, in exact arithmetic."""
+    """Return the paper's bound on the error of one step, in exact arithmetic."""
     if program.step_table is None:
         raise ProgramError("The program has no table of steps.")
     n, levels = program.step_table.n_examples, len(program.relu_sum(IDENTITY).knots) // 2 + 1
@@ -702,7 +709,7 @@ def table_step(program: StackProgram, problem: Problem) -> float:
 
 
 def step_lipschitz(problem: Problem, n_examples: int) -> float:
-    """The Lipschitz constant of a step of one weight, as a function of the whole prompt."""
+    """Return the Lipschitz constant of a step of one weight, as a function of the whole prompt."""
     x = _cells(problem.domain.x, -1, 1, 1)
     y = _cells(problem.domain.y, -1, 1)
     w = _cells(problem.gradient_step.reach, -1)
@@ -729,7 +736,7 @@ def step_lipschitz(problem: Problem, n_examples: int) -> float:
 
 
 def _cells(bound: float, *shape: int) -> Interval:
-    """The intervals between neighbouring sample points of [-bound, bound]."""
+    """Return the intervals between neighbouring sample points of [-bound, bound]."""
     edges = torch.linspace(-bound, bound, CELLS + 1, dtype=torch.float64)
     return Interval(edges[:-1].view(shape), edges[1:].view(shape))
 

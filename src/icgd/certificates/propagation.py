@@ -88,12 +88,14 @@ class Bounded:
         return NOT_APART if self.apart is None else self.apart
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Bounded:
-        """The same with all numbers arranged in another way."""
+        """Return the same with all numbers arranged in another way."""
         apart = None if self.apart is None else change(self.apart)
         return Bounded(self.value.mapped(change), apart, self.n_terms, lambda: change(self.sizes))
 
     def stored(self) -> Bounded:
-        """What a slot holds of it: no terms, and an infinite error where infinities cancelled."""
+        """Return what a slot holds of it: no terms, and an infinite error where infinities
+        cancelled.
+        """
         apart = self.apart
         if apart is not None and bool(apart.sum().isnan()):
             apart = apart.nan_to_num(nan=inf, posinf=inf)
@@ -138,7 +140,7 @@ class Enclosures(StackDomain[Bounded]):
     # Streams.
 
     def start(self, data: Data, weights: Enclosure, drift: Parameters) -> State:
-        """What the first layer finds, from data and from weights in one vector.
+        """Return what the first layer finds, from data and from weights in one vector.
 
         Copies of the weights in the registers, if there are any, may lie `drift` apart. What units
         leave in a slot that they wipe is still there.
@@ -249,7 +251,7 @@ class Enclosures(StackDomain[Bounded]):
         return Bounded(enclosures.matrix_product(matrix, value.value, self.how))
 
     def matrix(self, rows: Sequence[Sequence[float]]) -> Tensor:
-        """A constant matrix as a tensor."""
+        """Return a constant matrix as a tensor."""
         return _tensor(tuple(map(tuple, rows)))
 
     # Functions.
@@ -274,7 +276,7 @@ class Enclosures(StackDomain[Bounded]):
 
     @_once
     def mlp_rounding(self, function: str, argument: Bounded) -> Tensor:
-        """The rounding of a sum of ReLUs in an MLP.
+        """Return the rounding of a sum of ReLUs in an MLP.
 
         Some functions are steeper by many powers of ten at one end than elsewhere. All their terms
         have one sign, and those that count at t lie on one side of t: their sizes add up to a few
@@ -297,7 +299,7 @@ class Enclosures(StackDomain[Bounded]):
         return self.how.sum_of(n_terms, steepest * argument.sizes + 8 * largest)
 
     def lattice_error(self, function: str, n_terms: int, sizes: Tensor, apart: Tensor) -> Tensor:
-        """How far a line or a square is off, which heads read from the lattice."""
+        """Return how far a line or a square is off, which heads read from the lattice."""
         fit = self.program.look_up(function)
         return enclosures.lattice_error(fit, n_terms, sizes, apart, self.how)
 
@@ -354,15 +356,15 @@ class Enclosures(StackDomain[Bounded]):
         return Bounded(Enclosure.around(real.exact, real.error + jumps * s.size + off, actual))
 
     def _units_error(self, fit: RidgeSum, *places: Interval) -> Tensor:
-        """The certified error of what the backend computes for a fit."""
+        """Return the certified error of what the backend computes for a fit."""
         as_such = fit.is_exact or (not self.how.sums_terms and is_computed_as_such(fit))
         return enclosures.ridge_error(replace(fit, error=0.0) if as_such else fit, *places)
 
     def _units_rounding(
         self, fit: RidgeSum, n_terms: int, value: Interval, *sizes: Tensor
     ) -> Tensor:
-        """The rounding of sums of units, in which there are so many terms, at arguments of these
-        sizes, where the function itself has this `value`.
+        """Return the rounding of sums of units, in which there are so many terms, at arguments of
+        these sizes, where the function itself has this `value`.
         """
         if not self.how.sums_terms and is_computed_as_such(fit):
             off = self.how.sum_of(len(sizes), value.size)
@@ -384,7 +386,7 @@ class Enclosures(StackDomain[Bounded]):
 
     @_once
     def units_at_one(self, function: str) -> float:
-        """How far units are off that stand for a line, at 1."""
+        """Return how far units are off that stand for a line, at 1."""
         fit, one = self.program.ridge_sum(function), torch.ones((), dtype=torch.float64)
         whole = Interval.point(one)
         off = enclosures.ridge_error(fit, whole)
@@ -393,7 +395,7 @@ class Enclosures(StackDomain[Bounded]):
     def product_by_units(
         self, function: str, reaches: tuple[float, float], factors: tuple[Interval, Interval]
     ) -> Tensor:
-        """How far each product of two factors is off."""
+        """Return how far each product of two factors is off."""
         fit, (reach, other) = self.program.ridge_sum(function), reaches
         left, right = factors[0].times(1 / reach), factors[1].times(1 / other)
         off = self._units_error(fit, left, right)
@@ -531,7 +533,9 @@ class Enclosures(StackDomain[Bounded]):
         return value
 
     def replace(self, before: Bounded, value: Bounded, bound: float | None) -> Bounded:
-        """The layer adds the change to what the slot holds, and the oracle may add in any order."""
+        """Return the layer adds the change to what the slot holds, and the oracle may add in any
+        order.
+        """
         n_terms, sizes = value.n_terms, value.sizes
         rounding = self.how.sum_of(2 * n_terms + 4, sizes + 2 * before.value.size)
         exact = value.value.exact.widened(self.how.oracle.sum_of(n_terms + 2, sizes))
@@ -543,7 +547,7 @@ class Enclosures(StackDomain[Bounded]):
         return Bounded(after, apart, n_terms, lambda: sizes)
 
     def mix(self, before: Bounded, after: Bounded, keeps: float) -> Bounded:
-        """The layer makes it of the terms that `after` is made of."""
+        """Return the layer makes it of the terms that `after` is made of."""
         if isinstance(keeps, PerStep):
             raise TypeError("An average whose share changes is bounded step by step")
         old, new, share = before.value, after.value, 1.0 - keeps
@@ -576,7 +580,7 @@ class Enclosures(StackDomain[Bounded]):
     def grid_error(
         self, function: str, n_terms: int, sizes: Tensor, labels: Tensor | None = None
     ) -> Tensor:
-        """What a head's mean over a grid is off by rounding; 0 if no head is computed.
+        """Return what a head's mean over a grid is off by rounding; 0 if no head is computed.
 
         Of a mean that depends on labels, what the grid leaves too: a fused run, which computes the
         slope itself, rounds that.
@@ -647,7 +651,7 @@ class Enclosures(StackDomain[Bounded]):
     def step_from_table(
         self, step: LookUpStep, key: Bounded, slots: Mapping[str, Bounded]
     ) -> Bounded:
-        """The exact step, from the levels instead of the entries themselves.
+        """Return the exact step, from the levels instead of the entries themselves.
 
         If keys could be rounded beyond the flat parts of the table, only its range is known.
         """
@@ -675,7 +679,7 @@ class Enclosures(StackDomain[Bounded]):
 
 
 def split(layout: Layout, weights: Enclosure) -> dict[str, Enclosure]:
-    """The vector of all weights as the layout's matrix slots."""
+    """Return the vector of all weights as the layout's matrix slots."""
     start, parts = 0, dict[str, Enclosure]()
     for slot in layout.having(Role.PARAMETER):
         take = partial(_matrix, start=start, slot=slot)
@@ -695,7 +699,7 @@ def _tensor(rows: tuple[tuple[float, ...], ...]) -> Tensor:
 
 @lru_cache(maxsize=16)
 def reading(table: ReluSum, how: Arithmetic) -> tuple[float, float, int, Tensor]:
-    """The least and the largest answer in a table, the number of terms, and their rounding.
+    """Return the least and the largest answer in a table, the number of terms, and their rounding.
 
     Only the terms on one side of the anchor are not zero, and they grow towards the end. A backend
     that looks pieces up returns the answer itself.
@@ -722,7 +726,7 @@ FLAT = 7 / 32
 def key_error(
     key: Combination, table: ReluSum, program: StackProgram, how: Arithmetic, offset: float = 0.0
 ) -> float:
-    """How far rounding can move a key, which is exact in the levels that it encodes.
+    """Return how far rounding can move a key, which is exact in the levels that it encodes.
 
     Each level, of a number to which an `offset` is added, is rounded by r. Then scores are off by
     d = r sum|a| and their own rounding, which changes a weighted mean of values by at most d times

@@ -292,7 +292,7 @@ class Certificate:
 
     @classmethod
     def of(cls, bounds: AbstractBounds, backend: str, dtype: torch.dtype) -> Certificate:
-        """What these bounds prove, which are computed for this backend and precision.
+        """Return what these bounds prove, which are computed for this backend and precision.
 
         Args:
             bounds: the bounds.
@@ -327,7 +327,7 @@ class Certificate:
         )
 
     def facts(self) -> dict[str, str]:
-        """What it shows of itself in a line or in a notebook.
+        """Return what it shows of itself in a line or in a notebook.
 
         Returns:
             A text for each name.
@@ -352,7 +352,8 @@ class Certificate:
         }
 
     def of_run(self, *, is_covered: bool) -> Certificate:
-        """What it says of a run; if its condition leaves the run out, nothing is proved beforehand.
+        """Return what it says of a run; if its condition leaves the run out, nothing is proved
+        beforehand.
 
         Args:
             is_covered: whether the condition holds for the run.
@@ -375,7 +376,7 @@ class Certificate:
         return replace(self, domain_step=inf, domain_trajectory=inf, domain_predictions=inf)
 
     def says_nothing(self, bound: float) -> bool:
-        """Whether a bound is no smaller than what is known without it.
+        """Return whether a bound is no smaller than what is known without it.
 
         Args:
             bound: the bound.
@@ -394,7 +395,7 @@ class Certificate:
         return not bound < self.widest
 
     def told(self, bound: float) -> float | None:
-        """The bound, or None if it says nothing.
+        """Return the bound, or None if it says nothing.
 
         Args:
             bound: the bound.
@@ -481,7 +482,7 @@ class Report:
     step_sizes: Tensor | None = None
 
     def facts(self) -> dict[str, str]:
-        """What it shows of itself in a line or in a notebook.
+        """Return what it shows of itself in a line or in a notebook.
 
         Returns:
             A text for each name.
@@ -587,7 +588,7 @@ class Report:
         return max(errors, key=lambda name: errors[name]) if any(errors.values()) else None
 
     def _largest(self, errors: str, bounds: str) -> str:
-        """The largest measured error, and what is proved of it."""
+        """Return the largest measured error, and what is proved of it."""
         if not getattr(self, errors).numel():
             return "no step was taken"
         measured, proved = float(getattr(self, errors).max()), self.told.get(bounds)
@@ -599,7 +600,7 @@ class Report:
         return f"{number(measured)}, the bound of the run {what}"
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
-        """The measured errors beside their bounds over the steps, on logarithmic axes.
+        """Return the measured errors beside their bounds over the steps, on logarithmic axes.
 
         Of a batch of tasks the largest are drawn. Where a bound says nothing, the legend says so.
 
@@ -626,7 +627,7 @@ class Report:
         return pictures.report_picture.draw(panels, title or self.conclusion, path)
 
     def _curves(self, which: str) -> dict[str, list[float]]:
-        """The measured errors and their bounds by name, with NaN where a bound says nothing."""
+        """Return measured errors and their bounds by name, with NaN where a bound says nothing."""
         errors = getattr(self, f"{which}_errors")
         everywhere = self.certificate.told(getattr(self.certificate, f"domain_{which}"))
         of_run = self.told.get(f"{which}_bounds", torch.full_like(errors, nan))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 import torch
+from torch import Tensor
 
 from icgd.constructions.base import require_few_steps
 from icgd.constructions.composition import Composition, composition_of
@@ -33,7 +34,7 @@ from icgd.problems.optimisers import (
 from icgd.problems.piecewise import Function
 from icgd.problems.problem import Problem
 from icgd.problems.scalar import ScalarFunction
-from icgd.problems.sets import sets_of
+from icgd.problems.sets import LayerSet, sets_of
 from icgd.program.instructions import (
     ClipSlots,
     Combination,
@@ -303,9 +304,30 @@ def largest_norm(width: int) -> float:
     return 2 * sqrt(width)
 
 
-def reach_of(problem: Problem, layer: int) -> float:
-    """Return the largest size of a weight of a layer."""
-    return problem.network_oracle.sets.layers[layer - 1].reach
+def largest_forward(problem: Problem, layer: int, largest: float) -> float:
+    """Bound V_j p + bias by the sizes of weights, where no entry of p is larger than `largest`."""
+    target, weights = problem.network, problem.network_oracle.sets.layers[layer - 1]
+    if weights.bound is not None:
+        return weights.bound * (target.widths[layer - 1] * largest + target.biases)
+    sizes = largest_weights(weights)
+    inputs = torch.full((sizes.shape[1],), largest, dtype=torch.float64)
+    inputs[target.widths[layer - 1] :] = 1.0  # of the biases
+    return float((sizes @ inputs).max())
+
+
+def largest_backward(problem: Problem, layer: int, largest: float) -> float:
+    """Bound V_j^T delta by the sizes of weights, where no entry of delta is larger."""
+    target, weights = problem.network, problem.network_oracle.sets.layers[layer - 1]
+    if weights.bound is not None:
+        return target.widths[layer] * weights.bound * largest
+    columns = largest_weights(weights)[:, : target.widths[layer - 1]].sum(0)
+    return float(columns.max()) * largest
+
+
+def largest_weights(weights: LayerSet) -> Tensor:
+    """Return the largest size of each weight of a layer, as its matrix; fixed ones may be 0."""
+    low, high = weights.ends
+    return torch.maximum(low.abs(), high.abs()).view(weights.shape)
 
 
 def ranges_on_domain(problem: Problem, margin: float, *, gated: bool = False) -> Ranges:
@@ -321,8 +343,8 @@ def ranges_on_domain(problem: Problem, margin: float, *, gated: bool = False) ->
     preactivations: list[float] = []
     linear: list[float] = []
     outputs = [max(problem.domain.x, LEAST_REACH)]
-    for layer, fan_in in enumerate(target.widths[:-1], start=1):
-        linear.append(reach_of(problem, layer) * (fan_in * outputs[-1] + target.biases))
+    for layer in range(1, target.depth + 1):
+        linear.append(largest_forward(problem, layer, outputs[-1]))
         reach = largest_norm(target.widths[layer]) if layer in target.norms else linear[-1]
         preactivations.append(reach)
         activation = target.layer_activation(layer)
@@ -352,7 +374,7 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
     deltas: dict[int, float] = {}
     for layer in range(target.depth, 0, -1):
         if layer < target.depth:
-            pulled = target.widths[layer + 1] * reach_of(problem, layer + 1) * deltas[layer + 1]
+            pulled = largest_backward(problem, layer + 1, deltas[layer + 1])
             pulled_back[layer] = pulled + sum(pulled_back[end] for end in target.ends(layer))
         through_norm = 1.0
         if layer in target.norms:

@@ -158,6 +158,11 @@ class Recursion(AbstractConstruction):
                 f"its units follow functions that are analytic, or continuous and piecewise "
                 f"linear, and {rough[0]} is neither; relu-stack takes it."
             )
+        if not isinstance(problem.network.activation, str):
+            return (
+                "all its hidden layers have one activation, not "
+                f"{', '.join(problem.network.activation)}; use relu-stack or softmax-stack."
+            )
         if problem.network.output_activation != IDENTITY_FUNCTION.name:
             return (
                 f"its target has a linear output, not {problem.network.output_activation}: the "

@@ -463,13 +463,14 @@ def _fitted_functions(
         and slope.kind in curved
     ]
     shared = {function.name for pair in pairs for function in pair}
-    margin, beyond = 0.0, places_of_jumps(problem)
+    outputs = [activation.value.name for activation in activations_of(target)]
+    margin, worst, beyond = 0.0, "", places_of_jumps(problem)
     while True:
         reach = ROUNDING_ROOM * largest_argument(problem, ranges_on_domain(problem, margin))
         if margin and not reach <= 2 * LARGEST_ARGUMENT:  # so few pieces err more and more
             raise ConstructionError(
-                f"pieces={pieces} is too few for {target.activation}: the error of the fit grows "
-                "with the interval, so no interval covers the layers' outputs. Give at least 2."
+                f"pieces={pieces} is too few for {worst}: the error of the fit grows with "
+                "the interval, so no interval covers the layers' outputs. Give at least 2."
             )
         if margin and (reason := outside_domain(problem, margin)):
             raise ConstructionError(f"pieces={pieces} is too few: {reason}")
@@ -483,8 +484,7 @@ def _fitted_functions(
             shared_knots = fit_with_common_knots(pair, -reach, reach, pieces)
             fits |= {fit.name: fit for fit in shared_knots}
         functions = tuple(fits[name] for name in needed)
-        outputs = (target.activation, target.output_activation)
-        overshoot = max(f.error for f in functions if f.name in outputs)
+        overshoot, worst = max((f.error, f.name) for f in functions if f.name in outputs)
         if overshoot <= margin:
             return functions
         margin = 1.25 * overshoot

@@ -76,11 +76,11 @@ class Graph:
         return name
 
     def axes(self, *axes: int) -> str:
-        """A list of axes, which some operations take as an input."""
+        """Return a list of axes, which some operations take as an input."""
         return self.constant(f"axes {axes}", torch.tensor(axes))
 
     def index(self, place: int) -> str:
-        """A place along an axis, which is removed."""
+        """Return a place along an axis, which is removed."""
         return self.constant(f"index {place}", torch.tensor(place))
 
     def number(self, value: float) -> str:
@@ -94,7 +94,7 @@ class Graph:
         return output
 
     def proto(self, width: int) -> Any:
-        """The whole graph, from `stream` to `final_stream`."""
+        """Return the whole graph, from `stream` to `final_stream`."""
         number = tensor_type(self.dtype)
         ends = [
             onnx.helper.make_tensor_value_info(name, number, ["tasks", "tokens", width])
@@ -143,7 +143,7 @@ def append_kernels(layer: KernelAttention, graph: Graph, name: str, x: str) -> s
 
 
 def _terms(graph: Graph) -> list[KernelTerm | Itself]:
-    """The kernel of every head, or who reads itself in it."""
+    """Return the kernel of every head, or who reads itself in it."""
     steps = [] if graph.layer is None else graph.layer.instructions
     found: list[KernelTerm | Itself] = []
     for step in steps:
@@ -162,7 +162,9 @@ def _head(
     head: slice,
     term: KernelTerm | Itself,
 ) -> str:
-    """What a head reads, [1, feature, task, token]; masks are [1, task, token] and transposed."""
+    """Return what a head reads, [1, feature, task, token]; masks are [1, task, token] and
+    transposed.
+    """
     value = _read(graph, f"{name}.W_V", x, layer.W_V, head)
     if term is Itself.TOKENS:
         return value
@@ -178,7 +180,7 @@ def _head(
 
 
 def _products(graph: Graph, query: str, key: str) -> str:
-    """The scores <query, key>; as in every layer, not a product with transposed keys."""
+    """Return the scores <query, key>; as in every layer, not a product with transposed keys."""
     return graph.add("Einsum", query, key, equation="bid,bjd->bij")
 
 
@@ -211,17 +213,17 @@ def _of_distances(
 
 
 def _of_examples(graph: Graph, mask: str, values: str) -> str:
-    """The columns of the examples: where queries are, a kernel may be infinite."""
+    """Return the columns of the examples: where queries are, a kernel may be infinite."""
     return graph.add("Where", mask, values, graph.number(0.0))
 
 
 def _decay(graph: Graph, factor: float, size: str) -> str:
-    """The exponential of -factor * size."""
+    """Return the exponential of -factor * size."""
     return graph.add("Exp", graph.add("Mul", graph.number(-factor), size))
 
 
 def _matern(graph: Graph, square: str, shape: float) -> str:
-    """The polynomial of scaled = sqrt(2 nu) |u - w| by Horner's rule, times exp(-scaled)."""
+    """Return the polynomial of scaled = sqrt(2 nu) |u - w| by Horner's rule, times exp(-scaled)."""
     scaled = graph.add("Mul", graph.number(sqrt(2 * shape)), graph.add("Sqrt", square))
     factor = graph.number(1.0)
     for coefficient in {0.5: (), 1.5: (1.0,), 2.5: (1 / 3, 1.0)}[shape]:
@@ -303,7 +305,7 @@ def export_onnx(
 
 
 def run_onnx(path: str | os.PathLike[str], stream: Stream) -> Stream:
-    """The residual stream after the last layer, computed by onnxruntime on the processor.
+    """Return the residual stream after the last layer, computed by onnxruntime on the processor.
 
     Args:
         path: the file that `export_onnx` wrote.
@@ -393,7 +395,7 @@ def _model(compiled: Compiled, dtype: torch.dtype) -> Any:
 
 
 def _places(program: StackProgram) -> Iterator[str]:
-    """A name for every layer, in running order, such as "step 2/10 clip and wipe"."""
+    """Yield a name for every layer, in running order, such as "step 2/10 clip and wipe"."""
     for number, layer in enumerate(program.block * program.n_repeats):
         step, place = divmod(number, program.layers_per_step)
         yield f"step {step + 1}/{place + 1} {layer.title}"
@@ -494,7 +496,9 @@ def _append_softmax_attention(layer: SoftmaxAttention, graph: Graph, name: str, 
 
 @append.register
 def _append_mirror_attention(layer: MirrorAttention, graph: Graph, name: str, x: str) -> str:
-    """The softmax is over all tokens and their mirror images, whose values are the negatives."""
+    """Return the softmax is over all tokens and their mirror images, whose values are the
+    negatives.
+    """
     mirror = graph.constant(f"{name}.J", layer.J.detach()[:, None, None])
     images, read = graph.add("Mul", x, mirror), list[str]()
     ends = graph.axes(0), graph.add("Shape", x, start=2, end=3), graph.axes(MAX_COLUMNS)
@@ -527,7 +531,7 @@ def _append_sequence_attention(layer: SequenceAttention, graph: Graph, name: str
     """Keys and values are mapped along the sequence, from its first columns."""
 
     def part_of(stream: str, first: int, end: int, axis: int = 2) -> str:
-        """The columns from `first` on, before `end`."""
+        """Return the columns from `first` on, before `end`."""
         return graph.add("Slice", stream, graph.axes(first), graph.axes(end), graph.axes(axis))
 
     columns, read = part_of(x, 0, layer.A_K.shape[-1]), list[str]()
@@ -588,7 +592,7 @@ def _attended(
     attend: Callable[[str, str, str], str],
     divisor: str | None = None,
 ) -> str:
-    """The stream after a layer whose heads make something of queries, keys and values."""
+    """Return the stream after a layer whose heads make something of queries, keys and values."""
     parts = {"W_Q": layer.W_Q, "W_K": layer.W_K, "W_V": layer.W_V}
     read = [
         attend(*(_read(graph, f"{name}.{part}", x, w, heads) for part, w in parts.items()))
@@ -605,7 +609,7 @@ def _groups(weights: SparseWeights) -> Iterator[slice]:
 
 
 def _read(graph: Graph, name: str, x: str, weights: SparseWeights, heads: slice) -> str:
-    """What some heads of one family read: [head, feature, task, token]."""
+    """Return what some heads of one family read: [head, feature, task, token]."""
     part = weights[heads]
     entries = part.rows, part.columns, part.values.squeeze(-1)
     shape = part.size, part.family.width
@@ -620,7 +624,7 @@ def _written(
     weights: SparseWeights,
     divisor: str | None = None,
 ) -> str:
-    """The stream with what all heads write, from what each group of them read."""
+    """Return the stream with what all heads write, from what each group of them read."""
     shape = graph.add("Concat", graph.axes(-1), "tasks and tokens", axis=0)
     rows = [graph.add("Reshape", group, shape) for group in read]
     features = rows[0] if len(rows) == 1 else graph.add("Concat", *rows, axis=0)

@@ -10,7 +10,7 @@ from icgd.errors import DataError, SettingError
 
 
 def as_batch(stream: Tensor, width: int, dtype: torch.dtype) -> Float[Tensor, "task token d_model"]:
-    """The stream with an axis for tasks; its width and its type must be those of the model."""
+    """Return stream with an axis for tasks; its width and its type must be those of the model."""
     if stream.dtype != dtype:
         raise SettingError(f"stream must be of type {dtype}, got {stream.dtype}.")
     if stream.ndim not in (2, 3) or stream.shape[-1] != width:

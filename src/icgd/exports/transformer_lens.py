@@ -98,7 +98,7 @@ class LensModel:
     layers: tuple[LensLayer, ...]
 
     def facts(self) -> dict[str, str]:
-        """What it shows of itself in a line or in a notebook."""
+        """Return what it shows of itself in a line or in a notebook."""
         config = self.model.cfg
         return {
             "construction": self.program.construction,
@@ -113,7 +113,7 @@ class LensModel:
         return self.program.layout
 
     def prompt(self, task: Task) -> Stream:
-        """The residual stream that a task starts with."""
+        """Return the residual stream that a task starts with."""
         return encode(self.program, task)
 
     def run(self, stream: Stream, patches: Sequence[Patch] = ()) -> Stream:
@@ -154,7 +154,7 @@ class LensModel:
         return result.view_as(stream), cache
 
     def parameters(self, stream: Stream) -> Parameters:
-        """The weights of the network in training, read from a residual stream."""
+        """Return the weights of the network in training, read from a residual stream."""
         return read_parameters(self.layout, stream)
 
     def predictions(self, stream: Stream, n_examples: int | None = None) -> Predictions:
@@ -169,7 +169,7 @@ class LensModel:
         return read_predictions(self.program, stream, n_examples)
 
     def layers_titled(self, title: str, step: int | None = None) -> tuple[LensLayer, ...]:
-        """The layers with a title, in a step counted from 1, or among those that predict."""
+        """Return the layers with a title, in a step counted from 1, or among those that predict."""
         if step is not None:
             count("step", step, most=self.program.n_steps)
         candidates = [layer for layer in self.layers if layer.step == step]
@@ -179,11 +179,11 @@ class LensModel:
         raise UnknownNameError.of("layer", title, known=list(known))
 
     def coordinates(self, slot: str) -> slice:
-        """The coordinates of a slot, for use as `stream[..., lens.coordinates(slot)]`."""
+        """Return the coordinates of a slot, for use as `stream[..., lens.coordinates(slot)]`."""
         return self.layout.range_of(slot)
 
     def slot_of(self, coordinate: int) -> str:
-        """The slot to which a coordinate of the residual stream belongs."""
+        """Return the slot to which a coordinate of the residual stream belongs."""
         for name in self.layout.names:
             if 0 <= coordinate < self.layout.range_of(name).stop:
                 return name
@@ -192,7 +192,7 @@ class LensModel:
         )
 
     def label(self, coordinate: int) -> str:
-        """A coordinate of the residual stream in words, such as "weights_2[3, 1]"."""
+        """Return a coordinate of the residual stream in words, such as "weights_2[3, 1]"."""
         slot = self.layout.slot(self.slot_of(coordinate))
         within = torch.tensor(coordinate - self.layout.range_of(slot.name).start)
         return f"{slot.name}{[int(place) for place in torch.unravel_index(within, slot.shape)]}"
@@ -207,7 +207,7 @@ class LensModel:
 def open_in_transformer_lens(
     compiled: Compiled, *, dtype: str | torch.dtype = "float64", max_tokens: int = MAX_TOKENS
 ) -> LensModel:
-    """The compiled transformer as a model of TransformerLens.
+    """Return the compiled transformer as a model of TransformerLens.
 
     It needs softmax attention and MLPs, and nothing else: compile with `softmax-stack`, or a kernel
     machine with the softmax kernel.
@@ -268,7 +268,7 @@ def open_in_transformer_lens(
 
 
 def _foreign_kernel(layer: Layer) -> str | None:
-    """What the tool cannot hold of a step in function space."""
+    """Return what the tool cannot hold of a step in function space."""
     for step in layer.instructions:
         if isinstance(step, DescendFunction):
             names = [f"{term.kernel} attention" for term in step.terms if term.kernel != "softmax"]
@@ -333,7 +333,7 @@ def _places(program: StackProgram, blocks: Sequence[_Block]) -> tuple[LensLayer,
 def _config(
     blocks: Sequence[_Block], width: int, max_tokens: int, dtype: torch.dtype
 ) -> TransformerBridgeConfig:
-    """The sizes of the largest layers; they are at least 1, because a block has both kinds."""
+    """Return sizes of the largest layers; they are at least 1, because a block has both kinds."""
     attentions = [block.attention for block in blocks if block.attention is not None]
     mlps = [block.mlp for block in blocks if block.mlp is not None]
     return TransformerBridgeConfig(
@@ -367,7 +367,7 @@ def _state(model: TransformerBridge, blocks: Sequence[_Block]) -> dict[str, Tens
 
 
 def _weights(block: _Block, config: TransformerBridgeConfig) -> dict[str, Tensor]:
-    """A block's weights in the orientation of `nn.Linear`, padded with zeros."""
+    """Return a block's weights in the orientation of `nn.Linear`, padded with zeros."""
     n_heads, d_head, d_model, d_mlp = config.n_heads, config.d_head, config.d_model, config.d_mlp
     attention = block.attention or _no_heads(d_model, config.dtype)
     mlp = block.mlp or _no_units(d_model, config.dtype)
@@ -399,7 +399,7 @@ def _no_units(d_model: int, dtype: torch.dtype) -> MLPLayer:
 
 
 def _padded(weights: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The weights in the first places along every axis, zeros in the others."""
+    """Return the weights in the first places along every axis, zeros in the others."""
     result = torch.zeros(shape, dtype=weights.dtype)
     result[tuple(slice(size) for size in weights.shape)] = weights.detach()
     return result

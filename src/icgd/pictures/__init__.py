@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # what type checkers and the order of imports see
 
 
 def __getattr__(name: str) -> Any:
-    """The module of this name, imported now."""
+    """Return the module of this name, imported now."""
     if name.startswith("_"):
         raise AttributeError(name)
     return import_module(f"{__name__}.{name}")

@@ -31,7 +31,7 @@ SHOWN_IN_FRONT, SHOWN_BEHIND = 2, 1
 
 
 def folded(things: Sequence[Thing], alike: Key[Thing], most: int) -> list[tuple[Thing, ...]]:
-    """The things in order, as groups of one, or of those that are shown as one.
+    """Return the things in order, as groups of one, or of those that are shown as one.
 
     Up to `most` things are all shown. Of more, runs of neighbours with the same key are folded. If
     more than twice as many are left, all in the middle are folded too.
@@ -47,7 +47,7 @@ def folded(things: Sequence[Thing], alike: Key[Thing], most: int) -> list[tuple[
 
 
 def _run(run: tuple[Thing, ...]) -> Iterator[tuple[Thing, ...]]:
-    """A run of things that are alike, of which two or more are folded."""
+    """Yield a run of things that are alike, of which two or more are folded."""
     front, behind = run[:SHOWN_IN_FRONT], run[len(run) - SHOWN_BEHIND :]
     middle = run[SHOWN_IN_FRONT : len(run) - SHOWN_BEHIND]
     if len(middle) < 2:
@@ -193,7 +193,7 @@ class Diagram:
 
 @singledispatch
 def diagram(program: AbstractProgram) -> Diagram:
-    """The rows and columns of a program."""
+    """Return the rows and columns of a program."""
     raise ProgramError(f"{type(program).__name__} has no rule in pictures/diagram.py")
 
 
@@ -219,7 +219,7 @@ def _of_stack(program: StackProgram) -> Diagram:
 
 
 def _step_heading(program: StackProgram) -> str:
-    """Which steps the block performs, and that all others are like them."""
+    """Return which steps the block performs, and that all others are like them."""
     n_steps, own = program.n_steps, program.steps_per_block
     which = "Step 1" if own == 1 else f"Steps 1 to {own}"
     if own == n_steps:
@@ -231,7 +231,7 @@ def _step_heading(program: StackProgram) -> str:
 
 
 def _stack_prompt(program: StackProgram) -> Line:
-    """What stands in the residual stream before the first layer."""
+    """Return what stands in the residual stream before the first layer."""
     empty = (Role.SCRATCH, Role.SHARED)
     filled = [slot for slot in program.layout.slots if slot.role not in empty]
     if not (program.weight_shapes or program.trains_function):
@@ -244,7 +244,9 @@ def _stack_prompt(program: StackProgram) -> Line:
 
 
 def _stack_end(program: StackProgram) -> Line:
-    """What a run reads in the end; a function's predictions are what is left of a label of 0."""
+    """Return what a run reads in the end; a function's predictions are what is left of a label of
+    0.
+    """
     weights = [slot.name for slot in program.layout.having(Role.PARAMETER)]
     what = "y at every token"
     if weights:
@@ -273,7 +275,7 @@ def _of_chain(program: ChainProgram) -> Diagram:
 
 
 def _rows_of(program: ChainProgram, *blocks: str) -> frozenset[str]:
-    """The slots of these blocks in the working stream, with the constants."""
+    """Return the slots of these blocks in the working stream, with the constants."""
     slots = program.layout.slots
     constants = {slot.name for slot in slots if slot.role is Role.CONSTANT and OUT not in blocks}
     return frozenset({s.name for s in slots if s.name.split(".")[0] in blocks} | constants)
@@ -285,7 +287,7 @@ def _columns(layout: Layout) -> tuple[Column, ...]:
 
 
 def _stem(name: str) -> str:
-    """A name without its numbers: of slot `jacobian_3_1` it is `jacobian`."""
+    """Return a name without its numbers: of slot `jacobian_3_1` it is `jacobian`."""
     return re.sub(r"([_ ]\d+)+$", "", name)
 
 
@@ -302,7 +304,7 @@ def _rows(layers: Sequence[Layer], sizes: Sequence[LayerSize], first: int = 1) -
 
 
 def _signature(layer: Layer) -> tuple[str, LayerKind, frozenset[type[Instruction]]]:
-    """What is equal in layers that do the same, such as `forward 2` and `forward 3`."""
+    """Return what is equal in layers that do the same, such as `forward 2` and `forward 3`."""
     return _stem(layer.title), layer.kind, frozenset(map(type, layer.instructions))
 
 
@@ -313,7 +315,7 @@ def _row(number: int, layer: Layer, size: LayerSize) -> Row:
 
 
 def _merged(instructions: Sequence[Instruction]) -> list[tuple[Instruction, ...]]:
-    """The instructions one by one, but all that wipe slots together, at the end."""
+    """Return the instructions one by one, but all that wipe slots together, at the end."""
     wiping = tuple(part for part in instructions if isinstance(part, WIPING))
     others = ((part,) for part in instructions if not isinstance(part, WIPING))
     return [*others, wiping] if wiping else list(others)
@@ -326,7 +328,7 @@ def _size_in_words(size: LayerSize) -> str:
 
 
 def _line(instructions: Sequence[Instruction]) -> Line:
-    """The line of an instruction, or of all that wipe."""
+    """Return the line of an instruction, or of all that wipe."""
     wipes = _named(instructions, Use.CHANGE) if isinstance(instructions[0], WIPING) else ()
     if len(wipes) > MOST_NAMED:
         sentence = f"wipe {len(wipes)} slots: they are 0 again"
@@ -336,7 +338,7 @@ def _line(instructions: Sequence[Instruction]) -> Line:
 
 
 def _marked(sentence: str, instructions: Sequence[Instruction]) -> Line:
-    """A line with the slots of its instructions; what is read and written is added to."""
+    """Return a line with the slots of its instructions; what is read and written is added to."""
     wiping = [part for part in instructions if isinstance(part, WIPING)]
     others = [part for part in instructions if not isinstance(part, WIPING)]
     reads = frozenset(_named(others, Use.READ))

@@ -43,7 +43,9 @@ class Picture:
 
 
 def writer_for(path: Path) -> Callable[[Figure], bytes]:
-    """How a figure becomes this file; raises `FileError` if the name has no ending for pictures."""
+    """Return how a figure becomes this file; raises `FileError` if the name has no ending for
+    pictures.
+    """
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:
         raise FileError(
@@ -54,7 +56,7 @@ def writer_for(path: Path) -> Callable[[Figure], bytes]:
 
 
 def saved(picture: Picture, path: str | os.PathLike[str] | None) -> Picture:
-    """The picture, which is also written to `path` if there is one."""
+    """Return the picture, which is also written to `path` if there is one."""
     if path is not None:
         picture.save(path)
     return picture

@@ -28,12 +28,12 @@ PLAIN = 2e-5
 
 
 def new_figure(width: float, height: float, n_panels: int) -> tuple[Figure, list[Axes]]:
-    """A figure of `n_panels` panels side by side; its size is in inches."""
+    """Return a figure of `n_panels` panels side by side; its size is in inches."""
     return new_grid(width, height, 1, n_panels)
 
 
 def new_grid(width: float, height: float, n_rows: int, n_columns: int) -> tuple[Figure, list[Axes]]:
-    """A figure with rows and columns of panels, which are listed row by row."""
+    """Return a figure with rows and columns of panels, which are listed row by row."""
     room = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout=room)
     FigureCanvasAgg(figure)
@@ -46,7 +46,7 @@ def new_grid(width: float, height: float, n_rows: int, n_columns: int) -> tuple[
 def new_mosaic(
     width: float, height: float, names: list[list[Any]], ratios: Sequence[float]
 ) -> tuple[Figure, dict[str, Axes]]:
-    """A figure whose panels cover all places of their name; `ratios` are widths of columns."""
+    """Return figure whose panels cover all places of their name; `ratios` are widths of columns."""
     room = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06)
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout=room)
     FigureCanvasAgg(figure)
@@ -59,7 +59,7 @@ def new_mosaic(
 def new_panels(
     n_panels: int, n_columns: int, width: float, height: float
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with rows of `n_columns` panels of this size, and room for a legend below."""
+    """Return a figure with rows of `n_columns` panels of this size, and room for a legend below."""
     n_columns = min(n_columns, n_panels)
     n_rows = -(-n_panels // n_columns)
     figure, places = new_grid(width * n_columns, height * n_rows + 0.4, n_rows, n_columns)
@@ -85,7 +85,7 @@ def describe(panel: Axes, message: str, x: str, y: str) -> None:
 
 
 def literal(text: str) -> str:
-    """A name that users gave, in which a dollar is a dollar and begins no formula."""
+    """Return a name that users gave, in which a dollar is a dollar and begins no formula."""
     return text.replace("$", r"\$")
 
 
@@ -171,14 +171,16 @@ def tag(panel: Axes, text: str, at: tuple[float, float], ha: str = "left") -> No
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as the content of a PNG file; equal figures give equal bytes."""
+    """Return the figure as the content of a PNG file; equal figures give equal bytes."""
     content = BytesIO()
     figure.savefig(content, format="png", metadata={"Software": None})
     return content.getvalue()
 
 
 def svg(figure: Figure) -> bytes:
-    """The figure as the content of an SVG file, with texts as texts; equal figures, equal bytes."""
+    """Return the figure as the content of an SVG file, with texts as texts; equal figures, equal
+    bytes.
+    """
     content = BytesIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "icgd"}):
         figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})

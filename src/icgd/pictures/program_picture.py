@@ -94,7 +94,7 @@ class Plan:
     legend: float
 
     def x(self, place: int) -> float:
-        """Where a column stands."""
+        """Return where a column stands."""
         return MARGIN + GUTTER + PITCH * place
 
     @property
@@ -112,7 +112,7 @@ class Plan:
         yield self.end
 
     def lifelines(self) -> Iterator[tuple[int, float, float]]:
-        """A column, and two heights between which it holds something."""
+        """Yield a column, and two heights between which it holds something."""
         alive: dict[int, float] = {}
         for placed in self.lines:
             for place in self._places(placed.line.sets | placed.line.adds):
@@ -172,7 +172,7 @@ def _section(section: Section, top: float) -> PlacedSection:
 
 
 def _row(row: Row, top: float) -> PlacedRow:
-    """The title, then the lines one below the other."""
+    """Return the title, then the lines one below the other."""
     y, lines = top + 1.5 * LINE, list[PlacedLine]()
     for line in row.lines:
         lines.append(_line(line, y))
@@ -201,19 +201,19 @@ ARROWS = ((BLUE, "the block before"), (ORANGE, "the block of the same layer"), (
 
 
 def strip_height(mask: ChainMask) -> float:
-    """The height of the strip."""
+    """Return the height of the strip."""
     return _base(mask) - TOP + BOX[1] + BELOW
 
 
 def _base(mask: ChainMask) -> float:
-    """Where the blocks begin: below the highest arrow."""
+    """Return where the blocks begin: below the highest arrow."""
     places = block_places(mask)
     spans = [places[end] - places[start] for start, end in far_arrows(mask)]
     return TOP + 40.0 + min(HIGHEST, BEND * max(spans, default=0.0) / 2)
 
 
 def block_places(mask: ChainMask) -> dict[int, float]:
-    """Where the shown blocks stand, by number, with wider gaps where blocks are folded."""
+    """Return where the shown blocks stand, by number, with wider gaps where blocks are folded."""
     shown = range(1, mask.depth + 1) if mask.depth <= MOST_LAYERS else (1, 2, mask.depth)
     numbers = [n for n in range(1 - mask.depth, 2 * mask.depth + 1) if layer_of(mask, n) in shown]
     places = {numbers[0]: LEFT}
@@ -223,14 +223,16 @@ def block_places(mask: ChainMask) -> dict[int, float]:
 
 
 def far_arrows(mask: ChainMask) -> list[tuple[int, int]]:
-    """The blocks that are read and those that read them, where both are shown and no neighbours."""
+    """Return the blocks that are read and those that read them, where both are shown and no
+    neighbours.
+    """
     shown = block_places(mask)
     readings = [reading for reading in mask.walk_round(0) if reading.number in shown]
     return [(r.far, r.number) for r in readings if r.far is not None and r.far in shown]
 
 
 def layer_of(mask: ChainMask, number: int) -> int:
-    """The layer of a block; those of the prompt are B_N .. B_1, and B_1 has the number 0."""
+    """Return the layer of a block; those of the prompt are B_N .. B_1, and B_1 has the number 0."""
     return 1 - number if number < 1 else mask.place(number).layer
 
 
@@ -389,7 +391,7 @@ WORDS = {
 def draw(
     program: AbstractProgram, title: str, path: str | os.PathLike[str] | None = None
 ) -> Picture:
-    """The picture of a program, which is also written to `path` if there is one."""
+    """Return the picture of a program, which is also written to `path` if there is one."""
     placed = plan(diagram(program), title, above_of(program))
     canvas = Canvas(placed.width, placed.height)
     canvas.text((MARGIN, 26), title, size=TITLE_SIZE, bold=True)
@@ -406,7 +408,7 @@ def draw(
 
 @singledispatch
 def above_of(program: AbstractProgram) -> float:
-    """The height of what stands above the layers."""
+    """Return the height of what stands above the layers."""
     return 0.0
 
 

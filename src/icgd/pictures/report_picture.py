@@ -30,7 +30,7 @@ Curves = Mapping[str, Sequence[float]]
 def draw(
     panels: Mapping[str, Curves], title: str, path: str | os.PathLike[str] | None = None
 ) -> Picture:
-    """A panel for each kind of error, on logarithmic axes, below the title."""
+    """Return a panel for each kind of error, on logarithmic axes, below the title."""
     figure, places = plotting.new_figure(6.0 * len(panels), 5.3, len(panels))
     text = plotting.literal(f"{title[0].upper()}{title[1:]}")
     figure.suptitle(text, fontsize=13, color=plotting.INK)
@@ -55,7 +55,7 @@ def _height(value: float) -> float:
 
 
 def said_of(what: str, values: Sequence[float]) -> str:
-    """The name of a curve, and where it says nothing."""
+    """Return the name of a curve, and where it says nothing."""
     silent = [step for step, value in enumerate(values, start=1) if isnan(value) or value == inf]
     if not silent:
         return what

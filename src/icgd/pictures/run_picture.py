@@ -43,7 +43,7 @@ class LossCurves:
     steps: Sequence[int]
 
     def rows(self, curve: Tensor) -> list[list[float]]:
-        """A list of numbers for each task."""
+        """Return a list of numbers for each task."""
         found: list[list[float]] = curve.reshape(-1, curve.shape[-1]).tolist()
         return found
 
@@ -77,7 +77,7 @@ class Guesses:
 def guesses_of(
     task: Task, predictions: Tensor, labels: Any, oracle: AbstractOracle
 ) -> Guesses | None:
-    """What there is to draw of predictions, or None: no queries, or many tasks."""
+    """Return what there is to draw of predictions, or None: no queries, or many tasks."""
     known = None if labels is None else checked_array("labels", labels)
     if known is not None:
         known = oracle.labelled(known, tuple(predictions.shape))
@@ -98,7 +98,9 @@ def draw(
     coefficients: Mapping[str, float],
     path: str | os.PathLike[str] | None = None,
 ) -> Picture:
-    """A panel for the loss, and one for predictions and for named coefficients if there are any."""
+    """Return a panel for the loss, and one for predictions and for named coefficients if there are
+    any.
+    """
     n_panels = 1 + (guesses is not None) + bool(coefficients)
     height = 4.8 if guesses is not None and guesses.are_named else 4.4
     figure, panels = plotting.new_figure(5.6 * n_panels, height, n_panels)
@@ -139,7 +141,7 @@ def _draw_coefficients(panel: Axes, coefficients: Mapping[str, float]) -> None:
 
 
 def _cut(name: str) -> str:
-    """A name that leaves room for the bars."""
+    """Return a name that leaves room for the bars."""
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
 
 
@@ -181,7 +183,7 @@ def _name_outputs(panel: Axes, guesses: Guesses) -> None:
 
 
 def _columns(values: Tensor) -> list[tuple[Tensor, str]]:
-    """The outputs one by one, each with its colour."""
+    """Return the outputs one by one, each with its colour."""
     columns = enumerate(values.unbind(-1))
     return [(column, OUTPUTS[number % len(OUTPUTS)]) for number, column in columns]
 
@@ -201,7 +203,7 @@ def _against_labels(panel: Axes, guesses: Guesses, labels: Tensor) -> None:
 
 
 def _shifts(guesses: Guesses) -> list[float]:
-    """How far each output is moved aside: classes stand beside one another."""
+    """Return how far each output is moved aside: classes stand beside one another."""
     n_outputs = guesses.predictions.shape[-1]
     if not guesses.are_classes:
         return [0.0] * n_outputs

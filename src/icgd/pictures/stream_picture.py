@@ -39,7 +39,7 @@ def draw(
     slot: str | None = None,
     path: str | os.PathLike[str] | None = None,
 ) -> Picture:
-    """A row for each traced slot, or for each token if one slot is named; a column a layer."""
+    """Return row for each traced slot, or for each token if one slot is named; a column a layer."""
     names, values = (list(trace), by_slot(trace)) if slot is None else by_token(trace[slot])
     title = TITLE if slot is None else f"Slot {slot}, token by token and layer by layer"
     size = (10.5, 1.9 + 0.22 * min(len(names), MOST_NAMES))
@@ -54,13 +54,13 @@ def draw(
 
 
 def by_slot(trace: Mapping[str, Tensor]) -> Tensor:
-    """The root mean square of every slot (row) after every layer (column), over all tasks."""
+    """Return root mean square of every slot (row) after every layer (column), over all tasks."""
     rows = [_mean_square(part, (-2, -1)) for part in trace.values()]
     return torch.stack(rows).sqrt()
 
 
 def by_token(part: Tensor) -> tuple[list[str], Tensor]:
-    """The root mean square of a slot at every token (row) after every layer (column)."""
+    """Return the root mean square of a slot at every token (row) after every layer (column)."""
     values = _mean_square(part, (-1,)).sqrt().mT
     return [f"token {number}" for number in range(len(values))], values
 
@@ -90,7 +90,7 @@ def _name_rows(panel: Axes, names: list[str]) -> None:
 
 @singledispatch
 def step_starts(program: AbstractProgram, n_columns: int) -> range:
-    """The columns with which steps begin, and the one after the last step."""
+    """Return the columns with which steps begin, and the one after the last step."""
     raise ProgramError(f"{type(program).__name__} has no rule in pictures/stream_picture.py")
 
 
@@ -108,7 +108,7 @@ def _of_chain(program: ChainProgram, n_columns: int) -> range:
 
 @singledispatch
 def layers_in_words(program: AbstractProgram) -> str:
-    """What the columns are."""
+    """Return what the columns are."""
     return "layer, 0 is the prompt; dotted lines stand between training steps"
 
 

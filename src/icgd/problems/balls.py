@@ -171,6 +171,12 @@ def _complex_atan(z: acb) -> acb:
     return ((1 + i * z).log(analytic=True) - (1 - i * z).log(analytic=True)) / (2 * i)
 
 
+def _complex_asinh(z: acb) -> acb:
+    if z.real < 0:  # there the two summands cancel
+        return -_complex_asinh(-z)
+    return (z + (1 + z * z).sqrt(analytic=True)).log(analytic=True)
+
+
 # With `analytic` a ball is not finite if it touches a branch cut: a finite one proves that the
 # function is analytic in it.
 COMPLEX: dict[str, Callable[[acb], acb]] = {
@@ -189,7 +195,7 @@ COMPLEX: dict[str, Callable[[acb], acb]] = {
     "erf": acb.erf,
     "erfc": acb.erfc,
     "atan": _complex_atan,
-    "asinh": lambda z: (z + (1 + z * z).sqrt(analytic=True)).log(analytic=True),
+    "asinh": _complex_asinh,
     "abs": lambda z: z.real_abs(analytic=True),
     "sign": lambda z: z.real_sgn(analytic=True),
 }
@@ -266,6 +272,9 @@ class Bracket(NamedTuple):
 MOST_CELLS, DEEPEST = 200_000, 40
 """The most intervals that a search examines, and how often it halves one to get a finite ball."""
 
+MOST_OPERATIONS = 10_000_000
+"""The most operations of a search for turns, some ten seconds."""
+
 
 def brackets(lines: tuple[Line, Line, Line], low: Fraction, high: Fraction) -> list[Bracket] | None:
     """Find where a function may turn: brackets between which its slope has one sign.
@@ -273,14 +282,15 @@ def brackets(lines: tuple[Line, Line, Line], low: Fraction, high: Fraction) -> l
     `lines` are the function, its slope and its curvature. An interval is halved until the slope has
     one sign in it, until the function changes in it by less than 2^-70 of itself, or until it is as
     short as 2^-52. Multiple roots of the slope need no special treatment. Return None after
-    `MOST_CELLS` intervals.
+    `MOST_CELLS` intervals or `MOST_OPERATIONS` operations.
     """
     found: list[tuple[arb, arb, float]] = []
+    most = min(MOST_CELLS, MOST_OPERATIONS // sum(map(len, lines)))
     waiting, n_seen = [(exact(low), exact(high))], 0
     while waiting:
         left, right = waiting.pop()
         n_seen += 1
-        if n_seen > MOST_CELLS:
+        if n_seen > most:
             return None
         x = hull(left, right)
         slope = enclosed(lines[1], {"x": x})

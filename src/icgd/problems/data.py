@@ -15,6 +15,7 @@ from torch import Tensor
 from icgd.environment import own_modes, require_memory
 from icgd.errors import DataError, DomainError, SettingError, at, brief
 from icgd.facts import counted, in_short, shown
+from icgd.problems.preprocessing import Preprocessing
 from icgd.problems.settings import count, named, positive, settle, within
 from icgd.shapes import Inputs, Labels, Parameters, Points, Queries, Rates
 
@@ -282,6 +283,31 @@ def as_task(
         >>> icgd.as_task(problem, [[0.5, 1.0], [1.0, 0.0]], [1.0, 0.5]).x.shape
         torch.Size([2, 2])
     """
+    return _as_task(
+        problem,
+        problem.preprocessing or Preprocessing(),
+        x,
+        y,
+        queries=queries,
+        initial=initial,
+        seed=seed,
+        dtype=dtype,
+        rates=rates,
+    )
+
+
+def _as_task(
+    problem: Problem,
+    preprocessing: Preprocessing,
+    x: Any,
+    y: Any,
+    *,
+    queries: Any = None,
+    initial: Any = None,
+    seed: int | None = None,
+    dtype: str | torch.dtype = "float64",
+    rates: Any = None,
+) -> Task:
     oracle, domain, kind = problem.oracle, problem.domain, dtype_named(dtype)
     seed = None if seed is None else count("seed", seed, least=0)
     columns, asked = column_names(x), column_names(queries)
@@ -290,9 +316,12 @@ def as_task(
             f"queries has the columns {', '.join(asked)}, but X has {', '.join(columns)}. Give the "
             "same columns in the same order."
         )
+    x, queries = (preprocessing.inputs(part, problem.target.input_width) for part in (x, queries))
     x = checked_inputs(x, problem.target.input_width)
     expected = (*x.shape[:-1], problem.target.output_width)
-    y = oracle.labelled(checked_array("y", y), expected)
+    given = checked_array("y", y)
+    y = oracle.labelled(given, expected)
+    are_classes = y.shape != given.shape
     if tuple(y.shape) != expected and not (expected[-1] == 1 and y.shape == expected[:-1]):
         raise DataError(
             f"y has shape {tuple(y.shape)}; expected {expected}, a label for each row of X."
@@ -311,8 +340,13 @@ def as_task(
     require_within("X", x, domain.x, "domain.x", columns)
     require_within("y", y, domain.y, "domain.y")
     require_within("queries", queries, domain.x, "domain.x", columns)
-    oracle.require_start(weights, x.shape[-2], kind)
     rates = _rates(domain.rate, rates, x)
+    if problem.preprocessing is preprocessing:  # no task that was prepared before
+        batch = getattr(problem.update, "batch_size", None)
+        x, y, rates = preprocessing.prompt(x, y, rates, are_classes=are_classes, batch=batch)
+        if rates is not None:
+            require_within("rates", rates[..., 0], domain.rate or 0.0, "domain.rate")
+    oracle.require_start(weights, x.shape[-2], kind)
     device = x.device
     return Task(
         converted("X", x, device, kind, columns),
@@ -326,8 +360,9 @@ def as_task(
 
 def checked_task(problem: Problem, task: Task) -> Task:
     """Check a task that may have been made by hand, or for another problem."""
-    checked = as_task(
+    checked = _as_task(
         problem,
+        Preprocessing(),
         task.x,
         task.y,
         queries=task.queries if task.n_queries else None,
@@ -354,7 +389,7 @@ def drawn_task(problem: Problem, n_examples: int, *, seed: int) -> Task:
     x, y = problem.domain.x * (2 * x - 1), y * min(1.0, problem.domain.y)
     if problem.loss == "cross_entropy":
         y = y / y.sum(-1, keepdim=True)
-    return as_task(problem, x, y, seed=seed)
+    return _as_task(problem, Preprocessing(), x, y, seed=seed)
 
 
 def _rates(largest: float | None, given: Any, x: Tensor) -> Tensor | None:

@@ -6,27 +6,27 @@ r"""A training run as people write it in PyTorch, as a problem: model, loss, opt
 
 Conventions are torch's. A risk here is half the mean over examples of losses summed over outputs,
 so that the gradient is multiplied by what torch's reduction makes of that: by 2 / d for a mean over
-d outputs. What is not read is named, with what can be read instead.
+d outputs. Whatever cannot be read is reported in one message, each obstacle with a way out.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import ceil, log2
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch.nn import functional
+from torch.utils.data import DataLoader
 
 from icgd.errors import UnreadableError, brief
 from icgd.problems.data import Domain
-from icgd.problems.functions import LEAK
 from icgd.problems.losses import smooth_l1
-from icgd.problems.mlp import MLP, NORM_EPS
 from icgd.problems.optimisers import (
     AbstractGradientStep,
     AdamStep,
@@ -34,68 +34,13 @@ from icgd.problems.optimisers import (
     MomentumStep,
     RmspropStep,
 )
-from icgd.problems.piecewise import Function
+from icgd.problems.preprocessing import Preprocessing
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count
+from icgd.problems.torch_model import Network, Refuse, called, read_model, require_options
 
 LEAST_BOX = 4.0
 """The box of weights that are all small; others have twice their largest."""
-
-SKIPPED = (nn.Flatten, nn.Identity)
-WIDE = 1e6
-"""Activations that options of a module define are defined on [-WIDE, WIDE]."""
-
-
-def _defined(name: str, knots: tuple[float, ...], *of: str) -> str:
-    return Function.pieces(knots, of, name, low=-WIDE, high=WIDE).name
-
-
-def _elu(module: nn.ELU) -> str:
-    alpha = float(module.alpha)
-    return "elu" if alpha == 1.0 else _defined("elu", (0.0,), f"{alpha!r}*(exp(x) - 1)", "x")
-
-
-def _celu(module: nn.CELU) -> str:
-    alpha = float(module.alpha)
-    if alpha == 1.0:
-        return "elu"
-    return _defined("celu", (0.0,), f"{alpha!r}*(exp(x/{alpha!r}) - 1)", "x")
-
-
-def _hardtanh(module: nn.Hardtanh) -> str:
-    ends = float(module.min_val), float(module.max_val)
-    known = {(-1.0, 1.0): "hardtanh", (0.0, 6.0): "relu6"}
-    return known.get(ends) or _defined("hardtanh", ends, repr(ends[0]), "x", repr(ends[1]))
-
-
-def _leaky(module: nn.LeakyReLU) -> str:
-    slope = float(module.negative_slope)
-    return "leaky_relu" if slope == LEAK else _defined("leaky_relu", (0.0,), f"{slope!r}*x", "x")
-
-
-def _softplus(module: nn.Softplus) -> str:
-    beta = float(module.beta)
-    return "softplus" if beta == 1.0 else _defined("softplus", (), f"softplus({beta!r}*x)/{beta!r}")
-
-
-ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Any], str], dict[str, Any]]] = {
-    nn.ReLU: (lambda module: "relu", {}),
-    nn.LeakyReLU: (_leaky, {}),
-    nn.Tanh: (lambda module: "tanh", {}),
-    nn.Sigmoid: (lambda module: "sigmoid", {}),
-    nn.GELU: (lambda module: "gelu_tanh" if module.approximate == "tanh" else "gelu", {}),
-    nn.SiLU: (lambda module: "silu", {}),
-    nn.Softplus: (_softplus, {"threshold": 20.0}),
-    nn.Mish: (lambda module: "mish", {}),
-    nn.ReLU6: (lambda module: "relu6", {}),
-    nn.Hardtanh: (_hardtanh, {}),
-    nn.Hardswish: (lambda module: "hardswish", {}),
-    nn.ELU: (_elu, {}),
-    nn.SELU: (lambda module: "selu", {}),
-    nn.CELU: (_celu, {}),
-    nn.Softsign: (lambda module: "softsign", {}),
-}
-"""The name of each module that is an activation, and the options that it must have."""
 
 IGNORED = ("foreach", "fused", "capturable", "differentiable")
 """Options of optimisers that change how a step is computed, and not what it is."""
@@ -103,7 +48,7 @@ IGNORED = ("foreach", "fused", "capturable", "differentiable")
 
 def from_torch(
     model: nn.Module,
-    loss: nn.Module,
+    loss: nn.Module | Callable[..., Tensor],
     optimizer: torch.optim.Optimizer,
     *,
     domain: Domain,
@@ -111,6 +56,8 @@ def from_torch(
     n_steps: int | None = None,
     batch_size: int | None = None,
     n_examples: int | None = None,
+    epochs: int | None = None,
+    generator: torch.Generator | None = None,
     box: float | None = None,
     average: float | None = None,
 ) -> Problem:
@@ -120,18 +67,29 @@ def from_torch(
     on a copy. `box` bounds every weight, which torch does not: choose it so large that no weight
     reaches it (default: twice the largest initial weight, and at least 4).
 
+    With `epochs`, steps take the batches of a `DataLoader` of `batch_size`: in the order of the
+    data, or shuffled by a `generator`, which is used as the DataLoader would. The problem remembers
+    the order, and runs take the X and y of the script.
+
     Args:
-        model: An `nn.Sequential` of Linear, Flatten and Identity, with the same activation in all
-            hidden layers. LayerNorm with `elementwise_affine=False` may stand right after a Linear.
-            Weights in float32 are taken as they are, in float64.
-        loss: MSELoss, BCEWithLogitsLoss, HuberLoss, SmoothL1Loss or CrossEntropyLoss.
+        model: An `nn.Sequential`, or a module of your own, that computes a chain of layers of
+            Linear, LayerNorm and activations, with sums of earlier values as shortcuts. What is
+            frozen stays as it is. Weights in float32 are taken as they are, in float64.
+        loss: MSELoss, BCEWithLogitsLoss, HuberLoss, SmoothL1Loss, L1Loss, PoissonNLLLoss or
+            CrossEntropyLoss, or the function of `torch.nn.functional` of one of them, also with
+            options by `functools.partial`.
         optimizer: SGD, Adam, AdamW or RMSprop over all parameters of the model, before its first
-            step.
+            step. Its groups must have the same options.
         domain: How large inputs and labels may be.
         scheduler: A scheduler of `torch.optim.lr_scheduler` that does not look at the loss.
-        n_steps: The number of steps, for a scheduler.
+        n_steps: The number of steps, for a scheduler without epochs.
         batch_size: How many examples a step takes; by default all.
-        n_examples: The number of examples, for a loss with `reduction="sum"` without batches.
+        n_examples: The number of examples, for epochs, and for a loss with `reduction="sum"`
+            without batches.
+        epochs: How often training goes through the data in batches of `batch_size`, the last of
+            which may be smaller.
+        generator: What shuffles the data before every epoch, in the state that it has before the
+            first.
         box: The largest size of a weight.
         average: The decay of an exponential moving average of the weights, which then predicts, as
             `AveragedModel` with `get_ema_avg_fn(average)` does if it is updated after every step.
@@ -140,7 +98,7 @@ def from_torch(
         The problem; its `initial` are the model's weights.
 
     Raises:
-        UnreadableError: If a part cannot be read, or would change the result.
+        UnreadableError: If parts cannot be read, or would change the result; it names all of them.
         SettingError: If a number is not positive.
 
     Example:
@@ -152,209 +110,152 @@ def from_torch(
         >>> problem.update.in_words()
         'momentum steps (0.9) of 0.1, box 4'
     """
-    layers = _Layers.of(model)
-    target = layers.target()
-    name, factor = _loss(loss, target.output_width, batch_size or n_examples)
-    options = _options(optimizer, layers)
-    sizes = _step_sizes(optimizer, scheduler, n_steps)
-    initial = layers.initial()
+    obstacles: list[str] = []
+    refuse = obstacles.append
+    network = read_model(model, refuse)
+    batches = _batches(epochs, generator, n_examples, batch_size, refuse)
+    if batches:
+        if n_steps not in (None, len(batches)):
+            refuse(
+                f"n_steps={n_steps}, where {epochs} epochs are {len(batches)} batches. Leave "
+                "n_steps out."
+            )
+        batch_size, n_steps = len(batches[0]), len(batches)
+    n_outputs = network.layers[-1].width if network else None
+    name, factor, preprocessing = _loss(loss, n_outputs, batch_size or n_examples, refuse)
+    options = _options(optimizer, network, refuse)
+    sizes = _step_sizes(optimizer, scheduler, n_steps, refuse)
+    if network is None or obstacles:
+        raise UnreadableError(_together(obstacles))
+    initial, target = network.initial(), network.target()
     if box is None:
         largest = 2 * float(initial.abs().max())
         box = max(LEAST_BOX, 2.0 ** ceil(log2(largest)) if largest else LEAST_BOX)
-    update = _update(optimizer, options, sizes, box, batch_size, factor)
+    update = _update(optimizer, options, sizes, network.sets(box), batch_size, factor)
     update = replace(update, average=average)
-    return Problem(target, name, update, domain, initial=tuple(initial.tolist()))
+    preprocessing = replace(preprocessing, batches=batches, flatten=network.flattens)
+    if preprocessing.largest_rate is not None:
+        domain = replace(domain, rate=(domain.rate or 1.0) * preprocessing.largest_rate)
+    return Problem(
+        target,
+        name,
+        update,
+        domain,
+        initial=tuple(initial.tolist()),
+        preprocessing=None if preprocessing == Preprocessing() else preprocessing,
+    )
 
 
-@dataclass(frozen=True)
-class _Layers:
-    """The linear layers of a model, the activation after each, and the norms with their eps."""
+def _together(obstacles: Sequence[str]) -> str:
+    """Return one message about all obstacles."""
+    if len(obstacles) == 1:
+        return obstacles[0]
+    lines = (f"  {number}. {obstacle}" for number, obstacle in enumerate(obstacles, start=1))
+    return "\n".join((f"This script has {len(obstacles)} obstacles:", *lines))
 
-    linear: tuple[nn.Linear, ...]
-    activations: tuple[str, ...]
-    norms: dict[int, float]
 
-    @classmethod
-    def of(cls, model: nn.Module) -> _Layers:
-        linear: list[nn.Linear] = []
-        activations: list[str] = []
-        norms: dict[int, float] = {}
-        for place, module in _leaves(model):
-            _require_own_forward(place, module)
-            where = f"{place} ({_named(module)})"
-            is_activation, is_norm = type(module) in ACTIVATIONS, isinstance(module, nn.LayerNorm)
-            follows_linear = bool(linear) and activations[-1] == "identity"
-            if is_norm and len(linear) in norms:
-                follows_linear = False
-            if (is_activation or is_norm) and not follows_linear:
-                raise UnreadableError(
-                    f"{place} is {_named(module)}, but no linear layer stands right before it. "
-                    "Every activation and every norm belongs to the Linear before it."
-                )
-            if isinstance(module, nn.Linear):
-                linear.append(module)
-                activations.append("identity")
-            elif is_activation:
-                name_of, options = ACTIVATIONS[type(module)]
-                _require_options(where, vars(module), options)
-                activations[-1] = name_of(module)
-            elif isinstance(module, nn.LayerNorm):
-                width = linear[-1].out_features
-                expected = {"elementwise_affine": False, "normalized_shape": (width,)}
-                if norms:  # all norms add the same to variances
-                    expected["eps"] = next(iter(norms.values()))
-                _require_options(where, vars(module), expected)
-                norms[len(linear)] = module.eps
-            elif not isinstance(module, SKIPPED):
-                readable: list[type] = [nn.Linear, nn.LayerNorm, *ACTIVATIONS, *SKIPPED]
-                known = [kind.__name__ for kind in readable]
-                raise UnreadableError(
-                    f"{place} is {_named(module)}, which is not read. It may be {', '.join(known)}."
-                )
-        if not linear:
-            raise UnreadableError(
-                f"The model is {_named(model)} without any Linear. Give an nn.Sequential of Linear "
-                "layers and activations."
-            )
-        if len({id(layer.weight) for layer in linear}) < len(linear):
-            raise UnreadableError(
-                "The model uses the same weights in two layers. Give every layer weights of its "
-                "own."
-            )
-        if len({layer.bias is None for layer in linear}) > 1:
-            found = ["without" if layer.bias is None else "with" for layer in linear]
-            raise UnreadableError(
-                f"The layers of the model are {', '.join(found)} bias, in this order. Give all of "
-                "them a bias, or none."
-            )
-        if len(set(activations[:-1])) > 1:
-            raise UnreadableError(
-                f"The hidden layers have the activations {', '.join(activations[:-1])}. Give all "
-                "of them the same; the last layer may have another."
-            )
-        layers = cls(tuple(linear), tuple(activations), norms)
-        for name, weights in layers.parameters():
-            _require_plain(name, weights)
-        return layers
-
-    def parameters(self) -> Iterator[tuple[str, Tensor]]:
-        for number, layer in enumerate(self.linear, start=1):
-            yield f"weight of layer {number}", layer.weight
-            if layer.bias is not None:
-                yield f"bias of layer {number}", layer.bias
-
-    def target(self) -> MLP:
-        widths = (self.linear[0].in_features, *(layer.out_features for layer in self.linear))
-        hidden = self.activations[0] if len(self.linear) > 1 else "identity"
-        return MLP(
-            widths,
-            hidden,
-            self.activations[-1],
-            biases=self.linear[0].bias is not None,
-            norms=tuple(self.norms),
-            norm_eps=next(iter(self.norms.values()), NORM_EPS),
+def _batches(
+    epochs: int | None,
+    generator: torch.Generator | None,
+    n_examples: int | None,
+    batch_size: int | None,
+    refuse: Refuse,
+) -> tuple[tuple[int, ...], ...]:
+    """Return the examples of every step; none without epochs."""
+    if epochs is None:
+        if generator is not None:
+            refuse("generator shuffles epochs, and there are none. Pass epochs, or leave it out.")
+        return ()
+    missing = {"n_examples": n_examples, "batch_size": batch_size}
+    if names := [name for name, value in missing.items() if value is None]:
+        refuse(
+            f"epochs needs {' and '.join(names)}, which say what a batch is. Pass the number of "
+            "examples of the data and the batch_size of the DataLoader."
         )
-
-    def initial(self) -> Tensor:
-        """Return all weights in one vector; a bias is the last column of its layer's matrix."""
-        matrices = [
-            layer.weight
-            if layer.bias is None
-            else torch.hstack([layer.weight, layer.bias[:, None]])
-            for layer in self.linear
-        ]
-        return torch.cat([matrix.detach().double().flatten() for matrix in matrices])
-
-
-def _leaves(model: nn.Module, place: str = "model") -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules of nested sequences with their places."""
-    if not isinstance(model, nn.Sequential):
-        yield place, model
-        return
-    _require_own_forward(place, model)
-    for number, module in enumerate(model):
-        yield from _leaves(module, f"{place}[{number}]")
+        return ()
+    size, rows = count("batch_size", batch_size), range(count("n_examples", n_examples))
+    options: dict[str, Any] = {"shuffle": generator is not None}
+    if generator is not None:
+        # A DataLoader draws a seed for its workers from the generator as well: let it do so.
+        options["generator"] = torch.Generator().set_state(generator.get_state())
+    data: Any = rows  # which a DataLoader indexes like any list
+    loader: Any = DataLoader(data, size, collate_fn=tuple, **options)
+    return tuple(batch for _ in range(count("epochs", epochs)) for batch in loader)
 
 
-def _require_own_forward(place: str, module: nn.Module) -> None:
-    """Raise `UnreadableError` if a layer computes anything but what its class documents."""
-    where = f"{place} ({_named(module)})"
-    if isinstance(module, nn.Linear) and is_lazy(module.weight):
-        raise UnreadableError(
-            f"{where} has no weights before it sees a batch. Run the model on one batch first."
-        )
-    for kind in (nn.Sequential, nn.Linear, nn.LayerNorm, *SKIPPED):
-        if isinstance(module, kind) and type(module).forward is not kind.forward:
-            raise UnreadableError(
-                f"{where} has a forward of its own, expected that of {kind.__name__}, which is the "
-                "one that would be compiled."
-            )
-    names = ("_forward_hooks", "_forward_pre_hooks") if isinstance(module, nn.Module) else ()
-    hooks = [getattr(module, name, ()) for name in names]
-    _require_options(where, {"forward hooks": sum(map(len, hooks))}, {"forward hooks": 0})
-    if isinstance(module, nn.Flatten):
-        _require_options(where, vars(module), {"start_dim": 1, "end_dim": -1})
+# The loss.
 
 
-def _named(module: object) -> str:
-    if isinstance(module, type):
-        return f"the class {module.__name__}"
-    return type(module).__name__
-
-
-def _require_options(where: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    for option, value in expected.items():
-        if found.get(option, value) != value:
-            raise UnreadableError(
-                f"{where} has {option} = {brief(found[option])}, expected {brief(value)}. Another "
-                "value would give another training run than the one that is compiled."
-            )
-
-
-def _require_plain(name: str, weights: Tensor) -> None:
-    """Require weights on the CPU, in single or double precision, trained and finite."""
-    if weights.device.type != "cpu":
-        raise UnreadableError(
-            f"{name} is on device {weights.device}, expected cpu. Move the model there: "
-            "model.cpu()."
-        )
-    if weights.dtype not in (torch.float32, torch.float64):
-        raise UnreadableError(
-            f"{name} has dtype {weights.dtype}, expected float32 or float64. Convert the model, "
-            "such as model.double()."
-        )
-    _require_options(name, {"requires_grad": weights.requires_grad}, {"requires_grad": True})
-    if not bool(weights.isfinite().all()):
-        raise UnreadableError(f"{name} has an entry that is not finite. Start from finite weights.")
-
-
-def _loss(loss: nn.Module, n_outputs: int, n_examples: int | None) -> tuple[str, float]:
-    """Return the name of the loss and the factor of the gradient of half its mean."""
-    if type(loss) not in LOSSES:
-        known = [kind.__name__ for kind in LOSSES]
-        raise UnreadableError(
-            f"loss is {_named(loss)}, which is not read. It may be {', '.join(known)}."
-        )
-    name, own_factor = LOSSES[type(loss)](loss)
-    expected = {"weight": None, "pos_weight": None, "label_smoothing": 0.0, "ignore_index": -100}
+def _loss(
+    loss: Any, n_outputs: int | None, n_examples: int | None, refuse: Refuse
+) -> tuple[str, float, Preprocessing]:
+    """Return the name of the loss, the factor of the gradient of half its mean, and the labels'."""
+    module, unread = _loss_module(loss, refuse), ("squared", 1.0, Preprocessing())
+    if module is None:
+        return unread
+    name, own_factor = LOSSES[type(module)](module)
+    where, options = f"loss ({called(module)})", {**vars(module), **module._buffers}
+    expected = {"pos_weight": None, "ignore_index": -100}
     expected |= {"log_input": True, "full": False}  # of PoissonNLLLoss
-    _require_options(f"loss ({_named(loss)})", vars(loss), expected)
-    _require_options(f"loss ({_named(loss)})", loss._buffers, expected)
-    n_means = 1 if isinstance(loss, nn.CrossEntropyLoss) else n_outputs
-    reduction = getattr(loss, "reduction", "mean")
-    if reduction == "mean":
-        return name, 2 * own_factor / n_means
-    if reduction != "sum":
-        raise UnreadableError(
+    is_softmax = isinstance(module, nn.CrossEntropyLoss)
+    if not is_softmax:
+        expected["weight"] = None
+    require_options(where, options, expected, refuse)
+    reduction = getattr(module, "reduction", "mean")
+    if reduction not in ("mean", "sum"):
+        refuse(
             f"loss has reduction = {brief(reduction)}, expected 'mean' or 'sum': a gradient needs "
-            "one number."
+            "one number. Choose the one that the script takes of it."
         )
+        return unread
+    preprocessing = Preprocessing(reduction=reduction) if reduction == "sum" else Preprocessing()
+    if is_softmax:
+        weights = () if module.weight is None else tuple(module.weight.tolist())
+        if n_outputs is not None and weights and len(weights) != n_outputs:
+            refuse(
+                f"{where} has {len(weights)} class weights, expected {n_outputs}, one for each "
+                "output of the model. Give one for each class."
+            )
+        smoothing = float(module.label_smoothing)
+        if not all(0 < weight < torch.inf for weight in weights) or not 0 <= smoothing < 1:
+            refuse(
+                f"{where} has weight = {list(weights)} and label_smoothing = {smoothing:g}, "
+                "expected positive weights and a smoothing below 1. Leave out the examples of a "
+                "class of weight 0."
+            )
+        else:
+            preprocessing = replace(preprocessing, class_weights=weights, label_smoothing=smoothing)
+    if reduction == "mean":
+        n_means = 1 if is_softmax else n_outputs or 1
+        return name, 2 * own_factor / n_means, preprocessing
     if n_examples is None:
-        raise UnreadableError(
+        refuse(
             'The loss has reduction="sum", whose gradient grows with the number of examples. '
             "Pass n_examples or batch_size."
         )
-    return name, 2 * own_factor * count("n_examples", n_examples)
+        return unread
+    return name, 2 * own_factor * count("n_examples", n_examples), preprocessing
+
+
+def _loss_module(loss: Any, refuse: Refuse) -> Any:
+    """Return a loss as its module, also if it is the function of it."""
+    if type(loss) in LOSSES:
+        return loss
+    function, options = loss, {}
+    if isinstance(loss, functools.partial) and not loss.args:
+        function, options = loss.func, loss.keywords
+    if not isinstance(function, nn.Module) and function in LOSS_FUNCTIONS:
+        return LOSS_FUNCTIONS[function](**options)
+    known = ", ".join(kind.__name__ for kind in LOSSES)
+    if isinstance(loss, nn.Module | type) or not callable(loss):
+        what = called(loss)
+    else:
+        what = f"the function {getattr(function, '__name__', brief(function))}"
+    refuse(
+        f"loss is {what}, which is not read. It may be {known}, or their function of "
+        "torch.nn.functional; another one is written as icgd.Loss(slope=...) in an icgd.Problem."
+    )
+    return None
 
 
 LOSSES: dict[type[nn.Module], Callable[[Any], tuple[str, float]]] = {
@@ -369,35 +270,64 @@ LOSSES: dict[type[nn.Module], Callable[[Any], tuple[str, float]]] = {
 }
 """How losses are called here, and how many times as large torch's are."""
 
+LOSS_FUNCTIONS: dict[Any, type[nn.Module]] = {
+    functional.mse_loss: nn.MSELoss,
+    functional.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss,
+    functional.huber_loss: nn.HuberLoss,
+    functional.smooth_l1_loss: nn.SmoothL1Loss,
+    functional.cross_entropy: nn.CrossEntropyLoss,
+    functional.l1_loss: nn.L1Loss,
+    functional.poisson_nll_loss: nn.PoissonNLLLoss,
+}
+"""The modules of functions; both take the same options."""
 
-def _options(optimizer: torch.optim.Optimizer, layers: _Layers) -> dict[str, Any]:
+
+# The optimiser.
+
+
+def _options(
+    optimizer: torch.optim.Optimizer, network: Network | None, refuse: Refuse
+) -> dict[str, Any]:
     """Return the options of an optimiser, which are the same for all parameters of the model."""
+    where = f"optimizer ({called(optimizer)})"
     if type(optimizer) not in OPTIMISERS:
-        known = [kind.__name__ for kind in OPTIMISERS]
-        raise UnreadableError(
-            f"optimizer is {_named(optimizer)}, which is not read. It may be {', '.join(known)}."
-        )
+        known = ", ".join(kind.__name__ for kind in OPTIMISERS)
+        refuse(f"optimizer is {called(optimizer)}, which is not read. It may be {known}.")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return {}
     if optimizer.state:
-        raise UnreadableError(
-            f"The optimizer {_named(optimizer)} has already taken steps, and remembers them. Give "
+        refuse(
+            f"The optimizer {called(optimizer)} has already taken steps, and remembers them. Give "
             "a new one, made from the model as it is now."
         )
     first, *others = [_plain(group) for group in optimizer.param_groups]
-    for group in others:
-        _require_options("optimizer.param_groups", group, first)
-    trained = {id(part) for group in optimizer.param_groups for part in group["params"]}
-    missing = [name for name, part in layers.parameters() if id(part) not in trained]
-    if missing or len(trained) > len(list(layers.parameters())):
-        fault = f"does not train the {', '.join(missing)}"
-        fault = fault if missing else "trains other parameters too"
-        raise UnreadableError(
-            f"The optimizer {fault}. Give it exactly the parameters of the model."
-        )
-    where = f"optimizer ({_named(optimizer)})"
-    unused = {"maximize": False, "amsgrad": False, "centered": False}
-    _require_options(where, first, unused)
+    for number, group in enumerate(others, start=1):
+        for option in (name for name in group if group[name] != first.get(name)):
+            refuse(
+                f"optimizer.param_groups[{number}] has {option} = {brief(group[option])}, expected "
+                f"{brief(first.get(option))} as in group 0: a compiled step has one rule for all "
+                "weights. Give all groups the same, or freeze a group by requires_grad_(False)."
+            )
+    if network is not None:
+        named = dict(network.parameters())
+        given = {id(part) for group in optimizer.param_groups for part in group["params"]}
+        missing = [n for n, part in named.items() if part.requires_grad and id(part) not in given]
+        if missing:
+            refuse(
+                f"The optimizer does not train the {', '.join(missing)}. Give it all parameters of "
+                "the model, or freeze those by requires_grad_(False)."
+            )
+        own = {id(part) for part in named.values()}
+        trained = (part for group in optimizer.param_groups for part in group["params"])
+        if any(part.requires_grad and id(part) not in own for part in trained):
+            refuse(
+                "The optimizer trains other parameters too. Give it exactly the parameters of the "
+                "model."
+            )
+    expected: dict[str, Any] = {"maximize": False, "amsgrad": False, "centered": False}
     if isinstance(optimizer, torch.optim.RMSprop):
-        _require_options(where, first, {"momentum": 0})
+        expected["momentum"] = 0
+    require_options(where, first, expected, refuse)
     return first
 
 
@@ -408,26 +338,32 @@ def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _step_sizes(
-    optimizer: torch.optim.Optimizer, scheduler: Any, n_steps: int | None
+    optimizer: torch.optim.Optimizer, scheduler: Any, n_steps: int | None, refuse: Refuse
 ) -> float | tuple[float, ...]:
     """Return the step size, or that of every step if there is a scheduler."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return 1.0
     if scheduler is None:
         return float(optimizer.param_groups[0]["lr"])
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise UnreadableError(
-            f"The scheduler {_named(scheduler)} looks at the loss, which a compiled run cannot. "
+        refuse(
+            f"The scheduler {called(scheduler)} looks at the loss, which a compiled run cannot. "
             "Use one whose step sizes are known beforehand, such as CosineAnnealingLR."
         )
+        return 1.0
     is_one = isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler)
     if not is_one or scheduler.optimizer is not optimizer:
-        raise UnreadableError(
+        refuse(
             "The scheduler does not belong to this optimizer, so its step sizes would not be used. "
             "Make it from the optimizer that you pass."
         )
+        return 1.0
     if n_steps is None:
-        raise UnreadableError(
-            f"The scheduler {_named(scheduler)} needs n_steps: it gives a step size for each step."
+        refuse(
+            f"The scheduler {called(scheduler)} needs n_steps: it gives a step size for each step. "
+            "Pass n_steps, or epochs."
         )
+        return 1.0
     sizes, others = [], []
     copied = copy.deepcopy(scheduler)
     with warnings.catch_warnings():
@@ -437,8 +373,13 @@ def _step_sizes(
             sizes.append(float(group.pop("lr")))
             others.append(group)
             copied.step()
-    for group in others:
-        _require_options(f"scheduler ({_named(scheduler)})", group, others[0])
+    changed = {name for group in others for name in group if group[name] != others[0][name]}
+    for name in sorted(changed):
+        refuse(
+            f"scheduler ({called(scheduler)}) has {name} = {brief(others[-1][name])} in the end, "
+            f"expected {brief(others[0][name])} as in the first step: only step sizes may change. "
+            "Leave it constant, such as by cycle_momentum=False."
+        )
     return tuple(sizes)
 
 
@@ -446,7 +387,7 @@ def _update(
     optimizer: torch.optim.Optimizer,
     options: Mapping[str, Any],
     sizes: float | tuple[float, ...],
-    box: float,
+    box: Any,
     batch_size: int | None,
     factor: float,
 ) -> AbstractGradientStep:
@@ -480,30 +421,35 @@ OPTIMISERS: dict[type[torch.optim.Optimizer], tuple[Callable[..., Any], Sequence
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Write named weights of a network (weights_1, bias_1, ...) into a model of its shape."""
-    layers = _Layers.of(model)
-    named = dict(weights)
-    with torch.no_grad():
-        pairs = [
-            (part, named.get(f"{kind}_{number}"), f"{kind}_{number}")
-            for number, layer in enumerate(layers.linear, start=1)
-            for kind, part in (("weights", layer.weight), ("bias", layer.bias))
-            if part is not None
-        ]
-        for part, value, name in pairs:
+    obstacles: list[str] = []
+    network = read_model(model, obstacles.append)
+    if network is None:
+        raise UnreadableError(_together(obstacles))
+    named, names = dict(weights), set[str]()
+    loaded: list[tuple[Tensor, Tensor]] = []
+    sizes = (network.n_inputs, *(layer.width for layer in network.layers))
+    for number, (layer, n_inputs) in enumerate(zip(network.layers, sizes, strict=False), start=1):
+        shapes: dict[str, tuple[int, ...]] = {f"weights_{number}": (layer.width, n_inputs)}
+        shapes |= {f"bias_{number}": (layer.width,)} if network.biases else {}
+        names |= {*shapes}
+        for name, expected in shapes.items():
+            value = named.get(name)
             shape = None if value is None else tuple(value.shape)
-            if shape != tuple(part.shape):
-                found = "is not there" if shape is None else f"has shape {shape}"
+            if value is None or shape != expected:
+                fault = "is not there" if shape is None else f"has shape {shape}"
                 raise UnreadableError(
-                    f"{name} of the run {found}, where the model expects {tuple(part.shape)}. Load "
-                    "into a model of the shape that was compiled; of a batch of tasks, load one "
-                    "task."
+                    f"{name} of the run {fault}, where the model expects {expected}. Load into a "
+                    "model of the shape that was compiled; of a batch of tasks, load one task."
                 )
-        own = {name for *_, name in pairs}
-        for name, value in named.items():
-            if name.startswith(("weights_", "bias_")) and name not in own:
-                raise UnreadableError(
-                    f"{name} of the run has shape {tuple(value.shape)}, where the model has no "
-                    "such weights. Load into a model of the shape that was compiled."
-                )
-        for part, value, _ in pairs:
-            part.copy_(part if value is None else value)
+            part = layer.bias if name.startswith("bias") else layer.weight
+            if part is not None:
+                loaded.append((part, value.diagonal() if part.ndim < value.ndim else value))
+    for name, value in named.items():
+        if name.startswith(("weights_", "bias_")) and name not in names:
+            raise UnreadableError(
+                f"{name} of the run has shape {tuple(value.shape)}, where the model has no such "
+                "weights. Load into a model of the shape that was compiled."
+            )
+    with torch.no_grad():
+        for part, value in loaded:
+            part.copy_(value)

@@ -923,7 +923,7 @@ def own_unit(function: Function) -> UnitActivation:
 @lru_cache(maxsize=64)
 def _checked_unit(function: ScalarFunction) -> UnitActivation:
     """Return units of a function of one's own if a transformer can be made of them."""
-    if not isinstance(function, Function) or function.kind != "smooth":
+    if not isinstance(function, Function) or function.knots:
         raise UnsupportedActivationError(
             f"Units of {function.name} have knots, and fits by units are proved where these are "
             f"analytic. Use a function without knots, or one of {', '.join(UNIT_ACTIVATIONS)}."

@@ -49,7 +49,7 @@ class MLP:
     Args:
         widths: the widths of the layers, from the input to the output.
         activation: the name of r in hidden layers, such as "tanh" or "relu", or an
-            `icgd.Function`, whose name is kept.
+            `icgd.Function`, whose name is kept; or a row of them, one for each hidden layer.
         output_activation: the activation of the last layer.
         biases: whether every V_j has one more column, its last, which multiplies a constant 1 below
             p_{j-1}.
@@ -71,7 +71,7 @@ class MLP:
     """
 
     widths: tuple[int, ...]
-    activation: Any = "tanh"  # a name, also of a function that was given
+    activation: Any = "tanh"  # a name, also of a function that was given, or a name a layer
     output_activation: Any = "identity"
     biases: bool = False
     shortcuts: tuple[tuple[int, int], ...] = ()
@@ -87,10 +87,16 @@ class MLP:
                 "widths must name the input and at least one layer, such as (4, 16, 1), got "
                 f"{widths}."
             )
-        for field in ("activation", "output_activation"):
-            given = getattr(self, field)
-            settle(self, **{field: given.name if isinstance(given, Function) else given})
-            activation_named(getattr(self, field))
+        hidden, output = self._names(self.activation), self._names(self.output_activation)
+        if is_row(self.activation) and len(hidden) != self.depth - 1:
+            raise SettingError(
+                f"activation has {len(hidden)} entries; expected {self.depth - 1}, one for each "
+                "hidden layer, or one name for all of them."
+            )
+        # One activation has one spelling, so that equal networks are equal.
+        is_one = len(set(hidden)) == 1
+        settle(self, activation=hidden[0] if is_one else hidden or "tanh")
+        settle(self, output_activation=output[0])
         shortcuts = sorted(
             self._checked_shortcut(pair) for pair in self._row("shortcuts", self.shortcuts)
         )
@@ -113,6 +119,14 @@ class MLP:
         within("norm_eps", self.norm_eps, LEAST_EPS, LARGEST_EPS)
         if self.norm_eps != NORM_EPS and not norms:
             raise SettingError("norm_eps has no effect without norms; give both or neither.")
+
+    def _names(self, given: Any) -> tuple[str, ...]:
+        """Return the names of one activation or of a row of them."""
+        rows = entries(given) if is_row(given) else [given]
+        names = tuple(part.name if isinstance(part, Function) else part for part in rows)
+        for name in names:
+            activation_named(name)
+        return names
 
     def _row(self, name: str, value: object) -> list[Any]:
         if not is_row(value):
@@ -155,7 +169,8 @@ class MLP:
         name = "-".join(map(str, (first, *inner, last)))
         end += "".join(f", shortcut {first} to {last}" for first, last in self.shortcuts)
         end += f", layer norm in {', '.join(map(str, self.norms))}" if self.norms else ""
-        return f"{name} {self.activation} network{deep}{' with biases' * self.biases}{end}"
+        names = self.activation if isinstance(self.activation, str) else "/".join(self.activation)
+        return f"{name} {names} network{deep}{' with biases' * self.biases}{end}"
 
     @property
     def is_chain(self) -> bool:
@@ -234,8 +249,10 @@ class MLP:
             >>> icgd.MLP((3, 4, 1)).layer_activation(2).name
             'identity'
         """
-        is_last = layer == self.depth
-        return activation_named(self.output_activation if is_last else self.activation)
+        if layer == self.depth:
+            return activation_named(self.output_activation)
+        alike = isinstance(self.activation, str)
+        return activation_named(self.activation if alike else self.activation[layer - 1])
 
     def matrices(self, parameters: Parameters) -> list[Matrix]:
         """View the parameter vector as one matrix a layer.

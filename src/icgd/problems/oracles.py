@@ -632,7 +632,8 @@ class NetworkOracle(AbstractOracle):
     def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
         """Warn if a run that was given its start, as one from torch, ends at the box."""
         own, (low, high) = self.weights_of(weights), self.sets.ends()
-        if self.start is not None and bool(((own <= low) | (own >= high)).any()):
+        at_end = (low < high) & ((own <= low) | (own >= high))  # others are fixed there
+        if self.start is not None and bool(at_end.any()):
             yield BoxWarning(
                 f"A weight ends at the {sets_in_words(self.update.box)}, which PyTorch does not "
                 "have: the run is no longer the one of your script. Give a larger box."
@@ -812,8 +813,10 @@ class LinearOracle(AbstractOracle):
             )
 
 
-def _defined(activation: str) -> str:
-    """Return what a certificate calls an activation: its text, if that defines it."""
+def _defined(activation: str | tuple[str, ...]) -> str | list[str]:
+    """Return what a certificate calls activations: their texts, if these define them."""
+    if isinstance(activation, tuple):
+        return [str(_defined(name)) for name in activation]
     value = activation_named(activation).value
     return value.definition if isinstance(value, Function) else activation
 

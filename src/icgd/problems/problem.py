@@ -32,6 +32,7 @@ from icgd.problems.oracles import (
     NetworkOracle,
 )
 from icgd.problems.piecewise import Function, is_written
+from icgd.problems.preprocessing import Preprocessing
 from icgd.problems.sets import sets_data
 from icgd.problems.settings import described, entries, finite, instance, is_row, named, settle
 from icgd.problems.steps import FunctionalStep, ProximalStep
@@ -89,6 +90,8 @@ class Problem:
         update: a `GradientStep` or another optimiser, a `FunctionalStep` or a `ProximalStep`.
         domain: bounds on the data, which certificates rely on.
         initial: the weights that a network starts from if a run gives neither weights nor a seed.
+        preprocessing: what becomes of X and y before a step sees them, as in a script that
+            `icgd.from_torch` read.
 
     Raises:
         SettingError: if the parts do not suit each other.
@@ -107,6 +110,7 @@ class Problem:
     update: Update
     domain: Domain
     initial: tuple[float, ...] | None = None
+    preprocessing: Preprocessing | None = None
 
     def __post_init__(self) -> None:
         instance("domain", self.domain, Domain)
@@ -124,6 +128,14 @@ class Problem:
         _, kind, names = ORACLES[type(self.target)]
         if not isinstance(self.update, kind):
             raise SettingError(f"update must be of type {names}, got {brief(self.update)}.")
+        if self.preprocessing is not None:
+            instance("preprocessing", self.preprocessing, Preprocessing)
+            batches, size = self.preprocessing.batches, self.gradient_step.batch_size
+            if batches and len(batches[0]) != size:
+                raise SettingError(
+                    f"preprocessing has batches of {len(batches[0])} examples, the update takes "
+                    f"batch_size={size}; give both the same."
+                )
         self.oracle  # noqa: B018 - it checks that its parts suit each other
 
     @cached_property
@@ -199,6 +211,7 @@ class Problem:
             "loss": self.loss.replace("_", " "),
             "update": self.update.in_words(),
             "domain": self.domain.in_words(),
+            **({"data": self.preprocessing.in_words()} if self.preprocessing else {}),
         }
 
     @property
@@ -206,6 +219,14 @@ class Problem:
         """The largest size of a weight, if there are weights and they are clipped."""
         update = self.update
         return update.reach if isinstance(update, AbstractGradientStep) else update.box
+
+    @property
+    def n_steps(self) -> int | None:
+        """The number of steps that its schedule or its epochs are made for, if there is one."""
+        if self.preprocessing is not None and self.preprocessing.batches:
+            return len(self.preprocessing.batches)
+        lengths = {len(schedule) for schedule in self.update.schedules.values()}
+        return lengths.pop() if len(lengths) == 1 else None
 
     @property
     def loss_function(self) -> Loss:
@@ -236,8 +257,9 @@ class Problem:
         for name in ("heads", "nesterov"):
             if not data["update"].get(name):
                 data["update"].pop(name, None)
-        if data["initial"] is None:
-            data.pop("initial")
+        for name in ("initial", "preprocessing"):
+            if data[name] is None:
+                data.pop(name)
         return data
 
     @classmethod
@@ -277,14 +299,18 @@ class Problem:
                 update=_update(data["update"], target),
                 domain=_made(Domain, "domain", dict(data["domain"])),
                 initial=_in_tuples(data.get("initial")),
+                preprocessing=_preprocessing(data.get("preprocessing")),
             )
 
 
 def _target(data: Mapping[str, Any], functions: Mapping[str, Function]) -> Target:
     fields = {name: _in_tuples(value) for name, value in data.items()}
     for place in ("activation", "output_activation", "link"):
-        if fields.get(place) in functions:
-            fields[place] = functions[fields[place]]
+        given = fields.get(place)
+        if isinstance(given, tuple):
+            fields[place] = tuple(functions.get(name, name) for name in given)
+        elif given is not None and given in functions:
+            fields[place] = functions[given]
     if "widths" in fields:
         return _made(MLP, "target", fields)
     if "link" in fields:
@@ -299,6 +325,12 @@ def _loss(loss: Any, target: Target) -> Any:
         return MATCHING if isinstance(target, LinearModel) else SQUARED.name
     is_slope = isinstance(loss, str) and re.search(r"\bt\b", loss) and not is_written(loss)
     return Loss(loss) if is_slope else loss
+
+
+def _preprocessing(data: Mapping[str, Any] | None) -> Preprocessing | None:
+    if data is None:
+        return None
+    return Preprocessing(**{name: _in_tuples(value) for name, value in data.items()})
 
 
 def _update(data: Mapping[str, Any], target: Target) -> Update:

@@ -67,12 +67,14 @@ NEAR, FAR, OUT = "near", "far", "out"
 
 
 def row_of(block: str, name: str) -> str:
-    """The slot of a block's row in the working stream."""
+    """Return the slot of a block's row in the working stream."""
     return f"{block}.{name}"
 
 
 def bit_slots(n_bits: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The flags of a number's bits that are 1, and of those that are 0; the lowest bit is first."""
+    """Return the flags of a number's bits that are 1, and of those that are 0; the lowest bit is
+    first.
+    """
     numbers = range(1, n_bits + 1)
     return tuple(f"bit_{k}" for k in numbers), tuple(f"no_bit_{k}" for k in numbers)
 
@@ -86,7 +88,7 @@ class Place:
     layer: int
 
     def title(self, *, at_queries: bool = False) -> str:
-        """The place in words; the pass at the queries belongs to no round."""
+        """Return the place in words; the pass at the queries belongs to no round."""
         direction = "forward" if self.is_forward else "backward"
         when = "at the queries" if at_queries else f"of round {self.round + 1}"
         return f"{direction} {self.layer} {when}"
@@ -101,7 +103,7 @@ class Reading:
     far: int | None
 
     def blocks(self, written: Mapping[int, Block], x: Block, y: Block) -> tuple[Block, Block]:
-        """The two blocks, taken from those written so far and from the data of the round."""
+        """Return the two blocks, taken from those written so far and from the data of the round."""
         data = x if self.place.is_forward else y
         return written[self.number - 1], data if self.far is None else written[self.far]
 
@@ -123,33 +125,33 @@ class ChainMask:
         return 2 * self.depth - 1
 
     def place(self, step: int) -> Place:
-        """Where block `step` = 1, 2, ... stands."""
+        """Return where block `step` = 1, 2, ... stands."""
         number, within = divmod(step - 1, self.blocks_per_round)
         is_forward = within < self.depth
         return Place(number, is_forward, within + 1 if is_forward else 2 * self.depth - within)
 
     def walk(self, first: int, n_blocks: int) -> Iterator[Reading]:
-        """What each of `n_blocks` blocks reads, from block `first` on."""
+        """Yield what each of `n_blocks` blocks reads, from block `first` on."""
         for step in range(first, first + n_blocks):
             phase = (step - 1) % self.depth + 1
             yield Reading(step, self.place(step), None if phase == 1 else step - (2 * phase - 1))
 
     def walk_round(self, number: int) -> Iterator[Reading]:
-        """What the blocks of a round read; rounds are counted from 0."""
+        """Return what the blocks of a round read; rounds are counted from 0."""
         return self.walk(number * self.blocks_per_round + 1, self.blocks_per_round)
 
     def answers(self, step: int, position: int) -> tuple[float, ...]:
-        """What block `step` in this column answers: the angle of its time, and its position."""
+        """Return what block `step` in this column answers: the angle of its time; its position."""
         angle = self._angle(step)
         return cos(angle), sin(angle), float(position), 0.0, 0.0, 0.0, 0.0
 
     def data_answers(self, number: int, position: int, *, is_x: bool) -> tuple[float, ...]:
-        """What the inputs or the labels of a round answer; rounds are counted from 0."""
+        """Return what the inputs or the labels of a round answer; rounds are counted from 0."""
         own = float(number + 1)
         return 0.0, 0.0, float(position), float(is_x), float(not is_x), own, own**2
 
     def asks(self, step: int) -> tuple[float, ...]:
-        """What the column before block `step` asks for: the second block that `step` reads.
+        """Return what the column before block `step` asks for: the second block that `step` reads.
 
         The block at the reflected angle scores by 2 `GAP` more than those at any other, and the
         newest of them by `GAP` more than an earlier one. The number l of a round and the square of
@@ -163,11 +165,13 @@ class ChainMask:
         return sharpness * cos(angle), sharpness * sin(angle), newest, 0.0, 0.0, 0.0, 0.0
 
     def _angle(self, step: int) -> float:
-        """The angle of the time of a block; the initial blocks are of a round before the first."""
+        """Return the angle of the time of a block; the initial blocks are of a round before the
+        first.
+        """
         return pi * (step % self.blocks_per_round) / self.depth
 
     def far_in_words(self) -> str:
-        """The second block that a block reads: 3, 5, .. 2N - 1 blocks back, or data."""
+        """Return the second block that a block reads: 3, 5, .. 2N - 1 blocks back, or data."""
         backs = ", ".join(f"t - {back}" for back in range(3, self.reach + 1, 2))
         return f"block {backs} or data" if backs else "data"
 
@@ -228,7 +232,9 @@ class ChainProgram(AbstractProgram):
         return tuple(slot.name for slot in self.rows.having(Role.PARAMETER))
 
     def code(self, number: int) -> dict[str, float]:
-        """The flags that the labels of round `number` carry: the bits of the number of its rule."""
+        """Return the flags that the labels of round `number` carry: the bits of the number of its
+        rule.
+        """
         if not self.rules:
             return {}
         rule, pairs = self.rules[number], zip(*bit_slots(self.n_bits), strict=True)
@@ -263,7 +269,9 @@ class ChainProgram(AbstractProgram):
         return self.rows.slot("weights").shape[0]
 
     def examples_of(self, number: int, n_examples: int) -> tuple[int, ...]:
-        """The examples of round `number`, out of `n_examples`; rounds and examples start at 0."""
+        """Return the examples of round `number`, out of `n_examples`; rounds and examples start at
+        0.
+        """
         first = number * self.batch_size
         return tuple(row % n_examples for row in range(first, first + self.batch_size))
 
@@ -281,11 +289,12 @@ class ChainProgram(AbstractProgram):
         return self.layers[1:]
 
     def has_grid(self, layer: Layer) -> bool:
-        """Whether heads of a layer read tokens that it makes of the newest column alone."""
+        """Return whether heads of a layer read tokens that it makes of the newest column alone."""
         return layer.kind is LayerKind.SOFTMAX and not isinstance(layer.instructions[0], FindBlock)
 
     def grid_tokens(self, layer: Layer) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
-        """The tokens of a layer of attention: multiples of the column, and what is added by slot.
+        """Return the tokens of a layer of attention: multiples of the column, and what is added by
+        slot.
 
         There is one for each lattice point, and one for each class whose shares the layer takes;
         there is none in the layer that finds a block.

@@ -56,7 +56,7 @@ class Function(ABC):
 
     @abstractmethod
     def in_words(self) -> str:
-        """How finely it is approximated, and where."""
+        """Return how finely it is approximated, and where."""
 
     @property
     def largest_error(self) -> float:
@@ -73,7 +73,7 @@ class Function(ABC):
         return False
 
     def without_error(self: AnyFunction) -> AnyFunction:
-        """The same function, taken for the real one."""
+        """Return the same function, taken for the real one."""
         return replace(self, error=0.0)  # type: ignore[type-var]
 
 
@@ -132,7 +132,7 @@ class ReluSum(Function):
         return is_level and (self.name.endswith("'") or " step at " in self.name)
 
     def terms(self) -> tuple[ReluTerm, ...]:
-        """The function as a sum of ReLUs; terms that vanish identically are left out."""
+        """Return the function as a sum of ReLUs; terms that vanish identically are left out."""
         return self._terms
 
     @cached_property
@@ -160,7 +160,7 @@ class ReluSum(Function):
         )
 
     def intercepts(self) -> tuple[float, ...]:
-        """The constants b with f(z) = slope * z + b, one for each piece."""
+        """Return the constants b with f(z) = slope * z + b, one for each piece."""
         home = bisect_left(self.knots, self.anchor)
         constants = [0.0] * self.n_pieces
         constants[home] = self.anchor_value - self.slopes[home] * self.anchor
@@ -173,7 +173,7 @@ class ReluSum(Function):
         return tuple(constants)
 
     def __call__(self, z: float) -> float:
-        """The value at one point, term by term."""
+        """Return the value at one point, term by term."""
         values = [term.coefficient * max(term.scale * z + term.shift, 0.0) for term in self.terms()]
         return sum(values, 0.0)
 
@@ -182,7 +182,7 @@ class ReluSum(Function):
 
 
 def joint_terms(functions: Sequence[ReluSum]) -> tuple[Over, Over, tuple[Over, ...]]:
-    """The scales and shifts of the terms that any of the functions has, each once.
+    """Return the scales and shifts of the terms that any of the functions has, each once.
 
     Then, for every function, its coefficients of these terms, 0 where it does not have one.
     """
@@ -287,12 +287,12 @@ class RidgeUnit:
     coefficient: float
 
     def reach(self, half_widths: Sequence[float]) -> float:
-        """The largest argument on the box: |direction| . half_widths + |offset|."""
+        """Return the largest argument on the box: |direction| . half_widths + |offset|."""
         sides = zip(self.direction, half_widths, strict=True)
         return sum((abs(entry) * width for entry, width in sides), abs(self.offset))
 
     def along(self, axis: Sequence[float], factor: float) -> RidgeUnit:
-        """The unit of one argument times `factor`, at axis . z in place of its argument."""
+        """Return the unit of one argument times `factor`, at axis . z in place of its argument."""
         (slope,) = self.direction
         direction = tuple(slope * entry for entry in axis)
         return RidgeUnit(direction, self.offset, factor * self.coefficient)
@@ -308,7 +308,7 @@ class Band:
 
 
 def slope_product(function: str) -> str:
-    """The name of the function (s, t) -> s f(t), where f is a slope such as "tanh'"."""
+    """Return the name of the function (s, t) -> s f(t), where f is a slope such as "tanh'"."""
     return f"s {function}(t)"
 
 
@@ -388,7 +388,7 @@ class RidgeSum(Function):
         return max([self.error, *(band.error for band in self.bands)])
 
     def along(self, axis: Sequence[float], factor: float) -> RidgeSum:
-        """The sum of one argument times `factor`, at axis . z in place of its argument.
+        """Return the sum of one argument times `factor`, at axis . z in place of its argument.
 
         The bands would be bands of axis . z, not of the last argument, so they are not kept.
         """

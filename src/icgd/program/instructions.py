@@ -75,7 +75,8 @@ Evaluated = Annotated[str, Use.EVALUATE]
 
 
 def names_used(part: Any, *uses: Use) -> tuple[str, ...]:
-    """The names that the fields of a dataclass hold for these uses, in the order of the fields.
+    """Return the names that the fields of a dataclass hold for these uses, in the order of the
+    fields.
 
     Class variables count as fields, as `constants` of an instruction, which may be a property.
     """
@@ -92,7 +93,9 @@ def names_used(part: Any, *uses: Use) -> tuple[str, ...]:
 
 @lru_cache
 def _fields_for(kind: Any, uses: tuple[Use, ...]) -> tuple[tuple[str, bool], ...]:
-    """The fields with a name for these uses: one of their own, or in a dataclass that they hold."""
+    """Return the fields with a name for these uses: one of their own, or in a dataclass that they
+    hold.
+    """
     hints = get_type_hints(kind, include_extras=True).items()
     found = ((name, use) for name, hint in hints for use in _uses_in(hint))
     fields = (
@@ -104,7 +107,7 @@ def _fields_for(kind: Any, uses: tuple[Use, ...]) -> tuple[tuple[str, bool], ...
 
 
 def _uses_in(hint: Any) -> Iterator[Any]:
-    """The uses in the type of a field, and the dataclasses in it."""
+    """Yield the uses in the type of a field, and the dataclasses in it."""
     if isinstance(hint, Use) or is_dataclass(hint):
         yield hint
     else:
@@ -139,7 +142,7 @@ class Instruction(ABC):
 
     @abstractmethod
     def meaning(self, slots: Mapping[str, Value], domain: Any) -> dict[str, Value]:
-        """What stands in the slots that it writes, from what stood in all slots before.
+        """Return what stands in the slots that it writes, from what stood in all slots before.
 
         The domain is a `StackDomain` in stacks, a `FunctionDomain` for a step in function space,
         and a `BlockDomain` in chains. Where heads only approximate a value, the meaning passes it
@@ -149,14 +152,14 @@ class Instruction(ABC):
 
     @abstractmethod
     def wires(self, program: AbstractProgram) -> Wiring:
-        """The heads or hidden units that compute it."""
+        """Return the heads or hidden units that compute it."""
 
     @abstractmethod
     def formula(self) -> str:
-        """The instruction as one line of a listing."""
+        """Return the instruction as one line of a listing."""
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
-        """How far its heads' mean(left right^T) is off, or None if they sum it up exactly."""
+        """Return the error of its heads' mean(left right^T), or None if they sum it up exactly."""
         return None
 
     def reads(self) -> tuple[str, ...]:
@@ -200,15 +203,15 @@ class Combination:
 
     @classmethod
     def of(cls, slot: str) -> Combination:
-        """The combination that is one slot."""
+        """Return the combination that is one slot."""
         return cls((slot,), (1.0,))
 
     def terms(self) -> tuple[tuple[str, float], ...]:
-        """The slots with their coefficients."""
+        """Return the slots with their coefficients."""
         return tuple(zip(self.slots, self.coefficients, strict=True))
 
     def value(self, slots: Mapping[str, Value], domain: AnyDomain[Value]) -> Value:
-        """The combination of what the slots hold."""
+        """Return the combination of what the slots hold."""
         return domain.combine([(factor, slots[name]) for name, factor in self.terms()])
 
     def formula(self) -> str:
@@ -232,21 +235,21 @@ class Argument:
     bias: Read | None = None
 
     def features(self, layout: Layout) -> int:
-        """How many features of query and key form one of its coordinates."""
+        """Return how many features of query and key form one of its coordinates."""
         if self.weights is None:
             return 1
         has_constant = self.bias is not None and not self.transposed
         return layout.slot(self.inputs.slots[0]).width + has_constant
 
     def width(self, layout: Layout) -> int:
-        """How many coordinates it has."""
+        """Return how many coordinates it has."""
         if self.weights is None:
             return layout.slot(self.inputs.slots[0]).width
         shape = layout.slot(self.weights).shape
         return shape[-1] - (self.bias is not None) if self.transposed else shape[0]
 
     def value(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> Value:
-        """The argument, from what the slots hold."""
+        """Return the argument, from what the slots hold."""
         inputs = self.inputs.value(slots, domain)
         if self.weights is None:
             return inputs
@@ -705,7 +708,7 @@ class Project(Instruction):
         return f"{self.write} = {self.argument.formula()}"
 
     def own_error(self, bounds: Any, value: Any, argument: Any) -> Any:
-        """The error of a line that is read from the lattice."""
+        """Return the error of a line that is read from the lattice."""
         sizes, apart = argument.sizes / self.reach, argument.distance / self.reach
         off = bounds.lattice_error(self.function, argument.n_terms, sizes, apart)
         return value.moved(self.reach * off)
@@ -752,7 +755,7 @@ class AddProduct(Instruction):
         return f"{self.write} += {self.factor} * ({self.argument.formula()})"
 
     def own_error(self, bounds: Any, value: Any, argument: Any, factor: Any) -> Any:
-        """The error of two squares that are read from the lattice."""
+        """Return the error of two squares that are read from the lattice."""
         sizes = argument.sizes / self.reach + factor.value.actual.size / self.factor_reach
         apart, n_terms = argument.distance / self.reach, argument.n_terms + 1
         off = bounds.lattice_error(self.function, n_terms, sizes, apart)
@@ -831,7 +834,7 @@ class AddGradient(Instruction):
         return f"{self.write} += {self.scale:g} * mean({left} (x) {below(self.right, self.bias)})"
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
-        """What probing misses.
+        """Return what probing misses.
 
         With x = probe * left, sum_k c_k sinh(k x) / k = x + R(x) and |R(x)| <= 0.0224 |x|^7
         cosh(3 x). All examples stand in the denominator, which changes the mean by at most

@@ -47,7 +47,7 @@ class KernelTerm:
         return self.transform, self.transform if self.key_transform is None else self.key_transform
 
     def formula(self) -> str:
-        """The term as text."""
+        """Return the term as text."""
         shape = "" if self.shape is None else f"[{self.shape:g}]"
         inputs = "(x, x_j)" if self.transform is None else "(G x, G x_j)"
         inputs = inputs if self.key_transform is None else "(G x, H x_j)"
@@ -93,7 +93,7 @@ class DescendFunction(Instruction):
         return self.residual, *velocity, *moved
 
     def read_at_examples(self) -> dict[str, float]:
-        """What is read of an example, besides its inputs: slots and their factors."""
+        """Return what is read of an example, besides its inputs: slots and their factors."""
         ahead = {self.velocity: self.ahead} if self.velocity and self.ahead else {}
         return {self.residual: 1.0, **ahead}
 
@@ -120,7 +120,8 @@ class DescendFunction(Instruction):
         return written
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """A weighted V = diag(A, -step_size) for every kernel; the noise changes labels alone.
+        """Return a weighted V = diag(A, -step_size) for every kernel; the noise changes labels
+        alone.
 
         Where there is a velocity, all of them write it too; the last head, in which every token
         reads itself, turns it into the kept part of the change.

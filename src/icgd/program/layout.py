@@ -74,7 +74,7 @@ LOG_EXAMPLES = "log_examples"
 
 
 def value_slot(name: str) -> str:
-    """The slot in which registers hold their values of function `name`."""
+    """Return the slot in which registers hold their values of function `name`."""
     return f"value of {name}"
 
 
@@ -133,7 +133,7 @@ class Layout:
         vars(self).update(found, _by_role=by_role)
 
     def slot(self, name: str) -> Slot:
-        """The slot called `name`."""
+        """Return the slot called `name`."""
         if (slot := self._by_name.get(name)) is None:
             raise LayoutError(
                 f"Layout has no slot {brief(name)}; it has {', '.join(self.names)}."
@@ -142,11 +142,11 @@ class Layout:
         return slot
 
     def width_of(self, *names: str) -> int:
-        """How many coordinates the slots have together."""
+        """Return how many coordinates the slots have together."""
         return sum(self.slot(name).width for name in names)
 
     def range_of(self, name: str) -> slice:
-        """The coordinates of slot `name`, for use as `stream[..., layout.range_of(name)]`."""
+        """Return coordinates of slot `name`, for use as `stream[..., layout.range_of(name)]`."""
         return self._ranges[self.slot(name).name]
 
     def split(self, parameters: Any) -> dict[str, Any]:
@@ -158,5 +158,5 @@ class Layout:
         return {slot.name: part.view(*tasks, *slot.shape) for slot, part in pairs}
 
     def having(self, role: Role) -> tuple[Slot, ...]:
-        """The slots of one role, in order."""
+        """Return the slots of one role, in order."""
         return self._by_role[role]

@@ -281,7 +281,7 @@ class Mirrored(Descent):
         )
 
     def descent_formula(self, left: str) -> str:
-        """The step where this is left of the labels, and by how many heads."""
+        """Return the step where this is left of the labels, and by how many heads."""
         inputs = ", ".join(f"{name}_i" if name != ONE else "1" for name in self.inputs)
         step = f"{', '.join(self.weights)} += {self.scale:g} / n * sum_i ({left}) ({inputs})"
         return f"{step}, by {counted(self.n_heads, 'mirrored head')}"
@@ -333,7 +333,7 @@ class DecaySlot(Instruction):
         return {self.slot: domain.combine([(1 + self.decay, slots[self.slot])])}
 
     def wires(self, program: AbstractProgram) -> Heads:
-        """A head with one token, which is the first column itself."""
+        """Return a head with one token, which is the first column itself."""
         entries = Wire(self.slot, ("entry",), "entry")
         return Heads(
             axes={},
@@ -364,14 +364,14 @@ class LookUp:
     is_slope: bool = False
 
     def value(self, score: Value, label: Value, domain: StackDomain[Value]) -> Value:
-        """What it is at every token, without the factor."""
+        """Return what it is at every token, without the factor."""
         if self.is_slope:
             return domain.loss_slope(self.function, score, label)
         argument = domain.combine([(self.score, score), (self.label, label)])
         return domain.apply(self.function, argument, by="grid")
 
     def formula(self, score: str, label: str) -> str:
-        """The function of its argument, without the factor."""
+        """Return the function of its argument, without the factor."""
         if self.is_slope:
             return f"u({score}, {label}_i), u(t, y) = {self.function}"
         parts = ((self.score, score), (self.label, f"{label}_i"))
@@ -427,7 +427,7 @@ class DescendByExample(Descent, Scored):
         return self.descended(left, {**slots, first: decayed}, domain, mean=False)
 
     def own_error(self, bounds: Any, value: Any, score: Any, label: Any) -> Any:
-        """What rounding makes of the scores and of the sums over tokens."""
+        """Return what rounding makes of the scores and of the sums over tokens."""
         for part in self.look_ups:
             sizes, labels = abs(part.score) * score.sizes, abs(part.label) * label.sizes
             terms = (sizes, labels) if part.is_slope else (sizes + labels,)
@@ -522,7 +522,7 @@ class PredictMean(Scored):
         return {self.write: mean}
 
     def own_error(self, bounds: Any, value: Any, score: Any) -> Any:
-        """What rounding makes of the scores and of the sum over tokens."""
+        """Return what rounding makes of the scores and of the sum over tokens."""
         return value.moved(bounds.grid_error(self.mean, score.n_terms + 1, score.sizes))
 
     def wires(self, program: AbstractProgram) -> Wiring:
@@ -678,7 +678,7 @@ class Shrinks(Instruction):
             raise ProgramError(f"{type(self).__name__}: shrinks {self.slot} by {self.threshold:g}.")
 
     def shrunk(self, value: Value, domain: StackDomain[Value]) -> Value:
-        """The value moved towards 0, then clipped."""
+        """Return the value moved towards 0, then clipped."""
         if self.threshold:
             clipped = domain.clip(value, self.threshold)
             value = domain.combine([(1.0, value), (-1.0, clipped)])
@@ -746,7 +746,7 @@ class ShrinkMoved(Shrinks):
         return super().pieces() if self.threshold else ((self.bound, 1.0),)
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """What the units write, they write to both slots."""
+        """Return what the units write, they write to both slots."""
         return self.units(program.layout, self.velocity)
 
     def formula(self) -> str:

@@ -77,15 +77,15 @@ class AnyDomain(ABC, Generic[Value]):
 
     @abstractmethod
     def combine(self, terms: Sequence[tuple[float, Value]]) -> Value:
-        """The sum of all values, each times its factor."""
+        """Return the sum of all values, each times its factor."""
 
     @abstractmethod
     def add(self, *values: Value) -> Value:
-        """The sum, one value after the other."""
+        """Return the sum, one value after the other."""
 
     @abstractmethod
     def multiply(self, left: Value, right: Value) -> Value:
-        """The product, entry by entry."""
+        """Return the product, entry by entry."""
 
 
 class TokenDomain(AnyDomain[Value]):
@@ -93,7 +93,7 @@ class TokenDomain(AnyDomain[Value]):
 
     @abstractmethod
     def constant_map(self, rows: Sequence[Sequence[float]], value: Value) -> Value:
-        """A constant matrix times the value at every token."""
+        """Return a constant matrix times the value at every token."""
 
     @abstractmethod
     def zero(self, value: Value) -> Value:
@@ -101,7 +101,9 @@ class TokenDomain(AnyDomain[Value]):
 
     @abstractmethod
     def where(self, flag: str, closed_by: Sequence[str], value: Value, otherwise: Value) -> Value:
-        """The value at the tokens with this flag and none of the others; elsewhere `otherwise`."""
+        """Return the value at the tokens with this flag and none of the others; elsewhere
+        `otherwise`.
+        """
 
 
 class StackDomain(TokenDomain[Value]):
@@ -121,33 +123,37 @@ class StackDomain(TokenDomain[Value]):
 
     @abstractmethod
     def transpose(self, weights: Value, n_rows: int) -> Value:
-        """The first rows of the transposed matrix: nothing is passed back to a bias."""
+        """Return the first rows of the transposed matrix: nothing is passed back to a bias."""
 
     @abstractmethod
     def above_one(self, inputs: Value) -> Value:
-        """The inputs with a constant 1 below them, which the last column of weights multiplies."""
+        """Return the inputs with a constant 1 below them, which the last column of weights
+        multiplies.
+        """
 
     @abstractmethod
     def take(self, value: Value, places: Sequence[int]) -> Value:
-        """The coordinates at these places; 0 from `NOWHERE`."""
+        """Return the coordinates at these places; 0 from `NOWHERE`."""
 
     # Functions.
 
     @abstractmethod
     def apply(self, function: str, argument: Value, by: Means) -> Value:
-        """The program's function of this name, entry by entry."""
+        """Return the program's function of this name, entry by entry."""
 
     @abstractmethod
     def softmax(self, scores: Value) -> Value:
-        """The shares exp(z_k) / sum_j exp(z_j) of a token's coordinates."""
+        """Return the shares exp(z_k) / sum_j exp(z_j) of a token's coordinates."""
 
     @abstractmethod
     def evaluate(self, function: str, argument: Value) -> Value:
-        """The real function of this name, entry by entry; `by_units` says how it is computed."""
+        """Return the real function of this name, entry by entry; `by_units` says how it is
+        computed.
+        """
 
     @abstractmethod
     def loss_slope(self, loss: str, prediction: Value, label: Value) -> Value:
-        """The slope of the real loss; `by_units` says how it is computed."""
+        """Return the slope of the real loss; `by_units` says how it is computed."""
 
     @abstractmethod
     def by_units(
@@ -180,21 +186,21 @@ class StackDomain(TokenDomain[Value]):
 
     @abstractmethod
     def average_examples(self, score: Value, value: Value) -> Value:
-        """The mean of the examples' values, weighted by the softmax of their scores."""
+        """Return the mean of the examples' values, weighted by the softmax of their scores."""
 
     # What MLP layers do to a slot.
 
     @abstractmethod
     def clip(self, value: Value, bound: float, by: str | None = None) -> Value:
-        """The value clipped to [-bound, bound], by ReLUs or by the units of a function."""
+        """Return the value clipped to [-bound, bound], by ReLUs or by the units of a function."""
 
     @abstractmethod
     def project(self, value: Value, faces: Faces) -> Value:
-        """The nearest matrix whose weights lie between these faces."""
+        """Return the nearest matrix whose weights lie between these faces."""
 
     @abstractmethod
     def exchange(self, value: Value, pairs: Sequence[tuple[int, int]]) -> Value:
-        """The rows with the larger entry of each pair of columns in the first of them."""
+        """Return the rows with the larger entry of each pair of columns in the first of them."""
 
     @abstractmethod
     def mean_excess(self, value: Value, total: float) -> Value:
@@ -202,11 +208,11 @@ class StackDomain(TokenDomain[Value]):
 
     @abstractmethod
     def threshold(self, value: Value, threshold: Value, most: float) -> Value:
-        """The first columns less the first of `threshold`, or 0 if that is negative."""
+        """Return the first columns less the first of `threshold`, or 0 if that is negative."""
 
     @abstractmethod
     def replace(self, before: Value, value: Value, bound: float | None) -> Value:
-        """The value, clipped, which a residual layer puts in the place of `before`."""
+        """Return the value, clipped, which a residual layer puts in the place of `before`."""
 
     @abstractmethod
     def mix(self, before: Value, after: Value, keeps: float) -> Value:
@@ -220,29 +226,31 @@ class StackDomain(TokenDomain[Value]):
 
     @abstractmethod
     def as_read(self, heads: Instruction, value: Value, *inputs: Value) -> Value:
-        """The value as heads return it that approximate it."""
+        """Return the value as heads return it that approximate it."""
 
     @abstractmethod
     def written_over(self, before: Value, value: Value) -> Value:
-        """The value, added to what the units of a wipe left in the slot."""
+        """Return the value, added to what the units of a wipe left in the slot."""
 
     @abstractmethod
     def guard(self, score: Value, reach: float, checked: str) -> Value:
-        """The score; a run stops if it is beyond its reach at a token with the flag `checked`."""
+        """Return the score; a run stops if it is beyond its reach at a token with the flag
+        `checked`.
+        """
 
     @abstractmethod
     def not_negative(self, value: Value) -> Value:
-        """A mean of squares."""
+        """Return a mean of squares."""
 
     # Jacobians: a matrix at every token.
 
     @abstractmethod
     def unflatten(self, value: Value, n_rows: int) -> Value:
-        """The coordinates of every token as a matrix with so many rows."""
+        """Return the coordinates of every token as a matrix with so many rows."""
 
     @abstractmethod
     def flatten(self, matrix: Value) -> Value:
-        """The matrix of every token as a row of coordinates."""
+        """Return the matrix of every token as a row of coordinates."""
 
     @abstractmethod
     def matmul_rows(self, weights: Value, matrix: Value) -> Value:
@@ -262,7 +270,7 @@ class StackDomain(TokenDomain[Value]):
 
     @abstractmethod
     def step_from_table(self, step: LookUpStep, key: Value, slots: Mapping[str, Value]) -> Value:
-        """The new weight that the table holds for this key."""
+        """Return the new weight that the table holds for this key."""
 
 
 class FunctionDomain(TokenDomain[Value]):
@@ -270,11 +278,11 @@ class FunctionDomain(TokenDomain[Value]):
 
     @abstractmethod
     def kernel(self, terms: Sequence[KernelTerm], points: Value) -> Value:
-        """The kernel of every token (row) and every example (column)."""
+        """Return the kernel of every token (row) and every example (column)."""
 
     @abstractmethod
     def read_examples(self, kernel: Value, value: Value) -> Value:
-        """The sum over examples j of kernel[i, j] value[j], at every token i."""
+        """Return the sum over examples j of kernel[i, j] value[j], at every token i."""
 
 
 class BlockDomain(AnyDomain[Value]):
@@ -282,15 +290,15 @@ class BlockDomain(AnyDomain[Value]):
 
     @abstractmethod
     def product(self, left: Value, right: Value) -> Value:
-        """The product of two matrices."""
+        """Return the product of two matrices."""
 
     @abstractmethod
     def transposed(self, matrix: Value) -> Value:
-        """The transposed matrix."""
+        """Return the transposed matrix."""
 
     @abstractmethod
     def unless(self, flags: Sequence[Value], value: Value) -> Value:
-        """The value where all flags are 0, and exactly 0 elsewhere."""
+        """Return the value where all flags are 0, and exactly 0 elsewhere."""
 
     @abstractmethod
     def copied(
@@ -300,11 +308,13 @@ class BlockDomain(AnyDomain[Value]):
         bound: float | None,
         slots: Mapping[str, Value],
     ) -> Value:
-        """The source whose number has these bits, the lowest first, clipped to +-bound if given."""
+        """Return the source whose number has these bits, the lowest first, clipped to +-bound if
+        given.
+        """
 
     @abstractmethod
     def activate(self, argument: Value, kinked: Value, leak: float) -> Value:
-        """The argument, times `leak` where it is negative if the flag `kinked` is set."""
+        """Return the argument, times `leak` where it is negative if the flag `kinked` is set."""
 
     @abstractmethod
     def mark_flat(self, argument: Value, width: float) -> Value:
@@ -316,27 +326,29 @@ class BlockDomain(AnyDomain[Value]):
 
     @abstractmethod
     def within_reach(self, heads: Product, value: Value) -> Value:
-        """What heads ask for; a run stops if it is beyond their reach."""
+        """Return what heads ask for; a run stops if it is beyond their reach."""
 
     @abstractmethod
     def by_entries(
         self, heads: MultiplyByEntries | MultiplyEntries, value: Value, left: Value, right: Value
     ) -> Value:
-        """The product as heads return it that hold entries of `right`, and carry `left`."""
+        """Return the product as heads return it that hold entries of `right`, and carry `left`."""
 
     @abstractmethod
     def by_rows(self, heads: LookUpProduct, value: Value, left: Value, right: Value) -> Value:
-        """The product as heads return it that have it in their scores, if within their reach."""
+        """Return the product as heads return it that have it in their scores, if within their
+        reach.
+        """
 
     @abstractmethod
     def look_up_product(
         self, heads: LookUpProduct, function: str, product: Value, left: Value, right: Value
     ) -> Value:
-        """A function of the product, read by heads that have it in their scores."""
+        """Return a function of the product, read by heads that have it in their scores."""
 
     @abstractmethod
     def softmax_columns(self, scores: Value, n_rows: int) -> Value:
-        """The softmax of the first rows in every column, and 0 in all other rows."""
+        """Return the softmax of the first rows in every column, and 0 in all other rows."""
 
 
 def scheduled(variants: Sequence[Any]) -> Any:

@@ -49,7 +49,7 @@ LARGEST_COUNT = 2.0**20
 
 
 def class_slot(number: int) -> str:
-    """The constant slot that is 1 in the token of a class, counted from 1."""
+    """Return the constant slot that is 1 in the token of a class, counted from 1."""
     return f"class_{number}"
 
 
@@ -182,13 +182,13 @@ class MapRowSums(Instruction):
         return f"{self.write} = {self.function}(sum_j {self.source}_kj)"
 
     def own_error(self, bounds: Any, value: Any) -> Any:
-        """What a cap on the source misses: shares are smaller without it."""
+        """Return what a cap on the source misses: shares are smaller without it."""
         return value.lowered(self.missed)
 
 
 @lru_cache(maxsize=16)
 def centring(width: int) -> Rows:
-    """The matrix that takes the mean of its coordinates away from a vector."""
+    """Return the matrix that takes the mean of its coordinates away from a vector."""
     mean = 1.0 / width
     return tuple(
         tuple(1.0 - mean if row == column else 0.0 - mean for column in range(width))
@@ -333,7 +333,9 @@ class Assignment:
         return own if self.average is None else own | {self.average: 1.0 - self.keeps}
 
     def change(self, write: str) -> dict[str, float]:
-        """What is added to a slot that changes, before it is clipped, without terms that are 0."""
+        """Return what is added to a slot that changes, before it is clipped, without terms that are
+        0.
+        """
         share, terms = self.shares[write], dict[str, float]()
         for slot, factor in (*self.value.terms(), (write, -1.0)):
             terms[slot] = terms.get(slot, 0.0) + share * factor
@@ -527,7 +529,9 @@ class QuantiseEntries(Instruction):
 def table_units(
     key: Combination, tables: tuple[str, ...], write: str, program: AbstractProgram
 ) -> Wiring:
-    """The units of tables, which have their ReLUs in common, and those that wipe what was there."""
+    """Return the units of tables, which have their ReLUs in common, and those that wipe what was
+    there.
+    """
     scale, shift, coefficients = joint_terms([program.relu_sum(name) for name in tables])
     wiped = relu_pairs(program.layout, (write,), "wipe")
     if not scale.numbers:  # all answers are 0
@@ -571,7 +575,7 @@ class LookUpFunction(Instruction):
         return {self.write: domain.add(*rows)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """The tables' units, and two for each entry that take away what it held."""
+        """Return the tables' units, and two for each entry that take away what it held."""
         return table_units(self.key, self.tables, self.write, program)
 
     def formula(self) -> str:
@@ -607,7 +611,7 @@ class LookUpStep(Instruction):
         return {self.write: domain.step_from_table(self, key, slots)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """The table's units, and two units that take the old weight away."""
+        """Return the table's units, and two units that take the old weight away."""
         return table_units(self.key, (self.table,), self.write, program)
 
     def formula(self) -> str:

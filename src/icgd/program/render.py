@@ -58,7 +58,7 @@ KEYS = {"layout": "slots", "knot_unit": "grid"}
 
 
 def listing(program: AbstractProgram, title: str, stages: Mapping[str, Sequence[Layer]]) -> str:
-    """A program as text: its slots, its functions, then the instructions of every stage."""
+    """Return a program as text: its slots, its functions, then the instructions of every stage."""
     sections: dict[str, list[str]] = {"slots": [], "functions": function_lines(program.functions)}
     for slot in program.layout.slots:
         start = program.layout.range_of(slot.name).start
@@ -77,7 +77,7 @@ def listing(program: AbstractProgram, title: str, stages: Mapping[str, Sequence[
 
 
 def function_lines(functions: Sequence[Function]) -> list[str]:
-    """A line for each function: how finely it is approximated, where, and how well."""
+    """Return a line for each function: how finely it is approximated, where, and how well."""
     lines = []
     for function in functions:
         error = "exact" if function.is_exact else f"error at most {function.error:.3g}"
@@ -88,12 +88,12 @@ def function_lines(functions: Sequence[Function]) -> list[str]:
 
 
 def program_data(program: AbstractProgram) -> dict[str, Any]:
-    """The fields of a program as data that JSON can hold."""
+    """Return the fields of a program as data that JSON can hold."""
     return _data_of_fields(program, ())
 
 
 def data_of(part: object) -> Any:
-    """A part of a program as data; that of a dataclass are the data of its fields."""
+    """Return a part of a program as data; that of a dataclass are the data of its fields."""
     if isinstance(part, tuple):
         return [data_of(entry) for entry in part]
     if isinstance(part, Layout):
@@ -113,7 +113,7 @@ def data_of(part: object) -> Any:
 
 
 def _data_of_fields(part: Any, left_out: object) -> dict[str, Any]:
-    """The data of all fields but those whose default is `left_out`, and which have it."""
+    """Return the data of all fields but those whose default is `left_out`, and which have it."""
     found = {field: getattr(part, field.name) for field in fields(part)}
     return {
         KEYS.get(field.name, field.name): data_of(value)
@@ -123,18 +123,18 @@ def _data_of_fields(part: Any, left_out: object) -> dict[str, Any]:
 
 
 def read_program(kind: Callable[..., Part], data: Mapping[str, Any]) -> Part:
-    """The program that `program_data` described; older files lack fields that have defaults."""
+    """Return program that `program_data` described; older files lack fields that have defaults."""
     return _built(kind, {key: data[key] for key in _readers(kind) if key in data}, "program")
 
 
 def read(hint: Any, data: Any) -> Any:
-    """What `data_of` described, in a field of type `hint`."""
+    """Return what `data_of` described, in a field of type `hint`."""
     return _reader(hint)(data, "data")
 
 
 @lru_cache
 def _reader(hint: Any) -> Reader:
-    """The function that reads what `data_of` described, in a field of type `hint`."""
+    """Return the function that reads what `data_of` described, in a field of type `hint`."""
     kinds = get_args(hint)
     if get_origin(hint) is tuple:
         return partial(_list, _reader(kinds[0])) if kinds[-1] is ... else partial(_some, kinds)
@@ -144,7 +144,7 @@ def _reader(hint: Any) -> Reader:
 
 
 def _of_kind(kind: Any, expected: str, data: Any, where: str) -> Any:
-    """The data themselves; a flag is no number."""
+    """Return the data themselves; a flag is no number."""
     if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
         raise ProgramError(f"{where}: is {data!r:.40}, expected {expected}")
     return data
@@ -169,14 +169,14 @@ def _list(read: Reader, data: Any, where: str) -> tuple[Any, ...]:
 
 
 def _some(kinds: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
-    """A tuple of a certain length."""
+    """Return a tuple of a certain length."""
     if len(entries := _of_kind((list, tuple), "a list", data, where)) != len(kinds):
         raise ProgramError(f"{where}: has {len(entries)} entries, expected {len(kinds)}")
     return tuple(_reader(kind)(entry, where) for kind, entry in zip(kinds, entries, strict=True))
 
 
 def _built(kind: Callable[..., Part], data: Any, where: str) -> Part:
-    """An object of a dataclass, which itself refuses data that lack one of its fields."""
+    """Return an object of a dataclass, which itself refuses data that lack one of its fields."""
     readers, parts = _readers(kind), {}
     for key, value in _of_kind(dict, f"the fields of {kind.__name__}", data, where).items():
         if key not in readers:
@@ -188,12 +188,12 @@ def _built(kind: Callable[..., Part], data: Any, where: str) -> Part:
 
 @lru_cache
 def _readers(kind: Callable[..., Part]) -> dict[str, tuple[str, Reader]]:
-    """The name and the reader of every field, by the key that data have it under."""
+    """Return the name and the reader of every field, by the key that data have it under."""
     return {KEYS.get(name, name): (name, _reader(hint)) for name, hint in _hints(kind).items()}
 
 
 def _labelled(kinds: Mapping[str, type], label: str, data: Any, where: str) -> Any:
-    """An object of the class that its data name."""
+    """Return an object of the class that its data name."""
     own = dict(_of_kind(dict, f"data with a {label}", data, where))
     return _built(kinds[own.pop(label)], own, where)
 

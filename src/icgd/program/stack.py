@@ -88,11 +88,11 @@ class StackProgram(AbstractProgram):
         return self.block[: len(self.block) - n_ends]
 
     def block_of(self, step: int) -> tuple[Layer, ...]:
-        """The layers of a step, counted from 0; without a schedule, those of every block."""
+        """Return the layers of a step, counted from 0; without a schedule, those of every block."""
         return (*self.common, *self.schedule[step]) if self.schedule else self.block
 
     def steps_of_block(self) -> tuple[tuple[Layer, ...], ...]:
-        """The layers of each step of the block; of a schedule, those of the first step."""
+        """Return the layers of each step of the block; of a schedule, those of the first step."""
         if self.schedule:
             return (self.block_of(0),)
         length = self.layers_per_step
@@ -144,7 +144,7 @@ class StackProgram(AbstractProgram):
         return None if turns is None else turns.batch_size
 
     def steps_of_pass(self, n_examples: int) -> int:
-        """How many steps it takes until each of so many examples was used."""
+        """Return how many steps it takes until each of so many examples was used."""
         return 1 if self.batch_size is None else ceil(n_examples / self.batch_size)
 
     def next_example(self, n_steps: int, n_examples: int) -> int | None:
@@ -182,7 +182,7 @@ class StackProgram(AbstractProgram):
         return 2 * max((f.half for f in self.lattice_functions), default=-1) + 2
 
     def registers(self) -> dict[str, tuple[float, ...]]:
-        """What the registers hold besides the weights: a value for each register, by slot."""
+        """Return what the registers hold besides the weights: a value for each, by slot."""
         if not self.n_registers:
             return {}
         half = self.n_registers // 2 - 1
@@ -211,7 +211,7 @@ class StackProgram(AbstractProgram):
     def ramps(
         self, derivative: str, jumps: Mapping[str, float] | None = None
     ) -> tuple[tuple[float, float], ...]:
-        """The ends of the ramps of a sum of ReLUs, or of the bands of a sum of units.
+        """Return the ends of the ramps of a sum of ReLUs, or of the bands of a sum of units.
 
         Units evaluate the step function times a number, never on its own.
         """
@@ -242,7 +242,7 @@ SCALED = (AccumulateOuterProduct, AddGradient)
 
 
 def step_layer(program: AbstractProgram) -> int:
-    """The place, in the block, of the layer whose W_O is proportional to the step size.
+    """Return the place, in the block, of the layer whose W_O is proportional to the step size.
 
     Its instructions are `weights += scale * mean(...)` with scale = -step_size / 2, which is a
     factor of every entry of its W_O, and stands nowhere else. So a transformer of another step
@@ -265,7 +265,7 @@ def step_layer(program: AbstractProgram) -> int:
 
 
 def of_unit_step(program: StackProgram, step_size: float) -> StackProgram:
-    """The program that was built for `step_size`, with a step size of 1."""
+    """Return the program that was built for `step_size`, with a step size of 1."""
     place = step_layer(program)
     layer = program.block[place]
     unit = tuple(

@@ -72,7 +72,8 @@ def argument_scores(
 def offsets(
     fit: RidgeSum, slope: Over, axis: tuple[str, int], bias: str | None, feature: int = 0
 ) -> Wire:
-    """The offset of every unit; at the last place of the axis, a constant takes an argument's part.
+    """Return the offset of every unit; at the last place of the axis, a constant takes an
+    argument's part.
 
     There the argument's slope, times the constant 1, is added to the offset.
     """
@@ -193,7 +194,7 @@ class PassOn(ByUnits):
         return f"{self.write} = {self.weights} @ {passed_on}"
 
     def own_error(self, bounds: Any, value: Any, weights: Any) -> Any:
-        """The rounding of the head of the bias."""
+        """Return the rounding of the head of the bias."""
         return value.moved(bounds.how.sum_of(bounds.how.n_tokens, weights.value.size[..., -1:].mT))
 
 
@@ -383,7 +384,7 @@ class AddOuterProduct(ByUnits, AddsOuterProduct):
         return product_heads(self, fit, shape, (constant, right), ("k", "p"))
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
-        """What units miss of every product, on the mean over the examples."""
+        """Return what units miss of every product, on the mean over the examples."""
         column = left.value.actual.mapped(lambda part: part.unsqueeze(-1))
         row = right.value.actual.mapped(lambda part: part.unsqueeze(-2))
         missed = bounds.product_by_units(self.function, self.reaches, (column, row))
@@ -410,7 +411,7 @@ class AddJacobian(ByUnits, AddsJacobian):
         return product_heads(self, fit, shape, (constant, right), ("p",))
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
-        """What units miss of every product, on the mean over the rows of all examples."""
+        """Return what units miss of every product, on the mean over the rows of all examples."""
         column = left.value.actual.mapped(lambda part: part.unsqueeze(-1))
         missed = bounds.product_by_units(self.function, self.reaches, (column, right.value.actual))
         return HeadError(missed.mean((-3, -2)).unsqueeze(-2))
@@ -445,7 +446,7 @@ class ByGatedHeads(Instruction):
         )
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
-        """What two heads miss: each is as far off as the activation is from relu.
+        """Return what two heads miss: each is as far off as the activation is from relu.
 
         A left factor beyond the gate would let queries in.
         """
@@ -591,11 +592,11 @@ class WipeByUnits(ByUnits):
         return f"wipe {', '.join(self.slots)} by units"
 
     def left_over(self, bounds: Any) -> float:
-        """The most that is left in a slot of numbers up to the reach."""
+        """Return the most that is left in a slot of numbers up to the reach."""
         return self.reach * (bounds.units_at_one(self.function) if bounds.how.sums_terms else 0.0)
 
     def own_error(self, bounds: Any, value: Any, before: Any) -> Any:
-        """What is left in the slot; of numbers beyond the reach it may be anything."""
+        """Return what is left in the slot; of numbers beyond the reach it may be anything."""
         is_beyond = before.value.actual.size > self.reach
         off = before.value.error.new_full(is_beyond.shape, self.left_over(bounds))
         return value.moved(off.masked_fill(is_beyond, inf))

@@ -44,12 +44,12 @@ class Over:
         return len(self.numbers), len(self.numbers[0])  # type: ignore[arg-type]
 
     def __truediv__(self, divisor: float) -> Over:
-        """The quotients of numbers along one axis."""
+        """Return the quotients of numbers along one axis."""
         quotients = tuple(number / divisor for number in self.numbers)  # type: ignore[operator]
         return Over(self.axes, quotients)
 
     def nonzeros(self, extents: Mapping[str, int]) -> int:
-        """How many numbers are not 0, of those at so many first places of the axes."""
+        """Return how many numbers are not 0, of those at so many first places of the axes."""
         wanted = tuple(extents[axis] for axis in self.axes)
         return self._nonzeros if wanted == self.shape else self._count(*wanted)
 
@@ -73,7 +73,7 @@ occurs in one of them at most."""
 
 
 def parts_of(factor: Factor) -> tuple[float | Over, ...]:
-    """The numbers whose product a factor is."""
+    """Return the numbers whose product a factor is."""
     return factor if isinstance(factor, tuple) else (factor,)
 
 
@@ -96,7 +96,7 @@ class Wire:
     start: int = 0
 
     def moved(self, by: int) -> Wire:
-        """The same wire, `by` features further on."""
+        """Return the same wire, `by` features further on."""
         if isinstance(self.feature, str):
             return replace(self, start=self.start + by)
         return replace(self, feature=self.feature + by)
@@ -114,7 +114,7 @@ class Span(NamedTuple):
 
 
 def span(wire: Wire, axes: dict[str, int], layout: Layout) -> Span:
-    """The entries that a wire has in a family with these axes."""
+    """Return the entries that a wire has in a family with these axes."""
     shape = layout.slot(wire.slot).shape
     places = [*zip(wire.at, (prod(shape),) if len(wire.at) == 1 else shape, strict=False)]
     limits = [(place, size) for place, size in places if isinstance(place, str)]
@@ -149,7 +149,7 @@ def span(wire: Wire, axes: dict[str, int], layout: Layout) -> Span:
 
 
 def nonzeros(factor: Factor, extents: Mapping[str, int]) -> int:
-    """How many entries are not 0, of a wire with this factor and these extents."""
+    """Return how many entries are not 0, of a wire with this factor and these extents."""
     count, free = 1, dict(extents)
     for part in parts_of(factor):
         if isinstance(part, Over):
@@ -173,7 +173,9 @@ class Family:
         return prod(self.axes.values())
 
     def label_of(self, number: int) -> str:
-        """What a head or unit is for; places are counted from 1, and signs are shown as such."""
+        """Return what a head or unit is for; places are counted from 1, and signs are shown as
+        such.
+        """
         text = self.label
         for axis, size in reversed(self.axes.items()):
             number, place = divmod(number, size)
@@ -241,17 +243,17 @@ class Heads(Family):
         return self.query, self.key, self.value, self.output
 
     def width(self, layout: Layout) -> int:
-        """How many features it needs: those of query and key, or of value and output."""
+        """Return how many features it needs: those of query and key, or of value and output."""
         return max(self.widths(layout))
 
     def widths(self, layout: Layout) -> tuple[int, int]:
-        """How many features query and key need, and how many value and output; one at least."""
+        """Return how many features query and key need; how many value and output; one at least."""
         scores, values = (*self.query, *self.key), (*self.value, *self.output)
         last = any(wire.feature == -1 for wire in scores)
         return max(1, self._end(scores, layout) + last), max(1, self._end(values, layout))
 
     def _end(self, wires: tuple[Wire, ...], layout: Layout) -> int:
-        """The first feature that no wire has."""
+        """Return the first feature that no wire has."""
         ends = [0]
         for wire in wires:
             if isinstance(wire.feature, str):
@@ -294,7 +296,9 @@ def merged(families: Iterable[Heads], layout: Layout) -> tuple[Heads, ...]:
 
 
 def _weights(groups: Sequence[Sequence[Heads]], layout: Layout) -> int:
-    """The number of heads times their width, to which the weights of a layer are proportional."""
+    """Return the number of heads times their width, to which the weights of a layer are
+    proportional.
+    """
     families = [family for group in groups for family in group]
     return sum(family.size for family in families) * max(f.width(layout) for f in families)
 
@@ -315,7 +319,7 @@ Wiring = Heads | Units | Sequence[Heads | Units]
 
 
 def by_slot(terms: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """The factors of slots; a slot that occurs twice has the sum of its factors."""
+    """Return the factors of slots; a slot that occurs twice has the sum of its factors."""
     found: dict[str, float] = {}
     for slot, factor in terms:
         found[slot] = found.get(slot, 0.0) + factor

@@ -57,7 +57,7 @@ ITSELF = {ITSELF_AT_EXAMPLES: Itself.EXAMPLES, ITSELF_AT_TOKENS: Itself.TOKENS}
 def lower_program(
     program: StackProgram, dtype: torch.dtype = torch.float64, *, is_sparse: bool = False
 ) -> Transformer:
-    """The program as a transformer; a schedule's first end is the block's.
+    """Return the program as a transformer; a schedule's first end is the block's.
 
     Its weights are ordinary matrices, or only the entries of these that are not 0.
     """
@@ -75,7 +75,7 @@ def lower_program(
 def lower_chain(
     program: ChainProgram, dtype: torch.dtype = torch.float64, *, is_sparse: bool = False
 ) -> nn.Sequential:
-    """The layers, the same for every step of the chain; the first one finds a block."""
+    """Return the layers, the same for every step of the chain; the first one finds a block."""
     lower = partial(lower_layer, program=program, dtype=dtype, is_sparse=is_sparse)
     return nn.Sequential(*map(lower, program.layers))
 
@@ -203,7 +203,7 @@ def _sparse(
     layout: Layout,
     dtype: torch.dtype,
 ) -> SparseWeights:
-    """The entries of some wires of families of heads, which have so many features each."""
+    """Return the entries of some wires of families of heads, which have so many features each."""
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     row = 0
     for family, wires, width in projections:
@@ -250,7 +250,7 @@ def _write(weights: Tensor, wire: Wire, family: Heads | Units, layout: Layout) -
 def _numbers(
     factor: Factor, extents: dict[str, int], family: Heads | Units, dtype: torch.dtype
 ) -> Tensor | float:
-    """A factor in float64, as a tensor that broadcasts over the axes if it depends on any."""
+    """Return factor in float64, as a tensor that broadcasts over the axes if it depends on any."""
     axes = list(extents)
     product: float | Tensor = 1.0
     for part in parts_of(factor):
@@ -277,7 +277,7 @@ def _numbers(
 
 
 def out_of_range(name: str, number: float, dtype: torch.dtype) -> OverflowedRunError:
-    """The error of a program with a number that a precision cannot hold."""
+    """Return the error of a program with a number that a precision cannot hold."""
     return OverflowedRunError(
         f"The program's {name} is {number:g}, outside the range of {dtype_name(dtype)}. Run in "
         "float64, or change the problem."
@@ -285,7 +285,8 @@ def out_of_range(name: str, number: float, dtype: torch.dtype) -> OverflowedRunE
 
 
 def _grid_tokens(heads: Sequence[Heads], width: int, dtype: torch.dtype) -> dict[str, Any]:
-    """The maps of keys, labels and values, the position codes, and the first column that asks.
+    """Return the maps of keys, labels and values, the position codes, and the first column that
+    asks.
 
     Codes are offsets, in the last feature. All heads have as many tokens as the largest grid; no
     softmax sees those that a head does not need.
@@ -317,7 +318,9 @@ def _grid_tokens(heads: Sequence[Heads], width: int, dtype: torch.dtype) -> dict
 
 
 def _mirror(heads: Sequence[Heads], layout: Layout, dtype: torch.dtype) -> Tensor:
-    """The diagonal that makes mirror images: -1 in the slots that are negated, and 1 elsewhere."""
+    """Return the diagonal that makes mirror images: -1 in the slots that are negated, and 1
+    elsewhere.
+    """
     mirror = torch.ones(layout.width, dtype=dtype)
     for slot in {slot for family in heads for slot in family.mirrored}:
         place = layout.range_of(slot)
@@ -326,7 +329,7 @@ def _mirror(heads: Sequence[Heads], layout: Layout, dtype: torch.dtype) -> Tenso
 
 
 def _chain_tokens(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The sequence map (token, 1) and the position codes (token, model) of a chain's layer."""
+    """Return sequence map (token, 1) and the position codes (token, model) of a chain's layer."""
     scales, codes = program.grid_tokens(layer)
     positions = torch.zeros(len(scales), program.layout.width, dtype=torch.float64)
     for slot, numbers in codes.items():

@@ -80,7 +80,7 @@ class LayerSize:
         return projections
 
     def sparse_flops(self, n_tokens: int) -> int:
-        """The same if no product with a weight that is 0 is computed.
+        """Return the same if no product with a weight that is 0 is computed.
 
         Other than `flops` it counts what scores and hidden units cost besides sums of products.
         """
@@ -99,7 +99,7 @@ class LayerSize:
 
 
 def layer_size(layer: Layer, program: AbstractProgram) -> LayerSize:
-    """The size of a layer, whose heads share the width of the widest."""
+    """Return the size of a layer, whose heads share the width of the widest."""
     families, layout = layer.wires(program), program.layout
     width, n_features, n_grid, n_columns, n_maps, n_nonzeros = 1, 0, 0, 1, 2, 0
     tables: list[tuple[float, ...]] = []  # the numbers of tokens that the layer makes of its own
@@ -257,7 +257,8 @@ def summarise(program: AbstractProgram, n_tokens: int) -> Summary:
 
 
 def _direct_flops(program: StackProgram, n_tokens: int) -> int:
-    """The flops of a step done directly: forward, backward and gradient take 2 a weight and token.
+    """Return the flops of a step done directly: forward, backward and gradient take 2 a weight and
+    token.
 
     A functional step multiplies the kernel of every token with every example by what is left to
     learn. A step on a linear model takes two products with its coefficients.
@@ -276,5 +277,5 @@ def _direct_flops(program: StackProgram, n_tokens: int) -> int:
 
 
 def dense_bytes(summary: Summary, bytes_per_number: int) -> int:
-    """The memory that the dense weights take."""
+    """Return the memory that the dense weights take."""
     return bytes_per_number * summary.parameters

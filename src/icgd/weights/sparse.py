@@ -82,7 +82,7 @@ def _layer(
 
 
 def _kind(layer: Layer, module: nn.Module, program: AbstractProgram) -> dict[str, Any]:
-    """What a layer computes with its weights."""
+    """Return what a layer computes with its weights."""
     match module:
         case GridAttention():
             return {"kind": "chain"}

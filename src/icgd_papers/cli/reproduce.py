@@ -97,7 +97,7 @@ def _print_list(*, as_json: bool) -> None:
 
 
 def _takes(name: str, preset: str) -> str:
-    """The jobs of a preset, and the time that they took or would take on one core."""
+    """Return the jobs of a preset, and the time that they took or would take on one core."""
     n_jobs = len(FIGURES[name].settings(preset, 0))
     seconds = core_seconds(name).get(preset)
     jobs = f"{n_jobs:,} job{'s' * (n_jobs != 1)}"

@@ -99,7 +99,9 @@ def _print_book(entries: Sequence[Entry]) -> None:
 
 
 def _cells(entry: Entry) -> tuple[str, ...]:
-    """The comparison that comes nearest to its limit, and the worst failure of what is printed."""
+    """Return the comparison that comes nearest to its limit, and the worst failure of what is
+    printed.
+    """
     closest, worst = entry.closest, entry.counterexample
     numbers = ("", "") if closest is None else _numbers(closest)
     failure = "" if worst is None else " > ".join(_numbers(worst))

@@ -257,7 +257,7 @@ def draw(rows: pl.DataFrame) -> plotting.Figure:
 
 
 def _work(setting: Setting) -> float:
-    """The longest chain times the tokens of its grid, which grow as L^2 for nearest points."""
+    """Return longest chain times the tokens of its grid, which grow as L^2 for nearest points."""
     longest = max(setting.lengths)
     return float(longest**3 if setting.grid == NEAREST else longest * 1e3)
 

@@ -110,7 +110,7 @@ class Lottery:
         return size, normal / normal.norm(dim=1, keepdim=True)
 
     def drawn_sum(self, n: int, source: torch.Generator) -> Tensor:
-        """The mean of n drawn units, at the points."""
+        """Return the mean of n drawn units, at the points."""
         w, b = self.draw_units(n, source)
         h = (1 + (b.abs() - REACH * w.norm(dim=1)).clamp_min(0.0)) ** -2
         size = self.total / (2 * pi * UNIT) / h * torch.cos(b)
@@ -120,7 +120,7 @@ class Lottery:
         return total / n
 
     def drawn_distance(self, n: int, repeats: int, seed: int) -> float:
-        """The root mean square of |f - f_n| in L^2 over lotteries."""
+        """Return the root mean square of |f - f_n| in L^2 over lotteries."""
         source = torch.Generator().manual_seed(seed)
         gaps = [self.drawn_sum(n, source) - self.wanted for _ in range(repeats)]
         return self._norm(torch.stack(gaps))
@@ -144,5 +144,5 @@ class Lottery:
         return torch.exp(-((self.points @ w.mT + b) ** 2) / 2)
 
     def _norm(self, gaps: Tensor) -> float:
-        """The root mean square of some functions' norms in L^2."""
+        """Return the root mean square of some functions' norms in L^2."""
         return sqrt(float(gaps.square().mean()) * self.volume)

@@ -316,7 +316,7 @@ class SmoothNetwork:
         return (0.5 if n == 1 else 0.25) * (d / self.n_cells) ** n / factorial(n)
 
     def product_error(self, depth: int) -> float:
-        """The bound of what inexact products add.
+        """Return the bound of what inexact products add.
 
         phi is off by d - 1 errors of a product, and a monomial of degree k by k more; 2^d points of
         the grid are within reach, and the coefficients of degree k add up to (d / N)^k / k!.

@@ -58,7 +58,7 @@ class Resources:
         return log(self.n_layers) + self.log_heads
 
     def logs(self) -> dict[str, float | None]:
-        """The logarithms of all counts; the last is the count of matrices that is printed."""
+        """Return logarithms of all counts; the last is the count of matrices that is printed."""
         return {
             "width": self.log_width,
             "heads": self.log_heads,
@@ -114,13 +114,13 @@ def smooth(error: float, *, dimension: int, smoothness: int, depth: int) -> Pair
 
 
 def indicator_crossover() -> float:
-    """The ln(1/eps) beyond which 3 layers are always cheaper than 2."""
+    """Return the ln(1/eps) beyond which 3 layers are always cheaper than 2."""
     # 3 ln 2 + 2 exp(t / 4) - 3 ln 3 - 2 t is least where exp(t / 4) = 4
     return _last_crossing(lambda t: 3 * log(2 / 3) + 2 * exp(t / 4) - 2 * t, 4 * log(4))
 
 
 def smooth_crossover(*, dimension: int, smoothness: int, depth: int) -> float | None:
-    """The ln(1/eps) beyond which the deep network is always cheaper; None if there is none.
+    """Return the ln(1/eps) beyond which the deep network is always cheaper; None if there is none.
 
     With a = 1 / (L - 1) - 2 d / s the shallow transformer has exp(a t) (L / (t + 1))^3 times as
     many matrices, t = ln(1/eps). For a > 0, which is 2 (L - 1) d < s, this ends above 1; for a <= 0
@@ -136,7 +136,7 @@ def smooth_crossover(*, dimension: int, smoothness: int, depth: int) -> float | 
 
 
 def _last_crossing(advantage: Callable[[float], float], lowest: float) -> float:
-    """Where a convex function becomes positive for good; 0 if its lowest value is positive."""
+    """Return where a convex function becomes positive for good, or 0 if it is nowhere negative."""
     if advantage(lowest) > 0:
         return 0.0
     low, high = lowest, 2 * lowest + 1
@@ -149,7 +149,7 @@ def _last_crossing(advantage: Callable[[float], float], lowest: float) -> float:
 
 
 def within_one(name: str, value: object) -> float:
-    """The value as a float; it must lie strictly between 0 and 1."""
+    """Return the value as a float; it must lie strictly between 0 and 1."""
     number = finite(name, value)
     if not 0 < number < 1:
         raise SettingError(f"{name} must lie strictly between 0 and 1, got {brief(value)}.")

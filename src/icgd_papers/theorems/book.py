@@ -57,7 +57,7 @@ def _book() -> tuple[dict[str, Paper], dict[str, Statement]]:
 
 
 def papers() -> dict[str, Paper]:
-    """The papers by the names that icgd gives them."""
+    """Return the papers by the names that icgd gives them."""
     return _book()[0]
 
 

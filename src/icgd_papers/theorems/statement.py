@@ -171,7 +171,7 @@ class Entry:
         return Verdict.UNCONFIRMED if words.correction else Verdict.HOLDS
 
     def about(self, about: About) -> list[Comparison]:
-        """The comparisons about the statement, its printed form, or its proof."""
+        """Return the comparisons about the statement, its printed form, or its proof."""
         return [part for part in self.comparisons if part.about is about]
 
     @property

@@ -64,12 +64,14 @@ class AveragedTask(AbstractTask):
         return AveragedBatch(x, x.new_zeros(x.shape[:2]), covariance)
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The mean loss, or its logarithm."""
+        """Return the mean loss, or its logarithm."""
         mean = self.mean_loss(model, batch)
         return (mean.clamp_min(0) + ROUNDING).log() if self.logarithmic else mean
 
     def mean_loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The mean of c^T K_+ c over the tasks; bfloat16 would lose too much, as in the model."""
+        """Return the mean of c^T K_+ c over the tasks; bfloat16 would lose too much, as in the
+        model.
+        """
         if not isinstance(model, KernelTransformer):
             raise SettingError(
                 f"model must be of type KernelTransformer, got {brief(type(model).__name__)}."
@@ -85,13 +87,13 @@ class AveragedTask(AbstractTask):
         return mean
 
     def bayes_loss(self, batch: AveragedBatch) -> float:
-        """The mean loss of the best weights, w = K_hat^{-1} nu: the variance that is left."""
+        """Return mean loss of the best weights, w = K_hat^{-1} nu: the variance that is left."""
         covariance = batch.covariance.double()
         examples, towards = covariance[:, :-1, :-1], covariance[:, :-1, -1:]
         explained = towards.mT @ torch.linalg.pinv(examples, hermitian=True) @ towards
         return float((covariance[:, -1, -1] - explained[:, 0, 0]).mean())
 
     def description(self) -> dict[str, object]:
-        """The description of `task`, and how the loss differs."""
+        """Return the description of `task`, and how the loss differs."""
         own = {"averages_labels": True, "logarithmic": self.logarithmic}
         return {**self.task.description(), **own}

@@ -89,7 +89,9 @@ class Teachers:
         return Students(start, x, y)
 
     def pairs(self, direction: str, n_teachers: int, generator: np.random.Generator) -> Pairs:
-        """What one operator reads and writes in the exact chains of all students, in float32."""
+        """Return what one operator reads and writes in the exact chains of all students, in
+        float32.
+        """
         of, stacked, blocks = self.students(n_teachers, generator), [], []
         for each in written_chain(self.rows, self.exact, of.start, of.x, of.y):
             self._require_numbers(each.block, each.place.round)
@@ -144,7 +146,7 @@ class BlockTask(AbstractTask):
         return self.n_validation_teachers * self.teachers.depth * self.teachers.n_rounds
 
     def steps_per_epoch(self, batch_size: int) -> int:
-        """The batches of an epoch; pairs that fill no batch wait for the next one."""
+        """Return the batches of an epoch; pairs that fill no batch wait for the next one."""
         if batch_size > self.n_pairs:
             raise SettingError(f"batch_size must be at most {self.n_pairs}, got {batch_size}.")
         return self.n_pairs // batch_size
@@ -162,13 +164,13 @@ class BlockTask(AbstractTask):
         return self.teachers.pairs(self.direction, n_teachers, generator_of(self.seed, stream))
 
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:
-        """The pairs that batch `index` has in its epoch."""
+        """Return the pairs that batch `index` has in its epoch."""
         epoch, number = divmod(index, self.steps_per_epoch(count("n_tasks", n_tasks)))
         order = _order(self.n_pairs, seed, epoch, shard)
         return _batch(self.pairs, order[number * n_tasks : (number + 1) * n_tasks])
 
     def validation(self, n_tasks: int, *, seed: int) -> Batch:
-        """The first pairs of teachers that training never sees, in a random order."""
+        """Return the first pairs of teachers that training never sees, in a random order."""
         return _batch(self.validation_pairs, _order(self.n_validation, seed, 0, 0)[:n_tasks])
 
     def training_part(self, n_tasks: int) -> Batch:
@@ -176,7 +178,7 @@ class BlockTask(AbstractTask):
         return _batch(self.pairs, _order(self.n_pairs, self.seed, 0, 0)[:n_tasks])
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The mean of the squared Frobenius distances between blocks of d columns."""
+        """Return the mean of the squared Frobenius distances between blocks of d columns."""
         made: Tensor = model(batch.x[:, 0])
         n_rows = self.teachers.rows.n_rows
         if made.ndim != 3 or made.shape[-1] != n_rows:
@@ -187,7 +189,7 @@ class BlockTask(AbstractTask):
         return self.teachers.width * (made - batch.y).square().sum(-1).mean()
 
     def description(self) -> dict[str, object]:
-        """The law, the operator, and the number of teachers."""
+        """Return the law, the operator, and the number of teachers."""
         return {"task": type(self).__name__, **asdict(self)}
 
 

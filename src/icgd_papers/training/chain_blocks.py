@@ -54,19 +54,19 @@ class BlockRows:
         return slice(2 * self.width, 3 * self.width)
 
     def weights(self, backward: Block) -> Float[Tensor, "task out in"]:
-        """The matrix in a backward block."""
+        """Return the matrix in a backward block."""
         start = 2 * self.width
         flat: Tensor = backward[:, start : start + self.width**2]
         columns: Tensor = flat.unflatten(-1, (self.width, self.width))
         return columns.mT
 
     def data(self, values: Float[Tensor, "task width"]) -> Block:
-        """The block of an input or of a label."""
+        """Return the block of an input or of a label."""
         tag = values.new_full((len(values), 1), IS_DATA)
         return torch.cat([functional.pad(values, (0, self.n_rows - 1 - self.width)), tag], -1)
 
     def first_backward(self, matrix: Float[Tensor, "task out in"]) -> Block:
-        """The block of the prompt that holds the initial weights of a layer."""
+        """Return the block of the prompt that holds the initial weights of a layer."""
         nothing = matrix.new_zeros(len(matrix), self.width)
         return self._backward(nothing, nothing, matrix)
 
@@ -105,7 +105,7 @@ class Operators:
 
     @classmethod
     def exact(cls, rows: BlockRows, step_size: float) -> Operators:
-        """Those of gradient descent itself."""
+        """Return those of gradient descent itself."""
         return cls(rows.exact_forward, lambda stacked: rows.exact_backward(stacked, step_size))
 
 
@@ -142,7 +142,7 @@ def written_chain(
 def weights_after_rounds(
     rows: BlockRows, operators: Operators, start: Matrices, x: Vectors, y: Vectors
 ) -> Float[Tensor, "task round_from_0 layer out in"]:
-    """The weights that chains reach, from those before the first round on."""
+    """Return the weights that chains reach, from those before the first round on."""
     reached = [start.clone()]
     for each in written_chain(rows, operators, start, x, y):
         if each.place.is_forward:

@@ -137,7 +137,8 @@ def best_construction(
     whitening: Square | None = None,
     near: KernelTransformer | None = None,
 ) -> KernelTransformer:
-    """The construction of a family whose mean loss on the batch is the smallest that was found.
+    """Return the construction of a family whose mean loss on the batch is the smallest that was
+    found.
 
     The search starts from steps that grow and from steps that shrink along the layers, or from the
     steps and widths of the model `near`.
@@ -161,7 +162,7 @@ def _starts(model: KernelTransformer, family: str) -> list[_Numbers]:
 
 
 def _projected(model: KernelTransformer, near: KernelTransformer) -> _Numbers:
-    """The steps and widths of a learnt model; what goes uphill starts from a small one."""
+    """Return the steps and widths of a learnt model; what goes uphill starts from a small one."""
     with torch.no_grad():
         steps = (near.r.double() / model.r).mean(1)
         M, unit = near.B.double().mT @ near.C.double(), model.B.mT @ model.C
@@ -188,7 +189,7 @@ class _Numbers(nn.Module):
         self._r, self._G = model.r.detach().clone(), model.B.detach().clone()
 
     def forward(self) -> tuple[Tensor, Tensor]:
-        """What r and B = C are for these numbers."""
+        """Return what r and B = C are for these numbers."""
         return self._r * self.steps.exp(), self._G * self.widths.exp()
 
 
@@ -224,7 +225,9 @@ def _search(
 def _backward(
     model: KernelTransformer, r: Tensor, G: Tensor, task: AveragedTask, batch: AveragedBatch
 ) -> float:
-    """The logarithm of the loss, with its gradient in place; a wall where the kernel overflows."""
+    """Return the logarithm of the loss, with its gradient in place; a wall where the kernel
+    overflows.
+    """
     _put(model, r, G)
     value = task.mean_loss(model, batch).clamp_min(SMALLEST_LOSS).log()
     if not value.isfinite():

@@ -49,7 +49,7 @@ def require_numbers(*shape: int) -> None:
 
 
 def random_rotation(width: int, generator: np.random.Generator) -> Square:
-    """A uniformly random orthogonal matrix.
+    """Return a uniformly random orthogonal matrix.
 
     QR of a Gaussian matrix is unique, hence uniform, once the diagonal of R is made positive.
     """
@@ -59,14 +59,14 @@ def random_rotation(width: int, generator: np.random.Generator) -> Square:
 
 
 def power_of(matrix: Square, exponent: float) -> Square:
-    """The power of a symmetric positive definite matrix."""
+    """Return the power of a symmetric positive definite matrix."""
     values, vectors = torch.linalg.eigh(matrix)
     power: Tensor = (vectors * values**exponent) @ vectors.mT
     return power
 
 
 def as_matrix(name: str, matrix: object) -> Tensor:
-    """The matrix in float64; it must be square and have finite entries."""
+    """Return the matrix in float64; it must be square and have finite entries."""
     square = torch.tensor(as_rows(name, matrix), dtype=torch.float64)
     if square.ndim != 2 or square.shape[0] != square.shape[1]:
         raise DistributionError(
@@ -83,7 +83,7 @@ def _unit_matrix(input_width: int) -> Square:
 
 
 def _numbers(name: str, values: object) -> tuple[float, ...]:
-    """A row of finite numbers."""
+    """Return a row of finite numbers."""
     if not is_row(values):
         raise SettingError(f"{name} must be a row of numbers, got {brief(values)}.")
     return tuple(finite(name, value) for value in entries(values))
@@ -126,7 +126,7 @@ class AbstractCovariates(ABC):
 
     @abstractmethod
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
-        """The inputs of `n_tasks` independent tasks of `n_tokens` tokens each."""
+        """Return the inputs of `n_tasks` independent tasks of `n_tokens` tokens each."""
 
     @cached_property
     def root(self) -> Square:
@@ -158,7 +158,9 @@ class Ellipsoid(AbstractCovariates):
 
     @classmethod
     def of_seed(cls, seed: int) -> Ellipsoid:
-        """The paper's ellipsoid: Sigma = U^T diag(1, 1, 0.25, 2.25, 1) U, with U from the seed."""
+        """Return the paper's ellipsoid: Sigma = U^T diag(1, 1, 0.25, 2.25, 1) U, with U from the
+        seed.
+        """
         generator = np.random.default_rng(count("seed", seed, least=0))
         rotation = random_rotation(len(PAPER_SPECTRUM), generator)
         scaled = torch.tensor(PAPER_SPECTRUM, dtype=torch.float64)[:, None] * rotation
@@ -200,7 +202,7 @@ class GaussianMixture(AbstractCovariates):
         settle(self, n_clusters=count("n_clusters", self.n_clusters))
 
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
-        """The sum of a mean of the task and noise of the token, times Sigma^{1/2}."""
+        """Return the sum of a mean of the task and noise of the token, times Sigma^{1/2}."""
         sizes = count("n_tasks", n_tasks), count("n_tokens", n_tokens)
         require_numbers(*sizes, self.input_width)
         means = normal(generator, n_tasks, self.n_clusters, self.input_width)
@@ -241,11 +243,11 @@ class ShiftedMixture(AbstractCovariates):
 
     @classmethod
     def of_width(cls, input_width: int, weights: tuple[float, ...] = (1.0, 0.0)) -> ShiftedMixture:
-        """The mixture of N(-2, I) and N(2, I) with these weights."""
+        """Return the mixture of N(-2, I) and N(2, I) with these weights."""
         return cls(_unit_matrix(input_width), weights)
 
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
-        """The centre of each token's component, and noise; weights do not change the noise."""
+        """Return centre of each token's component, and noise; weights do not change the noise."""
         noise = self._noise(generator, n_tasks, n_tokens) @ self.root
         shares = np.array(self.weights) / sum(self.weights)
         component = generator.choice(len(shares), size=(n_tasks, n_tokens), p=shares)

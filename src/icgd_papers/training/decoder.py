@@ -55,15 +55,15 @@ class TokenLayout(ABC):
 
     @abstractmethod
     def width(self, input_width: int, output_width: int) -> int:
-        """The entries of a token."""
+        """Return the entries of a token."""
 
     @abstractmethod
     def n_places(self, n_tokens: int) -> int:
-        """The places that a prompt of `n_tokens` inputs takes, the query among them."""
+        """Return the places that a prompt of `n_tokens` inputs takes, the query among them."""
 
     @abstractmethod
     def tokens(self, x: Inputs, y: Labels) -> Tokens:
-        """The tokens of each task."""
+        """Return the tokens of each task."""
 
 
 @final
@@ -79,7 +79,7 @@ class Joint(TokenLayout):
         return n_tokens
 
     def tokens(self, x: Inputs, y: Labels) -> Tokens:
-        """The inputs beside the example before them."""
+        """Return the inputs beside the example before them."""
         before = torch.cat([x, y], dim=-1)[:, :-1]
         return torch.cat([x, functional.pad(before, (0, 0, 1, 0))], dim=-1)
 
@@ -100,7 +100,7 @@ class Interleaved(TokenLayout):
         return 2 * n_tokens - 1
 
     def tokens(self, x: Inputs, y: Labels) -> Tokens:
-        """The inputs, each with its label behind it; the query's label is left out."""
+        """Return the inputs, each with its label behind it; the query's label is left out."""
         inputs = functional.pad(x, (0, y.shape[-1] + 1))
         labels = functional.pad(functional.pad(y, (x.shape[-1], 0)), (0, 1), value=1.0)
         return torch.stack([inputs, labels], dim=2).flatten(1, 2)[:, :-1]
@@ -271,7 +271,7 @@ class Decoder(nn.Module):
         x: Float[Tensor, "task token input_width"],
         y: Float[Tensor, "task token *output_width"],
     ) -> Float[Tensor, "task *output_width"]:
-        """The prediction at the query, which is the last token; its own label is not read."""
+        """Return prediction at the query, which is the last token; its own label is not read."""
         stream = self._streams(self._begin(x, y), slice(-1, None))[-1]
         return self._read(stream).reshape(y[:, -1].shape)
 
@@ -280,7 +280,7 @@ class Decoder(nn.Module):
         x: Float[Tensor, "task token input_width"],
         y: Float[Tensor, "task token *output_width"],
     ) -> Float[Tensor, "task token *output_width"]:
-        """The prediction of every token's label from the examples before it."""
+        """Return the prediction of every token's label from the examples before it."""
         stream = self._streams(self._begin(x, y), self._layout.predicting)[-1]
         return self._read(stream).reshape(y.shape)
 
@@ -289,7 +289,8 @@ class Decoder(nn.Module):
         x: Float[Tensor, "task token input_width"],
         y: Float[Tensor, "task token *output_width"],
     ) -> list[Float[Tensor, "task token width"]]:
-        """The stream after each block, at the places that predict: block by block, for read-outs.
+        """Return the stream after each block, at the places that predict: block by block,
+        for read-outs.
 
         The last one, through the last norm and the read-out, gives `predictions`.
         """
@@ -301,12 +302,12 @@ class Decoder(nn.Module):
         return linear(normed, self.read_out, self.read_out_bias)
 
     def _begin(self, x: Inputs, y: Tensor) -> Stream:
-        """The stream before the first block."""
+        """Return the stream before the first block."""
         stream = linear(self._tokens(x, y), self.read_in, self.read_in_bias).to(self.read_in.dtype)
         return stream if self.positions is None else stream + self.positions[: stream.shape[1]]
 
     def _streams(self, stream: Tensor, kept: slice) -> list[Tensor]:
-        """The streams after the blocks; the last one has only the places that are kept."""
+        """Return the streams after the blocks; the last one has only the places that are kept."""
         streams = []
         stacks = self.qkv, self.mix, self.hidden, self.out, self.norms, self.norm_biases
         for number, tensors in enumerate(zip(*stacks, strict=True), start=1):
@@ -318,7 +319,7 @@ class Decoder(nn.Module):
         return streams
 
     def _tokens(self, x: Inputs, y: Tensor) -> Tensor:
-        """The tokens of a prompt, if the model can read it."""
+        """Return the tokens of a prompt, if the model can read it."""
         if x.shape[-1] != self.input_width:
             raise DataError(
                 f"x has shape {tuple(x.shape)}; expected (task, token, {self.input_width})."
@@ -342,7 +343,7 @@ class Decoder(nn.Module):
             )
 
     def _attended(self, stream: Stream, block: Block) -> Stream:
-        """The stream after attention."""
+        """Return the stream after attention."""
         normed = layer_norm(stream, (self.width,), block.norms[0], block.norm_biases[0])
         parts = linear(normed, block.qkv).split(self.width, dim=-1)
         query, key, value = (
@@ -352,13 +353,14 @@ class Decoder(nn.Module):
         return _added(stream, gathered, block.mix)
 
     def _thought(self, stream: Stream, block: Block) -> Stream:
-        """The stream after the MLP."""
+        """Return the stream after the MLP."""
         normed = layer_norm(stream, (self.width,), block.norms[1], block.norm_biases[1])
         return _added(stream, gelu(linear(normed, block.hidden)), block.out)
 
 
 def _added(stream: Stream, signal: Tensor, matrix: Tensor) -> Stream:
-    """The stream plus the matrix times a signal, as one operation if both have one precision.
+    """Return the stream plus the matrix times a signal, as one operation if both have one
+    precision.
 
     Under autocast the signal is in bfloat16, and the stream keeps its precision.
     """
@@ -374,7 +376,7 @@ def softmax_attention(query: Heads, key: Heads, value: Heads) -> Heads:
 
 
 def relu_attention(query: Heads, key: Heads, value: Heads) -> Heads:
-    """The same by relu of the scores over the number of places that are read."""
+    """Return the same by relu of the scores over the number of places that are read."""
     n_places, head_width = query.shape[-2:]
     n_read = torch.arange(1, n_places + 1, device=query.device, dtype=query.dtype)
     # 1 / (i sqrt(head_width)) in row i for the places up to i, and 0 for those after it.

@@ -47,7 +47,8 @@ class Nearest:
 
 
 def as_compiled(model: nn.Module, *, domain: Domain) -> Compiled:
-    """The learnt model as a compiled run: it predicts the same, and its program is its descent.
+    """Return the learnt model as a compiled run: it predicts the same, and its program is its
+    descent.
 
     Args:
         model: the learnt model, a `KernelTransformer`.
@@ -121,7 +122,7 @@ def _why_not(model: KernelTransformer, layer: int, head: int) -> str | None:
 
 
 def nearest_descent(model: nn.Module) -> Nearest:
-    """The model with the nearest B = C in every head, and r = 0 where a head goes uphill.
+    """Return the model with the nearest B = C in every head, and r = 0 where a head goes uphill.
 
     Args:
         model: the learnt model, a `KernelTransformer`.
@@ -151,7 +152,9 @@ def nearest_descent(model: nn.Module) -> Nearest:
 
 
 def distances_to_descent(model: nn.Module) -> Tensor:
-    """How far B^T C (or B and C) of every layer and head is from gradient descent, relatively."""
+    """Return how far B^T C (or B and C) of every layer and head is from gradient descent,
+    relatively.
+    """
     learnt = _known(model)
     found = [_distance(learnt, layer, head) for layer, head in _places(learnt)]
     return torch.tensor(found, dtype=torch.float64).view(learnt.n_layers, -1)
@@ -194,14 +197,14 @@ def _step(model: KernelTransformer, layer: int) -> _Step:
 
 
 def _uphill(layer: int, head: int, r: Tensor, moves: bool = False) -> str | None:
-    """What is wrong with r of a head; 0 does nothing, unless the head moves the inputs."""
+    """Return what is wrong with r of a head; 0 does nothing, unless the head moves the inputs."""
     if r < 0 or (r == 0 and not moves):
         return None
     return f"r = {float(r):.6g} in layer {layer}, head {head}, and a step of descent has r < 0"
 
 
 def _head(model: KernelTransformer, layer: int, head: int, weight: float) -> KernelHead:
-    """The head with one transform if it is descent to rounding, else with another for keys."""
+    """Return head with one transform if it is descent to rounding, else with another for keys."""
     kernel, shape = model.kernels[head], model.shapes[head]
     _, B, C = _signed(model, layer, head)
     if torch.equal(B, C):
@@ -212,7 +215,7 @@ def _head(model: KernelTransformer, layer: int, head: int, weight: float) -> Ker
 
 
 def _common_move(model: KernelTransformer, layer: int, weights: dict[int, float]) -> Tensor:
-    """The matrix A of which every head's is a multiple, by its weight."""
+    """Return the matrix A of which every head's is a multiple, by its weight."""
     if model.A is None:
         raise _no_step("it has no A")
     A = model.A.detach().cpu().double()[layer]
@@ -233,14 +236,14 @@ def _places(model: KernelTransformer) -> Iterable[tuple[int, int]]:
 
 
 def _signed(model: KernelTransformer, layer: int, head: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The numbers r, B and C of a head in float64; the sign of a linear head is put into C."""
+    """Return numbers r, B and C of a head in float64; the sign of a linear head is put into C."""
     parts = (part[layer, head].detach().cpu().double() for part in (model.r, model.B, model.C))
     r, B, C = parts
     return (-r, B, -C) if r > 0 and model.kernels[head] == "linear" else (r, B, C)
 
 
 def _common(model: KernelTransformer, layer: int, head: int) -> Tensor:
-    """The matrix G that is nearest to B and C: a root of the nearest M, or their mean."""
+    """Return the matrix G that is nearest to B and C: a root of the nearest M, or their mean."""
     _, B, C = _signed(model, layer, head)
     if torch.equal(B, C):
         return C
@@ -251,7 +254,7 @@ def _common(model: KernelTransformer, layer: int, head: int) -> Tensor:
 
 
 def _distance(model: KernelTransformer, layer: int, head: int) -> float:
-    """How far the head's matrix is from that of G, relative to its size."""
+    """Return how far the head's matrix is from that of G, relative to its size."""
     _, B, C = _signed(model, layer, head)
     if torch.equal(B, C):
         return 0.0
@@ -264,6 +267,6 @@ def _distance(model: KernelTransformer, layer: int, head: int) -> float:
 
 
 def _spectrum(M: Tensor) -> tuple[Tensor, Tensor]:
-    """The eigenvalues and eigenvectors of the symmetric part."""
+    """Return the eigenvalues and eigenvectors of the symmetric part."""
     values, vectors = torch.linalg.eigh((M + M.mT) / 2)
     return values, vectors

@@ -74,7 +74,7 @@ def family_model(
     *,
     transforms_covariates: bool,
 ) -> KernelTransformer:
-    """A model that stays on the family, or is tilted off it.
+    """Return a model that stays on the family, or is tilted off it.
 
     Its layers begin with steps around `step` that all differ, since equal layers are a saddle of
     the loss on the family.
@@ -102,7 +102,7 @@ def _tilt(model: KernelTransformer, name: str, tilted: Tilted) -> None:
 
 
 def tilted_parts(model: KernelTransformer) -> list[Tilted]:
-    """What makes B and, if it is there, A."""
+    """Return what makes B and, if it is there, A."""
     names = ("B", "A") if model.transforms_covariates else ("B",)
     return [getattr(model.parametrizations, name)[0] for name in names]
 

@@ -63,11 +63,13 @@ class AbstractLabels(ABC):
 
     @abstractmethod
     def bayes(self, x: Tokens, y: TokenLabels) -> QueryLabels | None:
-        """The mean of the last label given the others; None if it is unknown."""
+        """Return the mean of the last label given the others; None if it is unknown."""
 
     @abstractmethod
     def covariance(self, x: Tokens) -> Covariances | None:
-        """The mean E[y_i y_j] given x for each pair of tokens; None if it can only be sampled."""
+        """Return the mean E[y_i y_j] given x for each pair of tokens; None if it can only be
+        sampled.
+        """
 
     @property
     def name(self) -> str:
@@ -80,7 +82,7 @@ class AbstractLabels(ABC):
         return None if self.whitening is None else len(self.whitening)
 
     def whitened(self, x: Tokens) -> Tokens:
-        """The points that have the labels, in float64: kernel matrices are nearly singular."""
+        """Return points that have the labels, in float64: kernel matrices are nearly singular."""
         if self.input_width not in (None, x.shape[-1]):
             raise DataError(
                 f"x has shape {tuple(x.shape)}; expected (task, token, {self.input_width})."
@@ -130,7 +132,7 @@ class KernelProcess(AbstractLabels):
         return torch.cat([_coloured(gram, part)[..., 0] for gram, part in pairs])
 
     def bayes(self, x: Tokens, y: TokenLabels) -> QueryLabels:
-        """The mean nu^T K_hat^{-1} (y_1, ..., y_n), computed from K_+."""
+        """Return the mean nu^T K_hat^{-1} (y_1, ..., y_n), computed from K_+."""
         points, y = self.whitened(x), y.double()
         if self._is_linear:
             return _least_squares(self._features(points), y)
@@ -138,7 +140,7 @@ class KernelProcess(AbstractLabels):
         return torch.cat([_conditional_mean(_flipped(gram), part) for gram, part in pairs])
 
     def covariance(self, x: Tokens) -> Covariances:
-        """The matrix K_+ of the points of each task."""
+        """Return the matrix K_+ of the points of each task."""
         return torch.cat([_flipped(gram) for gram in self._grams(self.whitened(x))])
 
     def description(self) -> dict[str, object]:
@@ -149,7 +151,9 @@ class KernelProcess(AbstractLabels):
         return (self._gram(part) for part in points.split(TASKS_AT_ONCE))
 
     def _gram(self, points: Tensor) -> Tensor:
-        """The kernel matrix, checked in full, at eight times the cost, if a fault is possible."""
+        """Return the kernel matrix, checked in full, at eight times the cost, if a fault is
+        possible.
+        """
         matrix = self.machine.matrix(points, points)
         is_own = any(head.function.is_own for head in self.machine.heads)
         return self.machine.gram(points) if is_own or not matrix.sum().isfinite() else matrix
@@ -176,11 +180,11 @@ class LinearFunctions(AbstractLabels):
         return _linear_labels(self.whitened(x), generator)
 
     def bayes(self, x: Tokens, y: TokenLabels) -> QueryLabels:
-        """The value at the query of the shortest theta that fits the examples."""
+        """Return the value at the query of the shortest theta that fits the examples."""
         return _least_squares(self.whitened(x), y.double())
 
     def covariance(self, x: Tokens) -> Covariances:
-        """The linear kernel of the whitened points."""
+        """Return the linear kernel of the whitened points."""
         points = self.whitened(x)
         return points @ points.mT
 
@@ -218,19 +222,21 @@ class ReluNetworks(AbstractLabels):
 
 
 def _linear_labels(features: Tensor, generator: np.random.Generator) -> Tensor:
-    """The labels <theta, features> of every token, with one theta ~ N(0, I) for each task."""
+    """Return labels <theta, features> of every token, with one theta ~ N(0, I) for each task."""
     theta = normal(generator, features.shape[0], features.shape[-1], 1)
     return (features @ theta)[..., 0]
 
 
 def _least_squares(features: Tensor, y: Tensor) -> Tensor:
-    """The mean of <theta, features of the query> given the examples' labels, theta ~ N(0, I)."""
+    """Return the mean of <theta, features of the query> given the examples' labels, theta ~ N(0,
+    I).
+    """
     theta: Tensor = torch.linalg.pinv(features[:, :-1]) @ y[:, :-1, None]
     return (features[:, -1, None] @ theta)[:, 0, 0]
 
 
 def _rounding(matrix: Tensor) -> float:
-    """The share of the largest eigenvalue below which an eigenvalue is only rounding."""
+    """Return the share of the largest eigenvalue below which an eigenvalue is only rounding."""
     return matrix.shape[-1] * torch.finfo(matrix.dtype).eps
 
 
@@ -278,7 +284,7 @@ def _flipped(gram: Tensor) -> Tensor:
 
 
 def _conditional_mean(covariance: Tensor, y: Tensor) -> Tensor:
-    """The mean nu^T K_hat^{-1} y of the last label.
+    """Return the mean nu^T K_hat^{-1} y of the last label.
 
     With K_+ = L L^T the last row of L is (L_hat^{-1} nu, ...), so one triangular solve is enough,
     and the error grows only with the root of the condition number.
@@ -365,7 +371,7 @@ class Teachers(AbstractLabels):
 
 
 def _of_moderate_size(labels: Tensor, law: str) -> Tensor:
-    """The labels, if training can square them."""
+    """Return the labels, if training can square them."""
     largest = float(labels.abs().max())
     if not largest <= LARGEST_LABEL:  # no number is not below it either
         raise DistributionError(

@@ -70,7 +70,7 @@ class Units(nn.Module):
         return multiple * self.units
 
     def right_inverse(self, value: Tensor) -> Tensor:
-        """The multiple that gives `value`."""
+        """Return the multiple that gives `value`."""
         return value / self.units
 
 
@@ -132,7 +132,7 @@ class KernelTransformer(nn.Module):
         self.heads()
 
     def heads(self) -> list[Kernel]:
-        """The kernel of every head."""
+        """Return the kernel of every head."""
         return [kernel_named(*pair) for pair in zip(self.kernels, self.shapes, strict=True)]
 
     @classmethod
@@ -166,7 +166,7 @@ class KernelTransformer(nn.Module):
 
     @classmethod
     def like(cls, model: KernelTransformer, *, transforms_covariates: bool) -> KernelTransformer:
-        """A new model with the sizes, the kernels and the precision of another."""
+        """Return a new model with the sizes, the kernels and the precision of another."""
         sizes = model.input_width, model.n_layers, model.kernels
         new = cls(*sizes, transforms_covariates=transforms_covariates, seed=0, shapes=model.shapes)
         return new.to(model.B)

@@ -87,7 +87,7 @@ def _in_float64(model: KernelTransformer) -> KernelTransformer:
 
 
 def sensitivities(model: KernelTransformer, batch: Batch) -> Float[Tensor, "task input_width"]:
-    """The gradient d prediction / d x_query of every task."""
+    """Return the gradient d prediction / d x_query of every task."""
     x = batch.x.detach().clone().requires_grad_()
     (gradient,) = torch.autograd.grad(model(x, batch.y).sum(), x)
     return gradient[:, -1]
@@ -101,7 +101,7 @@ def _loss(model: KernelTransformer, batch: Batch) -> float:
 def between(
     first: KernelTransformer, second: KernelTransformer, fraction: float
 ) -> KernelTransformer:
-    """The model at `fraction` of the line from `first` to `second`, both with B = I."""
+    """Return the model at `fraction` of the line from `first` to `second`, both with B = I."""
     _require_same_shape(first, second)
     has_A = first.transforms_covariates or second.transforms_covariates
     model = KernelTransformer.like(first, transforms_covariates=has_A)
@@ -113,7 +113,7 @@ def between(
 
 
 def canonical(model: KernelTransformer, has_A: bool | None = None) -> KernelTransformer:
-    """A model with the same predictions, whose heads with kernels of scores have B = I."""
+    """Return a model with the same predictions, whose heads with kernels of scores have B = I."""
     has_A = model.transforms_covariates if has_A is None else has_A
     new = KernelTransformer.like(model, transforms_covariates=has_A)
     with torch.no_grad():
@@ -151,7 +151,8 @@ def off_identity(matrices: Tensor) -> Tensor:
 
 
 def matrices(model: KernelTransformer, covariance: Square) -> dict[str, Square]:
-    """The matrices that theory predicts to be multiples of I: S B^T C S, S = Sigma^(1/2), and A.
+    """Return the matrices that theory predicts to be multiples of I: S B^T C S, S = Sigma^(1/2),
+    and A.
 
     The last layer's A is left out, because it never reaches the query's label.
     """
@@ -169,6 +170,6 @@ def _matrices(model: KernelTransformer, root: Tensor) -> Iterator[tuple[str, Ten
 
 
 def distances_to_identity(model: KernelTransformer, covariance: Square) -> dict[str, float]:
-    """The distance to identity of all `matrices`, which Figures 3, 5 and 6 show."""
+    """Return the distance to identity of all `matrices`, which Figures 3, 5 and 6 show."""
     found = matrices(model, covariance)
     return {name: distance_to_identity(matrix) for name, matrix in found.items()}

@@ -39,16 +39,16 @@ class Batch:
     y: Float[Tensor, "task token *output_width"]
 
     def __len__(self) -> int:
-        """The number of tasks."""
+        """Return the number of tasks."""
         return len(self.x)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Batch:
-        """The tasks on a device, in a precision."""
+        """Return the tasks on a device, in a precision."""
         place = device_of(device)
         return type(self)(*(tensor.to(place, dtype) for tensor in self._tensors()))
 
     def split(self, n_tasks: int) -> list[Batch]:
-        """The same tasks in parts of `n_tasks`; the last part may have fewer."""
+        """Return the same tasks in parts of `n_tasks`; the last part may have fewer."""
         parts = zip(
             *(tensor.split(count("n_tasks", n_tasks)) for tensor in self._tensors()), strict=True
         )
@@ -98,7 +98,7 @@ class AbstractTask(ABC):
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The loss that training makes small."""
+        """Return the loss that training makes small."""
 
     @abstractmethod
     def description(self) -> dict[str, object]:
@@ -106,7 +106,7 @@ class AbstractTask(ABC):
 
 
 def _takes(model: nn.Module, arguments: tuple[str, ...]) -> bool:
-    """Whether a model can be called with these; True if its function does not say."""
+    """Return whether a model can be called with these; True if its function does not say."""
     try:
         signature(model.forward).bind(*arguments)
     except TypeError:
@@ -117,7 +117,9 @@ def _takes(model: nn.Module, arguments: tuple[str, ...]) -> bool:
 
 
 def query_loss(model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-    """The mean of (prediction - label of the query)^2 over the tasks and the label's entries."""
+    """Return the mean of (prediction - label of the query)^2 over the tasks and the label's
+    entries.
+    """
     prediction: Tensor = model(batch.x, batch.y)
     if prediction.shape != batch.y[:, -1].shape:
         raise DataError(
@@ -165,18 +167,18 @@ class InContextTask(AbstractTask):
         return Batch(x, torch.stack(drawn, -1) if self.output_width > 1 else drawn[0])
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The mean of (prediction - label of the query)^2 over the tasks."""
+        """Return the mean of (prediction - label of the query)^2 over the tasks."""
         return query_loss(model, batch)
 
     def bayes_loss(self, batch: Batch) -> float | None:
-        """The loss of the best predictor there is; None if it is unknown."""
+        """Return the loss of the best predictor there is; None if it is unknown."""
         entries = batch.y.unbind(-1) if batch.y.ndim == 3 else [batch.y]
         best = [(self.labels.bayes(batch.x, y), y) for y in entries]
         losses = [(mean - y[:, -1]).square().mean().item() for mean, y in best if mean is not None]
         return fmean(losses) if losses else None
 
     def description(self) -> dict[str, object]:
-        """The two laws and the number of examples."""
+        """Return the two laws and the number of examples."""
         return {
             "task": type(self).__name__,
             "covariates": self.covariates.description(),
@@ -214,7 +216,7 @@ class QueryTask(AbstractTask):
         return self.family.validation(n_tasks, seed=seed)
 
     def parts(self, batch: Batch) -> Parts:
-        """The examples and the queries of the tasks; labels have an axis for their entries."""
+        """Return examples and the queries of the tasks; labels have an axis for their entries."""
         n_tokens = batch.x.shape[1]
         if n_tokens <= self.n_queries:
             raise DataError(
@@ -260,7 +262,9 @@ class Curriculum:
             settle(self, **{name: count(name, getattr(self, name))})
 
     def sizes(self, index: int, width: int, n_examples: int) -> tuple[int, int]:
-        """The active entries and the examples of batch `index`, where the last two are the full."""
+        """Return the active entries and the examples of batch `index`, where the last two are the
+        full.
+        """
         share = min(index, self.n_batches)
         starts = (self.first_width, width), (self.first_examples, n_examples)
         grown = [first + (full - first) * share // self.n_batches for first, full in starts]
@@ -302,7 +306,7 @@ class CausalTask(AbstractTask):
         return self.task.draw(n_tasks, generator_of(seed, index, shard), n_examples, width)
 
     def validation(self, n_tasks: int, *, seed: int) -> Batch:
-        """The tasks that `task` holds out."""
+        """Return the tasks that `task` holds out."""
         return self.task.validation(n_tasks, seed=seed)
 
     def require(self, model: nn.Module) -> None:
@@ -314,7 +318,7 @@ class CausalTask(AbstractTask):
             )
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-        """The mean of (prediction - label)^2 over tasks, tokens and the label's entries."""
+        """Return the mean of (prediction - label)^2 over tasks, tokens and the label's entries."""
         self.require(model)
         predictions: Tensor = model.predictions(batch.x, batch.y)  # type: ignore[operator]
         if predictions.shape != batch.y.shape:
@@ -325,7 +329,7 @@ class CausalTask(AbstractTask):
         return mse_loss(predictions, batch.y)
 
     def description(self) -> dict[str, object]:
-        """The description of `task`, what is predicted, and how prompts grow."""
+        """Return the description of `task`, what is predicted, and how prompts grow."""
         growth = self.curriculum
         own: dict[str, object] = {"predicts": "every token"}
         if growth is not None:

@@ -43,7 +43,9 @@ def printed_bound(r: Curve, row: float, x: float, depth: int) -> float:
 
 
 def true_reach(r: Curve, row: float, x: float, widths: Sequence[int], room: float = 0.05) -> float:
-    """What no argument v . p exceeds: |p(j)|_2 <= sqrt(K) (B_r^j + room) for a layer of K units."""
+    """Return what no argument v . p exceeds: |p(j)|_2 <= sqrt(K) (B_r^j + room) for a layer of K
+    units.
+    """
     norms = [x]
     for width in widths[1:-1]:
         norms.append(sqrt(width) * (largest(r, row * norms[-1]) + room))
@@ -58,7 +60,7 @@ def forward_constant(widths: Sequence[int], lipschitz: float, row: float) -> flo
 
 
 def largest_gap(left: Sequence[Array], right: Sequence[Array]) -> float:
-    """The largest difference of any entry."""
+    """Return the largest difference of any entry."""
     return max(float(np.abs(a - b).max()) for a, b in zip(left, right, strict=True))
 
 
@@ -102,7 +104,9 @@ def derivatives(seed: int) -> Iterator[Comparison]:
     def share(
         r: Curve, slope: Curve, bend: float, matrices: Sequence[Array], x: Array, reach: float
     ) -> float:
-        """The error of r' over eps_r' + L_r' B_v E_r eps_r, with r on an interval that holds."""
+        """Return the error of r' over eps_r' + L_r' B_v E_r eps_r, with r on an interval that
+        holds.
+        """
         row = float(np.linalg.norm(matrices[0], axis=1).max())
         widths = (x.shape[1], *(len(matrix) for matrix in matrices))
         value = SumOfRelus(r, true_reach(r, row, 1.0, widths), PIECES)
@@ -174,7 +178,7 @@ def loss_slope(seed: int) -> Iterator[Comparison]:
         return SumOfRelus(sigmoid, reach * float(np.abs(directions).sum(1).max()), PIECES)
 
     def share(matrices: list[Array], x: Array, directions: Array, reach: float) -> float:
-        """The error of u over eps_l + L_l E_r eps_r."""
+        """Return the error of u over eps_l + L_l E_r eps_r."""
         row = max(float(np.linalg.norm(matrix, axis=1).max()) for matrix in matrices)
         size = float(np.linalg.norm(x, axis=1).max())
         widths = (x.shape[1], *(len(matrix) for matrix in matrices))
@@ -356,7 +360,7 @@ def _shares(worst: Array, constant: float, case: str) -> Iterator[Comparison]:
 
 
 def least_coefficients(m: int) -> float:
-    """A lower bound on sum |c| for whatever is within 1 / 4m of sin(m z) / m on [-1, 1].
+    """Return a lower bound on sum |c| for whatever is within 1 / 4m of sin(m z) / m on [-1, 1].
 
     At neighbouring peaks it differs by 3 / 2m, so that its slope turns by 3 / pi between pairs.
     """
@@ -395,7 +399,9 @@ def two_variables() -> Iterator[tuple[str, Ridges, Curve, float]]:
 
 
 def ridge_fit(ridges: Ridges, function: Curve, eps: float) -> tuple[float, float, int]:
-    """The largest error on [-1, 1]^2, C and H of the ridges' interpolations, as in Definition 4."""
+    """Return the largest error on [-1, 1]^2, C and H of the ridges' interpolations, as in
+    Definition 4.
+    """
     grid = np.stack(np.meshgrid(*2 * [np.linspace(-1, 1, 81)]), axis=-1)
     found, total, n_terms = np.zeros(grid.shape[:-1]), 0.0, 0
     for direction, profile, bend in ridges:

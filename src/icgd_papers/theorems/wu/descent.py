@@ -144,7 +144,7 @@ def last_attention(seed: int) -> Iterator[Comparison]:
     value, one = -step * (n + 1) / (2 * n) * p, np.ones(n + 1)
 
     def update(score: Array, indices: str) -> Array:
-        """The mean over tokens s of (relu(score) - relu(-score)) times a value."""
+        """Return the mean over tokens s of (relu(score) - relu(-score)) times a value."""
         found: Array = np.einsum(indices, relu(score) - relu(-score), value) / (n + 1)
         return found
 

@@ -21,7 +21,7 @@ WIDTH_OF_X, N_EXAMPLES, HIDDEN, EPOCHS = 20, 50, 64, 100
 
 
 def outputs(matrices: Sequence[Tensor], x: Tensor) -> Tensor:
-    """The outputs of one network for each prompt."""
+    """Return the outputs of one network for each prompt."""
     for matrix in matrices[:-1]:
         x = torch.relu(x @ matrix)
     return (x @ matrices[-1])[..., 0]

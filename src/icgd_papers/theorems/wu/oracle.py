@@ -32,7 +32,7 @@ TANH_BEND = 4 / (3 * np.sqrt(3))
 
 
 def sigmoid(z: Array) -> Array:
-    """The logistic function."""
+    """Return the logistic function."""
     return np.asarray(0.5 + 0.5 * np.tanh(z / 2))
 
 
@@ -42,7 +42,7 @@ def softplus(z: Array) -> Array:
 
 
 def tanh_slope(z: Array) -> Array:
-    """The derivative of tanh."""
+    """Return the derivative of tanh."""
     return np.asarray(1 - np.tanh(z) ** 2)
 
 
@@ -97,7 +97,7 @@ def deltas(matrices: Sequence[Array], bends: Sequence[Array], u: Array) -> list[
 
 
 def gradient(values: Sequence[Array], backward: Sequence[Array]) -> Array:
-    """The gradient (3.6) as one vector."""
+    """Return the gradient (3.6) as one vector."""
     blocks = [s.T @ p for s, p in zip(backward, values[:-1], strict=True)]
     return np.concatenate([block.ravel() for block in blocks]) / (2 * len(values[0]))
 
@@ -121,7 +121,7 @@ class Training:
     project: Callable[[Array], Array] | None = None
 
     def gradient(self, w: Array) -> Array:
-        """The gradient of the risk."""
+        """Return the gradient of the risk."""
         matrices = matrices_of(self.widths, w)
         last = self.output or self.activation
         names = [self.activation] * (len(matrices) - 1) + [last]
@@ -135,12 +135,12 @@ class Training:
         return gradient(values, deltas(matrices, bends, u))
 
     def after(self, w: Array) -> Array:
-        """The weights after one exact step."""
+        """Return the weights after one exact step."""
         moved = w - self.step * self.gradient(w)
         return np.clip(moved, -self.box, self.box) if self.project is None else self.project(moved)
 
     def hessian_norm(self, w: Array) -> float:
-        """The largest |eigenvalue| of the Hessian, by central differences of the gradient."""
+        """Return largest |eigenvalue| of the Hessian, by central differences of the gradient."""
         h = 1e-5
         columns = [
             (self.gradient(w + h * e) - self.gradient(w - h * e)) / (2 * h) for e in np.eye(len(w))
@@ -149,7 +149,7 @@ class Training:
 
 
 def literal_path(compiled: Compiled, training: Training, initial: Array) -> Array:
-    """The weights before and after every step of the transformer, with every head computed."""
+    """Return weights before and after every step of the transformer, with every head computed."""
     task = compiled.task(training.x, training.y, initial=initial)
     path: Array = compiled.run_task(task, backend="literal").parameters.numpy()
     return path
@@ -212,7 +212,7 @@ def random_matrices(rng: np.random.Generator, widths: Sequence[int]) -> list[Arr
 
 
 def name_of(widths: Sequence[int]) -> str:
-    """The widths of a network as 2-3-1."""
+    """Return the widths of a network as 2-3-1."""
     return "-".join(map(str, widths))
 
 

@@ -30,14 +30,14 @@ MESHES = {0.1: (65, 11), 0.01: (193, 33)}
 
 
 def score(x: Tensor, time: Tensor) -> Tensor:
-    """The gradient of log p_t."""
+    """Return the gradient of log p_t."""
     mean = torch.exp(-time / 2)
     variance = 1 - mean**2
     return (mean * torch.tanh(mean * x / variance) - x) / variance
 
 
 def network(x: Tensor, time: float, n_x: int, n_t: int) -> Tensor:
-    """The ReLU network at points x and one time: a sum of hats."""
+    """Return the ReLU network at points x and one time: a sum of hats."""
     nodes = torch.linspace(-REACH, REACH, n_x, dtype=torch.float64)
     logs = torch.linspace(log(FIRST), log(LAST), n_t, dtype=torch.float64)
     heights = score(nodes[:, None], torch.exp(logs)[None, :])

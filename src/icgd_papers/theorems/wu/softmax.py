@@ -160,7 +160,7 @@ TANH_STEP = "a step of one tanh weight, n = 1"
 
 
 def exact_step(x: Array, y: Array, w: Array) -> Array:
-    """A step of one tanh weight on one example, before the projection."""
+    """Return a step of one tanh weight on one example, before the projection."""
     return np.asarray(w - TABLE_ETA * (np.tanh(w * x) - y) * tanh_slope(w * x) * x)
 
 
@@ -170,7 +170,7 @@ def lemma_bound(lipschitz: float, d: int, n: int, levels: int) -> float:
 
 
 def steepest_step() -> float:
-    """The steepest slope of a step, at many points.
+    """Return the steepest slope of a step, at many points.
 
     A point is a prompt of equal examples with the same w; this is then exact for n = 1, and what is
     sampled can only make the lemma's bound smaller.
@@ -194,7 +194,7 @@ def table_of_steps(levels: int, n: int) -> Compiled:
 
 
 def table_errors(levels: int, n: int, seed: int) -> tuple[float, float]:
-    """The worst error of looked-up steps off the ramps, and all errors over the identity's."""
+    """Return worst error of looked-up steps off the ramps, and all errors over the identity's."""
     rng, values = np.random.default_rng(seed), level_values(levels).numpy()
     cells = values[rng.integers(levels, size=(2, 12, n, 1))]
     x, y = cells + 0.9 * rng.uniform(-1, 1, cells.shape) / levels
@@ -212,13 +212,13 @@ def moved_by_mean(z: Array) -> Array:
 
 
 def weighted_mean(z: Array) -> Array:
-    """The mean of all columns, weighted by the softmax of the first row, in every column."""
+    """Return the mean of all columns, weighted by the softmax of the first row, in every column."""
     shares = np.exp(z[0]) / np.exp(z[0]).sum()
     return np.tile((z * shares).sum(1, keepdims=True), z.shape[1])
 
 
 def steepest(f: Curve, d: int, n: int) -> float:
-    """The largest norm of the derivative of f, by differences at points of a grid."""
+    """Return the largest norm of the derivative of f, by differences at points of a grid."""
     axes = np.meshgrid(*[np.linspace(-1, 1, 5)] * (d * n))
     shifts = 1e-6 * np.eye(d * n).reshape(-1, d, n)
     worst = 0.0
@@ -279,7 +279,7 @@ def looked_up_answers(seed: int) -> Iterator[Comparison]:
 
 
 def codes_of(head: ContextHead) -> Array:
-    """What the head returns for every multiset of examples, computed anew."""
+    """Return what the head returns for every multiset of examples, computed anew."""
     values = level_values(head.levels).numpy()
     tokens = np.array([(x, y) for x in values for y in values])[head.contexts.numpy()]
     scores, carried = tokens @ np.array(head.score), tokens @ np.array(head.value)
@@ -305,7 +305,7 @@ def contextual_mapping(seed: int) -> Iterator[Comparison]:
 def log10_separation(
     vocabulary: int, d: int, n: int, r_min: float, r_max: float, eps: float
 ) -> float:
-    """The logarithm of the lemma's delta."""
+    """Return the logarithm of the lemma's delta."""
     growth = (vocabulary + 1) ** 4 * (2 * log(n) + 3) * pi * d * r_max**2
     factor = 2 * log(n) ** 2 * eps**2 * r_min / growth
     return log10(factor) - growth / (4 * eps * r_min) / log(10)

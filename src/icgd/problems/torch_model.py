@@ -1,0 +1,719 @@
+r"""A model of PyTorch as the layers of a network: what its forward computes.
+
+torch.fx traces the model into operations: linear maps, layer norms, activations and sums. A layer
+of an `MLP` takes one of each, in this order:
+
+    p_j = r(norm(V_j p_{j-1} + b_j)) + p_i + ...
+
+Whatever comes in another order starts a layer of its own, whose matrix is fixed: the identity
+where an activation or a norm stands alone, and a diagonal for the gain of a layer norm, whose
+diagonal and bias are trained. `Box` with equal ends fixes weights, so that no construction needs
+to know of them. Frozen parameters and the biases of layers without any are fixed alike.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import is_parametrized
+
+from icgd.errors import brief
+from icgd.problems.functions import LEAK
+from icgd.problems.mlp import LEAST_EPS, MLP, NORM_EPS
+from icgd.problems.piecewise import Function
+from icgd.problems.sets import Box, WeightSet
+
+Refuse = Callable[[str], None]
+"""Notes one obstacle: what and where it is, and the way out."""
+
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+SKIPPED = (nn.Flatten, nn.Identity, *DROPOUTS)
+"""Modules that compute nothing; dropouts only where they drop nothing."""
+
+WAYS_OUT: dict[type[nn.Module], str] = {
+    nn.BatchNorm1d: "Its statistics couple the examples of a batch. Use LayerNorm",
+    nn.Softmax: "CrossEntropyLoss takes the scores. Leave it out",
+    nn.LogSoftmax: "CrossEntropyLoss takes the scores. Leave it out, and use that loss",
+    nn.Conv1d: "A convolution shares its weights. Train it as a Linear, or leave it outside",
+    nn.Conv2d: "A convolution shares its weights. Train it as a Linear, or leave it outside",
+    nn.PReLU: "Its slope is trained. Use LeakyReLU",
+    nn.RMSNorm: "It has no LayerNorm's mean. Use LayerNorm",
+}
+"""What to do about modules that people use and that no layer computes."""
+
+WIDE = 1e6
+"""Activations that options of a module define are defined on [-WIDE, WIDE]."""
+
+
+def _defined(name: str, knots: tuple[float, ...], *of: str) -> str:
+    return Function.pieces(knots, of, name, low=-WIDE, high=WIDE).name
+
+
+def _elu(module: nn.ELU) -> str:
+    alpha = float(module.alpha)
+    return "elu" if alpha == 1.0 else _defined("elu", (0.0,), f"{alpha!r}*(exp(x) - 1)", "x")
+
+
+def _celu(module: nn.CELU) -> str:
+    alpha = float(module.alpha)
+    if alpha == 1.0:
+        return "elu"
+    return _defined("celu", (0.0,), f"{alpha!r}*(exp(x/{alpha!r}) - 1)", "x")
+
+
+def _hardtanh(module: nn.Hardtanh) -> str:
+    ends = float(module.min_val), float(module.max_val)
+    known = {(-1.0, 1.0): "hardtanh", (0.0, 6.0): "relu6"}
+    return known.get(ends) or _defined("hardtanh", ends, repr(ends[0]), "x", repr(ends[1]))
+
+
+def _leaky(module: nn.LeakyReLU) -> str:
+    slope = float(module.negative_slope)
+    return "leaky_relu" if slope == LEAK else _defined("leaky_relu", (0.0,), f"{slope!r}*x", "x")
+
+
+def _softplus(module: nn.Softplus) -> str:
+    beta = float(module.beta)
+    return "softplus" if beta == 1.0 else _defined("softplus", (), f"softplus({beta!r}*x)/{beta!r}")
+
+
+ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Any], str], dict[str, Any]]] = {
+    nn.ReLU: (lambda module: "relu", {}),
+    nn.LeakyReLU: (_leaky, {}),
+    nn.Tanh: (lambda module: "tanh", {}),
+    nn.Sigmoid: (lambda module: "sigmoid", {}),
+    nn.GELU: (lambda module: "gelu_tanh" if module.approximate == "tanh" else "gelu", {}),
+    nn.SiLU: (lambda module: "silu", {}),
+    nn.Softplus: (_softplus, {"threshold": 20.0}),
+    nn.Mish: (lambda module: "mish", {}),
+    nn.ReLU6: (lambda module: "relu6", {}),
+    nn.Hardtanh: (_hardtanh, {}),
+    nn.Hardswish: (lambda module: "hardswish", {}),
+    nn.ELU: (_elu, {}),
+    nn.SELU: (lambda module: "selu", {}),
+    nn.CELU: (_celu, {}),
+    nn.Softsign: (lambda module: "softsign", {}),
+}
+"""The name of each module that is an activation, and the options that it must have."""
+
+SAME_SHAPE: dict[Any, type[nn.Module]] = {
+    functional.dropout: nn.Dropout,
+    functional.relu: nn.ReLU,
+    functional.leaky_relu: nn.LeakyReLU,
+    functional.gelu: nn.GELU,
+    functional.silu: nn.SiLU,
+    functional.softplus: nn.Softplus,
+    functional.mish: nn.Mish,
+    functional.relu6: nn.ReLU6,
+    functional.hardtanh: nn.Hardtanh,
+    functional.hardswish: nn.Hardswish,
+    functional.elu: nn.ELU,
+    functional.selu: nn.SELU,
+    functional.celu: nn.CELU,
+    functional.softsign: nn.Softsign,
+    functional.softmax: nn.Softmax,
+    functional.log_softmax: nn.LogSoftmax,
+    torch.relu: nn.ReLU,
+    torch.selu: nn.SELU,
+    torch.tanh: nn.Tanh,
+    torch.sigmoid: nn.Sigmoid,
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+}
+"""Functions and methods with the module that computes the same and takes the same options."""
+
+ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
+IN_PLACE = (operator.iadd, "add_")
+RESHAPES = (torch.flatten, torch.reshape, "flatten", "view", "reshape")
+
+READABLE = (nn.Linear, nn.LayerNorm, *ACTIVATIONS, *SKIPPED)
+
+
+@dataclass
+class Layer:
+    """A layer of the network, and the parameters of the model that it is made of.
+
+    `weight` is a matrix, or the diagonal of one that is 0 elsewhere and fixed there; without any
+    the matrix is the identity.
+    """
+
+    place: str
+    width: int
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    activation: str = "identity"
+    eps: float | None = None
+    sources: list[int] = field(default_factory=list)
+
+    def parts(self, n_inputs: int, *, biases: bool) -> tuple[Tensor, Tensor]:
+        """Return the matrix of the layer, with its bias as the last column, and what is trained."""
+        if self.weight is None:
+            matrix = torch.eye(self.width, dtype=torch.float64)
+            trained = torch.zeros(self.width, self.width, dtype=torch.bool)
+        elif self.weight.ndim == 1:
+            matrix = torch.diag(self.weight.detach().double())
+            trained = torch.eye(self.width, dtype=torch.bool) & self.weight.requires_grad
+        else:
+            matrix = self.weight.detach().double()
+            trained = torch.full((self.width, n_inputs), self.weight.requires_grad)
+        if biases:
+            zero = torch.zeros(self.width, dtype=torch.float64)
+            column = zero if self.bias is None else self.bias.detach().double()
+            learns = torch.full((self.width,), self.bias is not None and self.bias.requires_grad)
+            matrix = torch.hstack([matrix, column[:, None]])
+            trained = torch.hstack([trained, learns[:, None]])
+        return matrix, trained
+
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        kind = "gain" if self.weight is not None and self.weight.ndim == 1 else "weight"
+        for name, part in ((kind, self.weight), ("bias", self.bias)):
+            if part is not None:
+                yield f"{name} of {self.place}", part
+
+
+@dataclass(frozen=True)
+class Network:
+    """The layers of a model, the number of its inputs, and whether it flattens them."""
+
+    layers: tuple[Layer, ...]
+    n_inputs: int
+    flattens: bool
+
+    @property
+    def biases(self) -> bool:
+        return any(layer.bias is not None for layer in self.layers)
+
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        for layer in self.layers:
+            yield from layer.parameters()
+
+    def target(self) -> MLP:
+        numbered = list(enumerate(self.layers, start=1))
+        *hidden, output = (layer.activation for layer in self.layers)
+        return MLP(
+            (self.n_inputs, *(layer.width for layer in self.layers)),
+            tuple(hidden),
+            output,
+            biases=self.biases,
+            shortcuts=tuple((source, j) for j, layer in numbered for source in layer.sources),
+            norms=tuple(j for j, layer in numbered if layer.eps is not None),
+            norm_eps=next((part.eps for part in self.layers if part.eps is not None), NORM_EPS),
+        )
+
+    def _parts(self) -> list[tuple[Tensor, Tensor]]:
+        widths = (self.n_inputs, *(layer.width for layer in self.layers))
+        pairs = zip(self.layers, widths, strict=False)
+        return [layer.parts(n_inputs, biases=self.biases) for layer, n_inputs in pairs]
+
+    def initial(self) -> Tensor:
+        """Return all weights in one vector; a bias is the last column of its layer's matrix."""
+        return torch.cat([matrix.flatten() for matrix, _ in self._parts()])
+
+    def sets(self, box: float) -> float | tuple[WeightSet, ...]:
+        """Return the box of all weights, with equal ends for those that are fixed."""
+        parts = self._parts()
+        if all(bool(trained.all()) for _, trained in parts):
+            return box
+        return tuple(
+            box
+            if bool(trained.all())
+            else Box(
+                torch.where(trained, -box, matrix).tolist(),
+                torch.where(trained, box, matrix).tolist(),
+            )
+            for matrix, trained in parts
+        )
+
+
+# From the model to operations.
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation on the values of earlier ones; 0 is the input of the model."""
+
+    kind: str  # "linear", "norm", "activation", "sum", or "unread"
+    place: str
+    inputs: tuple[int, ...]
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    width: int | None = None  # where it is not that of its input
+    n_inputs: int | None = None
+    activation: str = "identity"
+    eps: float = NORM_EPS
+    in_place: bool = False
+
+
+class _Tracer(fx.Tracer):
+    """Leaves whole what is read by its class."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return _kind_of(m) is not None or super().is_leaf_module(m, module_qualified_name)
+
+
+def _kind_of(module: nn.Module) -> Any:
+    """Return the class that says what a module computes, if its forward is that of the class."""
+    for kind in READABLE:
+        own: Any = type(module)
+        if isinstance(module, kind) and own.forward is kind.forward:  # type: ignore[attr-defined]
+            return kind
+    return None
+
+
+def _module_of(node: fx.Node) -> nn.Module:
+    """Return the module that computes the same as a function, with its options."""
+    target: Any = node.target
+    kind = SAME_SHAPE[target]
+    if kind in (nn.Softmax, nn.LogSoftmax):  # which are refused with any options
+        return kind()
+    if kind is not nn.Dropout:
+        return kind(*node.args[1:], **node.kwargs)
+    names = ("input", "p", "training", "inplace")
+    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    return nn.Dropout(given.get("p", 0.5)).train(bool(given.get("training", True)))
+
+
+def place_of(name: str) -> str:
+    """Return where a module stands, such as model[2].norm, from its name in the traced wrapper."""
+    parts = name.split(".")[1:]
+    return "model" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts)
+
+
+def called(thing: object) -> str:
+    """Return what an object is called in messages."""
+    return f"the class {thing.__name__}" if isinstance(thing, type) else type(thing).__name__
+
+
+class _Reader:
+    """Reads one model; what is not read is refused, and reading goes on after it."""
+
+    def __init__(self, model: nn.Module, refuse: Refuse) -> None:
+        model = getattr(model, "_orig_mod", model)  # that torch.compile made faster
+        self.root, self.refuse = nn.Sequential(model), refuse
+        self.operations: list[Operation] = []
+        self.values: dict[fx.Node, int] = {}
+        self.flattens = False
+
+    def read(self) -> int | None:
+        """Fill `operations`, and return the one whose value the model returns."""
+        for name, module in self.root.named_modules():
+            self._check(place_of(name), module)
+        try:
+            graph = _Tracer().trace(self.root)
+        except Exception as error:  # of any kind: the forward is the user's own code
+            self.refuse(
+                f"The forward of {called(self.root[0])} cannot be traced: "
+                f"{str(error).splitlines()[0] if str(error) else called(error)}. It may not branch "
+                "on values; give each branch a model of its own."
+            )
+            return None
+        needed = set[fx.Node]()
+        for node in reversed(graph.nodes):  # what the output depends on
+            if node.op == "output" or any(user in needed for user in node.users):
+                needed.add(node)
+        inputs = [node for node in graph.nodes if node.op == "placeholder"]
+        for number, node in enumerate(inputs):
+            self.values[node] = 0
+            if number and node in needed:
+                self.refuse(
+                    f"The forward of the model takes a second input, {node.name}. Put both into "
+                    "one row of X."
+                )
+        for node in graph.nodes:
+            if node in needed and node.op in ("call_module", "call_function", "call_method"):
+                self._read(node)
+        (result,) = next(iter(reversed(graph.nodes))).args
+        if not isinstance(result, fx.Node) or result not in self.values:
+            self.refuse("The model returns something other than one tensor. Return its prediction.")
+            return None
+        return self.values[result]
+
+    def _check(self, place: str, module: nn.Module) -> None:
+        """Refuse what changes a module's results from outside."""
+        where = f"{place} ({called(module)})"
+        n_hooks = len(module._forward_hooks) + len(module._forward_pre_hooks)
+        if n_hooks:
+            self.refuse(
+                f"{where} has {n_hooks} forward hook{'s' * (n_hooks > 1)}, which no trace shows. "
+                "Remove them, or put what they compute into forward."
+            )
+        if is_parametrized(module):
+            self.refuse(
+                f"{where} is parametrized: its weights are computed from others. Call "
+                "torch.nn.utils.parametrize.remove_parametrizations first."
+            )
+        if isinstance(module, nn.Linear) and is_lazy(module.weight):
+            self.refuse(
+                f"{where} has no weights before it sees a batch. Run the model on one batch first."
+            )
+
+    def _read(self, node: fx.Node) -> None:
+        """Read one node of the trace; values of unread ones go on as unread."""
+        sources = tuple(self.values[part] for part in node.all_input_nodes if part in self.values)
+        if not sources:  # a parameter, or the shape of a value
+            return
+        target: Any = node.target
+        if node.op == "call_module":
+            module = self.root.get_submodule(target)
+            self.values[node] = self._module(place_of(target), module, sources)
+            return
+        name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        scope = next(iter(reversed((node.meta.get("nn_module_stack") or {"": ("0",)}).values())))
+        place = f"{name}() in {place_of(scope[0])}"
+        if name in ("size", "dim") or (name == "getattr" and node.args[1] == "shape"):
+            return  # only reshapes read shapes
+        has_numbers = not any(isinstance(part, fx.Node) for part in self._options(node))
+        if target in SAME_SHAPE and has_numbers:
+            self.values[node] = self._module(place, _module_of(node), sources)
+        elif (
+            target in ADDITIONS
+            and len(node.args) == 2
+            and not node.kwargs
+            and self._are_values(node)
+        ):
+            terms = tuple(self.values[part] for part in node.args if isinstance(part, fx.Node))
+            in_place = target in IN_PLACE
+            self.values[node] = self._add(Operation("sum", place, terms, in_place=in_place))
+        elif target in RESHAPES and self._flattens(node, sources[0]):
+            self.flattens, self.values[node] = True, sources[0]
+        elif target is functional.linear:
+            given = self._parameters(node, ("input", "weight", "bias"))
+            self.values[node] = self._linear(place, sources, given["weight"], given["bias"])
+        elif target is functional.layer_norm:
+            names = ("input", "normalized_shape", "weight", "bias", "eps")
+            given = self._parameters(node, names)
+            shape = given["normalized_shape"]
+            eps = NORM_EPS if given["eps"] is None else given["eps"]
+            module = nn.LayerNorm(shape, eps, elementwise_affine=False)
+            module.weight, module.bias = given["weight"], given["bias"]
+            self.values[node] = self._norm(place, sources, tuple(shape), module)
+        elif name == "squeeze" and self._last_width(sources[0]) == 1 and self._is_last(node):
+            self.values[node] = sources[0]
+        else:
+            self.refuse(
+                f"{place} is not read. A forward may use Linear, LayerNorm, activations, sums of "
+                "two values, flatten and dropout that drops nothing."
+            )
+            self.values[node] = self._add(Operation("unread", place, sources[:1]))
+
+    def _options(self, node: fx.Node) -> list[Any]:
+        """Return the arguments of a function after its input."""
+        return [*node.args[1:], *node.kwargs.values()]
+
+    def _are_values(self, node: fx.Node) -> bool:
+        return all(part in self.values for part in node.args)
+
+    def _flattens(self, node: fx.Node, source: int) -> bool:
+        """Say whether a reshape leaves one axis for an example."""
+        options = self._options(node)
+        if node.target in (torch.flatten, "flatten"):
+            return any(options == flat for flat in ([1], [1, -1]))
+        if len(options) == 1 and isinstance(options[0], list | tuple):
+            options = list(options[0])
+        if len(options) != 2:
+            return False
+        first, second = options
+        if isinstance(first, fx.Node):  # x.size(0) or x.shape[0]
+            return bool(first.args[-1] == 0 and second == -1)
+        width = self._last_width(source)
+        return bool(first == -1 and isinstance(second, int) and second == (width or second))
+
+    def _is_last(self, node: fx.Node) -> bool:
+        """Say whether a squeeze drops the only label of what the model returns."""
+        axes = self._options(node)
+        ends = {user.op for user in node.users} == {"output"}
+        return ends and any(axes == [axis] for axis in (-1, 1))
+
+    def _last_width(self, value: int) -> int | None:
+        while value:
+            operation = self.operations[value - 1]
+            if operation.width is not None:
+                return operation.width
+            value = operation.inputs[0]
+        return None
+
+    def _parameters(self, node: fx.Node, names: tuple[str, ...]) -> dict[str, Any]:
+        """Return the arguments of a function by name, with parameters in place of their nodes."""
+        given: dict[str, Any] = dict.fromkeys(names)
+        given |= {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        for name in names[1:]:
+            part = given[name]
+            if not isinstance(part, fx.Node):
+                continue
+            if part.op != "get_attr":
+                self.refuse(
+                    f"The {name} of {node.name} is computed from other parameters. Train it as a "
+                    "parameter of its own."
+                )
+                given[name] = None
+                continue
+            path, _, attribute = str(part.target).rpartition(".")
+            given[name] = getattr(self.root.get_submodule(path), attribute)
+        return given
+
+    def _add(self, operation: Operation) -> int:
+        self.operations.append(operation)
+        return len(self.operations)
+
+    def _module(self, place: str, module: Any, sources: tuple[int, ...]) -> int:
+        """Add what a module computes, and return its value."""
+        kind, where = _kind_of(module), f"{place} ({called(module)})"
+        if "forward" in vars(module):
+            self.refuse(f"{where} has a forward of its own. Write a class with this forward.")
+        if kind is nn.Linear:
+            return self._linear(place, sources, module.weight, module.bias)
+        if kind is nn.LayerNorm:
+            return self._norm(place, sources, tuple(module.normalized_shape), module)
+        if kind in ACTIVATIONS:
+            name_of, options = ACTIVATIONS[kind]
+            require_options(where, vars(module), options, self.refuse)
+            name, in_place = name_of(module), bool(getattr(module, "inplace", False))
+            return self._add(
+                Operation("activation", place, sources, activation=name, in_place=in_place)
+            )
+        if kind is nn.Flatten:
+            self.flattens = True
+            require_options(where, vars(module), {"start_dim": 1, "end_dim": -1}, self.refuse)
+            return sources[0]
+        if kind is nn.Identity:
+            return sources[0]
+        if kind in DROPOUTS:
+            if module.p and module.training:
+                self.refuse(
+                    f"{where} has p={module.p:g} in training mode: a compiled run draws no masks. "
+                    "Set p=0, or call model.eval() before if the script trains without dropout."
+                )
+            return sources[0]
+        ways = [way for unread, way in WAYS_OUT.items() if isinstance(module, unread)]
+        known = ", ".join(part.__name__ for part in READABLE if part not in DROPOUTS[1:])
+        self.refuse(
+            f"{place} is {called(module)}, which is not read. {(*ways, f'It may be {known}')[0]}."
+        )
+        return self._add(Operation("unread", place, sources[:1]))
+
+    def _linear(
+        self,
+        place: str,
+        sources: tuple[int, ...],
+        weight: Tensor | None,
+        bias: Tensor | None = None,
+    ) -> int:
+        if weight is None or is_lazy(weight):
+            if weight is None:
+                self.refuse(f"{place} has weights that are no parameters. Use nn.Linear.")
+            return self._add(Operation("unread", place, sources[:1]))
+        width, n_inputs = weight.shape
+        return self._add(Operation("linear", place, sources, weight, bias, width, n_inputs))
+
+    def _norm(
+        self, place: str, sources: tuple[int, ...], shape: tuple[int, ...], norm: nn.LayerNorm
+    ) -> int:
+        if len(shape) != 1 or shape == (1,):
+            self.refuse(
+                f"{place} (LayerNorm) has normalized_shape = {shape}, expected one axis of at "
+                "least 2 entries. Give it the width of the layer before it."
+            )
+            return self._add(Operation("unread", place, sources))
+        if norm.eps < LEAST_EPS:
+            self.refuse(
+                f"{place} (LayerNorm) has eps = {norm.eps:g}, expected at least {LEAST_EPS:g}: "
+                "equal numbers would be divided by 0. Give it the default, 1e-5."
+            )
+        return self._add(
+            Operation(
+                "norm", place, sources, norm.weight, norm.bias, shape[0], shape[0], eps=norm.eps
+            )
+        )
+
+
+# From operations to layers.
+
+
+class _Arrangement:
+    """Packs operations into layers, each of which reads the one before it."""
+
+    def __init__(self, operations: Sequence[Operation], result: int, refuse: Refuse) -> None:
+        self.operations, self.refuse = operations, refuse
+        self.n_uses = [0] * (1 + len(operations))
+        for operation in operations:
+            for source in operation.inputs:
+                self.n_uses[source] += 1
+        self.n_uses[result] += 1
+        sized = (operation.n_inputs for operation in operations)
+        self.n_inputs = next((size for size in sized if size is not None), 0)
+        self.layers: list[Layer] = []
+        self.layer_of = {0: 0}  # the layer whose outputs a value is, or some part of them
+
+    def arranged(self) -> list[Layer]:
+        for number, operation in enumerate(self.operations, start=1):
+            self._require_unchanged(operation)
+            getattr(self, operation.kind)(operation)
+            self.layer_of[number] = len(self.layers)
+        return self.layers
+
+    @property
+    def width(self) -> int:
+        return self.layers[-1].width if self.layers else self.n_inputs
+
+    def _require_unchanged(self, operation: Operation) -> None:
+        """Refuse to overwrite a value that something else reads: a trace does not show it."""
+        if operation.in_place and any(
+            self.n_uses[source] > 1 or source == 0 for source in operation.inputs[:1]
+        ):
+            self.refuse(
+                f"{operation.place} overwrites a value that is read elsewhere. Leave out "
+                "inplace=True, or write x = x + y for x += y."
+            )
+
+    def _require_last(self, operation: Operation, source: int) -> None:
+        if self.layer_of[source] != len(self.layers):
+            self.refuse(
+                f"{operation.place} reads a value from before {self.layers[-1].place} again: two "
+                "branches, where layers stand in one row. Only sums join an earlier value."
+            )
+
+    def _open_to(self, operation: Operation, source: int) -> Layer:
+        """Return the last layer, if more may follow in it, or a copy of it as a new layer."""
+        self._require_last(operation, source)
+        if not self.layers or self.n_uses[source] > 1:
+            return self._copy(operation)
+        return self.layers[-1]
+
+    def _copy(self, operation: Operation) -> Layer:
+        self.layers.append(Layer(operation.place, self.width))
+        return self.layers[-1]
+
+    def _require_width(self, operation: Operation) -> None:
+        if operation.n_inputs != self.width and not self._has_unread:
+            self.refuse(
+                f"{operation.place} takes {operation.n_inputs} inputs and gets {self.width}. Give "
+                "it as many inputs as the layer before has outputs."
+            )
+
+    @property
+    def _has_unread(self) -> bool:
+        return any(operation.kind == "unread" for operation in self.operations)
+
+    def unread(self, operation: Operation) -> None:
+        self._copy(operation)
+
+    def linear(self, operation: Operation) -> None:
+        self._require_last(operation, operation.inputs[0])
+        self._require_width(operation)
+        width = operation.width or 0
+        self.layers.append(Layer(operation.place, width, operation.weight, operation.bias))
+
+    def norm(self, operation: Operation) -> None:
+        layer = self._open_to(operation, operation.inputs[0])
+        self._require_width(operation)
+        if layer.eps is not None or layer.activation != "identity" or layer.sources:
+            layer = self._copy(operation)
+        layer.eps = float(operation.eps)
+        others = {part.eps for part in self.layers if part.eps not in (None, layer.eps)}
+        if others:
+            self.refuse(
+                f"{operation.place} (LayerNorm) has eps = {layer.eps:g}, expected "
+                f"{others.pop():g}, as an earlier one has: all norms of a network add the same to "
+                "variances. Give all of them one eps."
+            )
+        if operation.weight is not None or operation.bias is not None:
+            gain = operation.weight
+            if gain is None:
+                gain = torch.ones(self.width, dtype=torch.float64)
+            self.layers.append(Layer(operation.place, self.width, gain, operation.bias))
+
+    def activation(self, operation: Operation) -> None:
+        layer = self._open_to(operation, operation.inputs[0])
+        if layer.activation != "identity" or layer.sources:
+            layer = self._copy(operation)
+        layer.activation = operation.activation
+
+    def sum(self, operation: Operation) -> None:
+        first, last = sorted(operation.inputs, key=self.layer_of.__getitem__)
+        source = self.layer_of[first]
+        if source == self.layer_of[last]:
+            self.refuse(
+                f"{operation.place} adds a layer to itself. Multiply its weights by 2 instead."
+            )
+            return
+        layer = self._open_to(operation, last)
+        if source in layer.sources:
+            layer = self._copy(operation)
+        width = self.layers[source - 1].width if source else self.n_inputs
+        if width != layer.width and not self._has_unread:
+            self.refuse(
+                f"{operation.place} adds {width} numbers to {layer.width}; a shortcut joins layers "
+                "of one width. Give both the same."
+            )
+        layer.sources.append(source)
+
+
+def read_model(model: nn.Module, refuse: Refuse) -> Network | None:
+    """Read a model; every obstacle goes to `refuse`, and then there is no network."""
+    obstacles: list[str] = []
+    reader = _Reader(model, obstacles.append)
+    result = reader.read()
+    layers: list[Layer] = []
+    n_inputs = 0
+    if result is not None:
+        arrangement = _Arrangement(reader.operations, result, obstacles.append)
+        layers, n_inputs = arrangement.arranged(), arrangement.n_inputs
+        if arrangement.layer_of[result] != len(layers):
+            obstacles.append(
+                f"The model returns a value from before {layers[-1].place}. Return the last one."
+            )
+    if (
+        not any(operation.kind in ("linear", "unread") for operation in reader.operations)
+        and not obstacles
+    ):
+        obstacles.append(
+            f"The model is {called(model)} without any Linear. Give an nn.Sequential of Linear "
+            "layers and activations."
+        )
+    network = Network(tuple(layers), n_inputs, reader.flattens)
+    weights = [part for _, part in network.parameters()]
+    if len({id(part) for part in weights}) < len(weights):
+        obstacles.append(
+            "The model uses the same weights in two layers. Give every layer weights of its own."
+        )
+    for name, part in network.parameters():
+        _require_plain(name, part, obstacles.append)
+    for obstacle in obstacles:
+        refuse(obstacle)
+    return None if obstacles else network
+
+
+def require_options(
+    where: str, options: Mapping[str, Any], expected: Mapping[str, Any], refuse: Refuse
+) -> None:
+    """Refuse options that would make another training run than the one that is compiled."""
+    for option, value in expected.items():
+        if options.get(option, value) != value:
+            refuse(
+                f"{where} has {option} = {brief(options[option])}, expected {brief(value)}: no "
+                "layer computes it otherwise. Change it in the script too."
+            )
+
+
+def _require_plain(name: str, weights: Tensor, refuse: Refuse) -> None:
+    """Require weights on the CPU, in single or double precision, and finite."""
+    if weights.device.type != "cpu":
+        refuse(
+            f"{name} is on device {weights.device}, expected cpu. Move the model there: "
+            "model.cpu()."
+        )
+    elif weights.dtype not in (torch.float32, torch.float64):
+        refuse(
+            f"{name} has dtype {weights.dtype}, expected float32 or float64. Convert the model, "
+            "such as model.double()."
+        )
+    elif not bool(weights.isfinite().all()):
+        refuse(f"{name} has an entry that is not finite. Start from finite weights.")
