@@ -21,7 +21,7 @@ IMAGES = Path(__file__).parents[1] / "docs" / "images"
 MANY = {"drawings": drawings.draw_all, "examples": example_pictures.draw_all}
 """What draws several pictures at once into a folder."""
 
-COMPARED = comparison.Settings(  # icgd compare --widths 3,4,4,2 --box 2 --x-bound 2
+COMPARED = comparison.Settings(  # icgd compare, with widths = [3, 4, 4, 2], box = 2 and x = 2
     icgd.Problem(
         target=icgd.MLP(widths=(3, 4, 4, 2), activation="tanh"),
         loss="squared",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -75,6 +75,8 @@ class Compiled:
         chosen_because: why the construction was chosen, if `icgd.compile` chose it.
         wide: the problem that the program was compiled for, if `problem` is that of a narrower
             network: see `for_widths`.
+        table: how the command line reads tables for it, such as `{"standardize": True}`, if
+            `icgd compile` made it of a table; saved with it.
 
     Example:
         >>> import icgd
@@ -91,6 +93,7 @@ class Compiled:
     program: AbstractProgram
     chosen_because: str | None = field(default=None, compare=False, kw_only=True)
     wide: Problem | None = field(default=None, kw_only=True)
+    table: Mapping[str, Any] | None = field(default=None, compare=False, kw_only=True)
 
     def facts(self) -> dict[str, str]:
         """What it shows of itself in a line or in a notebook.
@@ -736,7 +739,9 @@ class Compiled:
                 known = ("dense", "sparse", "none")
                 raise UnknownNameError.of("kind of weights", weights, known=known)
         widths = None if self.wide is None else self.problem.network.widths
-        files.save(path, self.whole.problem, self.program, *written, widths=widths)
+        files.save(
+            path, self.whole.problem, self.program, *written, widths=widths, table=self.table
+        )
 
 
 def _padded_attention(

@@ -451,6 +451,6 @@ def load(path: str | os.PathLike[str]) -> Compiled:
         ...     icgd.load(Path(folder) / "run.safetensors") == compiled
         True
     """
-    problem, program, widths = files.load(path)
-    compiled = Compiled(problem, program)
+    problem, program, widths, table = files.load(path)
+    compiled = Compiled(problem, program, table=table)
     return compiled if widths is None else compiled.for_widths(widths)

@@ -73,17 +73,27 @@ TEXTS = {text: text for text in PLAIN.split()} | {
 }
 """What an option is given, by its name."""
 
-PROBLEM = {"--widths": "2,1", "--x-bound": "1", "--y-bound": "1", "--steps": "1"}
+PROBLEM = {"file": "problem.toml", "--steps": "1"}
+
+TOML = """\
+steps = 1
+construction = "relu-stack"
+settings.pieces = 4
+target.widths = [2, 1]
+domain = {x = 1, y = 1}
+"""
 
 CALLS: dict[str, dict[str, str]] = {
     "demo": {"--output": "demo"},
-    "compile": {**PROBLEM, "--pieces": "4", "--output": "new.safetensors"},
+    "example": {"file": "cars.csv"},
+    "init": {"data": "train.csv", "--output": "new.toml"},
+    "compile": {**PROBLEM, "--output": "new.safetensors"},
     "run": {"file": "run.safetensors", "data": "train.csv"},
     "verify": {"file": "run.safetensors", "data": "train.csv"},
     "certify": {"file": "run.safetensors", "data": "train.csv"},
     "guarantee": {"file": "linear.safetensors", "data": "train.csv"},
     "draw": {"file": "run.safetensors", "--output": "drawn.svg"},
-    "size": {**PROBLEM, "--pieces": "4"},
+    "size": PROBLEM,
     "compare": {**PROBLEM, "--examples": "2"},
     "theorems": {"--run": "wang-remark-2"},
     "resources": {"kind": "smooth"},
@@ -127,6 +137,7 @@ def prepare(folder: Path) -> None:
     descent = icgd.ProximalStep(0.5, box=4.0)
     linear = icgd.Problem(icgd.LinearModel(2), "matching", descent, domain)
     icgd.compile(linear, "linear-stack", n_steps=1).save(folder / "linear.safetensors")
+    (folder / "problem.toml").write_text(TOML)
     (folder / "train.csv").write_text("a,b,price\n0.5,-1,1\n1,0.25,-0.5\n-1,1,0.75\n")
     (folder / "new.csv").write_text("a,b\n1,0\n0,0.5\n")
     (folder / "empty.csv").write_text("")

@@ -34,12 +34,11 @@ def test_hostile_options_are_refused_in_one_line(whole):
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_full_disk_is_told_in_one_line(stream, tmp_path):
-    words = [sys.executable, "-m", "icgd.cli.app", "size", "--widths=2,1", "--x-bound=1"]
+    words = [sys.executable, "-m", "icgd.cli.app", "size", "--data=train.csv"]
+    (tmp_path / "train.csv").write_text("a,b\n1,2\n2,1\n")
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [*words, "--y-bound=1"], **streams | {stream: full}, text=True, cwd=tmp_path
-        )
+        done = subprocess.run(words, **streams | {stream: full}, text=True, cwd=tmp_path)
     if stream == "stdout":
         found = "icgd: error: Cannot use standard output: No space left on device.\n"
         assert (done.returncode, done.stderr) == (2, found)

@@ -53,3 +53,14 @@ def command(
         return Outcome(stopped.value.code or 0, written.out, written.err)
 
     return run
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Callable[[str], str]:
+    """Write a problem.toml, and return its name."""
+
+    def write(text: str) -> str:
+        (tmp_path / "problem.toml").write_text(text)
+        return "problem.toml"
+
+    return write

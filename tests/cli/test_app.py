@@ -19,7 +19,7 @@ TABLES = [
     "run run.safetensors train.csv --queries new.csv",
     "verify run.safetensors train.csv",
     "guarantee line.safetensors train.csv",
-    "size --widths 40,640,1 --steps 1000",
+    "size --data train.csv --hidden 640 --steps 1000",
     "theorems --list",
     "theorems --run wu-lemma-1",
     "resources smooth --dimension 1 --smoothness 6 --depth 2 --errors 0.1,0.001",
@@ -54,7 +54,7 @@ def test_alone_it_says_what_to_do_first(command):
     outcome = command()
     assert outcome.code == 0
     assert "icgd demo" in outcome.stdout
-    assert "--bounds-from data.csv" in outcome.stdout
+    assert "icgd init cars.csv" in outcome.stdout
 
 
 @pytest.mark.parametrize("option", ["--version", "--help", ""])
@@ -92,23 +92,23 @@ def numbers_at(width, arguments, command, monkeypatch) -> set[str]:
 
 
 def test_wrong_usage_is_refused_with_code_2(command):
-    assert command("fly").code == 2
-    assert command("size", "--widths", "4,1", "--box", "wide").code == 2
+    assert command("complie").refusal().endswith("reproduce. Did you mean 'compile'?")
+    assert "No such option: --hiden" in command("size", "--hiden", "3").stderr
 
 
 def test_a_message_of_many_lines_is_printed_as_one(command):
-    message = command("size", "--widths", "4\n16").refusal()
+    message = command("size", "--hidden", "4\n16").refusal()
     assert message == (
-        "--widths must be whole numbers joined by commas, such as 4,16,1, got '4\\n16'."
+        "--hidden must be whole numbers joined by commas, such as 16,16, got '4\\n16'."
     )
 
 
-def test_an_interrupt_ends_with_code_130(command, monkeypatch):
+def test_an_interrupt_ends_with_code_130(command, toml, monkeypatch):
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(import_module("icgd.cli.problem_options"), "compile", interrupt)
-    outcome = command("size", "--widths", "4,1")
+    monkeypatch.setattr(import_module("icgd.cli.problem_file"), "compile", interrupt)
+    outcome = command("size", toml("target.widths = [4, 1]"))
     assert outcome.code == 130
     assert "Traceback" not in outcome.stderr
 
@@ -128,7 +128,7 @@ def test_the_command_that_is_installed_is_the_module():
 @pytest.mark.parametrize("slow", ["typer", "torch"])
 def test_ctrl_c_while_something_is_imported_leaves_no_traceback(tmp_path, slow):
     (tmp_path / f"{slow}.py").write_text("raise KeyboardInterrupt")
-    called = [sys.executable, "-m", "icgd", "size", "--widths", "4,1"]
+    called = [sys.executable, "-m", "icgd", "size", "--hidden", "4"]
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths}
     result = subprocess.run(called, capture_output=True, text=True, env=environment)
@@ -139,7 +139,7 @@ def test_ctrl_c_while_something_is_imported_leaves_no_traceback(tmp_path, slow):
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [("--help", 0), ("", 0), ("theorems --list", 0), ("size --widths 4,x", 2), ("fly", 2)],
+    [("--help", 0), ("", 0), ("theorems --list", 0), ("size --hidden 4,x", 2), ("fly", 2)],
 )
 def test_a_closed_stream_is_no_obstacle(closed, arguments, code):
     line = f"{sys.executable} -m icgd.cli.app {arguments} {closed}"

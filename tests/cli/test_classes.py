@@ -47,13 +47,17 @@ def test_outputs_must_tell_the_classes_apart(cells, n_outputs, message):
         Classes.of(FILE, "kind", cells, network_of(2, n_outputs))
 
 
-def test_classes_are_learnt_in_batches_by_cross_entropy(command, tmp_path):
+def test_classes_are_learnt_in_batches_by_cross_entropy(command, toml, tmp_path):
     rows = ["a,b,kind", "0.1,0.2,red", "0.9,0.8,blue", "0.5,-0.5,green", "-0.3,0.1,red"]
     (tmp_path / "data.csv").write_text("\n".join(rows), encoding="utf-8")
     (tmp_path / "new.csv").write_text("a,b\n0.9,0.9\n", encoding="utf-8")
-    options = ("--loss", "cross_entropy", "--batch-size", "3", "--biases", "--step-size", "1")
-    saved = ("--steps", "40", "-o", "run.safetensors")
-    assert command("compile", "--widths", "2,3", *options, *saved).code == 0
+    lines = """
+        loss = "cross_entropy"
+        steps = 40
+        target = {widths = [2, 3], biases = true}
+        update = {batch_size = 3, step_size = 1.0}
+    """
+    assert command("compile", toml(lines), "-o", "run.safetensors").code == 0
     assert icgd.load(tmp_path / "run.safetensors").problem.loss == "cross_entropy"
     found = command("run", "run.safetensors", "data.csv", "--queries", "new.csv", "-o", "out.csv")
     assert found.code == 0, found
@@ -102,11 +106,12 @@ def test_numbers_that_are_no_classes_are_refused(tmp_path, cell):
     )
 
 
-def test_numbered_classes_are_learnt_and_scored(command, tmp_path):
+def test_numbered_classes_are_learnt_and_scored(command, toml, tmp_path):
     (tmp_path / "data.csv").write_text(NUMBERED, encoding="utf-8")
-    options = ("--loss", "cross_entropy", "--optimiser", "momentum", "--bounds-from", "data.csv")
-    saved = ("--biases", "--steps", "30", "-o", "run.safetensors")
-    assert command("compile", "--widths", "2,3", *options, *saved).code == 0
+    lines = "target = {hidden = [], biases = true}\n"
+    options = ("--loss", "cross_entropy", "--optimiser", "momentum", "--data", "data.csv")
+    saved = ("--steps", "30", "-o", "run.safetensors")
+    assert command("compile", toml(lines), *options, *saved).code == 0
     found = command("run", "run.safetensors", "data.csv", "--queries", "data.csv", "--json")
     data = json.loads(found.stdout)
     assert (data["measure"], data["score"]) == ("accuracy", 1.0)

@@ -63,8 +63,8 @@ def test_the_number_of_columns_must_fit_the_network(path, text, got, names):
         examples_in(path, text)
     assert str(caught.value) == (
         f"data.csv has {got} columns of inputs ({names}); the model has 2. Name the label columns "
-        f"with --target and columns to leave out with --ignore, or compile with --widths "
-        f"that begin with {got}."
+        f"with --target and columns to leave out with --ignore, or compile for this table with "
+        "--data."
     )
 
 

@@ -163,10 +163,15 @@ def test_the_example_of_the_help_works(verify, command):
 
 
 @pytest.mark.parametrize("backend", ["fused", "dense"])
-def test_a_chain_is_compiled_run_and_verified(command, tmp_path, backend):
+def test_a_chain_is_compiled_run_and_verified(command, toml, tmp_path, backend):
     write_all(tmp_path)
-    network = ("--widths", "4,3,1", "--activation", "relu", "--batch-size", "1", "--steps", "3")
-    outcome = command("compile", *network, "--construction", "cot-network", "-o", "c.safetensors")
+    lines = """
+        construction = "cot-network"
+        steps = 3
+        target = {widths = [4, 3, 1], activation = "relu"}
+        update.batch_size = 1
+    """
+    outcome = command("compile", toml(lines), "-o", "c.safetensors")
     assert outcome.code == 0
     assert "4 layers used 14 times, 2 of these to predict" in outcome.stdout
     outcome = command("run", "c.safetensors", "train.csv", "--queries", "new.csv", "--json")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from icgd.cli.weights_out import write_weights
+from icgd.cli.writing import write_weights
 from tests.cli.files import compiled_run, listing, write_all
 
 X = np.array([[0.5, -1, 2, 0], [1, 0.25, -3, 1], [-2, 1, 0, 0.125]])

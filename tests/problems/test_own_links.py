@@ -123,9 +123,10 @@ def test_a_step_size_for_all_scores_needs_a_bound_on_them():
 
 @pytest.mark.slow
 def test_the_command_line_takes_a_link_from_a_table(tmp_path):
-    (tmp_path / "f.toml").write_text('[functions.mine]\nof = ["asinh(x)"]\n')
-    line = "icgd compile --widths 3,1 --link mine --functions f.toml --step-size 0.1"
-    line += " --x-bound 2 --y-bound 2 --box 1 --steps 2 -o run.safetensors"
+    lines = ["target = {input_width = 3, link = 'mine'}", "update = {step_size = 0.1, box = 1.0}"]
+    lines += ["domain = {x = 2.0, y = 2.0}", "steps = 2", "functions.mine.of = ['asinh(x)']"]
+    (tmp_path / "f.toml").write_text("\n".join(lines))
+    line = "icgd compile f.toml -o run.safetensors"
     done = subprocess.run(
         [sys.executable, "-m", *line.split()], cwd=tmp_path, capture_output=True, text=True
     )

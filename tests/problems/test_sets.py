@@ -500,11 +500,16 @@ def test_a_start_outside_a_set_is_refused():
 
 def test_the_command_line_takes_a_box_for_each_layer(tmp_path):
     out, runner = tmp_path / "run.safetensors", CliRunner()
-    given = ["compile", "--widths", "2,3,1", "--box", "2,0.5", "--steps", "2", "-o", str(out)]
+    file = tmp_path / "problem.toml"
+    given = ["compile", str(file), "--steps", "2", "-o", str(out)]
+    file.write_text("target.widths = [2, 3, 1]\nupdate.box = [2, 0.5]\n")
     assert runner.invoke(app, given).exit_code == 0
     assert icgd.load(out).problem.gradient_step.box == (2.0, 0.5)
-    for box, reason in (("2,x", "joined by commas"), ("2,1,1", "3 entries; expected 2")):
-        given[4] = box
+    for box, reason in (
+        ("[2, 'x']", "positive finite number"),
+        ("[2, 1, 1]", "3 entries; expected 2"),
+    ):
+        file.write_text(f"target.widths = [2, 3, 1]\nupdate.box = {box}\n")
         found = runner.invoke(app, given)
         assert found.exit_code == 1
         assert reason in str(found.exception)

@@ -252,3 +252,60 @@ def test_a_constant_column_is_only_centred():
 def test_none_leaves_every_bit():
     numbers = np.array([[0.1, -1e300]])
     assert Scaling.none(2).undone(Scaling.none(2).applied(numbers)).tolist() == numbers.tolist()
+
+
+COLOURS = "day,colour,size\n2024-01-01,red,1\n2024-01-03,blue,2\n,red,3\n2023-12-31,,4\n"
+
+
+def test_texts_and_dates_become_numbers(path):
+    path.write_text(COLOURS)
+    table = read_table(path)
+    codes = table.codes(table.names)
+    assert codes == {"day": "date", "colour": ["blue", "red"]}
+    frame = table.encoded(codes).frame
+    assert frame.columns == ["day", "colour=blue", "colour=red", "size"]
+    assert frame.rows() == [
+        (19723.0, 0.0, 1.0, 1.0),
+        (19725.0, 1.0, 0.0, 2.0),
+        (None, 0.0, 1.0, 3.0),
+        (19722.0, None, None, 4.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cells", "days"),
+    [
+        (["31.12.1969", "02.01.1970"], [-1.0, 1.0]),
+        (["1970/01/02", "1970/02/01"], [1.0, 31.0]),
+        (["1970-01-01 12:00", "1970-01-02 06:00"], [0.5, 1.25]),
+        (["1970-01-02T00:00:00", "1970-01-03T18:00:00"], [1.0, 2.75]),
+    ],
+)
+def test_dates_have_several_forms(path, cells, days):
+    path.write_text("when,y\n" + "".join(f"{cell},1\n" for cell in cells))
+    table = read_table(path)
+    assert table.encoded(table.codes(["when"])).frame["when"].to_list() == days
+
+
+def test_a_day_that_depends_on_the_country_is_no_date(path):
+    path.write_text("when,y\n3/4/2026,1\n3/4/2026,2\n4/3/2026,1\n")
+    assert read_table(path).codes(["when"]) == {"when": ["3/4/2026", "4/3/2026"]}
+
+
+def test_parquet_has_dates_and_categories_of_its_own(tmp_path):
+    path = tmp_path / "own.parquet"
+    days = pl.Series("day", ["1970-01-02", "1970-01-05"]).str.to_date()
+    kinds = pl.Series("kind", ["b", "a"], dtype=pl.Categorical)
+    pl.DataFrame([days, kinds]).write_parquet(path)
+    table = read_table(path)
+    encoded = table.encoded(table.codes(table.names))
+    assert numbers(encoded) == [[1.0, 0.0, 1.0], [4.0, 1.0, 0.0]]
+
+
+def test_columns_that_cannot_be_encoded_are_named(path):
+    path.write_text("name,size\nann,1\nbob,2\ncarl,3\n")
+    with pytest.raises(DataError, match=r"another text in every row, .*--ignore name\."):
+        read_table(path).codes(["name"])
+    path.write_text("day,y\n2024-13-01,1\n")
+    with pytest.raises(DataError, match="holds dates in the examples, but not here: '2024-13-01'"):
+        read_table(path).encoded({"day": "date"})

@@ -5,6 +5,7 @@ import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 
@@ -268,7 +269,7 @@ def test_another_format_is_named(path, version):
     rewrite(path, icgd=version)
     with pytest.raises(
         FileError,
-        match=f"has file format {version}; this version .* reads formats 5, 6, 7, {files.FORMAT}",
+        match=f"has file format {version}; .* reads formats 5, 6, 7, 8, {files.FORMAT}",
     ):
         icgd.load(path)
 
@@ -297,7 +298,7 @@ def test_a_chain_of_an_older_format_is_to_be_compiled_again():
 
 
 def test_a_linear_model_of_format_5_had_one_number_of_examples():
-    message = r"file format 5, in which cot-glm was made for one number .* writes format 8"
+    message = r"file format 5, in which cot-glm was made for one number .* writes format 9"
     with pytest.raises(FileError, match=message):
         icgd.load(FORMAT_5 / "linear_model.safetensors")
 
@@ -557,3 +558,16 @@ def test_two_names_of_one_file_are_known(tmp_path, monkeypatch):
     assert is_same_file("new", tmp_path / "new")
     assert is_same_file("round", "round")
     assert not any(is_same_file("one", name) for name in ("other", "new", "round", "zero\0"))
+
+
+def test_how_tables_are_read_is_kept_and_guarded_by_the_checksum(path, tmp_path):
+    compiled = icgd.load(path)
+    assert compiled.table is None
+    table = {"target": ["b"], "standardize": True, "codes": {"c": ["x", "y"], "day": "date"}}
+    other = tmp_path / "other.safetensors"
+    replace(compiled, table=table).save(other)
+    assert icgd.load(other).table == table
+    assert icgd.load(other) == compiled
+    rewrite(other, table=json.dumps({**table, "standardize": False}))
+    with pytest.raises(FileError, match="its checksum does not match"):
+        icgd.load(other)

@@ -19,10 +19,12 @@ from typer.main import get_command
 
 from icgd import __version__
 from icgd.cli.exit_codes import INTERRUPTED, WRONG_INPUT
-from icgd.errors import FileError, IcgdError, cut
+from icgd.errors import FileError, IcgdError, UnknownNameError, cut
 
 COMMANDS = {
     "demo": "Train a network on real cars in a transformer's forward pass, and check it.",
+    "example": "Write the table of cars that the README speaks of.",
+    "init": "Write a problem.toml for a table, with the label, bounds and scaling found in it.",
     "compile": "Compile a training run into a transformer, and save it.",
     "run": "Train on a table in one forward pass, and predict.",
     "verify": "Compare every step with real gradient descent, and with what was proved.",
@@ -51,9 +53,11 @@ icgd compiles a training run into the weights of a transformer, and proves how c
 
   icgd demo                      a training run on real data, its proof and its picture, in seconds
 
-  icgd compile --widths 4,16,1 --bounds-from data.csv --standardize -o run.safetensors
-  icgd run run.safetensors data.csv --standardize --queries new.csv
-  icgd verify run.safetensors data.csv --standardize
+  icgd example cars.csv          a table to begin with
+  icgd init cars.csv             problem.toml: label, bounds and scaling as the table has them
+  icgd compile problem.toml -o run.safetensors
+  icgd run run.safetensors cars.csv --queries cars.csv
+  icgd verify run.safetensors cars.csv
 
 icgd --help lists all commands, and icgd COMMAND --help has an example of each.
 """
@@ -77,9 +81,9 @@ class LateCommands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> LateCommand | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> LateCommand:
         if cmd_name not in COMMANDS:
-            return None
+            raise UnknownNameError.of("command", cmd_name, known=list(COMMANDS))
         return LateCommand(cmd_name, help=COMMANDS[cmd_name], rich_markup_mode="rich")
 
 
@@ -113,7 +117,8 @@ def options(
 
 def _show_warning(message: Warning | str, *_: object) -> None:
     """Print a warning in one line, without its place in the code."""
-    typer.echo(f"icgd: warning: {' '.join(str(message).split())}", err=True)
+    with suppress(OSError):  # standard error may be full
+        typer.echo(f"icgd: warning: {' '.join(str(message).split())}", err=True)
 
 
 def _open_streams() -> None:

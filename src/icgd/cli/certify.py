@@ -7,18 +7,17 @@ from typing import Annotated
 
 from icgd.backends.registry import AUTO
 from icgd.cli import show
-from icgd.cli.data_options import takes_table
-from icgd.cli.examples import Source, read_examples, require_within
+from icgd.cli.data_options import GivenTable, takes_table
+from icgd.cli.examples import require_within
 from icgd.cli.options import AsJson, ClaimBackend, CompiledFile, DtypeName, Seed, output
 from icgd.cli.progress import progress
 from icgd.cli.writing import require_writable
-from icgd.pipeline import load
 
 
 @takes_table
 def certify(
     file: CompiledFile,
-    source: Source,
+    table: GivenTable,
     out: Annotated[Path, output("The certificate to write, a JSON file.")] = Path("run.cert.json"),
     seed: Seed = 0,
     backend: ClaimBackend = AUTO,
@@ -31,9 +30,8 @@ def certify(
 
     Example: icgd certify run.safetensors train.csv -o run.cert.json
     """
-    require_writable(out, read=(file, source.path))
-    compiled = load(file)
-    examples = read_examples(source, compiled.problem)
+    require_writable(out, read=(file, table.path))
+    compiled, examples = table.opened(file)
     require_within(compiled.problem.domain, examples)
     with progress("proving") as on_progress:
         proof = compiled.certify(
@@ -43,7 +41,7 @@ def certify(
             seed=seed,
             backend=backend,
             dtype=dtype,
-            files=(file, source.path),
+            files=(file, table.path),
             on_progress=on_progress,
         )
     if as_json:

@@ -36,8 +36,8 @@ class Classes:
             shown = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
             raise DataError(
                 f"{path}, column {brief(column)} has {len(names)} classes ({shown}), but the model "
-                f"has {n_outputs} output{'s' * (n_outputs > 1)}. Compile with --widths that end "
-                f"with {len(names)}."
+                f"has {n_outputs} output{'s' * (n_outputs > 1)}. Compile for this table with "
+                "--data, which counts them."
             )
         # A network with the logistic loss returns a score; all others return the label itself.
         return cls(names, n_outputs, 0.0 if problem.loss == LOGISTIC.name else 0.5)

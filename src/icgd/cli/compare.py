@@ -12,17 +12,15 @@ from icgd.cli import show
 from icgd.cli.comparison import SIZES, Comparison, Row, Settings, draw
 from icgd.cli.comparison import compare as measure
 from icgd.cli.options import AsJson, output
-from icgd.cli.problem_options import Steps, takes_problem
+from icgd.cli.problem_file import Description, takes_problem
 from icgd.cli.progress import progress
 from icgd.cli.writing import make_folder, write_file
 from icgd.pictures import plotting
-from icgd.problems.problem import Problem
 
 
 @takes_problem
 def compare(
-    problem: Problem,
-    steps: Steps = 5,
+    described: Description,
     examples: Annotated[int, typer.Option(help="The number of examples.")] = 6,
     seed: Annotated[int, typer.Option(help="The seed of the data and initial weights.")] = 0,
     backend: Annotated[
@@ -35,12 +33,15 @@ def compare(
 
     Sizes, errors and times in a row come from one backend.
 
-    Example: icgd compare --widths 3,4,4,2 --box 1 --x-bound 2
+    Example: icgd compare --data train.csv --hidden 4,4
     """
+    problem, steps = described.problem(), described.n_steps
     if out:
         make_folder(out)
     with progress("compiling, running, timing"):
-        result = measure(Settings(problem, steps, examples, seed, backend=backend))
+        result = measure(
+            Settings(problem, 5 if steps is None else steps, examples, seed, backend=backend)
+        )
     data = {**show.plain(result), "problem": result.settings.problem.to_data()}
     if out:
         write_file(out / "comparison.json", f"{show.json_text(data)}\n".encode())

@@ -10,14 +10,15 @@ import typer
 from icgd.certificates.report import Certificate
 from icgd.cli import show
 from icgd.cli.options import AsJson, output
-from icgd.cli.problem_options import takes_training_run
+from icgd.cli.problem_file import Description, takes_problem
 from icgd.cli.progress import progress
+from icgd.cli.writing import require_writable
 from icgd.compiled import Compiled
 
 
-@takes_training_run
+@takes_problem
 def compile(
-    compiled: Compiled,
+    described: Description,
     out: Annotated[Path, output("File to write.", "FILE.safetensors")],
     weights: Annotated[
         str | None,
@@ -31,8 +32,12 @@ def compile(
 ) -> None:
     """Compile a training run into a transformer, and save it.
 
-    Example: icgd compile --widths 4,16,1 --steps 20 --tolerance 0.5 -o run.safetensors
+    The file remembers how its table was read, so that `icgd run` needs nothing else.
+
+    Example: icgd compile --data train.csv --hidden 16,16 --steps 20 -o run.safetensors
     """
+    require_writable(out, read=described.read)
+    compiled = described.compiled()
     with progress("proving and saving"):
         certificate = compiled.certificate()
         compiled.save(out, weights=weights)

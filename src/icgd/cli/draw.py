@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from icgd.cli.options import CompiledFile, output
+from icgd.cli import show
+from icgd.cli.options import AsJson, CompiledFile, output
 from icgd.cli.writing import require_picture, require_writable
 from icgd.pipeline import load
 
@@ -18,6 +17,7 @@ def draw(
         Path | None,
         output("SVG or PNG file to write. Default: the name of FILE with .svg.", "PICTURE"),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Draw the layers of a transformer, and what each reads and writes in the residual stream.
 
@@ -27,4 +27,4 @@ def draw(
     require_picture(path)
     require_writable(path, read=(file,))
     load(file).draw(path)
-    typer.echo(f"Saved {path}")
+    show.print_saved(path, as_json=as_json)

@@ -14,7 +14,7 @@ from icgd.errors import DataError, DomainError, SettingError, brief
 from icgd.problems.data import Domain
 from icgd.problems.losses import CROSS_ENTROPY, HUBER, SQUARED
 from icgd.problems.problem import Problem
-from icgd.problems.tables import Numbers, Reading, Scaling, Table, read_table
+from icgd.problems.tables import Codes, Numbers, Reading, Scaling, Table, read_table
 
 FILLS = ("mean", "median")
 CHOICES = ("refuse", "drop", *FILLS)
@@ -23,7 +23,7 @@ CHOICES = ("refuse", "drop", *FILLS)
 
 @dataclass(frozen=True)
 class Source:
-    """A table of examples, and how it is read."""
+    """A table of examples, and how it is read; with `codes` texts and dates become numbers."""
 
     path: Path
     targets: tuple[str, ...] = ()
@@ -31,6 +31,8 @@ class Source:
     missing: str = "refuse"
     standardized: bool = False
     ignored: tuple[str, ...] = ()
+    encoded: bool = False
+    codes: Codes | None = None
 
     def __post_init__(self) -> None:
         if self.missing not in CHOICES:
@@ -44,6 +46,18 @@ class Source:
                     "with --ignore, not with both."
                 )
 
+    def opened(self) -> Table:
+        """Read the table, without the columns that are ignored."""
+        return read_table(self.path, self.reading).without(self.ignored)
+
+    def inputs(self, table: Table, targets: Sequence[str]) -> tuple[Table, Codes]:
+        """Return the inputs and labels as numbers, and the codes of the inputs."""
+        if not self.encoded:
+            return table, {}
+        columns = [name for name in table.names if name not in targets]
+        codes = table.codes(columns) if self.codes is None else self.codes
+        return table.encoded(codes), codes
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -53,12 +67,15 @@ class Examples:
     labels: Numbers
     input_names: tuple[str, ...]
     label_names: tuple[str, ...]
+    columns: tuple[str, ...]
+    """The columns of inputs as the file has them, before texts and dates became numbers."""
     has_header: bool
     source: Source
     input_scaling: Scaling
     label_scaling: Scaling
     classes: Classes | None = None
     fills: Mapping[str, float] | None = None
+    codes: Codes = field(default_factory=dict)
 
     def answers(self, predictions: Numbers) -> list[list[float | str]]:
         """A row for each query, in the units of the table; the class first, if there are any."""
@@ -102,17 +119,44 @@ class Queries:
     table: Table
 
 
+def widths_in(source: Source, loss: str) -> tuple[int, int]:
+    """Count the inputs and outputs that a table needs: an output for each label or class."""
+    table = source.opened()
+    targets = source.targets or table.names[-1:]
+    coded, _ = source.inputs(table, targets)
+    n_inputs = sum(name not in targets for name in coded.names)
+    if n_inputs == 0:
+        raise DataError(
+            f"{source.path} has no column of inputs beside {', '.join(targets)}. Ignore fewer "
+            "columns, or name another label with --target."
+        )
+    if len(targets) > 1:
+        return n_inputs, len(targets)
+    if source.missing == "drop":  # a class may stand in rows that are dropped alone
+        table = table.without_gaps(table.names)
+    has_scores = loss == CROSS_ENTROPY.name
+    if (texts := table.texts(targets[0])) is not None:
+        n_classes = len({text for text in texts if text is not None})
+        return n_inputs, 1 if n_classes == 2 and not has_scores else n_classes
+    if not has_scores:
+        return n_inputs, 1
+    labels = table.without_gaps(targets).numbers(targets)
+    return n_inputs, int(max(labels.max(), 1)) + 1
+
+
 def read_examples(source: Source, problem: Problem) -> Examples:
     """The examples in a table; the labels are the columns that it names, or the last ones."""
-    table = read_table(source.path, source.reading).without(source.ignored)
+    table = source.opened()
     targets = _targets(table, source, problem)
+    columns = tuple(name for name in table.names if name not in targets)
+    table, codes = source.inputs(table, targets)
     inputs = tuple(name for name in table.names if name not in targets)
     if len(inputs) != problem.target.input_width:
         shown = ", ".join(inputs[:6]) + ", ..." * (len(inputs) > 6)
         raise DataError(
             f"{source.path} has {len(inputs)} columns of inputs ({shown or 'none'}); the model has "
             f"{problem.target.input_width}. Name the label columns with --target and columns to "
-            f"leave out with --ignore, or compile with --widths that begin with {len(inputs)}."
+            "leave out with --ignore, or compile for this table with --data."
         )
     table, fills = _without_gaps(table, inputs, targets, source.missing)
     classes, labels = _labels(table, targets, problem)
@@ -125,32 +169,37 @@ def read_examples(source: Source, problem: Problem) -> Examples:
         labels=y_scaling.applied(labels),
         input_names=inputs,
         label_names=targets,
+        columns=columns,
         has_header=table.has_header,
         source=source,
         input_scaling=x_scaling,
         label_scaling=y_scaling,
         classes=classes,
         fills=fills,
+        codes=codes,
     )
 
 
 def read_queries(path: Path, examples: Examples) -> Queries:
     """The queries in a table: columns are found by name if both tables have a header."""
     table = read_table(path, examples.source.reading)
-    inputs = examples.input_names
+    labels = _known_labels(table, examples)
+    inputs = table
     if not (table.has_header and examples.has_header):
-        if len(table.names) != len(inputs):
+        if len(table.names) != len(examples.columns):
             raise DataError(
-                f"{path} has {len(table.names)} columns; a query has {len(inputs)} inputs. Keep "
-                "only those, or give both files a header, so that inputs are found by name."
+                f"{path} has {len(table.names)} columns; a query has {len(examples.columns)} "
+                "inputs. Keep only those, or give both files a header, so that inputs are found "
+                "by name."
             )
-        inputs = table.names
+        inputs = table.renamed(examples.columns)
+    inputs = inputs.encoded(examples.codes)
     if examples.fills is not None:
-        table = table.filled(dict(zip(inputs, examples.fills.values(), strict=True)))
+        inputs = inputs.filled(examples.fills)
     else:
-        _refuse_gaps(table, inputs)
-    x = examples.input_scaling.applied(table.numbers(inputs))
-    return Queries(x, _known_labels(table, examples), table)
+        _refuse_gaps(inputs, examples.input_names)
+    x = examples.input_scaling.applied(inputs.numbers(examples.input_names))
+    return Queries(x, labels, table)
 
 
 def _targets(table: Table, source: Source, problem: Problem) -> tuple[str, ...]:
@@ -218,16 +267,16 @@ def _scaling(numbers: Numbers, is_scaled: bool) -> Scaling:
 def require_within(domain: Domain, examples: Examples, queries: Queries | None = None) -> None:
     """Raise `DomainError` for the largest number that the transformer was not made for."""
     path, units = examples.source.path, " in standard units" * examples.source.standardized
-    _require_within(path, examples.inputs, examples.input_names, domain.x, "--x-bound", units)
+    _require_within(path, examples.inputs, examples.input_names, domain.x, "x", units)
     labels = examples.label_names * (examples.labels.shape[1] // len(examples.label_names))
-    _require_within(path, examples.labels, labels, domain.y, "--y-bound", units)
+    _require_within(path, examples.labels, labels, domain.y, "y", units)
     if queries is not None:
         names, path = examples.input_names, queries.table.path
-        _require_within(path, queries.inputs, names, domain.x, "--x-bound", units)
+        _require_within(path, queries.inputs, names, domain.x, "x", units)
 
 
 def _require_within(
-    path: Path, numbers: Numbers, names: Sequence[str], bound: float, option: str, units: str
+    path: Path, numbers: Numbers, names: Sequence[str], bound: float, key: str, units: str
 ) -> None:
     largest = np.abs(numbers).max(0)
     column = int(largest.argmax())
@@ -235,9 +284,9 @@ def _require_within(
         value = float(numbers[np.abs(numbers[:, column]).argmax(), column])
         raise DomainError(
             f"{path}, column {brief(names[column])} goes to {value:.6g}{units}, but the "
-            f"transformer was made for {bound:g} at most. Compile with {option} "
-            f"{abs(value) * 1.001:.4g} or larger, or with --bounds-from a table that holds "
-            "such values."
+            f"transformer was made for {bound:g} at most. Compile with [domain] {key} = "
+            f"{abs(value) * 1.001:.4g} or larger in problem.toml, or with --data a table that "
+            "holds such values."
         )
 
 

@@ -10,12 +10,11 @@ import typer
 from icgd.backends.registry import AUTO
 from icgd.certificates.guarantee import Guarantee, Outcome
 from icgd.cli import show
-from icgd.cli.data_options import takes_table
-from icgd.cli.examples import Source, read_examples, require_within
+from icgd.cli.data_options import GivenTable, takes_table
+from icgd.cli.examples import require_within
 from icgd.cli.options import AsJson, ClaimBackend, CompiledFile
 from icgd.cli.progress import progress
 from icgd.pipeline import guarantee as check
-from icgd.pipeline import load
 
 EXIT_CODES = {Outcome.KEPT: 0, Outcome.BROKEN: 1, Outcome.NOT_KNOWN: 2}
 """What is not known is no success, so that a script does not take it for one."""
@@ -26,7 +25,7 @@ CELLS = {Outcome.KEPT: "kept", Outcome.BROKEN: "broken", Outcome.NOT_KNOWN: "not
 @takes_table
 def guarantee(
     file: CompiledFile,
-    source: Source,
+    table: GivenTable,
     backend: ClaimBackend = AUTO,
     as_json: AsJson = False,
 ) -> None:
@@ -38,8 +37,7 @@ def guarantee(
 
     Example: icgd guarantee model.safetensors patients.csv --target ill
     """
-    compiled = load(file)
-    examples = read_examples(source, compiled.problem)
+    compiled, examples = table.opened(file)
     require_within(compiled.problem.domain, examples)
     with progress("descending") as on_progress:
         found = check(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from inspect import Parameter, signature
+from functools import cache, wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,3 +56,34 @@ def in_panel(title: str) -> Callable[..., Any]:
         return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=title)
 
     return option
+
+
+def option_name(name: str) -> str:
+    """A parameter as the shell has it, such as --x-bound."""
+    return f"--{name.replace('_', '-')}"
+
+
+def with_options(
+    command: Callable[..., None],
+    name: str,
+    options: tuple[Parameter, ...],
+    make: Callable[..., Any],
+) -> Callable[..., None]:
+    """The command with these options in place of its parameter `name`, which is made of them.
+
+    typer reads them from the signature, which joins both.
+    """
+    own = list(options_of(command))
+    place = [option.name for option in own].index(name)
+    offered = {option.name for option in own}
+    options = tuple(option for option in options if option.name not in offered)
+
+    @wraps(command)
+    def merged(**given: Any) -> None:
+        chosen = {option.name: given.pop(option.name) for option in options}
+        command(**{name: make(**chosen)}, **given)
+
+    parameters = [*own[:place], *options, *own[place + 1 :]]
+    keyword_only = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters]
+    merged.__signature__ = Signature(keyword_only)  # type: ignore[attr-defined]
+    return merged

@@ -15,12 +15,10 @@ from torch import Tensor
 
 from icgd.backends.run import Run
 from icgd.cli import show
-from icgd.cli.data_options import takes_table
+from icgd.cli.data_options import GivenTable, takes_table
 from icgd.cli.examples import (
     Examples,
     Queries,
-    Source,
-    read_examples,
     read_queries,
     require_within,
     score,
@@ -38,8 +36,15 @@ from icgd.cli.options import (
     output,
 )
 from icgd.cli.progress import progress, training_progress
-from icgd.cli.weights_out import WeightsOut, require_weights_file, write_weights
-from icgd.cli.writing import predictions_content, require_picture, require_writable, write_file
+from icgd.cli.writing import (
+    WeightsOut,
+    predictions_content,
+    require_picture,
+    require_weights_file,
+    require_writable,
+    write_file,
+    write_weights,
+)
 from icgd.compiled import Compiled
 from icgd.errors import InterruptedRunError, SettingError
 from icgd.many_tasks import CHUNK_SIZE, FAILURES, run_tasks
@@ -55,7 +60,7 @@ FAILED = 1
 @takes_table
 def run(
     file: CompiledFile,
-    source: Source | None = None,
+    table: GivenTable | None = None,
     queries: QueryFile = None,
     seed: Seed = 0,
     backend: BackendName = "fused",
@@ -98,7 +103,7 @@ def run(
     """
     alone = {"--workers": workers, "--ray": ray, "--chunk-size": chunk_size}
     for_table = {
-        "DATA": source,
+        "DATA": table,
         "--queries": queries,
         "--stop-below": stop_below,
         "--weights-out": weights_out,
@@ -119,16 +124,15 @@ def run(
             settings["n_workers"] = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
         _run_folder(load(file), tasks, out, settings, as_json=as_json)
         return
-    if source is None:
+    if table is None:
         raise SettingError("Give DATA, a table of examples, or --tasks, a folder of tasks.")
     if out and not queries:
         raise SettingError("--output has no effect without --queries; give both or neither.")
     require_picture(plot)
     if weights_out:
         require_weights_file(weights_out)
-    require_writable(out, weights_out, plot, read=(file, source.path, queries))
-    compiled = load(file)
-    examples = read_examples(source, compiled.problem)
+    require_writable(out, weights_out, plot, read=(file, table.path, queries))
+    compiled, examples = table.opened(file)
     asked = read_queries(queries, examples) if queries else None
     require_within(compiled.problem.domain, examples, asked)
     task = compiled.task(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from math import isfinite, isnan
+from pathlib import Path
 from typing import Any, Literal
 
 import typer
@@ -55,6 +56,14 @@ def json_text(data: Any) -> str:
 def print_json(data: Any) -> None:
     """Print JSON data on standard output."""
     typer.echo(json_text(data))
+
+
+def print_saved(path: Path, *, as_json: bool) -> None:
+    """Say which file was written."""
+    if as_json:
+        print_json({"file": str(path)})
+    else:
+        typer.echo(f"Saved {path}")
 
 
 def summary_data(summary: Summary) -> dict[str, Any]:

@@ -8,24 +8,26 @@ import typer
 
 from icgd.cli import show
 from icgd.cli.options import AsJson
-from icgd.cli.problem_options import takes_training_run
-from icgd.compiled import TYPICAL_TOKENS, Compiled
+from icgd.cli.problem_file import Description, takes_problem
+from icgd.compiled import TYPICAL_TOKENS
 
 
-@takes_training_run
+@takes_problem
 def size(
-    compiled: Compiled,
+    described: Description,
     tokens: Annotated[
         int | None,
-        typer.Option(help=f"Length of the prompt. Default: {TYPICAL_TOKENS}, or --examples and 1."),
+        typer.Option(
+            help=f"Length of the prompt. Default: {TYPICAL_TOKENS}, or its examples and 1."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print how large the transformer would be, without building it.
 
-    Example: icgd size --construction relu-stack --widths 1000,20000,20000,1000 --steps 1000
+    Example: icgd size --data train.csv --hidden 2000,2000 --steps 1000
     """
-    summary = compiled.summary(tokens)
+    summary = described.compiled().summary(tokens)
     if as_json:
         show.print_json(show.summary_data(summary))
     else:

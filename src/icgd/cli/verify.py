@@ -8,8 +8,8 @@ import typer
 
 from icgd.backends.registry import AUTO
 from icgd.cli import show
-from icgd.cli.data_options import takes_table
-from icgd.cli.examples import Source, read_examples, read_queries, require_within
+from icgd.cli.data_options import GivenTable, takes_table
+from icgd.cli.examples import read_queries, require_within
 from icgd.cli.options import (
     AsJson,
     ClaimBackend,
@@ -21,14 +21,13 @@ from icgd.cli.options import (
 )
 from icgd.cli.progress import progress
 from icgd.cli.writing import require_picture, require_writable
-from icgd.pipeline import load
 from icgd.pipeline import verify as verify_run
 
 
 @takes_table
 def verify(
     file: CompiledFile,
-    source: Source,
+    table: GivenTable,
     queries: QueryFile = None,
     seed: Seed = 0,
     backend: ClaimBackend = AUTO,
@@ -53,9 +52,8 @@ def verify(
     Example: icgd verify run.safetensors train.csv --target price --json
     """
     require_picture(plot)
-    require_writable(plot, read=(file, source.path, queries))
-    compiled = load(file)
-    examples = read_examples(source, compiled.problem)
+    require_writable(plot, read=(file, table.path, queries))
+    compiled, examples = table.opened(file)
     asked = read_queries(queries, examples) if queries else None
     require_within(compiled.problem.domain, examples, asked)
     with progress("verifying") as on_progress:

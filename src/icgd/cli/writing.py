@@ -1,12 +1,17 @@
-"""Writing what a command was asked for."""
+"""Writing what a command was asked for: whole files, predictions, trained weights."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import polars as pl
+import typer
+from safetensors.torch import save
+from torch import Tensor
 
 from icgd.errors import FileError
 from icgd.pictures.picture import writer_for
@@ -17,6 +22,16 @@ def write_file(path: Path, content: bytes) -> None:
     """Write a file that is whole or not there at all."""
     with whole_file(path) as temporary:
         temporary.write_bytes(content)
+
+
+def write_new_file(path: Path, content: bytes) -> None:
+    """Write a file that users may edit; `FileError` if there is one with another content."""
+    require_writable(path)
+    if path.exists() and path.read_bytes() != content:
+        raise FileError(
+            f"{path} exists already, and has another content. Remove it, or name another file."
+        )
+    write_file(path, content)
 
 
 def require_writable(*paths: Path | None, read: Iterable[Path | None] = ()) -> None:
@@ -76,3 +91,44 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise FileError(f"Cannot write {path}: {problem.strerror or problem}.") from None
+
+
+WeightsOut = Annotated[
+    Path | None,
+    typer.Option(
+        "--weights-out",
+        help="File to write the trained weights to: weights_1, bias_1, ..., or coefficients.",
+        metavar="W.safetensors|W.json",
+    ),
+]
+
+
+def _as_safetensors(weights: Mapping[str, Tensor]) -> bytes:
+    content: bytes = save({name: part.contiguous() for name, part in weights.items()})
+    return content
+
+
+def _as_json(weights: Mapping[str, Tensor]) -> bytes:
+    data = {name: part.tolist() for name, part in weights.items()}
+    return f"{json.dumps(data, indent=1)}\n".encode()
+
+
+WRITERS: dict[str, Callable[[Mapping[str, Tensor]], bytes]] = {
+    ".safetensors": _as_safetensors,
+    ".json": _as_json,
+}
+"""How weights become a file, by the ending of its name."""
+
+
+def require_weights_file(path: Path) -> None:
+    """Raise `FileError` if the name has no ending that weights are written to."""
+    if path.suffix.lower() not in WRITERS:
+        raise FileError(
+            f"Weights are written to a {' or '.join(WRITERS)} file; {path} has another "
+            "ending. Rename it."
+        )
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
+    """Write named matrices, all of them or none."""
+    write_file(path, WRITERS[path.suffix.lower()](weights))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from inspect import signature
+from typing import Any, TypeVar
 
-from icgd.errors import SettingError, brief
+from icgd.errors import SettingError, UnknownNameError, brief
 from icgd.facts import shown
 from icgd.problems.data import Domain
 from icgd.problems.functions import functions_in
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
 from icgd.problems.linear_model import LinearModel
-from icgd.problems.losses import Loss, loss_named
+from icgd.problems.losses import SQUARED, Loss, loss_named
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import (
     AbstractGradientStep,
@@ -22,15 +24,22 @@ from icgd.problems.optimisers import (
     MomentumStep,
     RmspropStep,
 )
-from icgd.problems.oracles import AbstractOracle, FunctionOracle, LinearOracle, NetworkOracle
-from icgd.problems.piecewise import Function
+from icgd.problems.oracles import (
+    MATCHING,
+    AbstractOracle,
+    FunctionOracle,
+    LinearOracle,
+    NetworkOracle,
+)
+from icgd.problems.piecewise import Function, is_written
 from icgd.problems.preprocessing import Preprocessing
 from icgd.problems.sets import sets_data
-from icgd.problems.settings import described, entries, finite, instance, is_row, settle
+from icgd.problems.settings import described, entries, finite, instance, is_row, named, settle
 from icgd.problems.steps import FunctionalStep, ProximalStep
 
 Target = MLP | KernelMachine | LinearModel
 Update = AbstractGradientStep | FunctionalStep | ProximalStep
+Made = TypeVar("Made")
 
 ORACLES: dict[type, tuple[Any, type, str]] = {
     MLP: (
@@ -43,14 +52,23 @@ ORACLES: dict[type, tuple[Any, type, str]] = {
 }
 """How each kind of target is trained, and by which updates."""
 
-UPDATES: dict[str, Callable[..., Update]] = {
-    "l2": ProximalStep,
+OPTIMISERS: dict[str, tuple[type[AbstractGradientStep], dict[str, Any]]] = {
+    "sgd": (GradientStep, {}),
+    "momentum": (MomentumStep, {}),
+    "nesterov": (MomentumStep, {"nesterov": True}),
+    "adam": (AdamStep, {}),
+    "adamw": (AdamStep, {"decoupled": True, "weight_decay": 0.01}),  # as torch.optim.AdamW
+    "rmsprop": (RmspropStep, {}),
+}
+"""The optimisers of networks by the names that descriptions have, with their defaults."""
+
+UPDATES: dict[str, type[AbstractGradientStep]] = {
     "dampening": MomentumStep,
     "betas": AdamStep,
     "alpha": RmspropStep,
     "box": GradientStep,
 }
-"""Updates by a field that no later one has; a FunctionalStep has none of these fields."""
+"""Updates of networks by a field that no later one has, for descriptions without `optimiser`."""
 
 NEEDS = {"norm_eps": "norms", "biases": "biases", "shortcuts": "shortcuts", "norms": "norms"}
 """Fields that are left out of a target's data unless this other field is set."""
@@ -246,11 +264,14 @@ class Problem:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Problem:
-        """Return the problem that `to_data` described.
+        """Return the problem that `to_data` described, or that a TOML file describes.
 
         Args:
-            data: the dictionary. It may have `functions`, tables of functions that activations are
-                called by.
+            data: the dictionary. `update` may name an `optimiser` (sgd, momentum, nesterov, adam,
+                adamw, rmsprop), whose coefficients then have defaults; `target` may have `kernel`
+                in place of heads; `loss` may be the text of a slope u(t, y), and is "squared" if
+                it is left out. There may be `functions`, tables of functions that activations are
+                called by. Other keys, such as `steps`, are left to the command line.
 
         Returns:
             The problem.
@@ -265,13 +286,18 @@ class Problem:
             >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
             >>> icgd.Problem.from_data(problem.to_data()) == problem
             True
+            >>> data = problem.to_data()
+            >>> data["update"] = {"optimiser": "adam", "step_size": 0.01, "box": 1.0}
+            >>> icgd.Problem.from_data(data).update.in_words()
+            'Adam steps (0.9, 0.999, eps 0.001) of 0.01, box 1'
         """
         with described("problem"):
+            target = _target(data["target"], functions_in(data.get("functions", {})))
             return cls(
-                target=_target(data["target"], functions_in(data.get("functions", {}))),
-                loss=data["loss"],
-                update=_update(data["update"]),
-                domain=Domain(**data["domain"]),
+                target=target,
+                loss=_loss(data.get("loss"), target),
+                update=_update(data["update"], target),
+                domain=_made(Domain, "domain", dict(data["domain"])),
                 initial=_in_tuples(data.get("initial")),
                 preprocessing=_preprocessing(data.get("preprocessing")),
             )
@@ -286,11 +312,19 @@ def _target(data: Mapping[str, Any], functions: Mapping[str, Function]) -> Targe
         elif given is not None and given in functions:
             fields[place] = functions[given]
     if "widths" in fields:
-        return MLP(**fields)
+        return _made(MLP, "target", fields)
     if "link" in fields:
-        return LinearModel(**fields)
-    fields["heads"] = tuple(KernelHead(**head) for head in fields["heads"])
-    return KernelMachine(**fields)
+        return _made(LinearModel, "target", fields)
+    heads = fields.pop("heads", None) or ({"kernel": fields.pop("kernel", "rbf")},)
+    return _made(KernelMachine, "target", {**fields, "heads": _heads(heads)})
+
+
+def _loss(loss: Any, target: Target) -> Any:
+    """Return a loss by its name, or made of a text that has the prediction t in it."""
+    if loss is None:
+        return MATCHING if isinstance(target, LinearModel) else SQUARED.name
+    is_slope = isinstance(loss, str) and re.search(r"\bt\b", loss) and not is_written(loss)
+    return Loss(loss) if is_slope else loss
 
 
 def _preprocessing(data: Mapping[str, Any] | None) -> Preprocessing | None:
@@ -299,14 +333,34 @@ def _preprocessing(data: Mapping[str, Any] | None) -> Preprocessing | None:
     return Preprocessing(**{name: _in_tuples(value) for name, value in data.items()})
 
 
-def _update(data: Mapping[str, Any]) -> Update:
+def _update(data: Mapping[str, Any], target: Target) -> Update:
     fields = {name: _in_tuples(value) for name, value in data.items()}
-    for field, kind in UPDATES.items():
-        if field in fields:
-            return kind(**fields)
-    steps = fields.pop("heads", ())
-    heads = tuple(tuple(KernelHead(**head) for head in step) for step in steps)
-    return FunctionalStep(heads=heads, **fields)
+    if isinstance(target, LinearModel):
+        return _made(ProximalStep, "update", fields)
+    if isinstance(target, KernelMachine):
+        steps = fields.pop("heads", ())
+        return _made(FunctionalStep, "update", {**fields, "heads": tuple(map(_heads, steps))})
+    if "optimiser" in fields:
+        name = fields.pop("optimiser")
+        kind, defaults = named("optimiser", name, OPTIMISERS)
+        if kind is GradientStep and fields.get("weight_decay"):  # sgd of torch.optim has it
+            kind, defaults = MomentumStep, {"momentum": 0.0}
+        return _made(kind, f"update of the optimiser {name}", {**defaults, **fields})
+    kind = next((kind for field, kind in UPDATES.items() if field in fields), GradientStep)
+    return _made(kind, "update", fields)
+
+
+def _heads(data: Any) -> tuple[KernelHead, ...]:
+    return tuple(_made(KernelHead, "heads", head) for head in data)
+
+
+def _made(kind: Callable[..., Made], place: str, fields: Mapping[str, Any]) -> Made:
+    """Make `kind` of its fields; `UnknownNameError` for a field that it has not."""
+    known = list(signature(kind).parameters)
+    for name in fields:
+        if name not in known:
+            raise UnknownNameError.of("key", name, known=known, where=f" in {place}")
+    return kind(**fields)
 
 
 def _in_tuples(value: Any) -> Any:

@@ -5,6 +5,9 @@ of ; tab | , and space that stands equally often in all of the first lines. The 
 comma if numbers have one and none has a point. The first line is a header if it has a text above
 numbers; where that cannot be told, the file is refused, and the message says what to give. Without
 a header the columns are called column_1, column_2 and so on.
+
+Texts and dates become numbers by codes: a column of dates counts days since 1970, and every other
+column of texts becomes a column of 0 and 1 for each of its categories.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from icgd.errors import DataError, UnknownNameError
+from icgd.errors import DataError, UnknownNameError, brief, did_you_mean
 from icgd.problems.settings import named
 
 Numbers = NDArray[np.float64]
@@ -50,6 +53,16 @@ NAMED_DELIMITERS = {
 MARKS = {"point": ".", "comma": ",", ".": ".", ",": ","}
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a")
 """Cells that stand for a missing value, in small letters."""
+
+DATES = ("%Y-%m-%d", "%d.%m.%Y", "%Y/%m/%d")
+TIMES = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%d.%m.%Y %H:%M")
+"""How texts may say a day or a time. 3/4/2026 is two days, depending on the country."""
+
+DATE = "date"
+MICROSECONDS_OF_A_DAY = 86_400 * 10**6
+
+Codes = Mapping[str, str | list[str]]
+"""How columns become numbers: DATE, or the categories that get a column each."""
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 WITH_COMMA = re.compile(r"[+-]?(\d+,\d*|,\d+)([eE][+-]?\d+)?")
@@ -112,6 +125,8 @@ class Table:
 
     def filled(self, values: Mapping[str, float]) -> Table:
         """Fill gaps with these numbers."""
+        for name in values:
+            self._column(name)
         columns = [pl.col(name).cast(pl.Float64).fill_null(value) for name, value in values.items()]
         return replace(self, frame=self.frame.with_columns(columns))
 
@@ -138,6 +153,75 @@ class Table:
             )
         lines = tuple(line for line, stays in zip(self.lines, kept, strict=True) if stays)
         return replace(self, frame=self.frame.filter(kept), lines=lines)
+
+    def codes(self, names: Sequence[str]) -> dict[str, str | list[str]]:
+        """Return how those of these columns become numbers that are texts or dates."""
+        found = dict[str, str | list[str]]()
+        for name in names:
+            column = self._column(name)
+            if column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null):
+                continue
+            if _days(column) is not None:
+                found[name] = DATE
+                continue
+            if self.is_of_names(name):
+                raise DataError(
+                    f"{self.path}, column {name!r} has another text in every row, so encoding it "
+                    f"says nothing. Leave it out: --ignore {shlex.quote(name)}."
+                )
+            found[name] = column.drop_nulls().cast(pl.String).unique().sort().to_list()
+        return found
+
+    def is_of_names(self, name: str) -> bool:
+        """Return whether a column has another text in every row, and no dates."""
+        column = self._column(name)
+        if column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null):
+            return False
+        texts = column.drop_nulls().cast(pl.String)
+        return 2 < texts.n_unique() == len(texts) and _days(column) is None
+
+    def encoded(self, codes: Codes) -> Table:
+        """Return the table with numbers in place of the columns that have codes."""
+        columns = list[pl.Series]()
+        for column in self.frame.iter_columns():
+            code = codes.get(column.name)
+            if code is None:
+                columns.append(column)
+            elif code == DATE:
+                columns.append(self._days(column))
+            else:
+                columns += self._one_hot(column, list(code))
+        for name in codes:
+            self._column(name)
+        return replace(self, frame=pl.DataFrame(columns))
+
+    def _days(self, column: pl.Series) -> pl.Series:
+        days = _days(column)
+        if days is None:
+            raise DataError(
+                f"{self.path}, column {column.name!r} holds dates in the examples, but not here: "
+                f"{brief(column.drop_nulls().first())}. Write them in one form, such as 2026-11-19."
+            )
+        return days
+
+    def _one_hot(self, column: pl.Series, categories: Sequence[str]) -> list[pl.Series]:
+        texts = column.cast(pl.String)
+        unknown = ~texts.is_in(categories) & texts.is_not_null()
+        if unknown.any():
+            row = unknown.arg_true()[0]
+            raise DataError(
+                f"{self.path}, line {self.lines[row]}, column {column.name!r} has the category "
+                f"{brief(texts[row])}, which the examples lack; known are "
+                f"{', '.join(categories)}.{did_you_mean(texts[row], categories)}"
+            )
+        return [
+            (texts == category).cast(pl.Float64).alias(f"{column.name}={category}")
+            for category in categories
+        ]
+
+    def renamed(self, names: Sequence[str]) -> Table:
+        """Return the table with these names for its columns, by place."""
+        return replace(self, frame=self.frame.rename(dict(zip(self.names, names, strict=True))))
 
     def gaps(self, name: str) -> list[int]:
         """Return the lines that lack a value in this column."""
@@ -177,13 +261,14 @@ class Table:
             row = is_text.arg_true()[0]
             raise DataError(
                 f"{self.path}, line {self.lines[row]}, column {name!r}: {column[row]!r} is not a "
-                "number. Remove the column or encode it as numbers. `icgd run` can leave it out: "
-                f"--ignore {shlex.quote(name)}."
+                "number. Give --encode, which makes numbers of texts and dates, or leave the "
+                f"column out: --ignore {shlex.quote(name)}."
             )
         if not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
             raise DataError(
-                f"{self.path}, column {name!r} holds {column.dtype}; numbers are expected. Remove "
-                "the column or encode it as numbers."
+                f"{self.path}, column {name!r} holds {column.dtype}; numbers are expected. Give "
+                "--encode, which makes numbers of texts and dates, or leave the column out: "
+                f"--ignore {shlex.quote(name)}."
             )
 
     def _require_finite(self, name: str) -> None:
@@ -280,6 +365,21 @@ def _read_csv(path: Path, reading: Reading) -> Table:
     ]
     frame = pl.DataFrame(dict(zip(names, columns, strict=True)))
     return Table(path, frame, has_header, tuple(lines))
+
+
+def _days(column: pl.Series) -> pl.Series | None:
+    """Return days since 1970 if all of a column are dates or times, and else None."""
+    times = column if column.dtype.is_temporal() else None
+    if column.dtype == pl.String and not column.is_null().all():
+        for form in (*DATES, *TIMES):
+            kind = pl.Date if form in DATES else pl.Datetime("us")
+            parsed = column.str.strptime(kind, form, strict=False)
+            if parsed.null_count() == column.null_count():
+                times = parsed
+                break
+    if times is None or times.dtype in (pl.Time, pl.Duration):
+        return None
+    return times.cast(pl.Datetime("us")).dt.epoch("us") / MICROSECONDS_OF_A_DAY
 
 
 def _text(path: Path) -> str:

@@ -28,19 +28,19 @@ from icgd.problems.problem import Problem
 from icgd.program.check import FORMER_LINEAR_STACKS, from_data
 from icgd.program.program import AbstractProgram
 
-FORMAT = 8
+FORMAT = 9
 """The version of the file format. It rises when older readers could misread a file.
 
 Format 7 has sparse weights, which those of format 6 take for damaged. In format 8 chains find their
 own blocks and have a head for each entry that stands in a query, and a file may hold the widths of
-a narrower network.
+a narrower network. In format 9 it may say how tables are read, such as in standard units.
 """
 
-READABLE = ("5", "6", "7", "8")
+READABLE = ("5", "6", "7", "8", "9")
 """The formats that can be read: of those before 8 no chains, and of format 5 no linear models, made
 for one number of examples."""
 
-TEXTS = ("problem", "program", "layers", "widths")
+TEXTS = ("problem", "program", "layers", "widths", "table")
 """The texts in the metadata that the checksum covers."""
 
 Held = TypeVar("Held")
@@ -54,12 +54,14 @@ def save(
     layers: Mapping[str, Any] | None = None,
     *,
     widths: Sequence[int] | None = None,
+    table: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a compiled run, or a program that trains nothing and has no problem.
 
     `weights` holds the transformer's weights by name, or nothing; if they are sparse, `layers` says
     what they belong to. The program alone rebuilds them bit for bit; they are stored for other
     tools to read. With `widths` it trains a network that is narrower than that of the problem.
+    `table` says how the command line reads tables for it.
     """
     tensors = dict(weights) or {"d_model": torch.tensor([program.layout.width])}
     texts = {} if problem is None else {"problem": json.dumps(problem.to_data())}
@@ -68,15 +70,17 @@ def save(
         texts["layers"] = json.dumps(layers)
     if widths is not None:
         texts["widths"] = json.dumps(widths)
+    if table is not None:
+        texts["table"] = json.dumps(table)
     metadata = {"icgd": str(FORMAT), **texts, "digest": checksum(texts, tensors)}
     write_tensors(Path(path), tensors, metadata)
 
 
-Loaded = tuple[Problem, AbstractProgram, Sequence[int] | None]
+Loaded = tuple[Problem, AbstractProgram, Sequence[int] | None, Mapping[str, Any] | None]
 
 
 def load(path: str | os.PathLike[str]) -> Loaded:
-    """Read problem, program and widths that `save` wrote, or raise `FileError`."""
+    """Read problem, program, widths and table that `save` wrote, or raise `FileError`."""
 
     def run_in(texts: Mapping[str, str], data: Any) -> Loaded:
         if "problem" not in texts:
@@ -84,8 +88,8 @@ def load(path: str | os.PathLike[str]) -> Loaded:
                 f"{path} holds no training run but a function that is looked up. Read it with "
                 "icgd.UniversalFunction.load."
             )
-        widths = json.loads(texts.get("widths", "null"))
-        return Problem.from_data(json.loads(texts["problem"])), from_data(data), widths
+        widths, table = (json.loads(texts.get(name, "null")) for name in ("widths", "table"))
+        return Problem.from_data(json.loads(texts["problem"])), from_data(data), widths, table
 
     return _held(Path(path), run_in)
 

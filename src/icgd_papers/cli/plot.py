@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from icgd.cli.options import output
+from icgd.cli import show
+from icgd.cli.options import AsJson, output
 from icgd.cli.writing import require_writable, write_file
 from icgd.pictures import plotting
 from icgd_papers.training.loading import read_log
@@ -19,6 +20,7 @@ def plot(
     out: Annotated[
         Path | None, output("PNG file to write. Default: log.png in the folder.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Draw the losses of a training, and whatever else its log has.
 
@@ -28,4 +30,4 @@ def plot(
     path = out or folder / "log.png"
     require_writable(path, read=(folder / "log.json", *folder.glob("*.safetensors")))
     write_file(path, plotting.png(log_picture(log, folder.resolve().name)))
-    typer.echo(f"Saved {path}")
+    show.print_saved(path, as_json=as_json)
