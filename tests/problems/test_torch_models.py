@@ -435,7 +435,9 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize(("function", "module"), FUNCTIONS.items(), ids=map(str, FUNCTIONS.values()))
+@pytest.mark.parametrize(
+    ("function", "module"), FUNCTIONS.items(), ids=map(str, FUNCTIONS.values())
+)
 def test_a_loss_may_be_a_function(function, module):
     model = classifier()
     optimizer = SGD(model.parameters(), lr=0.1)

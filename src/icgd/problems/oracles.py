@@ -631,9 +631,11 @@ class NetworkOracle(AbstractOracle):
 
     def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
         """Warn if a run that was given its start, as one from torch, ends at the box."""
-        own, (low, high) = self.weights_of(weights), self.sets.ends()
-        at_end = (low < high) & ((own <= low) | (own >= high))  # others are fixed there
-        if self.start is not None and bool(at_end.any()):
+        if self.start is None:
+            return
+        ends, (low, high) = self.weights_of(weights), self.sets.ends()
+        at_box = (low < high) & ((ends <= low) | (ends >= high))  # others are fixed there
+        if bool(at_box.any()):
             yield BoxWarning(
                 f"A weight ends at the {sets_in_words(self.update.box)}, which PyTorch does not "
                 "have: the run is no longer the one of your script. Give a larger box."
