@@ -235,7 +235,7 @@ Variables = dict[str, Dual]
 
 
 def expression(text: str, names: tuple[str, ...]) -> Callable[[Variables], Dual]:
-    """A function of duals: numbers, the variables, + - * / **, and the calls above."""
+    """Return a function of duals: numbers, the variables, + - * / **, and the calls above."""
     require(len(text) <= MOST_CHARACTERS, "an expression is too long")
 
     def read(tree: ast.expr) -> Callable[[Variables], Dual]:
@@ -288,7 +288,7 @@ def exponent(tree: ast.expr) -> Fraction:
 
 
 def within(text: str) -> tuple[str, Callable[[arb], bool]]:
-    """What stands before a domain, and whether a ball lies in it."""
+    """Return what stands before a domain, and whether a ball lies in it."""
     body, separator, domain = text.rpartition(" on ")
     require(bool(separator), f"{text} is no function that is known")
     require({*text} <= PLAIN, "a function has characters that none needs")
@@ -297,7 +297,7 @@ def within(text: str) -> tuple[str, Callable[[arb], bool]]:
 
 
 def knots_of(name: str) -> Row:
-    """Where the slope of an activation jumps."""
+    """Return where the slope of an activation jumps."""
     if name in KINKED:
         return [ZERO]
     parts = name.rpartition(" on ")[0].split(", ")
@@ -305,7 +305,9 @@ def knots_of(name: str) -> Row:
 
 
 def in_pieces(text: str) -> Callable[[Row], tuple[Row, Row]]:
-    """An activation given as a text. A ball that holds knots has the slopes of all its pieces."""
+    """Return an activation given as a text. A ball that holds knots has the slopes of all its
+    pieces.
+    """
     body, is_inside = within(text)
     ends = [-arb.pos_inf(), *knots_of(text), arb.pos_inf()]
     require(all(low < high for low, high in pairwise(ends)), "its knots do not rise")
@@ -329,7 +331,7 @@ def in_pieces(text: str) -> Callable[[Row], tuple[Row, Row]]:
 
 
 def of_pairs(text: str) -> Callable[[Row, Row], Row]:
-    """The slope u(t, y) of a loss, given as a text."""
+    """Return the slope u(t, y) of a loss, given as a text."""
     body, is_inside = within(text)
     slope = expression(body, ("t", "y"))
 
@@ -376,7 +378,7 @@ def step(below: arb, above: arb, z: arb) -> arb:
 
 
 def loss_named(name: str) -> tuple[Slope, float]:
-    """The slope of a loss and a bound on its curvature, infinite if none is known."""
+    """Return the slope of a loss and a bound on its curvature, infinite if none is known."""
     if name in LOSSES:
         return LOSSES[name]
     if " on " in name:
@@ -424,7 +426,7 @@ def total(parts: dict[str, arb], known: dict[str, arb_mat]) -> arb_mat:
 
 
 def root_of(z: arb) -> arb:
-    """The root of a number whose exact value is not negative; of any other it is no number."""
+    """Return root of a number whose exact value is not negative; of any other it is no number."""
     return z.sqrt() if z >= ZERO else ZERO.union(z.upper().sqrt())
 
 
@@ -441,7 +443,7 @@ def root_of(z: arb) -> arb:
 
 
 def beyond(z: arb, low: arb, high: arb) -> arb:
-    """How far z lies beyond low or high: z less the nearest number between them."""
+    """Return how far z lies beyond low or high: z less the nearest number between them."""
     return ZERO if low < z < high else (z - high).max(ZERO) + (z - low).min(ZERO)
 
 
@@ -509,7 +511,7 @@ class Region:
             require(norm > ZERO and -self.reach * norm < self.offset, "a set is empty")
 
     def projected(self, rows: list[Row]) -> list[Row]:
-        """The rows of the layer, with these columns in the set."""
+        """Return the rows of the layer, with these columns in the set."""
         own = [row[self.start : self.stop] for row in rows]
         if self.kind == "simplex":
             own = [on_simplex(self.total, row) for row in own]
@@ -532,7 +534,9 @@ Projection = Callable[[arb_mat], arb_mat]
 
 
 def projections(of: Any, shapes: list[tuple[int, int]]) -> list[Projection]:
-    """What projects the matrix of each layer: a clip of all weights, or the sets of each layer."""
+    """Return what projects the matrix of each layer: a clip of all weights, or the sets of each
+    layer.
+    """
     if isinstance(of, str):
         return [partial(entrywise, partial(clip, positive(of)))] * len(shapes)
     layers = [
@@ -580,7 +584,7 @@ class Rule:
     def applied(
         self, gradient: arb_mat, state: dict[str, arb_mat], project: Projection
     ) -> dict[str, arb_mat]:
-        """The weights and all that is remembered of one layer after the step."""
+        """Return the weights and all that is remembered of one layer after the step."""
         if not self.decay.is_zero():
             gradient = gradient + state["weights"] * self.decay
         known = {**state, "gradient": gradient}
@@ -670,7 +674,9 @@ class Network:
         return self.stepped(state, step)[0]
 
     def step_beside(self, state: State, step: int, apart: dict[str, arb]) -> tuple[State, Data]:
-        """A plain step of an exact point, and how far exact descent is apart from it after that."""
+        """Return a plain step of an exact point, and how far exact descent is apart from it after
+        that.
+        """
         is_chain = not self.norms and not any(self.sources.values())
         require(
             is_chain and {*self.names} <= {"weights", "average"},
@@ -695,7 +701,7 @@ class Network:
     def factor(
         self, now: list[arb_mat], after: list[arb_mat], rule: Rule, passed: Pass, apart: arb
     ) -> arb:
-        """The factor of a step, or one that was found nearby and holds here too.
+        """Return the factor of a step, or one that was found nearby and holds here too.
 
         Steps of a smooth network on all examples by one rule share it while they are short: it is
         bounded within several steps of where it was found.
@@ -713,7 +719,7 @@ class Network:
         return factor
 
     def stepped(self, state: State, step: int) -> tuple[State, Rule, Pass]:
-        """The state after a step, its rule, and what its gradient was made of."""
+        """Return the state after a step, its rule, and what its gradient was made of."""
         rows = [(step * self.batch + place) % len(self.x) for place in range(self.batch)]
         rule, weights = self.rules[step if len(self.rules) > 1 else 0], state["weights"]
         outputs, layers = self.forward(weights, matrix([self.x[row] for row in rows]))
@@ -740,7 +746,9 @@ class Network:
         return matrix([row[:-1] for row in weights.tolist()]) if self.bias else weights
 
     def forward(self, weights: list[arb_mat], x: arb_mat) -> tuple[list[arb_mat], list[Data]]:
-        """The outputs of all layers from the input on, and what going back needs of each layer."""
+        """Return the outputs of all layers from the input on, and what going back needs of each
+        layer.
+        """
         outputs, layers = [x], list[Data]()
         for j, (by, function) in enumerate(zipped(weights, self.functions), 1):
             inputs, scales = self.with_bias(outputs[-1]), None
@@ -757,7 +765,9 @@ class Network:
     def backward(
         self, weights: list[arb_mat], layers: list[Data], slopes: arb_mat
     ) -> tuple[list[arb_mat], list[arb_mat]]:
-        """The slopes in every layer's preactivations and in its outputs, from those in the last."""
+        """Return the slopes in every layer's preactivations and in its outputs, from those in the
+        last.
+        """
         back, deltas = {len(layers): slopes}, [slopes] * len(layers)
         for j in range(len(layers), 0, -1):
             layer, upstream = layers[j - 1], back[j]
@@ -850,13 +860,15 @@ def length(entries: Iterable[arb]) -> arb:
 
 
 def far_apart(these: list[arb_mat], those: list[arb_mat]) -> arb:
-    """The distance of two lists of matrices in the 2-norm."""
+    """Return the distance of two lists of matrices in the 2-norm."""
     gaps = (a - b for a, b in zipped(these, those))
     return length(entry for gap in gaps for entry in gap.entries())
 
 
 def spectral(part: arb_mat) -> arb:
-    """An upper bound on the largest singular value: the eighth root of the sum of eighth powers."""
+    """Return an upper bound on the largest singular value: the eighth root of the sum of eighth
+    powers.
+    """
     other = part.transpose()
     square = part * other if part.nrows() < part.ncols() else other * part
     return length(entry for row in sizes(square * square) for entry in row).root(4)
@@ -865,7 +877,7 @@ def spectral(part: arb_mat) -> arb:
 def expansion(
     network: Network, weights: list[arb_mat], rule: Rule, passed: Pass, radius: arb
 ) -> arb:
-    """The factor G of a step from `weights`, within `radius` of them."""
+    """Return the factor G of a step from `weights`, within `radius` of them."""
     layers, depth, r = passed[0], len(weights), radius
     is_known = {*network.activations} <= {*SUPREMA} and network.curvature < inf
     require(is_known, "the method norm needs activations and losses whose curvature is known")
@@ -954,7 +966,7 @@ class Momentum:
         require(bool(self.shares) or not self.nesterov, "it looks ahead without momentum")
 
     def moved(self, now: arb_mat, before: arb_mat, step: int) -> tuple[arb_mat, arb_mat]:
-        """Where the step starts, and where its gradient is taken."""
+        """Return where the step starts, and where its gradient is taken."""
         if not self.shares:
             return now, now
         start = now + (now - before) * self.shares[step if len(self.shares) > 1 else 0]
@@ -1147,7 +1159,7 @@ class Descent:
         require(self.apart is None or kind is Network, "the method norm is for networks")
 
     def step(self) -> Row:
-        """The numbers after one more step.
+        """Return the numbers after one more step.
 
         Bits far below the radius of the widest ball are of no use: precision falls as radii grow.
         """
@@ -1181,14 +1193,14 @@ class Descent:
 
 
 def distance(balls: Row, numbers: list[float]) -> arb:
-    """The largest distance that any number can have from what its ball encloses, as a ball."""
+    """Return largest distance that any number can have from what its ball encloses, as a ball."""
     with ctx.workprec(LEAST_BITS):
         gaps = [(ball - number).abs_upper() for ball, number in zipped(balls, numbers)]
     return max(gaps, default=ZERO) if all(gap.is_finite() for gap in gaps) else arb.pos_inf()
 
 
 def claim_of(certificate: Data) -> str:
-    """What a certificate proves, in a sentence."""
+    """Return what a certificate proves, in a sentence."""
     problem, data = certificate["problem"], certificate["data"]
     steps, ends = len(certificate["steps"]), float.fromhex(certificate["distances"][-1])
     predictions = ""
@@ -1204,7 +1216,7 @@ def claim_of(certificate: Data) -> str:
 
 
 def in_words(problem: Data) -> str:
-    """What is trained."""
+    """Return what is trained."""
     if problem["kind"] == "linear":
         return f"a linear model with {problem['link']} link"
     if problem["kind"] == "function":
@@ -1216,7 +1228,7 @@ def in_words(problem: Data) -> str:
 
 
 def is_table(path: Path, data: Data, form: str) -> bool:
-    """Whether a CSV file holds the data. Columns may stand in any order."""
+    """Return whether a CSV file holds the data. Columns may stand in any order."""
     lines = [line for line in csv.reader(path.read_text("utf-8-sig").splitlines()) if any(line)]
     start = 0 if lines[0][0].strip().lstrip("+-.")[:1].isdigit() else 1  # below the header
     table = [array(form, map(float, line)) for line in lines[start:]]
@@ -1225,7 +1237,7 @@ def is_table(path: Path, data: Data, form: str) -> bool:
 
 
 def check(text: bytes) -> Data:
-    """The certificate that `text` is, if all that it claims is true."""
+    """Return the certificate that `text` is, if all that it claims is true."""
     certificate: Data = json.loads(
         text, object_pairs_hook=once, parse_float=no_real, parse_constant=no_real
     )

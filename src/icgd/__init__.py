@@ -27,7 +27,7 @@ __all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
-    """What is called `name`, imported now."""
+    """Return what is called `name`, imported now."""
     if name in _STAGES:
         return import_module(f"icgd.{name}")
     if name not in _HOME_OF:

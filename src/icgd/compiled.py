@@ -96,7 +96,7 @@ class Compiled:
     table: Mapping[str, Any] | None = field(default=None, compare=False, kw_only=True)
 
     def facts(self) -> dict[str, str]:
-        """What it shows of itself in a line or in a notebook.
+        """Return what it shows of itself in a line or in a notebook.
 
         Returns:
             A text for each name.
@@ -150,7 +150,7 @@ class Compiled:
         dtype: str | torch.dtype = "float64",
         rates: Any = None,
     ) -> Task:
-        """The data as a checked task of this problem.
+        """Return the data as a checked task of this problem.
 
         Args:
             X: the inputs, (n, d_x), or (tasks, n, d_x) for many tasks at once.
@@ -370,7 +370,9 @@ class Compiled:
         return task if self.padding is None else self.padding.task(task)
 
     def _read(self, run: Run, origin: Origin) -> Run:
-        """The run of `problem`, which knows what it came from; traces are those of the stream."""
+        """Return the run of `problem`, which knows what it came from; traces are those of the
+        stream.
+        """
         if (padding := self.padding) is not None:
             labels = padding.labels(run.predictions)
             run = replace(run, parameters=padding.read(run.parameters), predictions=labels)
@@ -384,7 +386,7 @@ class Compiled:
         backend: str = "literal",
         dtype: str | torch.dtype = "float64",
     ) -> Certificate:
-        """What is proved for every task in the domain, before any run.
+        """Return what is proved for every task in the domain, before any run.
 
         Args:
             n_tokens: the bounds hold for prompts of up to so many tokens.
@@ -412,7 +414,7 @@ class Compiled:
         return Certificate.of(bounds, backend, precision)
 
     def bounds_for(self, task: Task, backend: str) -> AbstractBounds:
-        """The bounds of a run of this task by a backend.
+        """Return the bounds of a run of this task by a backend.
 
         Args:
             task: the data.
@@ -507,7 +509,8 @@ class Compiled:
         return proof
 
     def summary(self, n_tokens: int | None = None) -> Summary:
-        """The numbers of layers, heads, weights and FLOPs, counted without building a weight.
+        """Return the numbers of layers, heads, weights and FLOPs, counted without building a
+        weight.
 
         Args:
             n_tokens: the length of the prompt; the default is 33, or what the program is made for:
@@ -535,7 +538,7 @@ class Compiled:
 
     @own_modes()
     def transformer(self, dtype: str | torch.dtype = "float64") -> Transformer:
-        """The transformer as a torch module with ordinary weights.
+        """Return the transformer as a torch module with ordinary weights.
 
         Args:
             dtype: the precision of the weights, "float64" or "float32".
@@ -559,7 +562,7 @@ class Compiled:
 
     @own_modes()
     def block(self, dtype: str | torch.dtype = "float64") -> nn.Module:
-        """The layers that exist as weights: those of a chain's block, or all of a stack.
+        """Return the layers that exist as weights: those of a chain's block, or all of a stack.
 
         Args:
             dtype: the precision of the weights, "float64" or "float32".
@@ -581,7 +584,7 @@ class Compiled:
         return build_block(self.program, dtype_named(dtype))
 
     def for_depth(self, depth: int) -> Compiled:
-        """The same block of cot-network at work on a target of `depth` layers.
+        """Return the same block of cot-network at work on a target of `depth` layers.
 
         Not a weight of the block changes: only the mask, which is no part of it, and what the
         prompt says of each layer. Hidden layers are as wide as before. Grids cover what they
@@ -618,7 +621,8 @@ class Compiled:
         )
 
     def for_widths(self, widths: Sequence[int]) -> Compiled:
-        """The same transformer at work on a network that is nowhere wider than the compiled one.
+        """Return the same transformer at work on a network that is nowhere wider than the compiled
+        one.
 
         Not a weight changes: inputs, labels and weights are padded with zeros in the prompt, and
         what is padded stays 0. Exact training is that of the narrow network, and bounds are those
@@ -655,7 +659,8 @@ class Compiled:
         return replace(self, problem=narrow, wide=self.whole.problem)
 
     def draw(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
-        """The transformer as one picture: its layers, their heads, and what they read and write.
+        """Return the transformer as one picture: its layers, their heads, and what they read and
+        write.
 
         Columns are the slots of the residual stream, rows are the layers.
 
@@ -680,7 +685,7 @@ class Compiled:
         return pictures.program_picture.draw(self.program, title, path)
 
     def listing(self) -> str:
-        """The program as readable text.
+        """Return the program as readable text.
 
         Returns:
             A line for each slot, layer and instruction.

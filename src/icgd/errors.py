@@ -19,7 +19,7 @@ LONGEST = 500
 
 
 def brief(value: object) -> str:
-    """The repr of a value in one line, cut short if it is long."""
+    """Return the repr of a value in one line, cut short if it is long."""
     if isinstance(value, int) and value.bit_length() > 4 * LONGEST:
         return f"a whole number of {value.bit_length()} bits"
     try:
@@ -48,7 +48,9 @@ def listed(reasons: Mapping[str, object]) -> str:
 
 
 def at(index: Sequence[int], columns: Sequence[str] = ()) -> str:
-    """The place of an entry in an array, such as [2, 0], and its column if `columns` has names."""
+    """Return the place of an entry in an array, such as [2, 0], and its column if `columns` has
+    names.
+    """
     place = f"[{', '.join(str(i) for i in index)}]"
     return f"{place} (column {columns[index[-1]]!r})" if columns else place
 

@@ -17,7 +17,7 @@ class HasFacts(Protocol):
     """An object that knows a few facts about itself, in words."""
 
     def facts(self) -> Mapping[str, str]:
-        """The facts by name, the most important first."""
+        """Return the facts by name, the most important first."""
 
 
 Shown = TypeVar("Shown", bound=type[HasFacts])
@@ -31,13 +31,13 @@ def shown(kind: Shown) -> Shown:
 
 
 def line(thing: HasFacts) -> str:
-    """The name of its class, and its facts in brackets."""
+    """Return the name of its class, and its facts in brackets."""
     facts = "; ".join(f"{name}: {fact}" for name, fact in thing.facts().items())
     return f"{type(thing).__name__}({facts})"
 
 
 def table(thing: HasFacts) -> str:
-    """The name of its class above a table of its facts."""
+    """Return the name of its class above a table of its facts."""
     rows = "".join(
         f'<tr><th style="text-align: left">{escape(name)}</th>'
         f'<td style="text-align: left">{escape(fact)}</td></tr>'
@@ -47,18 +47,18 @@ def table(thing: HasFacts) -> str:
 
 
 def number(value: float | int | None) -> str:
-    """A number in at most four figures, or "none"."""
+    """Return a number in at most four figures, or "none"."""
     return "none" if value is None else f"{value:.4g}"
 
 
 def in_short(texts: Sequence[str]) -> str:
-    """The first texts of a list, and how many more there are."""
+    """Return the first texts of a list, and how many more there are."""
     rest = len(texts) - MOST_LISTED
     return ", ".join(texts[:MOST_LISTED]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def counted(n: int, noun: str) -> str:
-    """A number of things, such as "1 layer" and "1,200 layers"."""
+    """Return a number of things, such as "1 layer" and "1,200 layers"."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
@@ -68,7 +68,7 @@ def used(n_layers: int, n_times: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in its two largest units, such as "3 h 05 min"."""
+    """Return a time in its two largest units, such as "3 h 05 min"."""
     whole = round(seconds)
     if whole < MINUTE:
         return f"{whole} s"

@@ -90,7 +90,7 @@ class SparseWeights(nn.Module):
         return len(self), self.d_model, max(family.width for family in self.families)
 
     def places(self) -> dict[str, Tensor]:
-        """The head, the coordinate of the stream and the feature of every entry."""
+        """Return the head, the coordinate of the stream and the feature of every entry."""
         heads, features = torch.empty_like(self.rows), torch.empty_like(self.rows)
         for family in self.families:
             own = slice(self.ends[family.first], self.ends[family.first + family.size])
@@ -107,7 +107,7 @@ class SparseWeights(nn.Module):
                 yield slice(start, min(start + size, first + n_heads))
 
     def __getitem__(self, heads: slice) -> SparsePart:
-        """The entries of some heads of one family."""
+        """Return the entries of some heads of one family."""
         start, stop, _ = heads.indices(len(self))
         family = next(family for family in reversed(self.families) if family.first <= start)
         entries = slice(self.ends[start], self.ends[stop])
@@ -131,7 +131,7 @@ class SparsePart(NamedTuple):
     family: Family
 
     def read(self, x: Stream) -> Features:
-        """The features of the heads: entries times what they read, summed up row by row."""
+        """Return the features of the heads: entries times what they read, summed up row by row."""
         found = x.mT.index_select(-2, self.columns).mul_(self.values)
         if not self.family.is_plain:
             shape = (*x.shape[:-2], self.size * self.family.width, x.shape[-2])
@@ -149,7 +149,7 @@ Weights = Tensor | SparseWeights
 
 
 def features(x: Stream, weights: Tensor | SparsePart) -> Features:
-    """What every head reads of every token."""
+    """Return what every head reads of every token."""
     if isinstance(weights, SparsePart):
         return weights.read(x)
     return torch.einsum("...tm,hmd->...htd", x, weights)
@@ -182,7 +182,7 @@ class Headed(nn.Module, ABC):
         self.W_V, self.W_O = _stored(value), _stored(output)
 
     def groups(self, n_tokens: int, per_head: int) -> Iterator[slice]:
-        """The heads in groups that fit in memory, if each computes `per_head` scores a token."""
+        """Yield heads in groups that fit in memory, if each computes `per_head` scores a token."""
         if isinstance(self.W_Q, SparseWeights):
             yield from self.W_Q.groups(n_tokens, per_head)
             return
@@ -203,14 +203,14 @@ class AbstractAttention(Headed):
 
     @abstractmethod
     def pattern(self, scores: Scores) -> Scores:
-        """How much every token (row) reads of every other, from <W_Q x[i], W_K x[j]>."""
+        """Return how much every token (row) reads of every other, from <W_Q x[i], W_K x[j]>."""
 
     @abstractmethod
     def live(self, scores: Scores, value: Features) -> Bool[Tensor, " token"]:
-        """Which tokens j may add anything but 0 to any token, in any of these heads."""
+        """Return which tokens j may add anything but 0 to any token, in any of these heads."""
 
     def divisor(self, n_tokens: int) -> int:
-        """What the sum over all heads and tokens is divided by."""
+        """Return what the sum over all heads and tokens is divided by."""
         return 1
 
     def scores(self, x: Stream, heads: slice) -> Scores:
@@ -243,7 +243,7 @@ class ActivationAttention(AbstractAttention):
         return torch.relu_(scores) if self.activation is torch.relu else self.activation(scores)
 
     def live(self, scores: Scores, value: Features) -> Bool[Tensor, " token"]:
-        """A finite number times 0 is 0: a token whose values are all 0 adds nothing."""
+        """Return a finite number times 0 is 0: a token whose values are all 0 adds nothing."""
         return (value != 0.0).any(-1).flatten(0, -2).any(0)
 
     def divisor(self, n_tokens: int) -> int:
@@ -341,7 +341,7 @@ class SequenceAttention(Headed):
         return torch.cat([x[..., : self.first, :], asked], dim=-2) if self.first else asked
 
     def asked(self, asking: Stream, x: Columns) -> Stream:
-        """The asking columns after the layer, if x is the sequence of which tokens are made."""
+        """Return asking columns after the layer, if x is the sequence of which tokens are made."""
         columns, total = x[..., : self.A_K.shape[-1], :], torch.zeros_like(asking)
         for heads in self.groups(max(1, asking[..., 0].numel()), max(self.A_K.shape[1:])):
             value = self.A_V[heads] @ features(columns, self.W_V[heads])
@@ -369,7 +369,7 @@ class MirrorAttention(Headed):
         self.J = nn.Parameter(mirror)
 
     def attention(self, x: Stream, heads: slice) -> Scores:
-        """What every token reads of all tokens, and then of their mirror images."""
+        """Return what every token reads of all tokens, and then of their mirror images."""
         weights = self.W_K[heads]
         key = torch.cat([features(tokens, weights) for tokens in (x, self.J * x)], dim=-2)
         return torch.softmax(features(x, self.W_Q[heads]) @ key.mT, dim=-1)
@@ -524,14 +524,14 @@ class Transformer(nn.Module):
         yield from self.final
 
     def repetition(self, number: int) -> list[nn.Module]:
-        """The layers of a repetition of the block, counted from 0."""
+        """Return the layers of a repetition of the block, counted from 0."""
         if not self.ends:
             return list(self.block)
         end = list(self.ends[number].children())
         return [*list(self.block)[: len(self.block) - len(end)], *end]
 
     def layers_of(self, step: int, n_layers: int) -> list[nn.Module]:
-        """The `n_layers` layers of a step, counted from 0; a block may have several steps."""
+        """Return `n_layers` layers of a step, counted from 0; a block may have several steps."""
         per_block = len(self.block) // n_layers
         first = step % per_block * n_layers
         return self.repetition(step // per_block)[first : first + n_layers]

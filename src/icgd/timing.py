@@ -23,7 +23,7 @@ Name = TypeVar("Name")
 
 
 def interleaved_medians(jobs: Mapping[Name, Job], *, rounds: int = 15) -> dict[Name, float]:
-    """The median seconds of every job; a slow moment is spread over all of them."""
+    """Return the median seconds of every job; a slow moment is spread over all of them."""
     seconds = interleaved_seconds(jobs, rounds, perf_counter)
     return {name: median(turn[name] for turn in seconds) for name in jobs}
 
@@ -31,7 +31,7 @@ def interleaved_medians(jobs: Mapping[Name, Job], *, rounds: int = 15) -> dict[N
 def interleaved_seconds(
     jobs: Mapping[Name, Job], rounds: int, clock: Clock, *, patience: float = inf
 ) -> list[dict[Name, float]]:
-    """The seconds of every job in every round; each round runs the jobs in their order.
+    """Return the seconds of every job in every round; each round runs the jobs in their order.
 
     No further round starts once rounds have taken more than `patience` seconds.
     """
@@ -50,7 +50,7 @@ def _seconds(job: Job, clock: Clock) -> float:
 
 
 def descend(problem: Problem, task: Task, n_steps: int) -> Parameters:
-    """The weights after `n_steps` steps; for a batch, all tasks are trained at once."""
+    """Return the weights after `n_steps` steps; for a batch, all tasks are trained at once."""
     return _descend(problem.target, problem, task, n_steps)
 
 

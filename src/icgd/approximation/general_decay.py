@@ -210,7 +210,7 @@ def _with_waves(half_period: float) -> Iterator[tuple[Copies, ...]]:
 
 
 def _combined(name: str, factors: tuple[Copies, ...]) -> GeneralDecay:
-    """The combination that all factors make together, its shifts centred around 0."""
+    """Return the combination that all factors make together, its shifts centred around 0."""
     weights = {0.0: 1.0}
     for factor in factors:
         longer = dict[float, float]()
@@ -227,7 +227,7 @@ def _combined(name: str, factors: tuple[Copies, ...]) -> GeneralDecay:
 def _decay(
     name: str, activation: Evaluate, x: Tensor, factors: tuple[Copies, ...]
 ) -> GeneralDecay | None:
-    """The combination with its exponent and constant, or None if it is not seen to decay."""
+    """Return the combination with its exponent and constant, or None if it is not seen to decay."""
     combination = _combined(name, factors)
     value, slope, hidden = _seen(combination, activation, x)
     size, distance = torch.maximum(value, slope), x.abs()
@@ -250,7 +250,8 @@ def _decay(
 
 
 def _vanishes(activation: Evaluate, factors: tuple[Copies, ...]) -> bool:
-    """Whether a combination is zero, as far as rounding shows, with near and with far copies.
+    """Return whether a combination is zero, as far as rounding shows, with near and with far
+    copies.
 
     Near ones show what is small and local, far ones what changes slowly.
     """
@@ -335,7 +336,7 @@ def _require_function(name: str, activation: Any, x: Tensor) -> None:
 
 
 def _seen(found: GeneralDecay, activation: Evaluate, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The sizes of a combination and its derivative, and what rounding hides of either.
+    """Return the sizes of a combination and its derivative, and what rounding hides of either.
 
     They are zero where they are hidden.
     """

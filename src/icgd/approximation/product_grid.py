@@ -176,7 +176,7 @@ def _certified(loss: Loss, surface: Surface, along_t: Lattice, along_y: Lattice)
     offsets, label_offsets = along_t.offsets(), along_y.offsets()
 
     def mean_of(a: Tensor) -> Tensor:
-        """The mean of numbers of all tokens at every pair of points."""
+        """Return the mean of numbers of all tokens at every pair of points."""
         return rows @ a @ columns.T
 
     head, size = mean_of(values), mean_of(values.abs())

@@ -34,7 +34,7 @@ Mask = Bool[Tensor, "token token"]
 
 
 def causal_mask(program: StackProgram, task: Task) -> Mask:
-    """The mask of `causal_prompt`, a part of the lower triangle."""
+    """Return the mask of `causal_prompt`, a part of the lower triangle."""
     n_registers, n_examples = program.n_registers, task.n_examples
     segment = n_registers + n_examples
     n_tokens = program.n_steps * segment + n_registers + task.n_queries
@@ -50,7 +50,7 @@ def causal_mask(program: StackProgram, task: Task) -> Mask:
 
 
 def causal_prompt(program: StackProgram, task: Task) -> Tensor:
-    """The prompt with registers and examples repeated once for each step."""
+    """Return the prompt with registers and examples repeated once for each step."""
     stream = encode(program, task)
     n_registers, n_prefix = program.n_registers, program.n_registers + task.n_examples
     repeated = [stream[..., :n_prefix, :]] * program.n_steps
@@ -58,7 +58,7 @@ def causal_prompt(program: StackProgram, task: Task) -> Tensor:
 
 
 def run_under(program: StackProgram, task: Task, stream: Tensor, mask: Mask) -> Tensor:
-    """The stream after all layers of the dense transformer whose attention is masked."""
+    """Return the stream after all layers of the dense transformer whose attention is masked."""
     transformer = build_transformer(program, task.x.dtype)
     for layer in transformer.modules():
         if isinstance(layer, SoftmaxAttention):

@@ -88,12 +88,12 @@ class RunOptions:
 
 
 def n_kept(n_steps: int, every: int) -> int:
-    """How often weights are kept: at first, after `every` so many steps, and at last."""
+    """Return how often weights are kept: at first, after `every` so many steps, and at last."""
     return 1 - (-n_steps // every)
 
 
 def kept_steps(n_steps: int, every: int) -> Sequence[int]:
-    """The steps after which weights are kept: 0, every so many of them, and the last."""
+    """Return the steps after which weights are kept: 0, every so many of them, and the last."""
     regular = range(0, n_steps + 1, every)
     return (*regular, n_steps) if n_steps % every else regular
 
@@ -148,7 +148,7 @@ class Run:
     origin: Origin | None = field(default=None, compare=False)
 
     def facts(self) -> dict[str, str]:
-        """What it shows of itself in a line or in a notebook.
+        """Return what it shows of itself in a line or in a notebook.
 
         Returns:
             A text for each name.
@@ -246,7 +246,7 @@ class Run:
         return origin.problem.oracle.named(last, names)
 
     def _named_coefficients(self) -> dict[str, float]:
-        """The coefficients, if their columns have names."""
+        """Return the coefficients, if their columns have names."""
         has_names = self.origin is not None and self.origin.task.input_names
         return (self.coefficients if has_names else None) or {}
 
@@ -278,7 +278,7 @@ class Run:
     def attention(
         self, layer: str, head: SupportsIndex | str | None = None, *, step: int = 1
     ) -> dict[str, Tensor]:
-        """How much each token reads of each other, computed by the literal transformer.
+        """Return how much each token reads of each other, computed by the literal transformer.
 
         Rows read, columns are read: first the registers, if there are any, then the examples and
         the queries. Heads of linear models and chains read tokens of their own instead, and
@@ -318,7 +318,7 @@ class Run:
     def plot(
         self, path: str | os.PathLike[str] | None = None, *, labels: Any = None
     ) -> pictures.picture.Picture:
-        """The loss over the steps, and the predictions if there are queries.
+        """Return the loss over the steps, and the predictions if there are queries.
 
         The coefficients of a linear model are drawn too if X was a data frame.
 
@@ -353,7 +353,8 @@ class Run:
     def plot_stream(
         self, slot: str | None = None, path: str | os.PathLike[str] | None = None
     ) -> pictures.picture.Picture:
-        """The residual stream of a traced run as a heat map: slots by layers, or tokens by layers.
+        """Return the residual stream of a traced run as a heat map: slots by layers, or tokens by
+        layers.
 
         A square shows the root mean square of a slot over all its coordinates and tokens.
 
@@ -389,7 +390,9 @@ class Run:
 
 
 def with_origin(run: Run, origin: Origin) -> Run:
-    """The run, which now knows what it came from; of a batch it may hold the first tasks only."""
+    """Return the run, which now knows what it came from; of a batch it may hold the first tasks
+    only.
+    """
     if origin.task.batch and len(run.parameters) < len(origin.task.x):
         origin = replace(origin, task=origin.task.of_batch(slice(len(run.parameters))))
     return replace(run, origin=origin)
@@ -452,19 +455,21 @@ class AbstractExecutor(ABC, Generic[Reached]):
 
     @abstractmethod
     def predictions(self, reached: Reached) -> Predictions:
-        """The predictions at the queries."""
+        """Return the predictions at the queries."""
 
     def end(self) -> None:
         """Let go of what a later run can use; the run has ended, and was read."""
         return None
 
     def at_hand(self, n_steps: int, reached: Reached) -> tuple[int, Reached]:
-        """The last step, not after this one, that can be read without taking steps again."""
+        """Return the last step, not after this one, that can be read without taking steps again."""
         return n_steps, reached
 
     @final
     def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
-        """What was recorded of the first `n_steps`; by default of all steps and the predictions."""
+        """Return what was recorded of the first `n_steps`; by default of all steps and the
+        predictions.
+        """
         end = None if n_steps is None else self.n_of_prompt + n_steps * self.n_per_step
         return {name: torch.stack(parts[:end], dim=-3) for name, parts in self.traced.items()}
 
@@ -482,7 +487,9 @@ class Stepwise(Protocol):
         """Whether a new run can take up where an interrupted one ends."""
 
     def next_example(self, n_steps: int, n_examples: int) -> int | None:
-        """The example with which the step after `n_steps` begins, if a step does not use all."""
+        """Return the example with which the step after `n_steps` begins, if a step does not use
+        all.
+        """
 
 
 Result = TypeVar("Result")
@@ -492,7 +499,7 @@ ROWS_AT_ONCE = 256
 
 
 def _rows_to_fill(rows: History) -> Iterator[Parameters]:
-    """The rows after the first, one by one."""
+    """Yield the rows after the first, one by one."""
     n_rows = rows.shape[-2]
     for first in range(1, n_rows, ROWS_AT_ONCE):
         yield from rows.narrow(-2, first, min(ROWS_AT_ONCE, n_rows - first)).unbind(-2)
@@ -611,7 +618,7 @@ class _Driver:
                     return True
 
     def history(self, last: Last) -> History:
-        """The weights up to a whole step."""
+        """Return the weights up to a whole step."""
         n_rows = n_kept(last.n_steps, self.every)
         if self.executor and last.n_steps % self.every:
             self.executor.read(last.reached, self.rows[..., n_rows - 1, :])
@@ -621,7 +628,7 @@ class _Driver:
         return self.options.overflow(dtype_name(self.task.x.dtype))
 
     def interruption(self) -> InterruptedRunError:
-        """The error that holds the run up to the last whole step."""
+        """Return the error that holds the run up to the last whole step."""
         (n_done, reached), history = self.whole()
         steps = kept_steps(n_done, self.every)
         known = Run(history, self.task.y[..., :0, :].clone(), steps=steps)
@@ -642,7 +649,7 @@ class _Driver:
         )
 
     def whole(self) -> tuple[Last, History]:
-        """The last whole step and the weights until then.
+        """Return the last whole step and the weights until then.
 
         If the user interrupts once more while they are found, it is the last step at hand.
         """
@@ -656,7 +663,9 @@ class _Driver:
 
 
 def _made_or(otherwise: Result, make: Callable[[], Result]) -> Result:
-    """A part of an interrupted run, unless it cannot be made or the user interrupts once more."""
+    """Return a part of an interrupted run, unless it cannot be made or the user interrupts once
+    more.
+    """
     with suppress(OverflowedRunError, IndexError, KeyboardInterrupt), torch.no_grad():
         return make()
     return otherwise
@@ -701,7 +710,7 @@ def run_in_groups(
 
 
 def joined(runs: list[Run], rows: History) -> Run:
-    """The runs of groups, whose weights stand in `rows`, as the run of the whole batch."""
+    """Return the runs of groups, whose weights stand in `rows`, as the run of the whole batch."""
     return Run(
         parameters=rows,
         predictions=torch.cat([run.predictions for run in runs]),
@@ -711,7 +720,7 @@ def joined(runs: list[Run], rows: History) -> Run:
 
 
 def part_of(on_progress: OnProgress | None, part: int, n_parts: int) -> OnProgress | None:
-    """The callback for one of several parts of the same length, counted from 0."""
+    """Return the callback for one of several parts of the same length, counted from 0."""
     return on_progress and (lambda done, total: on_progress(part * total + done, n_parts * total))
 
 
@@ -760,12 +769,12 @@ class AbstractBackend(ABC):
     executors: ClassVar[Mapping[type[AbstractProgram], MakeExecutor]]
 
     def chosen(self, program: AbstractProgram, task: Task, options: RunOptions) -> RunOptions:
-        """The options, with choices made that are left to the backend."""
+        """Return the options, with choices made that are left to the backend."""
         return options
 
     @abstractmethod
     def tasks_at_once(self, program: AbstractProgram, task: Task) -> int:
-        """How many tasks of a batch run together."""
+        """Return how many tasks of a batch run together."""
 
     @final
     def run(self, program: AbstractProgram, task: Task, options: RunOptions = PLAIN) -> Run:

@@ -67,7 +67,7 @@ class LateCommand(TyperCommand):
     """A subcommand that is imported when it is called or asked for help."""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """The context of the real subcommand, which then is invoked in place of this one."""
+        """Return the context of the real subcommand, which then is invoked in place of this one."""
         package = "icgd_papers.cli" if self.name in PAPERS else "icgd.cli"
         function = getattr(import_module(f"{package}.{self.name}"), str(self.name))
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -156,7 +156,7 @@ def _carry_out() -> None:
 
 
 def _refusal(error: IcgdError) -> SystemExit:
-    """The end of the program, after an error was told in one line."""
+    """Return the end of the program, after an error was told in one line."""
     line = " ".join(str(error).split()).encode("utf-8", "backslashreplace").decode()
     with suppress(OSError):  # also standard error may be full
         typer.echo(f"icgd: error: {line}", err=True)

@@ -26,7 +26,7 @@ class Cars:
     mpg: NDArray[np.float64]
 
     def at(self, positions: Sequence[int] | NDArray[np.int64]) -> Cars:
-        """The cars at these positions, in this order."""
+        """Return the cars at these positions, in this order."""
         names = tuple(self.names[position] for position in positions)
         return Cars(names, self.inputs[positions], self.mpg[positions])
 

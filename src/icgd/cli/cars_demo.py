@@ -60,7 +60,7 @@ class Settings:
         )
 
     def compiled(self, n_steps: int) -> Compiled:
-        """The first `n_steps` steps of the problem's gradient descent."""
+        """Return the first `n_steps` steps of the problem's gradient descent."""
         return compile(self.problem, "relu-stack", n_steps=n_steps, pieces=self.pieces)
 
 

@@ -25,7 +25,7 @@ class Classes:
 
     @classmethod
     def of(cls, path: Path, column: str, cells: Sequence[str], problem: Problem) -> Classes:
-        """The classes of a column; `DataError` if the outputs cannot tell them apart."""
+        """Return the classes of a column; `DataError` if the outputs cannot tell them apart."""
         names, n_outputs = tuple(sorted(set(cells))), problem.target.output_width
         if len(names) < 2:
             raise DataError(
@@ -56,7 +56,7 @@ class Classes:
         return cls(names, n_outputs, threshold=0.5)
 
     def encoded(self, path: Path, column: str, cells: Sequence[str]) -> Numbers:
-        """A row of labels for each cell: 0 or 1, or a 1 in the place of its class."""
+        """Return a row of labels for each cell: 0 or 1, or a 1 in the place of its class."""
         for cell in cells:
             if cell not in self.names:
                 raise DataError(
@@ -69,7 +69,7 @@ class Classes:
         return one_hot if self.n_outputs > 1 else one_hot[:, 1:]
 
     def decoded(self, predictions: Numbers) -> list[str]:
-        """The class of every row of predictions."""
+        """Return the class of every row of predictions."""
         is_second = predictions[:, 0] > self.threshold
         places = predictions.argmax(1) if self.n_outputs > 1 else is_second.astype(int)
         return [self.names[place] for place in places]

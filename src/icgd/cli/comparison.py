@@ -141,7 +141,7 @@ class Times:
 
     @classmethod
     def of(cls, turns: Sequence[Mapping[str, float]], name: str) -> Times:
-        """Those of a job; the job without a name is real training."""
+        """Return those of a job; the job without a name is real training."""
         seconds, descent = (median(turn[job] for turn in turns) for job in (name, ""))
         ratios = [turn[name] / turn[""] if turn[""] else nan for turn in turns]
         return cls(seconds, seconds / descent if descent else nan, min(ratios), max(ratios))
@@ -160,7 +160,7 @@ class _Entry:
 
 
 def _entries(settings: Settings, task: Task) -> tuple[dict[str, _Entry], dict[str, str]]:
-    """The problem as each construction compiles it, or the reason why it does not take part."""
+    """Return problem as each construction compiles it, or the reason why it does not take part."""
     entries: dict[str, _Entry] = {}
     refusals: dict[str, str] = {}
     for name, construction in CONSTRUCTIONS.items():
@@ -190,7 +190,9 @@ def _compiled(problem: Problem, construction: AbstractConstruction, settings: Se
 
 
 def _in_one_batch(settings: Settings) -> Problem:
-    """The same steps on all examples, for a construction that wants to know how many those are."""
+    """Return the same steps on all examples, for a construction that wants to know how many those
+    are.
+    """
     update: Any = settings.problem.update
     if getattr(update, "batch_size", settings.n_examples) is not None:
         return settings.problem

@@ -65,7 +65,9 @@ def source_from(
     ] = None,
     codes: Any = None,
 ) -> Source:
-    """The table that the options describe; `codes` are those of the table that was compiled for."""
+    """Return the table that the options describe; `codes` are those of the table that was compiled
+    for.
+    """
     return Source(
         data,
         tuple(target or ()),
@@ -86,7 +88,7 @@ LISTS = ("target", "ignore")
 
 
 def names_in(texts: Sequence[str]) -> list[str]:
-    """The names in texts such as `a,b`; a name with a comma stands in quotes."""
+    """Return the names in texts such as `a,b`; a name with a comma stands in quotes."""
     return [name.strip() for row in csv.reader(texts) for name in row if name.strip()]
 
 
@@ -99,7 +101,7 @@ def with_lists(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described_source(path: Path, options: Mapping[str, Any], where: str) -> Source:
-    """The table of these options, which a file holds; `UnknownNameError` for another name."""
+    """Return table of these options, which a file holds; `UnknownNameError` for another name."""
     known = [option.name for option in TABLE_OPTIONS]
     for name in options:
         if name not in (*known, "codes"):
@@ -116,7 +118,7 @@ class GivenTable:
     options: Mapping[str, Any]
 
     def source(self, remembered: Mapping[str, Any] | None, file: Path) -> Source:
-        """The table as the compiled file says, but for the options that were given."""
+        """Return the table as the compiled file says, but for the options that were given."""
         before = remembered or {}
         for name, value in self.options.items():
             if name in before and before[name] != value:
@@ -130,7 +132,7 @@ class GivenTable:
         return described_source(self.path, {**before, **self.options}, str(file))
 
     def opened(self, file: Path) -> tuple[Compiled, Examples]:
-        """The compiled run in a file, and the examples as it reads them."""
+        """Return the compiled run in a file, and the examples as it reads them."""
         compiled = load(file)
         return compiled, read_examples(self.source(compiled.table, file), compiled.problem)
 
@@ -143,7 +145,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The table options that the shell gave."""
+    """Return the table options that the shell gave."""
     given = {
         name: names_in(value or ()) if name in LISTS else value for name, value in options.items()
     }

@@ -61,7 +61,7 @@ def _print(result: Result) -> None:
 
 
 def _story(result: Result) -> str:
-    """What happens in the demo, to be read before its numbers."""
+    """Return what happens in the demo, to be read before its numbers."""
     settings, n_held_out = result.settings, len(result.predictions)
     widths = "-".join(str(width) for width in settings.problem.network.widths)
     return (

@@ -78,7 +78,9 @@ class Examples:
     codes: Codes = field(default_factory=dict)
 
     def answers(self, predictions: Numbers) -> list[list[float | str]]:
-        """A row for each query, in the units of the table; the class first, if there are any."""
+        """Return a row for each query, in the units of the table; the class first, if there are
+        any.
+        """
         rows: list[list[float | str]] = self.label_scaling.undone(predictions).tolist()
         if self.classes is None:
             return rows
@@ -145,7 +147,7 @@ def widths_in(source: Source, loss: str) -> tuple[int, int]:
 
 
 def read_examples(source: Source, problem: Problem) -> Examples:
-    """The examples in a table; the labels are the columns that it names, or the last ones."""
+    """Return examples in a table; the labels are the columns that it names, or the last ones."""
     table = source.opened()
     targets = _targets(table, source, problem)
     columns = tuple(name for name in table.names if name not in targets)
@@ -181,7 +183,7 @@ def read_examples(source: Source, problem: Problem) -> Examples:
 
 
 def read_queries(path: Path, examples: Examples) -> Queries:
-    """The queries in a table: columns are found by name if both tables have a header."""
+    """Return the queries in a table: columns are found by name if both tables have a header."""
     table = read_table(path, examples.source.reading)
     labels = _known_labels(table, examples)
     inputs = table
@@ -203,7 +205,7 @@ def read_queries(path: Path, examples: Examples) -> Queries:
 
 
 def _targets(table: Table, source: Source, problem: Problem) -> tuple[str, ...]:
-    """The label columns: one of classes, or one for each output."""
+    """Return the label columns: one of classes, or one for each output."""
     n_outputs = problem.target.output_width
     if not source.targets and table.texts(table.names[-1]) is not None:
         return table.names[-1:]
@@ -221,14 +223,14 @@ def _targets(table: Table, source: Source, problem: Problem) -> tuple[str, ...]:
 
 
 def _numbers_classes(problem: Problem) -> bool:
-    """Whether one column of numbers may say the class of every example."""
+    """Return whether one column of numbers may say the class of every example."""
     return problem.loss == CROSS_ENTROPY.name and problem.target.output_width > 1
 
 
 def _without_gaps(
     table: Table, inputs: Sequence[str], targets: Sequence[str], missing: str
 ) -> tuple[Table, dict[str, float] | None]:
-    """The table without missing values, and what fills those of inputs."""
+    """Return the table without missing values, and what fills those of inputs."""
     if missing == "drop":
         return table.without_gaps([*inputs, *targets]), None
     if missing in FILLS:
@@ -253,7 +255,7 @@ def _labels(
 
 
 def _cells(table: Table, name: str) -> list[str]:
-    """The cells of a column of classes as texts; 1 and 1.0 are the same class."""
+    """Return the cells of a column of classes as texts; 1 and 1.0 are the same class."""
     texts = table.texts(name)
     if texts is not None:
         return texts
@@ -302,7 +304,7 @@ def _refuse_gaps(table: Table, inputs: Sequence[str]) -> None:
 
 
 def _known_labels(table: Table, examples: Examples) -> Numbers | None:
-    """The labels of queries, as the transformer sees them, if the table has them all."""
+    """Return the labels of queries, as the transformer sees them, if the table has them all."""
     names = examples.label_names
     if not examples.has_header or any(n not in table.names or table.gaps(n) for n in names):
         return None
@@ -312,7 +314,9 @@ def _known_labels(table: Table, examples: Examples) -> Numbers | None:
 
 
 def score(predictions: Numbers, labels: Numbers, classes: Classes | None) -> tuple[str, float]:
-    """The accuracy of classes, or R^2, which is 1 - squared error / variance over all outputs."""
+    """Return the accuracy of classes, or R^2, which is 1 - squared error / variance over all
+    outputs.
+    """
     if classes is not None:
         found, true = classes.decoded(predictions), classes.decoded(labels)
         return "accuracy", float(np.mean([a == b for a, b in zip(found, true, strict=True)]))

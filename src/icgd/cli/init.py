@@ -97,7 +97,7 @@ def init(
 
 
 def _table_options(given: GivenTable) -> tuple[dict[str, Any], dict[str, str]]:
-    """The options of the table, those that were not given as the table suggests, and why."""
+    """Return the options of the table, those that were not given as the table suggests, and why."""
     options = {"standardize": True, **given.options}
     reasons = {}
     table = described_source(given.path, options, "the options").opened()
@@ -128,7 +128,7 @@ def _table_options(given: GivenTable) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _loss(table: Table, targets: Sequence[str]) -> tuple[str, str]:
-    """The loss for these labels, and why."""
+    """Return the loss for these labels, and why."""
     texts = table.texts(targets[0]) if len(targets) == 1 else None
     if texts is None:
         return SQUARED.name, "the labels are numbers"
@@ -144,7 +144,7 @@ def _rendered(
     options: Mapping[str, Any],
     reasons: Mapping[str, str],
 ) -> str:
-    """The text of problem.toml, with a comment where the table gave the reason."""
+    """Return the text of problem.toml, with a comment where the table gave the reason."""
     path = os.path.relpath(examples.source.path.absolute(), out.absolute().parent)
     lines = [
         f"{name} = {_toml(value)}" + (f"  # {reasons[name]}" if name in reasons else "")
@@ -169,5 +169,5 @@ def _words(value: Any) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A text, number, truth value or list as TOML has it, which is as JSON has it."""
+    """Return a text, number, truth value or list as TOML has it, which is as JSON has it."""
     return json.dumps(value, ensure_ascii=False)

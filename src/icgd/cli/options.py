@@ -40,17 +40,17 @@ PictureFile = Annotated[
 
 @cache
 def options_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
-    """The parameters of a function, always the same objects."""
+    """Return the parameters of a function, always the same objects."""
     return tuple(signature(function, eval_str=True).parameters.values())
 
 
 def output(text: str, metavar: str | None = None) -> Any:
-    """The option for what is written, which has the same names everywhere."""
+    """Return the option for what is written, which has the same names everywhere."""
     return typer.Option("--output", "-o", "--out", help=text, metavar=metavar)
 
 
 def in_panel(title: str) -> Callable[..., Any]:
-    """A function that makes an option of this panel from its help, its name and its metavar."""
+    """Return a function that makes an option of this panel from help, name and metavar."""
 
     def option(text: str, *names: str, metavar: str | None = None) -> Any:
         return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=title)
@@ -69,7 +69,8 @@ def with_options(
     options: tuple[Parameter, ...],
     make: Callable[..., Any],
 ) -> Callable[..., None]:
-    """The command with these options in place of its parameter `name`, which is made of them.
+    """Return the command with these options in place of its parameter `name`, which is made of
+    them.
 
     typer reads them from the signature, which joins both.
     """

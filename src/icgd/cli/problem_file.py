@@ -161,7 +161,9 @@ class Description:
         return self.data.get("steps")
 
     def filled(self) -> tuple[Problem, Examples | None]:
-        """The problem, with what it leaves out, and the examples of the table, if there is one."""
+        """Return the problem, with what it leaves out, and the examples of the table, if there is
+        one.
+        """
         source = self.source
         with described("problem"):
             target = self._target(source)
@@ -189,11 +191,11 @@ class Description:
         return problem, examples
 
     def problem(self) -> Problem:
-        """The problem, with what it leaves out."""
+        """Return the problem, with what it leaves out."""
         return self.filled()[0]
 
     def _target(self, source: Source | None) -> dict[str, Any]:
-        """The target with its inputs and outputs, which may be those of the table."""
+        """Return the target with its inputs and outputs, which may be those of the table."""
         target = dict(self.data.get("target", {}))
         is_linear, is_kernel = "link" in target, not {"kernel", "heads"}.isdisjoint(target)
         if is_linear and is_kernel:
@@ -234,7 +236,7 @@ class Description:
         return widths_in(source, str(self.data.get("loss", SQUARED.name)))
 
     def compiled(self) -> Compiled:
-        """The training run, which knows how its table was read."""
+        """Return the training run, which knows how its table was read."""
         problem, examples = self.filled()
         if problem.update.step_size is None:
             raise SettingError(
@@ -249,7 +251,7 @@ class Description:
         return replace(made, table=self._remembered(examples))
 
     def _remembered(self, examples: Examples | None) -> dict[str, Any] | None:
-        """How tables are to be read for this run."""
+        """Return how tables are to be read for this run."""
         table = with_lists(self.data.get("table", {}))
         if examples is None:
             return table or None
@@ -258,7 +260,7 @@ class Description:
 
 
 def description_from(file: Path | None, data: Path | None, **given: Any) -> Description:
-    """What a file and options describe together; options come before what the file says."""
+    """Return what a file and options describe together; options come before what the file says."""
     content = {} if file is None else read_problem_file(file)
     of_table = given_options({option.name: given.pop(option.name) for option in TABLE_OPTIONS})
     given = {name: value for name, value in given.items() if value is not None}
@@ -283,7 +285,9 @@ def description_from(file: Path | None, data: Path | None, **given: Any) -> Desc
 
 
 def read_problem_file(path: Path) -> dict[str, Any]:
-    """The content of a problem.toml; `UnknownNameError` for a key or section that there is not."""
+    """Return the content of a problem.toml; `UnknownNameError` for a key or section that there is
+    not.
+    """
     content = _toml(path)
     for name, value in content.items():
         if name not in KEYS:
@@ -314,7 +318,7 @@ def _put(content: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _value(option: str, value: Any, given: Mapping[str, Any]) -> Any:
-    """What an option says, as problem.toml has it."""
+    """Return what an option says, as problem.toml has it."""
     match option:
         case "hidden" | "widths":
             try:
@@ -334,7 +338,7 @@ def _value(option: str, value: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _plain(text: Any) -> Any:
-    """The number in a text, or its numbers if it has several, or the text itself."""
+    """Return the number in a text, or its numbers if it has several, or the text itself."""
     try:
         numbers = json.loads(f"[{text}]")
     except ValueError:

@@ -85,7 +85,9 @@ class TrainingBar:
         )
 
     def _since(self, now: float, done: int, share: float) -> tuple[float, int, float]:
-        """The moment from which speed is counted: before the first steps workers are started."""
+        """Return the moment from which speed is counted: before the first steps workers are
+        started.
+        """
         moves = self._first is not None and done > self._first[1]
         if self._first is None or (moves and not self._moves):
             self._first, self._moves = (now, done, share), moves

@@ -221,7 +221,7 @@ class Outcome:
 def _train(
     compiled: Compiled, task: Task, examples: Examples, asked: Queries | None, **options: Any
 ) -> tuple[Outcome, Run]:
-    """What is printed of a run, and the run itself."""
+    """Return what is printed of a run, and the run itself."""
     result, ending = _ended_run(compiled, task, options)
     predictions = result.predictions.double().numpy()
     measure, value = None, None
@@ -247,7 +247,7 @@ def _train(
 
 
 def _ended_run(compiled: Compiled, task: Task, options: dict[str, Any]) -> tuple[Run, Ending]:
-    """The run to its end, or to the step after which the user stopped it."""
+    """Return the run to its end, or to the step after which the user stopped it."""
     try:
         with progress("training") as on_progress:
             result = compiled.run_task(task, on_progress=on_progress, **options)
@@ -286,7 +286,7 @@ def _score_text(outcome: Outcome) -> str:
 
 
 def _penalised_rows(outcome: Outcome) -> list[tuple[str, str]]:
-    """The objective before and after, if it is not the loss itself."""
+    """Return the objective before and after, if it is not the loss itself."""
     if outcome.objective_after in (None, outcome.risk_after):
         return []
     return [

@@ -67,12 +67,12 @@ def print_saved(path: Path, *, as_json: bool) -> None:
 
 
 def summary_data(summary: Summary) -> dict[str, Any]:
-    """The sizes with every digit, and the memory that dense weights take."""
+    """Return the sizes with every digit, and the memory that dense weights take."""
     return {**plain(summary), "dense_bytes": dense_bytes(summary, FLOAT64_BYTES)}
 
 
 def report_data(report: Report) -> dict[str, Any]:
-    """The report with its verdict and the largest error and bound over all steps."""
+    """Return the report with its verdict and the largest error and bound over all steps."""
     kinds = ("step", "trajectory", "prediction")
     names = [f"{kind}_{what}" for kind in kinds for what in ("errors", "bounds")]
     told: dict[str, Any] = report.told  # JSON shows NaN as null
@@ -93,18 +93,18 @@ def report_data(report: Report) -> dict[str, Any]:
 
 
 def certificate_data(certificate: Certificate) -> dict[str, Any]:
-    """The certificate; a bound that says nothing is null, and its name is listed."""
+    """Return the certificate; a bound that says nothing is null, and its name is listed."""
     says_nothing = dict.fromkeys(certificate.empty)
     return {**plain(certificate), **says_nothing, "says_nothing": list(certificate.empty)}
 
 
 def largest(values: Tensor) -> float:
-    """The largest entry, which is NaN if one is NaN, and 0 if there are no steps."""
+    """Return the largest entry, which is NaN if one is NaN, and 0 if there are no steps."""
     return float(values.max()) if values.numel() else 0.0
 
 
 def count_text(number: int) -> str:
-    """A count as a reader says it: with every digit while it is short, then in words."""
+    """Return a count as a reader says it: with every digit while it is short, then in words."""
     if number < 100_000:
         return f"{number:,}"
     if number >= 10**15:
@@ -115,24 +115,24 @@ def count_text(number: int) -> str:
 
 
 def bytes_text(number: int) -> str:
-    """A number of bytes in the largest binary unit that it fills."""
+    """Return a number of bytes in the largest binary unit that it fills."""
     units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
     power = min(max(number.bit_length() - 1, 0) // 10, len(units) - 1)
     return f"{three_digits(number / 1024**power)} {units[power]}"
 
 
 def three_digits(number: float) -> str:
-    """A number with its first three digits; below 1 with two digits after the point."""
+    """Return a number with its first three digits; below 1 with two digits after the point."""
     return f"{number:.{max(0, 3 - len(str(int(number))))}f}"
 
 
 def seconds_text(seconds: float) -> str:
-    """A time in the unit that suits it."""
+    """Return a time in the unit that suits it."""
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def error_text(value: float | None) -> str:
-    """An error or a bound, of which only two digits matter."""
+    """Return an error or a bound, of which only two digits matter."""
     if value is None:
         return "none"
     is_everyday = value == 0 or 0.01 <= value < 10_000
@@ -140,14 +140,14 @@ def error_text(value: float | None) -> str:
 
 
 def bound_text(value: float, certificate: Certificate) -> str:
-    """A bound, or that it says nothing: then the box, if there is one, is all that is known."""
+    """Return a bound, or that it says nothing and what is known without it, such as the box."""
     if certificate.says_nothing(value):
         return no_information(certificate)
     return error_text(rounded_up(value, digits=2))
 
 
 def no_information(certificate: Certificate) -> str:
-    """What is shown in place of a bound that says nothing."""
+    """Return what is shown in place of a bound that says nothing."""
     return "no information (the box)" if isfinite(certificate.widest) else "no information"
 
 
@@ -204,7 +204,7 @@ def _widths(columns: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _fits(widths: Sequence[int]) -> bool:
-    """Whether columns of these widths, with the space around them, fit into the terminal."""
+    """Return whether columns of these widths, with the space around them, fit into the terminal."""
     return sum(widths) + 3 * len(widths) + 1 <= output.width
 
 
@@ -246,7 +246,7 @@ def _paper_layers(summary: Summary) -> str:
 
 
 def _tokens_name(summary: Summary) -> str:
-    """What the added tokens are: registers in the stream, or a grid that a layer makes."""
+    """Return what the added tokens are: registers in the stream, or a grid that a layer makes."""
     return "grid tokens" if any(layer.n_grid for layer in summary.layers) else "registers"
 
 
@@ -341,13 +341,13 @@ def print_verdict(text: str, is_good: bool) -> None:
 def _bounded(
     proved: Certificate, errors: Tensor, bounds: Tensor | None, domain: float
 ) -> list[str]:
-    """The largest error, the largest bound of the run, and the bound of all runs."""
+    """Return the largest error, the largest bound of the run, and the bound of all runs."""
     of_run = "not proved" if bounds is None else bound_text(largest(bounds), proved)
     return [error_text(largest(errors)), of_run, bound_text(domain, proved)]
 
 
 def _prediction_rows(report: Report, n_paper: int) -> list[tuple[str, ...]]:
-    """The row of the predictions, if there are any; the paper proves nothing of them."""
+    """Return the row of the predictions, if there are any; the paper proves nothing of them."""
     errors, bounds = report.prediction_errors, report.told.get("prediction_bounds")
     if errors is None or not errors.numel():
         return []
@@ -363,7 +363,9 @@ def _prediction_rows(report: Report, n_paper: int) -> list[tuple[str, ...]]:
 
 
 def _paper_texts(report: Report) -> list[str]:
-    """The paper's bounds of a step and of the whole run; nothing if the paper states neither."""
+    """Return the paper's bounds of a step and of the whole run; nothing if the paper states
+    neither.
+    """
     step, line = report.certificate.paper_step, report.paper_trajectory
     run = None if line is None else largest(line)
     if step is None and run is None:

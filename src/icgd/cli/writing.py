@@ -76,7 +76,8 @@ def require_picture(path: Path | None) -> None:
 def predictions_content(
     queries: pl.DataFrame, names: Sequence[str], rows: Sequence[Sequence[object]]
 ) -> bytes:
-    """A CSV file of the queries with their predictions beside them; numbers read back bit for bit.
+    """Return a CSV file of the queries with their predictions beside them; numbers read back bit
+    for bit.
 
     A column that the queries have too is called "predicted ...".
     """

@@ -295,12 +295,12 @@ class ContextHead:
             )
 
     def key(self, own: Sequence[str]) -> Combination:
-        """The context and the token's own levels as digits, whose neighbours are 1 apart."""
+        """Return the context and the token's own levels as digits, whose neighbours are 1 apart."""
         digits = tuple(self.levels**place * self.levels / 2 for place in range(len(own)))
         return Combination((CONTEXT, *own), (1.0, *digits[::-1]))
 
     def own_numbers(self) -> Tensor:
-        """What the levels of a token add to its key: as many numbers as there is room for."""
+        """Return what levels of a token add to its key, as many numbers as there is room for."""
         return torch.arange(self.room, dtype=torch.float64) - (self.room - 1) / 2
 
 
@@ -342,7 +342,7 @@ def context_head(levels: int, n_tokens: int, width: int, room: int) -> ContextHe
 
 
 def _spread(dimension: int) -> float:
-    """The g > 1 with g^(dimension + 1) = g + 1, whose powers spread points evenly."""
+    """Return the g > 1 with g^(dimension + 1) = g + 1, whose powers spread points evenly."""
     g = 2.0
     for _ in range(64):
         g = (1 + g) ** (1 / (dimension + 1))
@@ -494,7 +494,7 @@ def table_size(problem: Problem, n_examples: int, levels: int) -> TableSize:
 
 
 def log10_multisets(levels: int, width: int, n: int) -> float:
-    """The logarithm of the number of multisets of n tokens, C(levels^width + n - 1, n)."""
+    """Return the logarithm of the number of multisets of n tokens, C(levels^width + n - 1, n)."""
     log_kinds = width * log10(levels)
     if log_kinds > 300:  # n - 1 more are nothing beside so many
         ordered = n * log_kinds
@@ -509,7 +509,7 @@ def log10_multisets(levels: int, width: int, n: int) -> float:
 
 
 def fits(log10_entries: float) -> bool:
-    """Whether a table is built that has so many entries."""
+    """Return whether a table is built that has so many entries."""
     return log2(10) * log10_entries <= log2(MOST_ENTRIES)
 
 
@@ -570,7 +570,7 @@ class Grid:
         )
 
     def points(self, contexts: Tensor) -> Tensor:
-        """The matrices (d, n) of multisets of numbered tokens."""
+        """Return the matrices (d, n) of multisets of numbered tokens."""
         middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
         places = self.levels ** torch.arange(self.d - 1, -1, -1)
         digits = contexts.unsqueeze(-2) // places.unsqueeze(-1) % self.levels
@@ -580,7 +580,7 @@ class Grid:
 def function_program(
     f: Callable[[Matrix], Any], grid: Grid, lipschitz: float, kink_width: float
 ) -> StackProgram:
-    """The three layers of Lemma 16 for an equivariant f, which is tabulated on the grid."""
+    """Return the three layers of Lemma 16 for an equivariant f, which is tabulated on the grid."""
     grid.require_room()
     d, n, levels = grid.d, grid.n, grid.levels
     head = context_head(levels, n, width=d, room=levels**d)
@@ -618,7 +618,7 @@ def function_program(
 
 
 def tabulated(f: Callable[[Matrix], Any], points: Tensor) -> Tensor:
-    """What f makes of all points (..., d, n), where it is equivariant and finite."""
+    """Return what f makes of all points (..., d, n), where it is equivariant and finite."""
     answers = torch.stack([answer_of(f, point) for point in points])
     n = points.shape[-1]
     room = SAME * float(answers.abs().max())
@@ -641,7 +641,7 @@ def tabulated(f: Callable[[Matrix], Any], points: Tensor) -> Tensor:
 
 
 def answer_of(f: Callable[[Matrix], Any], point: Tensor) -> Tensor:
-    """What f makes of a matrix, which must be finite and of the same shape."""
+    """Return what f makes of a matrix, which must be finite and of the same shape."""
     found = f(point.numpy().copy())
     if np.iscomplexobj(found):
         raise ConstructionError(
@@ -697,5 +697,5 @@ def require_lipschitz(points: Tensor, answers: Tensor, lipschitz: float) -> None
 
 
 def _shown(matrix: Tensor) -> str:
-    """A small matrix in a message."""
+    """Return a small matrix in a message."""
     return str([[float(f"{entry:.4g}") for entry in row] for row in matrix.tolist()])

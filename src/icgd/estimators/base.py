@@ -83,7 +83,7 @@ LISTS = ("Args", "Attributes", "Raises")
 
 
 def _joined(kind: type) -> str:
-    """The docstring of a class whose sections also list what those of its bases do."""
+    """Return the docstring of a class whose sections also list what those of its bases do."""
     docs = [base.__dict__.get("__doc__") or "" for base in kind.__mro__]
     summary, *sections = re.split(r"^    (Args|Attributes|Raises|Example):\n", docs[0], flags=re.M)
     bodies = dict(zip(sections[::2], sections[1::2], strict=True))
@@ -119,7 +119,7 @@ class Scaling:
 
     @classmethod
     def of(cls, columns: Array, weights: Array | None = None, *, centered: bool = True) -> Scaling:
-        """The scaling to mean 0 and variance 1; without centering, to a mean square of 1.
+        """Return the scaling to mean 0 and variance 1; without centering, to a mean square of 1.
 
         A constant column keeps its scale. `weights` of rows count as so many equal rows.
         """
@@ -133,23 +133,25 @@ class Scaling:
         return cls(center * size, spread * size)
 
     def alike(self) -> Scaling:
-        """The scaling that divides all columns by the same number, the root of the mean square."""
+        """Return the scaling that divides all columns by the same number, the root of the mean
+        square.
+        """
         common = float(np.sqrt(np.mean(self.scale**2)))
         return Scaling(self.center, np.full_like(self.scale, common))
 
     def applied(self, values: Array) -> Array:
-        """The columns, scaled."""
+        """Return the columns, scaled."""
         scaled: Array = (values - self.center) / self.scale
         return scaled
 
     def undone(self, values: Array) -> Array:
-        """The columns that were scaled to these."""
+        """Return the columns that were scaled to these."""
         raw: Array = values * self.scale + self.center
         return raw
 
 
 def bound_above(*arrays: Any, room: float = 1.0) -> float:
-    """The least power of two that is at least `room` times as large as every entry, and 1."""
+    """Return least power of two that is at least `room` times as large as every entry, and 1."""
     largest = room * max(float(np.abs(np.asarray(part)).max(initial=0.0)) for part in arrays)
     if largest <= 1:
         return 1.0
@@ -175,7 +177,7 @@ def read_examples(estimator: Any, X: Any, y: Any, *, numeric: bool = True) -> tu
 
 
 def column_named(names: Sequence[str], number: int) -> str:
-    """A column as a user knows it: by its name, or by its number."""
+    """Return a column as a user knows it: by its name, or by its number."""
     return f"column {names[number]!r}" if names else f"column {number} (counted from 0)"
 
 
@@ -190,7 +192,7 @@ def read_rows(estimator: Any, X: Any) -> Array:
 
 
 def read_weights(sample_weight: Any, X: Array) -> Array:
-    """How much each row counts; at least one counts."""
+    """Return how much each row counts; at least one counts."""
     weights: Array = _in_our_words(
         "sample_weight",
         None,
@@ -211,7 +213,7 @@ def read_weights(sample_weight: Any, X: Array) -> Array:
 
 
 def seed_of(random_state: Any) -> int:
-    """A seed that follows from `random_state`, as scikit-learn understands it."""
+    """Return a seed that follows from `random_state`, as scikit-learn understands it."""
     try:
         return int(check_random_state(random_state).randint(2**31 - 1))
     except ValueError:
@@ -228,7 +230,9 @@ def _require_unmasked(name: str, data: Any) -> None:
 
 
 def _in_our_words(name: str, X: Any, read: Callable[[], Any]) -> Any:
-    """What `read` returns; what scikit-learn raises becomes an error of icgd, with the place."""
+    """Return what `read` returns; what scikit-learn raises becomes an error of icgd, with the
+    place.
+    """
     try:
         return read()
     except TypeError as problem:
@@ -242,7 +246,8 @@ def _in_our_words(name: str, X: Any, read: Callable[[], Any]) -> Any:
 
 
 def _first_bad_entry(X: Any) -> str:
-    """Where the first entry of X stands that is no finite number, in a sentence, if there is one.
+    """Return where the first entry of X stands that is no finite number, in a sentence, if there is
+    one.
 
     scikit-learn says what is wrong somewhere in X, and not where.
     """
@@ -306,7 +311,7 @@ class FitRequest:
     may_shorten: bool = True
 
     def shortened(self) -> FitRequest:
-        """The same with half the step size."""
+        """Return the same with half the step size."""
         update: Any = self.problem.update
         shorter: Any = replace(update, step_size=update.step_size / 2)
         return replace(self, problem=replace(self.problem, update=shorter))
@@ -367,7 +372,7 @@ class AbstractInContext(Settings, BaseEstimator, ABC):  # type: ignore[misc]
         self.convergence_ = self._convergence()
 
     def _convergence(self) -> Convergence:
-        """How far from its end the run stopped."""
+        """Return how far from its end the run stopped."""
         oracle, history = self.compiled_.problem.oracle, self._run.parameters
         steps_per_row = self._request.steps_per_iter
         return convergence(oracle, self._task, history, steps_per_row=steps_per_row)
@@ -381,7 +386,7 @@ class AbstractInContext(Settings, BaseEstimator, ABC):  # type: ignore[misc]
         return tuple(getattr(self, "feature_names_in_", ()))
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        """The settings, as of any estimator; once fitted, also what trained it."""
+        """Return the settings, as of any estimator; once fitted, also what trained it."""
         settings: str = super().__repr__(N_CHAR_MAX)
         if not hasattr(self, "compiled_"):
             return settings
@@ -394,7 +399,9 @@ class AbstractInContext(Settings, BaseEstimator, ABC):  # type: ignore[misc]
         return [name for name in names if hasattr(self, name)]
 
     def _trained(self, request: FitRequest) -> tuple[FitRequest, Compiled, Task, Run]:
-        """The first run whose loss falls all along; after every other the step size is halved."""
+        """Return the first run whose loss falls all along; after every other the step size is
+        halved.
+        """
         n_steps = request.n_iter * request.steps_per_iter
         for _ in range(MOST_HALVINGS):
             compiled = compile_problem(request.problem, request.construction, n_steps=n_steps)
@@ -429,7 +436,7 @@ class AbstractInContext(Settings, BaseEstimator, ABC):  # type: ignore[misc]
         )
 
     def _column(self, number: int) -> str:
-        """The column of X of this number, as a user knows it."""
+        """Return the column of X of this number, as a user knows it."""
         return column_named(self._columns, number)
 
     def _moved(self, *arrays: Array) -> list[Tensor]:
@@ -438,7 +445,7 @@ class AbstractInContext(Settings, BaseEstimator, ABC):  # type: ignore[misc]
         return [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in arrays]
 
     def _answers(self, X: Any) -> Array:
-        """What the transformer says of raw rows, on the scale of its labels."""
+        """Return what the transformer says of raw rows, on the scale of its labels."""
         rows = self._rows(read_rows(self, X))
         (queries,) = self._moved(rows)
         queries = queries.expand(*self._task.batch, -1, -1)
@@ -462,22 +469,24 @@ class AbstractInContext(Settings, BaseEstimator, ABC):  # type: ignore[misc]
         return self.compiled_.run_task(task).predictions
 
     def _is_within(self, rows: Tensor) -> bool:
-        """Whether the transformer was compiled for such rows."""
+        """Return whether the transformer was compiled for such rows."""
         return float(rows.abs().max()) <= self.compiled_.problem.domain.x
 
     def _recalled(self, task: Task, run: Run) -> Tensor:
-        """The answers of the layers that come after all steps, for weights that a run reached."""
+        """Return the answers of the layers that come after all steps, for weights that a run
+        reached.
+        """
         reached = replace(task, initial=run.parameters[..., -1, :])
         return self._last_layers(task.queries).run_task(reached).predictions
 
     def _last_layers(self, rows: Tensor) -> Compiled:
-        """The transformer without its steps, made for rows of this size."""
+        """Return the transformer without its steps, made for rows of this size."""
         if self._is_within(rows):
             return self._last
         return compile_problem(self._widened(rows), self._request.construction, n_steps=0)
 
     def _widened(self, rows: Tensor) -> Problem:
-        """The problem on a domain that holds these rows."""
+        """Return the problem on a domain that holds these rows."""
         problem = self.compiled_.problem
         wider = replace(problem.domain, x=max(problem.domain.x, float(rows.abs().max())))
         update: Any = problem.update
@@ -502,7 +511,7 @@ class AbstractInContext(Settings, BaseEstimator, ABC):  # type: ignore[misc]
         return torch.cat([self._losses_at(task, part) for part in history.split(steps)])
 
     def _losses_at(self, task: Task, weights: Tensor) -> Tensor:
-        """The losses of several weights on one task: as many tasks with the same data."""
+        """Return the losses of several weights on one task: as many tasks with the same data."""
         n = len(weights)
         x, y, queries = (part.expand(n, -1, -1) for part in (task.x, task.y, task.queries))
         rates = None if task.rates is None else task.rates.expand(n, -1, -1)
@@ -521,14 +530,14 @@ class AbstractInContext(Settings, BaseEstimator, ABC):  # type: ignore[misc]
 
 
 def _objective(compiled: Compiled, task: Task, weights: Tensor) -> Tensor:
-    """What descent makes small."""
+    """Return what descent makes small."""
     oracle = compiled.problem.oracle
     found = oracle.objective(task, weights)
     return oracle.risk(task, weights) if found is None else found
 
 
 def _falls(compiled: Compiled, task: Task, run: Run) -> bool:
-    """Whether the loss of no task rises over a run by more than a little; a NaN is a rise."""
+    """Return whether the loss rises by more than a little for no task; a NaN is a rise."""
     n_rows = run.parameters.shape[-2]
     rows = np.unique(np.linspace(0, n_rows - 1, LOOKS, dtype=int)).tolist()
     losses = torch.stack([_objective(compiled, task, run.parameters[..., i, :]) for i in rows])
@@ -542,7 +551,7 @@ class AbstractRegressor(RegressorMixin):  # type: ignore[misc]
     _label_scaling: Scaling
 
     def predict(self: Any, X: Any) -> Array:
-        """The expected label of every row.
+        """Return the expected label of every row.
 
         Args:
             X: rows of the inputs.
@@ -575,12 +584,12 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
 
     @abstractmethod
     def _shares(self, X: Any) -> Array:
-        """The probability of each output, a row for each row of X."""
+        """Return the probability of each output, a row for each row of X."""
 
     def _encoded(
         self, X: Any, y: Any, sample_weight: Any = None, class_weight: Any = None
     ) -> tuple[Array, Array, Array | None]:
-        """The checked rows, a label 0 or 1 for each output, and weights if any are given.
+        """Return the checked rows, a label 0 or 1 for each output, and weights if any are given.
 
         `classes_` is set.
         """
@@ -603,7 +612,7 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
         return X, np.eye(len(self.classes_))[numbers], weights
 
     def _of_classes(self, class_weight: Any, y: Any) -> Array:
-        """The weight of each row's class; of classes that are not named it is 1."""
+        """Return the weight of each row's class; of classes that are not named it is 1."""
         classes = self.classes_.tolist()
         if isinstance(class_weight, Mapping):
             for name, weight in class_weight.items():
@@ -626,7 +635,7 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
         return weights
 
     def predict_proba(self, X: Any) -> Array:
-        """The probability of every class.
+        """Return the probability of every class.
 
         Args:
             X: rows of the inputs.
@@ -649,7 +658,7 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
         return probabilities
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of every row.
+        """Return the most probable class of every row.
 
         Args:
             X: rows of the inputs.

@@ -44,7 +44,7 @@ LONG = 20.0
 
 
 def round_down(number: int) -> int:
-    """A number to one digit, rounded down."""
+    """Return a number to one digit, rounded down."""
     unit = int(10 ** (len(str(number)) - 1))
     return number // unit * unit
 

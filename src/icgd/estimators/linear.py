@@ -75,7 +75,7 @@ class AbstractLinear(AbstractInContext):
         return self._rows(X)
 
     def _penalty_named(self, name: str) -> float:
-        """The setting called `name`, if it is a number that is not negative."""
+        """Return the setting called `name`, if it is a number that is not negative."""
         number = finite(name, getattr(self, name))
         if number < 0:
             raise SettingError(
@@ -92,7 +92,7 @@ class AbstractLinear(AbstractInContext):
     def _problem(
         self, model: LinearModel, update: ProximalStep, rows: Array, labels: Array
     ) -> Problem:
-        """The problem with a step size, if `update` has none, and a box that no run reaches.
+        """Return the problem with a step size, if `update` has none, and a box that no run reaches.
 
         Descent lowers the objective by at least |step|^2 / (2 step_size) a step, so that L steps
         move coefficients by at most sqrt(2 step_size L (F(0) - F*)).
@@ -115,7 +115,7 @@ class AbstractLinear(AbstractInContext):
         return max(0.0, float(start - scale * least))
 
     def _coefficients(self) -> tuple[Array, Array]:
-        """The coefficients of raw columns and the intercept, before labels are unscaled."""
+        """Return the coefficients of raw columns and the intercept, before labels are unscaled."""
         weights = self._run.parameters[..., -1, :].cpu().numpy()
         width = self.n_features_in_
         coef = weights[..., :width] / self._scaling.scale
@@ -144,7 +144,7 @@ class AbstractLeastSquares(AbstractRegressor, AbstractPenalised):
 
     @abstractmethod
     def _penalty(self, total: float) -> ProximalStep:
-        """The penalty for rows whose weights sum to `total`, on the scale of the rows."""
+        """Return the penalty for rows whose weights sum to `total`, on the scale of the rows."""
 
     @at_once
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
@@ -291,7 +291,7 @@ class InContextLogistic(AbstractClassifier, AbstractLinear):
         return replace(found, name=f"class {brief(self.classes_.tolist()[found.task])}")
 
     def decision_function(self, X: Any) -> Array:
-        """The scores <w, x> + b: log-odds of each class against the rest.
+        """Return the scores <w, x> + b: log-odds of each class against the rest.
 
         Args:
             X: rows of the inputs.
@@ -388,7 +388,7 @@ class InContextPoisson(RegressorMixin, AbstractPenalised):  # type: ignore[misc]
         return self
 
     def _unit_of(self, labels: Array) -> float:
-        """What labels are divided by: their mean, which an intercept makes up for."""
+        """Return what labels are divided by: their mean, which an intercept makes up for."""
         if (labels < 0).any() or not labels.any():
             row = int(labels.argmin())
             fault = "all are 0, which no finite intercept fits"
@@ -400,7 +400,7 @@ class InContextPoisson(RegressorMixin, AbstractPenalised):  # type: ignore[misc]
         return float(labels.mean()) if self.fit_intercept else 1.0
 
     def predict(self, X: Any) -> Array:
-        """The expected label of every row.
+        """Return the expected label of every row.
 
         Args:
             X: rows of the inputs.
@@ -435,7 +435,7 @@ class InContextPoisson(RegressorMixin, AbstractPenalised):  # type: ignore[misc]
 
 
 def _curvature(model: LinearModel, l2: float, rows: Array, labels: Array) -> float:
-    """The largest curvature if means are no larger than their labels, or than 1, the start."""
+    """Return largest curvature if means are no larger than their labels, or than 1, the start."""
     design = np.hstack([rows, np.ones_like(labels)]) if model.intercept else rows
     curved = design.T @ (np.maximum(labels, 1.0) * design) / len(rows)
     return float(np.linalg.eigvalsh(curved)[-1]) + l2

@@ -61,7 +61,9 @@ FLAT = 1e-6
 
 
 def sharpness(oracle: NetworkOracle, task: Task) -> float:
-    """The size of the Hessian's largest eigenvalue at the task's initial weights, in O(n |w|)."""
+    """Return the size of the Hessian's largest eigenvalue at the task's initial weights, in O(n
+    |w|).
+    """
     start, generator = task.initial.double(), torch.Generator().manual_seed(0)
     slope = oracle.gradient(task, start)
     direction = torch.randn(start.shape, generator=generator, dtype=torch.float64).to(start.device)
@@ -102,7 +104,8 @@ class Solver:
 
 
 def _adam_reach(first: float, second: float) -> float:
-    """The largest move of Adam divided by the step size, by the inequality of Cauchy and Schwarz.
+    """Return the largest move of Adam divided by the step size, by the inequality of Cauchy and
+    Schwarz.
 
     A step divides a mean of gradients g_i with weights a_i by the root of a mean of their squares
     with weights b_i, which is at most the root of sum_i a_i^2 / b_i.
@@ -411,7 +414,7 @@ class InContextClassifier(AbstractClassifier, AbstractNetwork):
         return self
 
     def decision_function(self, X: Any) -> Array:
-        """The outputs of the network: log-odds of each class against the rest.
+        """Return the outputs of the network: log-odds of each class against the rest.
 
         Args:
             X: rows of the inputs.

@@ -353,7 +353,7 @@ def _own_ulps(exponent: Fraction) -> int:
 
 
 def _is_short(fraction: Fraction) -> bool:
-    """Whether a number has at most 24 bits, so that float32 holds it too."""
+    """Return whether a number has at most 24 bits, so that float32 holds it too."""
     bits, scale = fraction.numerator, fraction.denominator
     return bits == 0 or (scale & (scale - 1) == 0 and (bits // (bits & -bits)).bit_length() <= 24)
 

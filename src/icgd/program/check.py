@@ -66,7 +66,7 @@ class ShapeError(Exception):
 
 
 def shown(shape: Shape) -> str:
-    """A shape as text, without the axis of tokens."""
+    """Return a shape as text, without the axis of tokens."""
     return f"({', '.join(str(n) for n in shape if n != TOKENS)})"
 
 
@@ -77,7 +77,7 @@ def require(fits: bool, problem: str, *shapes: Shape) -> None:
 
 
 def alike(first: Shape, *others: Shape) -> Shape:
-    """The shape that all have."""
+    """Return the shape that all have."""
     for other in others:
         require(other == first, "{} meets {}, expected equal shapes", first, other)
     return first
@@ -85,7 +85,7 @@ def alike(first: Shape, *others: Shape) -> Shape:
 
 @lru_cache
 def broadcast(*shapes: Shape) -> Shape:
-    """The shape of what is computed entry by entry, where axes of length 1 are repeated."""
+    """Return the shape of what is computed entry by entry, where axes of length 1 are repeated."""
     n_axes = max(map(len, shapes))
     padded = [(1,) * (n_axes - len(shape)) + shape for shape in shapes]
     axes = [{*axis} - {1} for axis in zip(*padded, strict=True)]
@@ -95,7 +95,7 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def as_argument(place: int) -> Any:
-    """A primitive whose result has the shape of one of its arguments."""
+    """Return a primitive whose result has the shape of one of its arguments."""
     return lambda domain, *arguments, **options: arguments[place]
 
 
@@ -113,7 +113,7 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
         }
 
     def problem_with(self, instruction: Instruction) -> str | None:
-        """What does not fit in the shapes of an instruction's slots, or None."""
+        """Return what does not fit in the shapes of an instruction's slots, or None."""
         try:
             for name, shape in instruction.meaning(self.slots, self).items():
                 if shape != self.slots[name]:
@@ -356,7 +356,9 @@ def _check_layers(
 
 
 def _unsuited(instruction: Instruction, layout: Layout) -> str | None:
-    """What is wrong with the flags, the unit or the classes that an instruction names, or None."""
+    """Return what is wrong with the flags, the unit or the classes that an instruction names, or
+    None.
+    """
     if isinstance(instruction, MapSlots):
         kinds = {IS_EXAMPLE, IS_QUERY, IS_REGISTER}
         if instruction.only_where == IS_EXAMPLE:
@@ -391,7 +393,7 @@ FORMER_LINEAR_STACKS = ("cot-ridge", "cot-lasso", "cot-glm")
 
 
 def from_data(data: Mapping[str, Any]) -> AbstractProgram:
-    """The program whose `to_data` these are."""
+    """Return the program whose `to_data` these are."""
     for key, kind in PROGRAMS.items():
         if key in data:
             program = read_program(kind, data)

@@ -33,7 +33,7 @@ class Layer:
         return self.instructions[0].kind
 
     def wires(self, program: AbstractProgram) -> tuple[Heads | Units, ...]:
-        """Its heads or hidden units, those of one instruction after those of the other.
+        """Return its heads or hidden units, those of one instruction after those of the other.
 
         Heads of several instructions that have equal scores may be the same heads.
         """
@@ -45,14 +45,14 @@ class Layer:
         return merged(heads, program.layout) if len(heads) > 1 else tuple(families)
 
     def written(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
-        """The values of the slots that it writes: all its instructions read what was before."""
+        """Return values of the slots that it writes: all its instructions read what was before."""
         written: dict[str, Value] = {}
         for instruction in self.instructions:
             written |= instruction.meaning(slots, domain)
         return written
 
     def label_of(self, program: AbstractProgram, number: int) -> str:
-        """What head or hidden unit `number` is for."""
+        """Return what head or hidden unit `number` is for."""
         for family in self.wires(program):
             if number < family.size:
                 return family.label_of(number)
@@ -75,7 +75,7 @@ class AbstractProgram(ABC):
 
     @abstractmethod
     def facts(self) -> dict[str, str]:
-        """What the program shows of itself: its construction, its steps and its sizes."""
+        """Return what the program shows of itself: its construction, its steps and its sizes."""
 
     @cached_property
     def largest_number(self) -> tuple[str, float]:
@@ -99,12 +99,12 @@ class AbstractProgram(ABC):
         return place, largest
 
     def first(self, kind: type[AnyInstruction]) -> AnyInstruction | None:
-        """The first instruction of a kind, or None."""
+        """Return the first instruction of a kind, or None."""
         instructions = (part for layer in self.layers for part in layer.instructions)
         return next((part for part in instructions if isinstance(part, kind)), None)
 
     def function(self, name: str, kind: type[AnyFunction]) -> AnyFunction:
-        """The function of a kind that is called `name`."""
+        """Return the function of a kind that is called `name`."""
         candidates = [function for function in self.functions if isinstance(function, kind)]
         for function in candidates:
             if function.name == name:
@@ -153,7 +153,7 @@ class AbstractProgram(ABC):
     def ramps(
         self, derivative: str, jumps: Mapping[str, float] | None = None
     ) -> tuple[tuple[float, float], ...]:
-        """Where the stand-in for a slope that jumps is between levels.
+        """Return where the stand-in for a slope that jumps is between levels.
 
         Units stand in for the function called `derivative`, sums of ReLUs for its jumps: these are
         given by the names of their step functions, with their places.
@@ -169,15 +169,17 @@ class AbstractProgram(ABC):
 
     @abstractmethod
     def next_example(self, n_steps: int, n_examples: int) -> int | None:
-        """The example with which the step after `n_steps` begins, if a step does not use all."""
+        """Return the example with which the step after `n_steps` begins, if a step does not use
+        all.
+        """
 
     @abstractmethod
     def listing(self) -> str:
-        """The program as text to read: slots, functions, then every layer."""
+        """Return the program as text to read: slots, functions, then every layer."""
 
     @abstractmethod
     def to_data(self) -> dict[str, Any]:
-        """The program as data that JSON can hold."""
+        """Return the program as data that JSON can hold."""
 
 
 def _numbers(part: object, field: str = "") -> Iterator[tuple[str, float]]:
@@ -200,5 +202,7 @@ def _numbers(part: object, field: str = "") -> Iterator[tuple[str, float]]:
 
 @lru_cache
 def _names(kind: Any) -> tuple[str, ...]:
-    """The fields of a dataclass; a schedule asks for those of the same few classes very often."""
+    """Return the fields of a dataclass; a schedule asks for those of the same few classes very
+    often.
+    """
     return tuple(field.name for field in fields(kind))

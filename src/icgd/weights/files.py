@@ -109,7 +109,7 @@ def load_program(path: str | os.PathLike[str]) -> AbstractProgram:
 
 
 def _held(source: Path, read: Callable[[Mapping[str, str], Any], Held]) -> Held:
-    """What a file holds, made by `read` of its texts and of the data of its program."""
+    """Return what a file holds, made by `read` of its texts and of the data of its program."""
     if source.is_dir():
         raise FileError(f"{source} is a folder; a file that icgd wrote is expected.")
     try:
@@ -270,7 +270,7 @@ def require_replaceable(path: Path) -> None:
 
 
 def is_same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Whether two names lead to one file, which need not exist yet."""
+    """Return whether two names lead to one file, which need not exist yet."""
     try:
         return Path(one).samefile(other)
     except OSError:
