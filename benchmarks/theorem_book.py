@@ -17,7 +17,7 @@ from typing import Any
 
 from icgd.cli.show import error_text
 from icgd.weights.files import whole_file
-from icgd_papers.theorems.book import Paper, from_data, papers, statements, to_data, tried
+from icgd_papers.theorems.book import Paper, check_statement, from_data, papers, statements, to_data
 from icgd_papers.theorems.statement import About, Comparison, Entry, Statement, Verdict
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -75,7 +75,7 @@ def _try_all() -> dict[str, Any]:
     found = {}
     for key, statement in statements().items():
         start = time.process_time()
-        entry = tried(statement, SEED)
+        entry = check_statement(statement, SEED)
         found[key] = to_data(entry)
         print(f"{time.process_time() - start:6.1f} s  {key}: {entry.verdict.value}", flush=True)
     return {"seed": SEED, "statements": found}

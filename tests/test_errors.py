@@ -4,7 +4,7 @@ import pickle
 import pytest
 
 from icgd import errors
-from icgd.errors import IcgdError, InterruptedRunError, UnknownNameError, at, brief, did_you_mean
+from icgd.errors import IcgdError, InterruptedRunError, UnknownNameError, at, did_you_mean, quoted
 
 CLASSES = {
     name: member
@@ -106,11 +106,11 @@ def test_a_message_shows_a_value_in_one_line_and_cuts_a_long_one():
         def __repr__(self):
             raise RuntimeError
 
-    assert brief("a\nb") == "'a\\nb'"
-    assert brief([[1.0], [2.0]]) == "[[1.0], [2.0]]"
-    assert brief(Silent()) == "an object of type Silent"
-    assert brief(-(10**5000)) == "a whole number of 16610 bits"
-    long = brief("a" * 10**5)
+    assert quoted("a\nb") == "'a\\nb'"
+    assert quoted([[1.0], [2.0]]) == "[[1.0], [2.0]]"
+    assert quoted(Silent()) == "an object of type Silent"
+    assert quoted(-(10**5000)) == "a whole number of 16610 bits"
+    long = quoted("a" * 10**5)
     assert len(long) == errors.LONGEST - 5
     assert long.startswith("'aaa")
     assert long.endswith("aaa'")

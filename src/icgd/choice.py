@@ -35,9 +35,9 @@ from icgd.errors import (
     ToleranceError,
     UnknownNameError,
     UnsupportedProblemError,
-    brief,
     did_you_mean,
     listed,
+    quoted,
 )
 from icgd.problems.data import Task
 from icgd.problems.problem import Problem
@@ -66,7 +66,7 @@ def construction_for(
         chosen if isinstance(chosen, AbstractConstruction) else construction_named(chosen)
     )
     if settings and construction is chosen:
-        given = ", ".join(f"{name}={brief(value)}" for name, value in settings.items())
+        given = ", ".join(f"{name}={quoted(value)}" for name, value in settings.items())
         raise ConstructionError(
             f"{given} was given beside a construction object, which has its own settings. Put it "
             f"into the object: {type(construction).__name__}({given})."
@@ -103,7 +103,7 @@ def with_settings(
             has = f"its settings are {', '.join(own)}" if own else "it has no settings"
             hint = f" {name} is a setting of {', '.join(owners)}." if owners else ""
             raise ConstructionError(
-                f"{construction.name} has no setting {brief(name)}; {has}."
+                f"{construction.name} has no setting {quoted(name)}; {has}."
                 f"{hint or did_you_mean(name, own)}"
             )
     return replace(construction, **settings)
@@ -189,7 +189,7 @@ class Tolerance:
         """The tolerance, and what it is of if that is not a step."""
         return f"tolerance={self.size:g}{OF[self.of]}"
 
-    def within(
+    def meeting(
         self, construction: AbstractConstruction, problem: Problem, n_steps: int, room: float = inf
     ) -> Compiled:
         """Return the compiled run with about the coarsest setting that proves the tolerance.
@@ -420,7 +420,7 @@ def choose(
     if goal is not None:
         for setting in (c.refined_by for c in candidates if c.refined_by in settings):
             raise SettingError(f"Give either {setting} or tolerance, not both.")
-        best = choice.within(goal, candidates)
+        best = choice.meeting(goal, candidates)
     elif len(candidates) > 1:
         dtype = getattr(candidates[0], "dtype", "float64")  # all have the same
         best = choice.accurate(candidates, FULL_ACCURACY[dtype])
@@ -445,11 +445,11 @@ class _Choice:
     def build(self, construction: AbstractConstruction) -> Compiled:
         return Compiled(self.problem, construction.program(self.problem, self.n_steps))
 
-    def within(self, goal: Tolerance, candidates: list[AbstractConstruction]) -> Compiled:
+    def meeting(self, goal: Tolerance, candidates: list[AbstractConstruction]) -> Compiled:
         """Return the smallest run that proves the tolerance."""
         best = self.best(
             sorted(candidates, key=lambda c: not c.may_be_accurate(self.problem)),
-            lambda c, room: goal.within(c, self.problem, self.n_steps, room),
+            lambda c, room: goal.meeting(c, self.problem, self.n_steps, room),
         )
         if best is None and len(self.refusals) == 1:
             raise next(iter(self.refusals.values()))

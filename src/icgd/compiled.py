@@ -37,7 +37,6 @@ from icgd.certificates.report import Certificate, bounds_of
 from icgd.constructions.cot_network import for_depth
 from icgd.environment import own_modes, require_memory, warn
 from icgd.errors import ConstructionError, InterruptedRunError, SettingError, UnknownNameError
-from icgd.facts import shown
 from icgd.layers import Transformer
 from icgd.problems.data import Task, as_task, checked_task, dtype_name, dtype_named
 from icgd.problems.padding import Padding, narrowed
@@ -46,6 +45,7 @@ from icgd.problems.settings import count, flag, is_row, positive
 from icgd.program.chain import ChainProgram
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
+from icgd.reprs import with_repr
 from icgd.weights import files
 from icgd.weights.lowering import out_of_range
 from icgd.weights.sizes import Summary, summarise
@@ -64,7 +64,7 @@ CERTIFIED_TOKENS = 1024
 """The default prompt length up to which the rounding terms of a certificate hold."""
 
 
-@shown
+@with_repr
 @dataclass(frozen=True)
 class Compiled:
     """A problem and the program that trains it in a transformer's forward pass.
@@ -351,7 +351,7 @@ class Compiled:
             kept * task.initial.numel() * task.initial.itemsize,
             "Keep fewer: history=100 keeps every hundredth step, history=False the last one.",
         )
-        for doubt in oracle.doubts(task, program.n_steps):
+        for doubt in oracle.warnings_before(task, program.n_steps):
             warn(doubt)
         attend = attention if self.padding is None else partial(_padded_attention, self.padding)
         origin = Origin(self.problem, program, task, backend, attend)
@@ -361,7 +361,7 @@ class Compiled:
             if isinstance(interruption.partial, Run):
                 interruption.partial = self._read(interruption.partial, origin)
             raise
-        for doubt in oracle.afterthoughts(task, run.parameters[..., -1, :]):
+        for doubt in oracle.warnings_after(task, run.parameters[..., -1, :]):
             warn(doubt)
         return run
 

@@ -18,7 +18,7 @@ LONGEST = 500
 """The most characters of a value that a message shows."""
 
 
-def brief(value: object) -> str:
+def quoted(value: object) -> str:
     """Return the repr of a value in one line, cut short if it is long."""
     if isinstance(value, int) and value.bit_length() > 4 * LONGEST:
         return f"a whole number of {value.bit_length()} bits"
@@ -64,7 +64,7 @@ class UnknownNameError(IcgdError, ValueError):
     ) -> UnknownNameError:
         """Name the known ones: "Unknown {kind} {name}{where}; known are ..."."""
         hint = did_you_mean(name, known)
-        return cls(f"Unknown {kind} {brief(name)}{where}; known are {', '.join(known)}.{hint}")
+        return cls(f"Unknown {kind} {quoted(name)}{where}; known are {', '.join(known)}.{hint}")
 
 
 class SizeError(IcgdError, MemoryError):

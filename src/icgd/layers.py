@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from icgd.facts import counted, shown
+from icgd.reprs import counted, with_repr
 from icgd.shapes import Activation, Columns, Stream
 
 SCORES_AT_ONCE = 2**24
@@ -488,7 +488,7 @@ class MLPLayer(nn.Module):
         return x + total
 
 
-@shown
+@with_repr
 class Transformer(nn.Module):
     """`block` repeated `n_repeats` times, with the same weights each time, then `final`.
 

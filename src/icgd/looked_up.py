@@ -48,14 +48,14 @@ from icgd.errors import (
     SettingError,
     at,
 )
-from icgd.facts import counted, number, shown
 from icgd.layers import Transformer
 from icgd.problems.data import Task, checked_array
-from icgd.problems.settings import as_row, count, finite, positive, power_of_two, within
+from icgd.problems.settings import as_row, count, finite, positive, power_of_two, require_between
 from icgd.program.check import check_program
 from icgd.program.instructions import IDENTITY
 from icgd.program.network_instructions import LookUpFunction
 from icgd.program.stack import StackProgram
+from icgd.reprs import counted, number, with_repr
 from icgd.weights import files
 from icgd.weights.sizes import Summary, dense_bytes, summarise
 
@@ -110,7 +110,7 @@ def universal(
     low, high = _ends(box)
     grid = Grid(count("d", d), count("n", n), count("D", D, least=2), low, high)
     width = power_of_two("kink_width", kink_width)
-    within("kink_width", width, NARROWEST, WIDEST)
+    require_between("kink_width", width, NARROWEST, WIDEST)
     with one_thread():  # heads differ in their last bits with the number of threads
         program = function_program(f, grid, positive("lipschitz", lipschitz), width)
     check_program(program)
@@ -137,7 +137,7 @@ def _ends(box: object) -> tuple[float, float]:
     return low, high
 
 
-@shown
+@with_repr
 @dataclass(frozen=True)
 class UniversalFunction:
     """A function that a transformer of three layers looks up in a table: see `icgd.universal`.
@@ -455,7 +455,7 @@ class UniversalFunction:
         return cls(program)
 
 
-@shown
+@with_repr
 @dataclass(frozen=True)
 class FunctionReport:
     """Measured errors of a looked-up function beside their bounds, in the Frobenius norm.

@@ -205,15 +205,15 @@ def run_tasks(
         if on_progress:
             on_progress(done, total)
         kept = f"tasks are done and kept in {target}. Run the same again to go on."
-        doubts: set[type[Warning]] = set()
+        seen: set[type[Warning]] = set()
         try:
             with _workers(compiled, text, settings, n_workers, ray_address) as workers:
                 for chunk, found in _finished(left, compiled.problem, workers):
                     _write(target / chunk.file, chunk, found, settings["dtype"])
                     done += chunk.n_tasks
                     for kind, message in found.warnings:
-                        if kind not in doubts:  # say it once, not for every chunk
-                            doubts.add(kind)
+                        if kind not in seen:  # say it once, not for every chunk
+                            seen.add(kind)
                             warn(kind(f"In {chunk.path.name}, and maybe elsewhere: {message}"))
                     if on_progress:
                         on_progress(done, total)

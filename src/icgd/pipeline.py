@@ -121,7 +121,7 @@ def compile(
         return Compiled(problem, chosen.program(problem, n_steps))
     if chosen.refined_by in settings:
         raise SettingError(f"Give either {chosen.refined_by} or tolerance, not both.")
-    return goal.within(chosen, problem, n_steps)
+    return goal.meeting(chosen, problem, n_steps)
 
 
 @own_modes()

@@ -41,11 +41,11 @@ from icgd.errors import (
     SettingError,
     UnknownNameError,
     WorkerError,
-    brief,
+    quoted,
 )
-from icgd.facts import duration
 from icgd.pictures import plotting
 from icgd.problems.settings import count
+from icgd.reprs import duration
 from icgd.weights.files import whole_file
 from icgd_papers.checksummed_json import (
     damaged,
@@ -120,7 +120,7 @@ class Reproduction(Generic[Setting]):
         count("seed", self.seed, least=0, most=LARGEST_FIRST_SEED)
         if self.device not in ("cpu", "auto") and not self.figure.uses_device:
             raise SettingError(
-                f"device={brief(self.device)} would not be used: the jobs of {self.figure.name} "
+                f"device={quoted(self.device)} would not be used: the jobs of {self.figure.name} "
                 "compute on the processor. Leave it out, or use 'auto'."
             )
         if self.figure.uses_device and self.device != "cpu":
@@ -334,7 +334,7 @@ def _cluster(address: str | None) -> Iterator[Any]:
         ray.init(address=address, log_to_driver=False, logging_level="WARNING")
     except (ConnectionError, ValueError, RuntimeError) as problem:
         raise SettingError(
-            f"Ray at {brief(address)} cannot be used: {problem} Give the address of a running "
+            f"Ray at {quoted(address)} cannot be used: {problem} Give the address of a running "
             "cluster, or 'local'."
         ) from None
     try:

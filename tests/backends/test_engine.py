@@ -14,7 +14,7 @@ import icgd
 from icgd.backends import engine, recorder
 from icgd.backends.dense import DenseBackend
 from icgd.backends.engine import Buffers, Plan, Units
-from icgd.backends.fused import Aside, FusedBackend, _Training
+from icgd.backends.fused import FusedBackend, Snapshot, _Training
 from icgd.backends.recorder import Recorder, Tokens, is_computed_as_such, recorded_steps
 from icgd.constructions.recursion import Recursion
 from icgd.errors import OverflowedRunError
@@ -53,7 +53,7 @@ def test_buffers_that_are_used_again_change_no_bit(name, construction):
     x = torch.linspace(-1, 1, 8, dtype=torch.float64).view(4, 2)
     task = compiled.task(x, x[:, 0], seed=0)
     program = compiled.program
-    training = _Training(program, task, Aside(0, task.initial, {}))
+    training = _Training(program, task, Snapshot(0, task.initial, {}))
     n_used = program.batch_size or task.n_examples
     recordings = recorded_steps(program, Tokens(examples=n_used))
     slots = {n: held.clone() for n, held in training.buffers.inputs.items()}

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import theorem_book
 from benchmarks.theorem_book import DOCS, SEED, render
-from icgd_papers.theorems.book import from_data, statements, tried
+from icgd_papers.theorems.book import check_statement, from_data, statements
 from icgd_papers.theorems.statement import Statement, Verdict
 
 DATA = json.loads((DOCS / "theorems.json").read_text(encoding="utf-8"))
@@ -96,4 +96,6 @@ def test_what_is_written_is_what_is_rendered(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("key", statements())
 def test_every_check_still_gives_the_verdict_of_the_page(key):
-    assert tried(statements()[key], SEED).verdict.name == DATA["statements"][key]["verdict"]
+    assert (
+        check_statement(statements()[key], SEED).verdict.name == DATA["statements"][key]["verdict"]
+    )

@@ -54,7 +54,7 @@ def test_the_product_of_points_is_a_point_but_for_rounding():
 def test_widening_and_common_parts():
     interval = Interval.symmetric(2.0, 1).widened(torch.tensor([0.5]).double())
     assert -2.5 - 1e-14 < interval.low.item() < -2.5 < 2.5 < interval.high.item() < 2.5 + 1e-14
-    common = interval.within(Interval.point(torch.tensor([1.0]).double()))
+    common = interval.intersected(Interval.point(torch.tensor([1.0]).double()))
     assert (common.low.item(), common.high.item()) == (1.0, 1.0)
 
 

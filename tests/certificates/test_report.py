@@ -99,7 +99,7 @@ def test_a_bound_that_is_no_smaller_than_the_box_holds_but_says_nothing(widest, 
     is_empty_of_run = "trajectory_bounds" in empty  # one for all data spoils no verdict of a run
     assert found.verdict is (Verdict.HOLDS_EMPTY if is_empty_of_run else Verdict.HOLDS)
     assert found.verdict.holds
-    assert certificate.told(4.0) == (None if "domain_step" in empty else 4.0)
+    assert certificate.informative(4.0) == (None if "domain_step" in empty else 4.0)
     broken = replace(found, step_errors=torch.tensor([0.5, 9.0]))
     assert broken.verdict is Verdict.BROKEN
     assert not broken.verdict.holds
@@ -120,10 +120,10 @@ def test_predictions_of_weights_that_may_be_anywhere_say_nothing():
 
     found = of_two_tasks(3.0, 3.0)
     assert found.empty == ()
-    assert torch.equal(found.told["prediction_bounds"], found.prediction_bounds)
+    assert torch.equal(found.informative_bounds["prediction_bounds"], found.prediction_bounds)
     found = of_two_tasks(3.0, 9.0)
     assert found.empty == ("trajectory_bounds", "prediction_bounds")
-    assert found.told["prediction_bounds"].isnan().flatten().tolist() == [False, True]
+    assert found.informative_bounds["prediction_bounds"].isnan().flatten().tolist() == [False, True]
     found = of_two_tasks(3.0, 3.0, bounds=((inf,), (2.0,)))
     assert found.empty == ("prediction_bounds",)
     assert found.verdict is Verdict.HOLDS_EMPTY

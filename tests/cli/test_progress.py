@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 
 from icgd.cli.progress import progress, training_progress
-from icgd.facts import duration
+from icgd.reprs import duration
 
 
 class Terminal(StringIO):

@@ -16,6 +16,7 @@ from icgd.problems.oracles import predict
 from icgd_papers.figure import Job
 from icgd_papers.studies import wang_in_context, wang_rates, wang_resources
 from icgd_papers.studies.ball import ball_network, ball_sample
+from icgd_papers.studies.barron_sums import DECAY, Lottery
 from icgd_papers.studies.least_squares import (
     Budget,
     damped_step,
@@ -24,7 +25,6 @@ from icgd_papers.studies.least_squares import (
     mean_curvature,
     mean_square,
 )
-from icgd_papers.studies.lottery import DECAY, Lottery
 from icgd_papers.studies.resources import (
     indicator,
     indicator_crossover,

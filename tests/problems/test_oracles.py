@@ -228,24 +228,24 @@ def test_an_overflow_blames_what_is_too_large():
 
 def test_steps_that_are_too_long_for_a_kernel_are_doubted():
     long = replace(FUNCTION, update=FunctionalStep(5.0))
-    [doubt] = long.oracle.doubts(task_of(long), 3)
+    [doubt] = long.oracle.warnings_before(task_of(long), 3)
     assert "step_size is 5; it must be below" in str(doubt)
     for problem in PROBLEMS.values():
-        assert list(problem.oracle.doubts(task_of(problem), 3)) == []
+        assert list(problem.oracle.warnings_before(task_of(problem), 3)) == []
 
 
 def test_coefficients_at_the_box_are_warned_of_afterwards():
     narrow = replace(LINEAR, update=ProximalStep(0.1, box=0.5))
     weights = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.1, -0.5, 0.3, 0.4]], dtype=torch.float64)
     task = task_of(narrow)
-    [warning] = narrow.oracle.afterthoughts(task, weights)
+    [warning] = narrow.oracle.warnings_after(task, weights)
     assert str(warning).startswith("Coefficient 1 (counted from 0) ends at the box, 0.5")
     named = replace(task, input_names=("age", "income", "size"))
-    [warning] = narrow.oracle.afterthoughts(named, weights)
+    [warning] = narrow.oracle.warnings_after(named, weights)
     assert str(warning).startswith("The coefficient of 'income' ends at the box, 0.5")
-    assert list(narrow.oracle.afterthoughts(task, weights[0])) == []
+    assert list(narrow.oracle.warnings_after(task, weights[0])) == []
     for problem in PROBLEMS.values():
-        assert list(problem.oracle.afterthoughts(task, weights)) == []
+        assert list(problem.oracle.warnings_after(task, weights)) == []
 
 
 # Runs of steps that know where the run was one step earlier.

@@ -28,8 +28,8 @@ from icgd.problems.settings import (
     not_negative,
     positive,
     power_of_two,
-    settle,
-    within,
+    require_between,
+    set_fields,
 )
 from icgd.problems.steps import FunctionalStep, ProximalStep
 from tests import cases
@@ -251,9 +251,9 @@ def test_anything_else_is_no_count(value, least):
 
 
 def test_a_number_out_of_its_range_is_refused():
-    within("registers", 32, 32.0, 1024.0)
+    require_between("registers", 32, 32.0, 1024.0)
     with pytest.raises(SettingError, match=r"^registers must lie between 32 and 1024, got 31\.$"):
-        within("registers", 31, 32.0, 1024.0)
+        require_between("registers", 31, 32.0, 1024.0)
     with pytest.raises(SettingError, match=r"^n_steps must be at most 10, got 11\.$"):
         count("n_steps", 11, most=10)
 
@@ -285,7 +285,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(name, hint):
 
 def test_settings_are_written_into_frozen_parts():
     thing = Thing("small")
-    settle(thing, name="large", size=2)
+    set_fields(thing, name="large", size=2)
     assert thing == Thing("large", 2)
 
 

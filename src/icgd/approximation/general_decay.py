@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from icgd.errors import UnsupportedActivationError, brief
+from icgd.errors import UnsupportedActivationError, quoted
 from icgd.problems.scalar import Evaluate
 
 LARGEST_EXPONENT = 8.0
@@ -154,7 +154,7 @@ def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
             return found
         if _vanishes(activation, difference):
             raise UnsupportedActivationError(
-                f"Activation {brief(name)} is a polynomial of degree {order - 1}, as far as "
+                f"Activation {quoted(name)} is a polynomial of degree {order - 1}, as far as "
                 "float64 shows: so is every combination of its copies, and it decays only if it is "
                 "zero. Use an activation that is not a polynomial, such as relu or sigmoid."
             )
@@ -170,7 +170,7 @@ def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
                 return found
             if _vanishes(activation, factors):
                 raise UnsupportedActivationError(
-                    f"Activation {brief(name)} is made of polynomials and waves of period "
+                    f"Activation {quoted(name)} is made of polynomials and waves of period "
                     f"{2 * half_period:.6g}, as far as float64 shows: a combination of its copies "
                     "is zero, so that every other one repeats or grows, and decays only if it is "
                     "zero too. Use an activation that is nearly a line on either side, such as "
@@ -181,7 +181,7 @@ def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
         looked_at += f" and sums of copies {wave[0]:.6g} apart, half a period, up to order "
         looked_at += f"{MOST_SUMS}"
     raise UnsupportedActivationError(
-        f"No combination of shifted copies of activation {brief(name)} was found that decays "
+        f"No combination of shifted copies of activation {quoted(name)} was found that decays "
         f"(looked at {looked_at}). That is no proof that there is none. Use relu, sigmoid or "
         "another activation that is nearly a line on either side."
     )
@@ -310,12 +310,12 @@ def _half_period(activation: Evaluate) -> tuple[float, ...]:
 def _require_function(name: str, activation: Any, x: Tensor) -> None:
     """Refuse what is no function of torch with finite values."""
     expected = (
-        f"Activation {brief(name)} must be a function of a tensor, entry by entry, that torch can "
+        f"Activation {quoted(name)} must be a function of a tensor, entry by entry, that torch can "
         "differentiate"
     )
     remedy = "Build it from torch functions, such as torch.tanh."
     if not callable(activation):
-        raise UnsupportedActivationError(f"{expected}, but it is {brief(activation)}. {remedy}")
+        raise UnsupportedActivationError(f"{expected}, but it is {quoted(activation)}. {remedy}")
     try:
         value = activation(x.clone().requires_grad_())
     except (TypeError, ValueError, RuntimeError) as problem:
@@ -329,7 +329,7 @@ def _require_function(name: str, activation: Any, x: Tensor) -> None:
         )
     if not bool((finite := value.isfinite()).all()):
         raise UnsupportedActivationError(
-            f"Activation {brief(name)} has no finite value at x = {float(x[~finite][0]):.3g}, but "
+            f"Activation {quoted(name)} has no finite value at x = {float(x[~finite][0]):.3g}, but "
             "general decay is checked for |x| up to 1000. Use an activation that grows no faster "
             "than a line."
         )

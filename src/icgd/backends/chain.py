@@ -25,7 +25,7 @@ from icgd.backends.recorder import (
     row_of_layer,
 )
 from icgd.backends.run import PLAIN, AbstractExecutor, Run, RunOptions, drive
-from icgd.errors import OverflowedRunError, SettingError, UnknownNameError, brief
+from icgd.errors import OverflowedRunError, SettingError, UnknownNameError, quoted
 from icgd.problems.data import Task
 from icgd.program.chain import (
     BACK,
@@ -288,7 +288,7 @@ def run_chain(
     if backend not in GENERATORS:
         raise UnknownNameError.of("backend", backend, known=list(GENERATORS))
     if memory not in MEMORIES:
-        raise SettingError(f"memory must be one of {', '.join(MEMORIES)}, got {brief(memory)}.")
+        raise SettingError(f"memory must be one of {', '.join(MEMORIES)}, got {quoted(memory)}.")
     return drive(partial(make_chain, backend=backend, memory=memory), program, task, options)
 
 

@@ -22,10 +22,10 @@ from torch import Tensor
 from icgd.backends.chain import DenseGenerator, make_chain
 from icgd.backends.run import AbstractExecutor, OnProgress, Run, RunOptions, drive
 from icgd.environment import require_memory
-from icgd.facts import counted, shown
 from icgd.layers import SoftmaxAttention, features, write
 from icgd.problems.data import Task
 from icgd.program.chain import ANSWERS, ASKS, NEAR, ChainProgram
+from icgd.reprs import counted, with_repr
 from icgd.shapes import Parameters, Predictions, Stream
 from icgd.weights.lowering import lower_layer
 
@@ -33,7 +33,7 @@ HEAD = slice(0, 1)
 """The only head of the layer that finds a block."""
 
 
-@shown
+@with_repr
 @dataclass(frozen=True)
 class Decoded(Run):
     """A run of a chain that was generated token by token, with what the mask's head read.

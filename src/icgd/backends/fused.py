@@ -66,7 +66,7 @@ NUMBERS_AT_ONCE = 2**17
 busy, small enough to stay in the cache and to bound the memory of any batch."""
 
 
-class Aside(NamedTuple):
+class Snapshot(NamedTuple):
     """The number of a step, and a copy of what the next one needs."""
 
     n_done: int
@@ -74,7 +74,9 @@ class Aside(NamedTuple):
     velocities: dict[str, Tensor]
 
 
-def _slots(layout: Layout, task: Task, start: Aside) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _slots(
+    layout: Layout, task: Task, start: Snapshot
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the data of all examples, and the slots that steps change."""
     data = {"x": task.x, "y": task.y}
     if task.rates is not None:
@@ -94,7 +96,7 @@ class _Training:
     later run on data of the same shapes can `begin` in them.
     """
 
-    def __init__(self, program: StackProgram, task: Task, start: Aside) -> None:
+    def __init__(self, program: StackProgram, task: Task, start: Snapshot) -> None:
         self._layout, self._size = program.layout, program.batch_size
         size = self._size
         data, slots = _slots(program.layout, task, start)
@@ -112,7 +114,7 @@ class _Training:
         self._set_turns(data)
         self.is_whole = True
 
-    def begin(self, task: Task, start: Aside) -> None:
+    def begin(self, task: Task, start: Snapshot) -> None:
         """Take up other data of the same shapes."""
         data, slots = _slots(self._layout, task, start)
         used = {name: column[..., : self._size, :] for name, column in data.items()}
@@ -138,12 +140,12 @@ class _Training:
         buffers.step += 1
         self.is_whole = True
 
-    def aside(self) -> Aside:
+    def aside(self) -> Snapshot:
         """Return a copy of all that further steps need."""
         weights = torch.cat(self.weights, dim=-1)
         velocities = self._layout.having(Role.VELOCITY)
         held = {slot.name: self.buffers.inputs[slot.name].clone() for slot in velocities}
-        return Aside(self.buffers.step, weights, held)
+        return Snapshot(self.buffers.step, weights, held)
 
 
 @final
@@ -157,7 +159,7 @@ class FusedStack(AbstractExecutor[int]):
     def __init__(self, program: StackProgram, task: Task) -> None:
         self._program, self._task, self.start = program, task, 0
         self.still_steps = program.steps_of_pass(task.n_examples)
-        self._aside = Aside(0, task.initial, {})
+        self._aside = Snapshot(0, task.initial, {})
         self._training: _Training | None = None
 
     @cached_property
@@ -364,7 +366,7 @@ class CompiledStack(AbstractExecutor[int]):
         batch = self._task.batch
         velocities = {s.name: parts[s.name].reshape(*batch, *s.shape) for s in slots}
         weights = before[:, : self._n_weights].view_as(self._task.initial)
-        training = _Training(self._program, self._task, Aside(self._n_done, weights, velocities))
+        training = _Training(self._program, self._task, Snapshot(self._n_done, weights, velocities))
         training.step()
         reached = training.aside()
         self._state[:, : self._n_weights] = reached.weights.view(self._n_tasks, -1)

@@ -19,7 +19,6 @@ from icgd.backends.dense import INSTEAD, DenseStack, warn_of_precision
 from icgd.backends.run import PLAIN, AbstractBackend, MakeExecutor, RunOptions
 from icgd.environment import require_memory, warn
 from icgd.errors import LongRunWarning, UnknownNameError, did_you_mean
-from icgd.facts import MINUTE, duration, in_short
 from icgd.layers import AbstractAttention, Headed
 from icgd.problems.data import Task
 from icgd.problems.settings import count
@@ -27,6 +26,7 @@ from icgd.program.chain import ChainProgram
 from icgd.program.instructions import LayerKind
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.stack import StackProgram
+from icgd.reprs import MINUTE, duration, in_short
 from icgd.weights.lowering import lower_program
 from icgd.weights.sizes import summarise
 

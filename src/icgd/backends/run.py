@@ -42,7 +42,6 @@ from icgd.errors import (
     UnknownNameError,
     at,
 )
-from icgd.facts import counted, in_short, number, shown
 from icgd.problems.data import Task, dtype_name, largest_size
 from icgd.problems.from_torch import load_weights
 from icgd.problems.optimisers import AVERAGE
@@ -51,6 +50,7 @@ from icgd.problems.problem import Problem
 from icgd.program.instructions import IDENTITY
 from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
+from icgd.reprs import counted, in_short, number, with_repr
 from icgd.shapes import History, Parameters, Predictions
 
 OnProgress = Callable[[int, int], None]
@@ -113,7 +113,7 @@ class Origin:
     attend: Callable[..., dict[str, Tensor]]
 
 
-@shown
+@with_repr
 @dataclass(frozen=True)
 class Run:
     """A transformer's forward pass, read out. A batch of tasks adds an axis in front.

@@ -32,9 +32,9 @@ from torch import Tensor
 
 from icgd.backends.run import OnProgress
 from icgd.errors import DataError, FileError, ProofError
-from icgd.facts import number, shown
 from icgd.problems.data import Task
 from icgd.problems.problem import Problem
+from icgd.reprs import number, with_repr
 from icgd.shapes import History, Predictions
 from icgd.weights.files import is_same_file, whole_file
 
@@ -387,7 +387,7 @@ class Sources:
     data: str | os.PathLike[str] | None = None
 
 
-@shown
+@with_repr
 @dataclass(frozen=True)
 class Proof:
     """A certificate as text. After step l no number is further than `distances[l - 1]`."""

@@ -281,7 +281,9 @@ class BlockEnclosures(BlockDomain[Row]):
         if isinstance(argument, float):
             return 0.0
         value = enclosures.function_at(_kinked(leak), argument) if kinked else argument
-        return value.moved(self.how.sum_of(3, argument.actual.size)).without_nan()  # three ReLUs
+        return value.perturbed(
+            self.how.sum_of(3, argument.actual.size)
+        ).without_nan()  # three ReLUs
 
     def mark_flat(self, argument: Row, width: float) -> Row:
         """Return the argument itself, from which `pass_back` knows the slope."""
@@ -307,7 +309,9 @@ class BlockEnclosures(BlockDomain[Row]):
         if isinstance(value, float):
             return value
         known = Interval.symmetric(heads.reach, 1, 1)
-        return Enclosure.around(value.exact, value.error, value.actual.within(known)).without_nan()
+        return Enclosure.around(
+            value.exact, value.error, value.actual.intersected(known)
+        ).without_nan()
 
     def by_entries(
         self,
@@ -323,17 +327,17 @@ class BlockEnclosures(BlockDomain[Row]):
             return value
         if isinstance(right, float):  # the slope of a linear layer
             asked = torch.full_like(left.error, abs(right))
-            return value.moved(left.actual.size * self._lattice_error(1, asked, heads.reach))
+            return value.perturbed(left.actual.size * self._lattice_error(1, asked, heads.reach))
         off = self._lattice_error(1, right.actual.size, heads.reach)
         sizes = left.actual.size
         is_entrywise = isinstance(heads, verbs.MultiplyEntries)
-        return value.moved(sizes * off if is_entrywise else sizes @ off).without_nan()
+        return value.perturbed(sizes * off if is_entrywise else sizes @ off).without_nan()
 
     def by_rows(self, heads: verbs.LookUpProduct, value: Row, left: Row, right: Row) -> Row:
         if isinstance(value, float) or isinstance(left, float):
             return value
         n_terms, sizes = self._terms(left, right)
-        value = value.moved(self._lattice_error(n_terms, sizes, heads.reach))
+        value = value.perturbed(self._lattice_error(n_terms, sizes, heads.reach))
         return self.within_reach(heads, value)
 
     def _terms(self, left: Enclosure, right: Row) -> tuple[int, Tensor]:
@@ -355,7 +359,7 @@ class BlockEnclosures(BlockDomain[Row]):
         off = self._lattice_error(n_terms, sizes, heads.reach)
         # That is how far the product may lie, or the run is stopped.
         known = Interval.symmetric(heads.reach, 1, 1).widened(off)
-        argument = Enclosure.around(product.exact, product.error, product.actual.within(known))
+        argument = Enclosure.around(product.exact, product.error, product.actual.intersected(known))
         fit = self.program.look_up(function)
         rounding = self.how.head(fit, n_terms, sizes, torch.zeros_like(sizes))
         return enclosures.fitted_at(fit, argument, rounding).without_nan()

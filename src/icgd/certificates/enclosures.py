@@ -117,7 +117,7 @@ class Interval:
         """Move both ends outwards by `margin`."""
         return _outwards(self.low - margin, self.high + margin)
 
-    def within(self, other: Interval) -> Interval:
+    def intersected(self, other: Interval) -> Interval:
         """Intersect with an interval that is known to hold the same value.
 
         Where rounding leaves the two a hair apart, return what lies between them.
@@ -238,7 +238,7 @@ class Enclosure:
         `actual`.
         """
         near = exact.widened(error)
-        actual = near if actual is None else near.within(actual)
+        actual = near if actual is None else near.intersected(actual)
         return cls(exact, actual, ROOM * torch.minimum(error, exact.distance_to(actual)))
 
     @property
@@ -263,7 +263,7 @@ class Enclosure:
         exact, error = self.exact.mapped(change), change(self.error)
         return Enclosure(exact, exact if self.is_common else self.actual.mapped(change), error)
 
-    def moved(self, off: Tensor) -> Enclosure:
+    def perturbed(self, off: Tensor) -> Enclosure:
         """Let the transformer's value be wrong by `off` more."""
         return Enclosure.around(self.exact, self.error + off, self.actual.widened(off))
 
@@ -275,12 +275,12 @@ class Enclosure:
     def at_least(self, low: Tensor) -> Enclosure:
         """Use that the transformer's value is at least `low`."""
         known = Interval(low, torch.full_like(low, inf))
-        return Enclosure.around(self.exact, self.error, self.actual.within(known))
+        return Enclosure.around(self.exact, self.error, self.actual.intersected(known))
 
-    def within(self, reach: Tensor) -> Enclosure:
+    def intersected(self, reach: Tensor) -> Enclosure:
         """Use that both values lie in [-reach, reach]."""
         known = Interval(-reach, reach)
-        exact, actual = self.exact.within(known), self.actual.within(known)
+        exact, actual = self.exact.intersected(known), self.actual.intersected(known)
         return Enclosure(exact, actual, torch.minimum(self.error, ROOM * exact.distance_to(actual)))
 
     def lowered(self, missed: float) -> Enclosure:
@@ -475,7 +475,7 @@ def fitted_at(fit: Fit, argument: Enclosure, rounding: Tensor) -> Enclosure:
     actual = real.actual.widened(fitted)
     if isinstance(fit, ReluSum) and fit.is_ramp:  # it stays between the levels of the step
         levels = _levels(fit)
-        actual = actual.within(Interval(min(levels) - rounding, max(levels) + rounding))
+        actual = actual.intersected(Interval(min(levels) - rounding, max(levels) + rounding))
     return Enclosure.around(real.exact, real.error + fitted, actual)
 
 
@@ -517,7 +517,7 @@ def slope_at(loss: Loss, fit: GridMean, prediction: Enclosure, label: Enclosure)
         known = Interval(
             torch.where(inside, surface.low, least), torch.where(inside, surface.high, largest)
         )
-        return near.within(known)
+        return near.intersected(known)
 
     exact, actual = ranged(prediction.exact, label.exact), ranged(prediction.actual, label.actual)
     moved = ROOM * change(prediction.error, label.error)
@@ -688,7 +688,9 @@ def projected(
     known = torch.where(size.any(0), 0.0, inf)
     hull = hull.widened(room + known)
     exact, actual = (
-        (part + _product(away, basis).times(-1.0)).widened(rounding).within(hull.widened(rounding))
+        (part + _product(away, basis).times(-1.0))
+        .widened(rounding)
+        .intersected(hull.widened(rounding))
         for part, away, rounding in (
             (value.exact, exact_beyond, oracle),
             (value.actual, beyond, off),
@@ -780,7 +782,7 @@ def above(value: Enclosure, threshold: Enclosure, most: float, how: Arithmetic) 
 
     def after(w: Interval, t: Interval, off: Tensor) -> Interval:
         found = (w + t.times(-1.0)).mapped(lambda end: end.clamp(min=0.0)).widened(off)
-        return found.within(Interval(-off, most + off))
+        return found.intersected(Interval(-off, most + off))
 
     off = how.sum_of(5, sizes)
     exact = after(rows.exact, theta.exact, how.oracle.sum_of(5, sizes))

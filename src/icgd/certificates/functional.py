@@ -39,7 +39,7 @@ from icgd.certificates.enclosures import (
 )
 from icgd.certificates.linear import Motion, Pair, Responses, is_stable, multiplied
 from icgd.environment import require_memory
-from icgd.errors import KernelError, at, brief
+from icgd.errors import KernelError, at, quoted
 from icgd.problems.data import Task, first_set
 from icgd.problems.functions import FUNCTION_ROUNDING
 from icgd.problems.kernel_machine import SHAPES, Kernel, KernelHead, as_matrix, sum_of_heads
@@ -147,7 +147,7 @@ def own_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) 
     known = _Constants.stated(kernel, radius, u.shape[-1], how)
     if index := first_set(values.abs() > known.returned):
         raise KernelError(
-            f"Kernel {brief(kernel.name)} contradicts its statement: it is "
+            f"Kernel {quoted(kernel.name)} contradicts its statement: it is "
             f"{values[tuple(index)].item():.6g} at {at(index)}, and bound is {known.largest:.6g}. "
             "Register it with a larger bound."
         )
@@ -156,7 +156,7 @@ def own_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) 
         allowed = ROOM * known.slope * gap + 2 * rounding.max()
         if index := first_set(change > allowed.nan_to_num(nan=inf, posinf=inf)):
             raise KernelError(
-                f"Kernel {brief(kernel.name)} contradicts its statement: it changes by "
+                f"Kernel {quoted(kernel.name)} contradicts its statement: it changes by "
                 f"{change[tuple(index)].item():.6g} between two points of these data that are "
                 f"{gap[tuple(index[:-1])].item():.6g} apart, and lipschitz is {known.slope:.6g}. "
                 "Register it with a larger lipschitz; if it jumps, it has none: leave "
@@ -166,7 +166,7 @@ def own_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) 
     alone = kernel.matrix(u, w[..., :1, :])
     if index := first_set((alone - values[..., :1]).abs() > rounding[..., :1]):
         raise KernelError(
-            f"Kernel {brief(kernel.name)} is not a function of two points: at {at(index)} it is "
+            f"Kernel {quoted(kernel.name)} is not a function of two points: at {at(index)} it is "
             f"{alone[tuple(index)].item():.6g} for the pair alone and "
             f"{values[tuple(index)].item():.6g} among the others. Constants cannot be stated of "
             "it: leave lipschitz out."
@@ -174,7 +174,7 @@ def own_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) 
     allowed = known.error(values, 2 * NUDGE * how.roundoff * size, size)
     if index := first_set(nudged > allowed):
         raise KernelError(
-            f"Kernel {brief(kernel.name)} contradicts its statement: it changes by "
+            f"Kernel {quoted(kernel.name)} contradicts its statement: it changes by "
             f"{nudged[tuple(index)].item():.3g} at {at(index)} if a point moves by its last "
             f"digits, and lipschitz and rounding allow {allowed[tuple(index)].item():.3g}. Compute "
             "it without cancellation, such as distances by torch.cdist with "

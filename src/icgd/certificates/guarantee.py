@@ -32,13 +32,13 @@ from math import inf, sqrt
 from icgd.certificates.enclosures import norm
 from icgd.certificates.linear import LinearBounds
 from icgd.errors import DataError, SettingError
-from icgd.facts import number, shown
 from icgd.problems.convergence import allowed_scores
 from icgd.problems.data import Task
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.minimiser import Minimiser, find_minimiser, objective_rounding, sum_rounding
 from icgd.problems.problem import Problem
 from icgd.problems.spectrum import Curvature, Scores, common, curvature, over_ball, spanned
+from icgd.reprs import number, with_repr
 from icgd.shapes import History, Inputs
 
 STEP_ROUNDING = 1e-9
@@ -105,7 +105,7 @@ class Outcome(Enum):
     )
 
 
-@shown
+@with_repr
 @dataclass(frozen=True)
 class Guarantee:
     """How far a linear model's run ends from the minimiser, and how far at most.

@@ -343,7 +343,7 @@ class Enclosures(StackDomain[Bounded]):
         off = reach * self._units_error(smooth, *places)
         off = off + reach * self._units_rounding(fit, n_terms, shrunk, *sizes)
         if not (fit.is_ramp and fit.slope):
-            return Bounded(real.moved(off))
+            return Bounded(real.perturbed(off))
         # Near a kink units give something between s times the one slope and s times the other.
         jumps = enclosures.ridge_error(replace(fit, error=0.0), *places)
         slope = function_named(fit.slope)
@@ -450,7 +450,7 @@ class Enclosures(StackDomain[Bounded]):
         if is_shared:  # its square and its root are needed
             mean = (left.exact.mT @ right.exact).times(scale / n_examples)
             sum_of_both = (weights.exact + mean).widened(how.oracle.sum_of(2, share * exactly))
-            exact = exact.within(sum_of_both)
+            exact = exact.intersected(sum_of_both)
         apart = before.apart
         if off is not None:
             rounding = rounding + abs(scale) * off.uneven
@@ -572,7 +572,7 @@ class Enclosures(StackDomain[Bounded]):
         return Bounded(heads.own_error(self, value.value, *inputs))
 
     def written_over(self, before: Bounded, value: Bounded) -> Bounded:
-        return Bounded(value.value.moved(before.value.actual.size))
+        return Bounded(value.value.perturbed(before.value.actual.size))
 
     def guard(self, score: Bounded, reach: float, checked: str) -> Bounded:
         return score
@@ -599,7 +599,7 @@ class Enclosures(StackDomain[Bounded]):
         """Nor is what rounding makes of it."""
         zero = torch.zeros_like(value.value.error)
         allowed, found = Interval(zero, zero + inf), value.value
-        exact, actual = found.exact.within(allowed), found.actual.within(allowed)
+        exact, actual = found.exact.intersected(allowed), found.actual.intersected(allowed)
         return Bounded(Enclosure(exact, actual, found.error))
 
     # Jacobians: a matrix at every token.

@@ -26,13 +26,13 @@ from icgd.certificates.linear import LinearBounds
 from icgd.certificates.network import StackBounds
 from icgd.environment import require_memory
 from icgd.errors import OverflowedRunError
-from icgd.facts import number, shown
 from icgd.problems.data import Task, dtype_name
 from icgd.problems.functions import slope_of
 from icgd.problems.oracles import FunctionOracle, LinearOracle
 from icgd.problems.problem import Problem
 from icgd.program.chain import ChainProgram
 from icgd.program.program import AbstractProgram
+from icgd.reprs import number, with_repr
 from icgd.shapes import History, Predictions
 
 
@@ -244,7 +244,7 @@ class Verdict(Enum):
         return self in (Verdict.HOLDS, Verdict.HOLDS_EMPTY, Verdict.HOLDS_ESTIMATED)
 
 
-@shown
+@with_repr
 @dataclass(frozen=True)
 class Certificate:
     """What is proved for every task in the domain, before any run.
@@ -394,7 +394,7 @@ class Certificate:
         """
         return not bound < self.widest
 
-    def told(self, bound: float) -> float | None:
+    def informative(self, bound: float) -> float | None:
         """Return the bound, or None if it says nothing.
 
         Args:
@@ -408,7 +408,7 @@ class Certificate:
             >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
             >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
             >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
-            >>> compiled.certificate().told(0.5)
+            >>> compiled.certificate().informative(0.5)
             0.5
         """
         return None if self.says_nothing(bound) else bound
@@ -425,7 +425,7 @@ class Certificate:
         return Verdict.PROMISED
 
 
-@shown
+@with_repr
 @dataclass(frozen=True)
 class Report:
     """Measured errors of a run beside their bounds, with an entry for each task and step.
@@ -591,7 +591,7 @@ class Report:
         """Return the largest measured error, and what is proved of it."""
         if not getattr(self, errors).numel():
             return "no step was taken"
-        measured, proved = float(getattr(self, errors).max()), self.told.get(bounds)
+        measured, proved = float(getattr(self, errors).max()), self.informative_bounds.get(bounds)
         if proved is None:
             return f"{number(measured)}, not proved"
         what = "says nothing"
@@ -629,13 +629,13 @@ class Report:
     def _curves(self, which: str) -> dict[str, list[float]]:
         """Return measured errors and their bounds by name, with NaN where a bound says nothing."""
         errors = getattr(self, f"{which}_errors")
-        everywhere = self.certificate.told(getattr(self.certificate, f"domain_{which}"))
-        of_run = self.told.get(f"{which}_bounds", torch.full_like(errors, nan))
+        everywhere = self.certificate.informative(getattr(self.certificate, f"domain_{which}"))
+        of_run = self.informative_bounds.get(f"{which}_bounds", torch.full_like(errors, nan))
         found = {"measured": errors, "proved for this run (b)": of_run}
         found["proved for every run (a)"] = torch.full_like(errors, everywhere or nan)
         if which == "step" and (paper := self.certificate.paper_step) is not None:
             name = f"the theorem's own bound (c), {number(paper)}"
-            found[name] = torch.full_like(errors, self.certificate.told(paper) or nan)
+            found[name] = torch.full_like(errors, self.certificate.informative(paper) or nan)
         if which == "trajectory" and self.paper_trajectory is not None:
             found["the paper's line (c)"] = self.paper_trajectory
         if which == "trajectory" and self.furthest:
@@ -678,17 +678,17 @@ class Report:
             return Verdict.IN_DOUBT if proved.stated or proved.estimated else Verdict.BROKEN
         if proved.estimated:
             return Verdict.HOLDS_ESTIMATED
-        is_empty = any(bool(part.isnan().any()) for part in self.told.values())
+        is_empty = any(bool(part.isnan().any()) for part in self.informative_bounds.values())
         return Verdict.HOLDS_EMPTY if is_empty else Verdict.HOLDS
 
     @property
     def empty(self) -> tuple[str, ...]:
         """The names of the bounds that say nothing, for a step of the run or for any run."""
-        found = [name for name, part in self.told.items() if bool(part.isnan().any())]
+        found = [name for name, part in self.informative_bounds.items() if bool(part.isnan().any())]
         return (*found, *self.certificate.empty)
 
     @property
-    def told(self) -> dict[str, Tensor]:
+    def informative_bounds(self) -> dict[str, Tensor]:
         """The bounds of this run by name, NaN where they say nothing.
 
         Those of predictions say nothing where weights may end anywhere in the box.

@@ -207,7 +207,7 @@ def _draw_losses(panel: Axes, result: Result) -> None:
 def _draw_errors(panel: Axes, result: Result) -> None:
     """Draw what is proved of the whole run as a broad band, and what is measured as a thin line."""
     report = result.report
-    proved = report.told["trajectory_bounds"]
+    proved = report.informative_bounds["trajectory_bounds"]
     plotting.describe(
         panel, "Every error is proved", "training step", "largest error of any weight (log scale)"
     )

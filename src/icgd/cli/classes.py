@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from icgd.errors import DataError, brief, did_you_mean
+from icgd.errors import DataError, did_you_mean, quoted
 from icgd.problems.losses import LOGISTIC
 from icgd.problems.problem import Problem
 from icgd.problems.tables import Numbers
@@ -29,14 +29,14 @@ class Classes:
         names, n_outputs = tuple(sorted(set(cells))), problem.target.output_width
         if len(names) < 2:
             raise DataError(
-                f"{path}, column {brief(column)} has only the class {brief(names[0])}; two are "
+                f"{path}, column {quoted(column)} has only the class {quoted(names[0])}; two are "
                 "needed. Name another column with --target."
             )
         if n_outputs != len(names) and (n_outputs, len(names)) != (1, 2):
             shown = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
             raise DataError(
-                f"{path}, column {brief(column)} has {len(names)} classes ({shown}), but the model "
-                f"has {n_outputs} output{'s' * (n_outputs > 1)}. Compile for this table with "
+                f"{path}, column {quoted(column)} has {len(names)} classes ({shown}), but the "
+                f"model has {n_outputs} output{'s' * (n_outputs > 1)}. Compile for this table with "
                 "--data, which counts them."
             )
         # A network with the logistic loss returns a score; all others return the label itself.
@@ -60,7 +60,7 @@ class Classes:
         for cell in cells:
             if cell not in self.names:
                 raise DataError(
-                    f"{path}, column {brief(column)} has the class {brief(cell)}, which the "
+                    f"{path}, column {quoted(column)} has the class {quoted(cell)}, which the "
                     "examples lack; known are "
                     f"{', '.join(self.names)}.{did_you_mean(cell, self.names)}"
                 )

@@ -30,7 +30,6 @@ from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.environment import one_thread
 from icgd.errors import SettingError, SizeError, UnsupportedProblemError, listed
-from icgd.facts import counted
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, ORANGE, Axes, Figure
 from icgd.pipeline import compile, verify
@@ -38,6 +37,7 @@ from icgd.problems.convergence import sized_problem
 from icgd.problems.data import Task, drawn_task
 from icgd.problems.problem import Problem
 from icgd.problems.settings import count, named
+from icgd.reprs import counted
 from icgd.timing import descend, interleaved_seconds
 
 SMALLEST_ERROR = 1e-17
@@ -213,8 +213,8 @@ def _row(entry: _Entry, tasks: Sequence[Task], times: Times) -> Row:
         n_layers=summary.n_layers,
         **sizes,
         step_error=max(errors),
-        step_bound=proved.told(max(float(report.step_bounds.max()) for report in reports)),
-        domain_bound=proved.told(proved.domain_step),
+        step_bound=proved.informative(max(float(report.step_bounds.max()) for report in reports)),
+        domain_bound=proved.informative(proved.domain_step),
         run_error=max(float(report.trajectory_errors.max()) for report in reports),
         verdict=next((r.verdict for r in reports if not r.verdict.holds), reports[0].verdict),
         seconds=times.seconds,

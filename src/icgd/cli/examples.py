@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from icgd.cli.classes import Classes
-from icgd.errors import DataError, DomainError, SettingError, brief
+from icgd.errors import DataError, DomainError, SettingError, quoted
 from icgd.problems.data import Domain
 from icgd.problems.losses import CROSS_ENTROPY, HUBER, SQUARED
 from icgd.problems.problem import Problem
@@ -37,12 +37,12 @@ class Source:
     def __post_init__(self) -> None:
         if self.missing not in CHOICES:
             raise SettingError(
-                f"--missing must be one of {', '.join(CHOICES)}, got {brief(self.missing)}."
+                f"--missing must be one of {', '.join(CHOICES)}, got {quoted(self.missing)}."
             )
         for name in self.ignored:
             if name in self.targets:
                 raise DataError(
-                    f"Column {brief(name)} is both a label and ignored. Name it with --target or "
+                    f"Column {quoted(name)} is both a label and ignored. Name it with --target or "
                     "with --ignore, not with both."
                 )
 
@@ -285,7 +285,7 @@ def _require_within(
     if largest[column] > bound:
         value = float(numbers[np.abs(numbers[:, column]).argmax(), column])
         raise DomainError(
-            f"{path}, column {brief(names[column])} goes to {value:.6g}{units}, but the "
+            f"{path}, column {quoted(names[column])} goes to {value:.6g}{units}, but the "
             f"transformer was made for {bound:g} at most. Compile with [domain] {key} = "
             f"{abs(value) * 1.001:.4g} or larger in problem.toml, or with --data a table that "
             "holds such values."
@@ -297,7 +297,7 @@ def _refuse_gaps(table: Table, inputs: Sequence[str]) -> None:
         gaps = table.gaps(name)
         if gaps:
             raise DataError(
-                f"{table.path}, line {gaps[0]} has no value in column {brief(name)}, and a query "
+                f"{table.path}, line {gaps[0]} has no value in column {quoted(name)}, and a query "
                 "cannot be dropped. Fill it, or give --missing mean or median, which are those of "
                 "the examples."
             )

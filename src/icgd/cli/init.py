@@ -18,11 +18,11 @@ from icgd.cli.examples import FILLS, Examples, read_examples
 from icgd.cli.options import AsJson, output
 from icgd.cli.problem_file import Description
 from icgd.cli.writing import require_writable, write_new_file
-from icgd.facts import counted
 from icgd.problems.data import Domain
 from icgd.problems.losses import CROSS_ENTROPY, LOGISTIC, SQUARED
 from icgd.problems.problem import Problem
 from icgd.problems.tables import DATE, Table
+from icgd.reprs import counted
 
 TEMPLATE = """\
 # What `icgd compile` trains: written by `icgd init` for {table}.

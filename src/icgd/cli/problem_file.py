@@ -24,7 +24,7 @@ from icgd.cli.options import in_panel, option_name, options_of, with_options
 from icgd.cli.progress import progress
 from icgd.compiled import Compiled
 from icgd.environment import warn
-from icgd.errors import FileError, SettingError, UnknownNameError, brief
+from icgd.errors import FileError, SettingError, UnknownNameError, quoted
 from icgd.pipeline import compile
 from icgd.problems.convergence import sized_problem
 from icgd.problems.data import Domain, as_task
@@ -294,7 +294,7 @@ def read_problem_file(path: Path) -> dict[str, Any]:
             raise UnknownNameError.of("key", name, known=KEYS, where=f" in {path}")
         if (name in SECTIONS) is not isinstance(value, dict):
             form = f"a table, [{name}]" if name in SECTIONS else f"one value, {name} = ..."
-            raise SettingError(f"{name} in {path} must be {form}, got {brief(value)}.")
+            raise SettingError(f"{name} in {path} must be {form}, got {quoted(value)}.")
     return content
 
 
@@ -326,7 +326,7 @@ def _value(option: str, value: Any, given: Mapping[str, Any]) -> Any:
             except ValueError:
                 raise SettingError(
                     f"{option_name(option)} must be whole numbers joined by commas, such as "
-                    f"16,16, got {brief(value)}."
+                    f"16,16, got {quoted(value)}."
                 ) from None
         case "functions":
             if not (functions := _toml(Path(value)).get("functions")):

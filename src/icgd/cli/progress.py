@@ -17,7 +17,7 @@ from rich.progress import (
 )
 
 from icgd.backends.run import OnProgress
-from icgd.facts import duration
+from icgd.reprs import duration
 
 
 @contextmanager

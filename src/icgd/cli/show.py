@@ -75,7 +75,7 @@ def report_data(report: Report) -> dict[str, Any]:
     """Return the report with its verdict and the largest error and bound over all steps."""
     kinds = ("step", "trajectory", "prediction")
     names = [f"{kind}_{what}" for kind in kinds for what in ("errors", "bounds")]
-    told: dict[str, Any] = report.told  # JSON shows NaN as null
+    told: dict[str, Any] = report.informative_bounds  # JSON shows NaN as null
     shown = replace(report, **told)
     known = {name: getattr(shown, name) for name in names}
     return {
@@ -348,7 +348,7 @@ def _bounded(
 
 def _prediction_rows(report: Report, n_paper: int) -> list[tuple[str, ...]]:
     """Return the row of the predictions, if there are any; the paper proves nothing of them."""
-    errors, bounds = report.prediction_errors, report.told.get("prediction_bounds")
+    errors, bounds = report.prediction_errors, report.informative_bounds.get("prediction_bounds")
     if errors is None or not errors.numel():
         return []
     told = "not proved"

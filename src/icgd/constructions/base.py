@@ -15,7 +15,7 @@ from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import AbstractGradientStep
 from icgd.problems.problem import Problem
 from icgd.problems.sets import sets_in_words
-from icgd.problems.settings import count, positive, power_of_two, within
+from icgd.problems.settings import count, positive, power_of_two, require_between
 from icgd.problems.steps import FunctionalStep, ProximalStep
 from icgd.program.check import check_program
 from icgd.program.program import AbstractProgram
@@ -307,7 +307,7 @@ def checked_kink_width(width: float | None) -> float | None:
     if width is None:
         return None
     number = power_of_two("kink_width", width)
-    within("kink_width", number, 2.0**-60, 1.0)
+    require_between("kink_width", number, 2.0**-60, 1.0)
     return number
 
 

@@ -76,7 +76,7 @@ from icgd.problems.losses import SlopePart
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GRADIENT, WEIGHTS, AbstractGradientStep, Rule
 from icgd.problems.problem import Problem
-from icgd.problems.settings import settle
+from icgd.problems.settings import set_fields
 from icgd.program import chain
 from icgd.program.chain import (
     ANSWERS,
@@ -167,7 +167,9 @@ class CotNetwork(AbstractConstruction):
     takes_rules: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        settle(self, kink_width=checked_kink_width(self.kink_width), dtype=valid_dtype(self.dtype))
+        set_fields(
+            self, kink_width=checked_kink_width(self.kink_width), dtype=valid_dtype(self.dtype)
+        )
 
     def objection(self, problem: Problem) -> str | None:
         update, output = problem.gradient_step, activations_of(problem.network)[-1]

@@ -50,7 +50,7 @@ from icgd.problems.piecewise import Function
 from icgd.problems.problem import Problem
 from icgd.problems.scalar import ScalarFunction
 from icgd.problems.sets import sets_in_words
-from icgd.problems.settings import count, settle
+from icgd.problems.settings import count, set_fields
 from icgd.problems.steps import ProximalStep
 from icgd.program.functions import GridMean
 from icgd.program.instructions import ClipSlots, Instruction
@@ -85,7 +85,7 @@ class AbstractOneLayer(AbstractConstruction):
 
     def __post_init__(self) -> None:
         if self.n_examples is not None:
-            settle(self, n_examples=count("n_examples", self.n_examples))
+            set_fields(self, n_examples=count("n_examples", self.n_examples))
 
     def objection(self, problem: Problem) -> str | None:
         model, update = problem.model, problem.proximal_step
@@ -265,7 +265,7 @@ class CotGlm(AbstractOneLayer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        settle(self, grid_tokens=count("grid_tokens", self.grid_tokens, least=2))
+        set_fields(self, grid_tokens=count("grid_tokens", self.grid_tokens, least=2))
 
     def trains(self, problem: Problem) -> bool:
         return isinstance(problem.target, LinearModel | MLP)

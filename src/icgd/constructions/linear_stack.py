@@ -49,7 +49,7 @@ from icgd.constructions.network import ROUNDING_ROOM
 from icgd.problems.functions import IDENTITY_FUNCTION
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, settle
+from icgd.problems.settings import count, set_fields
 from icgd.program.instructions import (
     ClipSlots,
     Combination,
@@ -131,7 +131,7 @@ class LinearStack(AbstractConstruction):
 
     def __post_init__(self) -> None:
         most = len(LARGEST_SCORES)
-        settle(
+        set_fields(
             self, mirrored_heads=count("mirrored_heads", self.mirrored_heads, least=0, most=most)
         )
 

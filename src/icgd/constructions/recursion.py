@@ -68,7 +68,7 @@ from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.piecewise import Function
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, positive, settle
+from icgd.problems.settings import count, positive, set_fields
 from icgd.program.functions import RidgeSum, slope_product
 from icgd.program.instructions import Argument, Combination, Instruction
 from icgd.program.layout import EXAMPLE_SHARE, IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Layout, Role
@@ -133,12 +133,14 @@ class Recursion(AbstractConstruction):
     takes_biases: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        settle(self, units=count("units", self.units, least=FEWEST_UNITS))
+        set_fields(self, units=count("units", self.units, least=FEWEST_UNITS))
         if isinstance(self.unit_activation, Function):
-            settle(self, unit_activation=self.unit_activation.name)
+            set_fields(self, unit_activation=self.unit_activation.name)
         if self.unit_activation is not None:
             unit_activation_named(self.unit_activation)
-        settle(self, kink_width=checked_kink_width(self.kink_width), dtype=valid_dtype(self.dtype))
+        set_fields(
+            self, kink_width=checked_kink_width(self.kink_width), dtype=valid_dtype(self.dtype)
+        )
 
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)

@@ -77,7 +77,7 @@ from icgd.problems.functions import (
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import WEIGHTS
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, positive, settle
+from icgd.problems.settings import count, positive, set_fields
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import (
     AccumulateOuterProduct,
@@ -159,7 +159,7 @@ class ReluStack(AbstractConstruction):
 
     def __post_init__(self) -> None:
         pieces = count("pieces", self.pieces, most=MOST_PIECES)
-        settle(self, pieces=pieces, kink_width=checked_kink_width(self.kink_width))
+        set_fields(self, pieces=pieces, kink_width=checked_kink_width(self.kink_width))
 
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)

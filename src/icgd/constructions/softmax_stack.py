@@ -63,7 +63,7 @@ from icgd.errors import ConstructionError
 from icgd.problems.functions import IDENTITY_FUNCTION
 from icgd.problems.optimisers import WEIGHTS
 from icgd.problems.problem import Problem
-from icgd.problems.settings import count, positive, settle, within
+from icgd.problems.settings import count, positive, require_between, set_fields
 from icgd.program.functions import Function, LatticeFunction
 from icgd.program.instructions import (
     AddGradient,
@@ -151,9 +151,11 @@ class SoftmaxStack(AbstractConstruction):
     def __post_init__(self) -> None:
         if self.registers is not None:
             least, most = float(FEWEST_REGISTERS), float(lattice.MOST_POINTS)
-            settle(self, registers=count("registers", self.registers))
-            within("registers", self.registers, least, most)
-        settle(self, kink_width=checked_kink_width(self.kink_width), dtype=valid_dtype(self.dtype))
+            set_fields(self, registers=count("registers", self.registers))
+            require_between("registers", self.registers, least, most)
+        set_fields(
+            self, kink_width=checked_kink_width(self.kink_width), dtype=valid_dtype(self.dtype)
+        )
 
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)

@@ -49,11 +49,18 @@ from icgd.constructions.network import (
     network_layout,
     ranges_on_domain,
 )
-from icgd.errors import ConstructionError, brief
+from icgd.errors import ConstructionError, quoted
 from icgd.problems.functions import KinkedFunction
 from icgd.problems.oracles import gradient, predict
 from icgd.problems.problem import Problem
-from icgd.problems.settings import LARGEST_COUNT, count, positive, power_of_two, settle, within
+from icgd.problems.settings import (
+    LARGEST_COUNT,
+    count,
+    positive,
+    power_of_two,
+    require_between,
+    set_fields,
+)
 from icgd.program.functions import ReluSum
 from icgd.program.instructions import (
     IDENTITY,
@@ -131,13 +138,13 @@ class Universal(AbstractConstruction):
     is_last_resort: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        settle(
+        set_fields(
             self,
             levels=count("levels", self.levels, least=2),
             n_examples=count("n_examples", self.n_examples),
             kink_width=power_of_two("kink_width", self.kink_width),
         )
-        within("kink_width", self.kink_width, NARROWEST, WIDEST)
+        require_between("kink_width", self.kink_width, NARROWEST, WIDEST)
 
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)
@@ -645,14 +652,14 @@ def answer_of(f: Callable[[Matrix], Any], point: Tensor) -> Tensor:
     found = f(point.numpy().copy())
     if np.iscomplexobj(found):
         raise ConstructionError(
-            f"f must return real numbers, but at Z = {_shown(point)} it returns {brief(found)}."
+            f"f must return real numbers, but at Z = {_shown(point)} it returns {quoted(found)}."
         )
     try:
         answer = torch.as_tensor(np.asarray(found, dtype=np.float64))
     except (TypeError, ValueError):
         raise ConstructionError(
             f"f must return numbers, an array of shape {tuple(point.shape)}; at Z = "
-            f"{_shown(point)} it returns {brief(found)}."
+            f"{_shown(point)} it returns {quoted(found)}."
         ) from None
     if answer.shape != point.shape:
         raise ConstructionError(

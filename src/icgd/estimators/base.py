@@ -27,14 +27,14 @@ from icgd.certificates.report import Report
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.environment import warn
-from icgd.errors import DataError, DataTypeError, OverflowedRunError, SettingError, brief, cut
-from icgd.facts import counted
+from icgd.errors import DataError, DataTypeError, OverflowedRunError, SettingError, cut, quoted
 from icgd.pipeline import compile as compile_problem
 from icgd.pipeline import verify
 from icgd.problems.convergence import Convergence, convergence
 from icgd.problems.data import Task, column_names, device_of
 from icgd.problems.problem import Problem
 from icgd.problems.settings import not_negative
+from icgd.reprs import counted
 
 Array = NDArray[np.float64]
 
@@ -219,7 +219,7 @@ def seed_of(random_state: Any) -> int:
     except ValueError:
         raise SettingError(
             "random_state must be a seed from 0 to 2**32 - 1, a RandomState or None, "
-            f"got {brief(random_state)}."
+            f"got {quoted(random_state)}."
         ) from None
 
 
@@ -267,7 +267,7 @@ def _first_bad_entry(X: Any) -> str:
             if not is_good:
                 place = column_named(names, column)
                 return (
-                    f"The first such entry is {brief(entry)} in {place}, row {row}. Drop such "
+                    f"The first such entry is {quoted(entry)} in {place}, row {row}. Drop such "
                     "rows, or fill or encode the column first."
                 )
     return ""
@@ -602,7 +602,7 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
         seen = np.unique(numbers if weights is None else numbers[weights > 0])
         if len(seen) < 2:
             weighted = "" if weights is None else " with a positive weight"
-            names = ", ".join(brief(name) for name in self.classes_[seen].tolist())
+            names = ", ".join(quoted(name) for name in self.classes_[seen].tolist())
             raise DataError(
                 f"All examples{weighted} are of one class, {names}; a classifier needs examples "
                 "of at least two classes."
@@ -618,18 +618,18 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
             for name, weight in class_weight.items():
                 if name not in classes:
                     raise SettingError(
-                        f"class_weight names the class {brief(name)}, but y has the classes "
-                        f"{cut(', '.join(map(brief, classes)))}."
+                        f"class_weight names the class {quoted(name)}, but y has the classes "
+                        f"{cut(', '.join(map(quoted, classes)))}."
                     )
-                if not_negative(f"class_weight[{brief(name)}]", weight) == 0:
+                if not_negative(f"class_weight[{quoted(name)}]", weight) == 0:
                     raise SettingError(
-                        f"class_weight[{brief(name)}] is 0, with which no example of the class "
+                        f"class_weight[{quoted(name)}] is 0, with which no example of the class "
                         "counts; give a positive weight, or leave its rows out."
                     )
         elif class_weight != "balanced":
             raise SettingError(
                 "class_weight must be 'balanced', or a weight for each class such as "
-                f"{{{brief(classes[0])}: 2.0}}, got {brief(class_weight)}."
+                f"{{{quoted(classes[0])}: 2.0}}, got {quoted(class_weight)}."
             )
         weights: Array = compute_sample_weight(class_weight, y)
         return weights

@@ -16,7 +16,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
 from torch import Tensor
 
-from icgd.errors import DataError, SettingError, brief
+from icgd.errors import DataError, SettingError, quoted
 from icgd.estimators.base import (
     ROOM,
     AbstractClassifier,
@@ -79,7 +79,7 @@ class AbstractLinear(AbstractInContext):
         number = finite(name, getattr(self, name))
         if number < 0:
             raise SettingError(
-                f"{name} must not be negative, got {brief(number)}: a penalty draws coefficients "
+                f"{name} must not be negative, got {quoted(number)}: a penalty draws coefficients "
                 "towards 0. Give 0 for none."
             )
         return number
@@ -288,7 +288,7 @@ class InContextLogistic(AbstractClassifier, AbstractLinear):
         found = super()._convergence()
         if found.task is None:
             return found
-        return replace(found, name=f"class {brief(self.classes_.tolist()[found.task])}")
+        return replace(found, name=f"class {quoted(self.classes_.tolist()[found.task])}")
 
     def decision_function(self, X: Any) -> Array:
         """Return the scores <w, x> + b: log-odds of each class against the rest.

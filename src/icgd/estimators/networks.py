@@ -43,7 +43,7 @@ from icgd.problems.settings import (
     named,
     not_negative,
     positive,
-    within,
+    require_between,
 )
 
 # The step size is the inverse of how sharply the risk curves where a run begins. Descent with step
@@ -242,7 +242,9 @@ class AbstractNetwork(AbstractInContext):
             step_size = solver.step_size
             if is_plain:
                 step_size = 1 / (sharpness(first.network_oracle, task) * SCALES[loss])
-        within("step_size", step_size := positive("step_size", step_size), 0.0, LONGEST_STEP)
+        require_between(
+            "step_size", step_size := positive("step_size", step_size), 0.0, LONGEST_STEP
+        )
 
         # A box that no run reaches. Plain descent lowers the risk by |d|^2 / (2 s) in each step d
         # of size s, so that L steps that lower it from R to 0 move weights by at most

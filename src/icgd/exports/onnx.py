@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from icgd.backends.dense import warn_of_precision
 from icgd.compiled import Compiled
-from icgd.errors import ExportError, FileError, MissingExtraError, ProgramError, brief
+from icgd.errors import ExportError, FileError, MissingExtraError, ProgramError, quoted
 from icgd.exports.streams import as_batch
 from icgd.layers import (
     ActivationAttention,
@@ -124,7 +124,7 @@ def require_known_kernels(program: StackProgram) -> None:
             names = [term.kernel for term in getattr(part, "terms", ())]
             if own := [name for name in names if name not in PATTERNS]:
                 raise ExportError(
-                    f"ONNX cannot hold the kernel {brief(own[0])}, which is a function of your "
+                    f"ONNX cannot hold the kernel {quoted(own[0])}, which is a function of your "
                     f"own. It has {', '.join(PATTERNS)}. Use compiled.transformer(), a torch "
                     "module."
                 )

@@ -29,7 +29,6 @@ from icgd.backends.prompt import encode, read_parameters, read_predictions
 from icgd.compiled import Compiled
 from icgd.errors import DataError, ExportError, LayoutError, MissingExtraError, UnknownNameError
 from icgd.exports.streams import as_batch
-from icgd.facts import counted, shown
 from icgd.layers import KernelAttention, MLPLayer, SoftmaxAttention, Transformer
 from icgd.problems.data import Task, dtype_named
 from icgd.problems.settings import count
@@ -38,6 +37,7 @@ from icgd.program.kernel_instructions import DescendFunction
 from icgd.program.layout import IS_EXAMPLE, Layout
 from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
+from icgd.reprs import counted, with_repr
 from icgd.shapes import Parameters, Predictions, Stream
 
 try:
@@ -88,7 +88,7 @@ Patch = tuple[str, Callable[..., Tensor]]
 """The name of an activation and a function that changes it: a hook of the tool."""
 
 
-@shown
+@with_repr
 @dataclass(frozen=True, eq=False)
 class LensModel:
     """A model of TransformerLens, and the program that its weights spell out."""

@@ -14,13 +14,13 @@ from itertools import groupby
 from typing import TypeVar
 
 from icgd.errors import ProgramError
-from icgd.facts import counted
 from icgd.program.chain import FAR, NEAR, OUT, ChainProgram
 from icgd.program.instructions import Instruction, LayerKind, Use, WipeSlots, names_used
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import WipeByUnits
+from icgd.reprs import counted
 from icgd.weights.sizes import LayerSize, summarise
 
 Thing = TypeVar("Thing")

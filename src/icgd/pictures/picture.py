@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from icgd.errors import FileError
-from icgd.facts import line
 from icgd.pictures import plotting
 from icgd.pictures.plotting import Figure
+from icgd.reprs import line
 from icgd.weights.files import whole_file
 
 WRITERS: dict[str, Callable[[Figure], bytes]] = {".svg": plotting.svg, ".png": plotting.png}

@@ -13,7 +13,6 @@ from functools import singledispatch
 from itertools import groupby, pairwise
 from textwrap import wrap
 
-from icgd.facts import counted
 from icgd.pictures.canvas import BOLD_WIDTH, MONO_WIDTH, SANS_WIDTH, Canvas, Point
 from icgd.pictures.diagram import Column, Diagram, Line, Row, Section, diagram
 from icgd.pictures.picture import Picture, saved
@@ -21,6 +20,7 @@ from icgd.pictures.plotting import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED
 from icgd.program.chain import FAR, NEAR, OUT, ChainMask, ChainProgram, Reading
 from icgd.program.instructions import LayerKind
 from icgd.program.program import AbstractProgram
+from icgd.reprs import counted
 
 # Where everything of a diagram stands on the sheet, in points; y runs downwards.
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from icgd.environment import own_modes, require_memory
-from icgd.errors import DataError, DomainError, SettingError, at, brief
-from icgd.facts import counted, in_short, shown
+from icgd.errors import DataError, DomainError, SettingError, at, quoted
 from icgd.problems.preprocessing import Preprocessing
-from icgd.problems.settings import count, named, positive, settle, within
+from icgd.problems.settings import count, named, positive, require_between, set_fields
+from icgd.reprs import counted, in_short, with_repr
 from icgd.shapes import Inputs, Labels, Parameters, Points, Queries, Rates
 
 if TYPE_CHECKING:  # a problem needs the arrays below
@@ -56,7 +56,7 @@ class Domain:
         for name in ("x", "y", "score", "rate"):
             bound = getattr(self, name)
             if bound is not None or name in ("x", "y"):
-                settle(self, **{name: positive(f"domain.{name}", bound)})
+                set_fields(self, **{name: positive(f"domain.{name}", bound)})
 
     def in_words(self) -> str:
         """Return the bounds, such as "|x| <= 2, |y| <= 1".
@@ -100,7 +100,7 @@ class Domain:
         return cls(*(bound or 1.0 for bound in bounds))
 
 
-@shown
+@with_repr
 @dataclass(frozen=True)
 class Task:
     """Examples (x, y), queries and initial weights; with a leading axis for many tasks.
@@ -223,7 +223,7 @@ class Task:
         if not self.batch:
             raise DataError("This is one task, which has no places. Use it as it is.")
         if not isinstance(place, slice):
-            within("place", place, -len(self.x), len(self.x) - 1)
+            require_between("place", place, -len(self.x), len(self.x) - 1)
         rates = None if self.rates is None else self.rates[place]
         parts = (part[place] for part in (self.x, self.y, self.queries, self.initial))
         return Task(*parts, rates=rates)
@@ -500,7 +500,7 @@ def _as_array(name: str, data: Any) -> Any:
                 if isinstance(cell, np.generic):
                     cell = cell.item()  # 'a', not np.str_('a')
                 raise DataError(
-                    f"{name}{place} is {brief(cell)}, which is not a number. Remove the column or "
+                    f"{name}{place} is {quoted(cell)}, which is not a number. Remove the column or "
                     "encode it as numbers; drop or fill what is missing."
                 )
     return array
@@ -574,5 +574,5 @@ def device_of(device: str | torch.device) -> torch.device:
         place = torch.device(device)
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, ValueError, NotImplementedError):  # torch has no other
-        raise SettingError(f"device must be a device of torch, got {brief(device)}.") from None
+        raise SettingError(f"device must be a device of torch, got {quoted(device)}.") from None
     return place

@@ -23,7 +23,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from icgd.errors import SettingError, UnknownNameError, brief
+from icgd.errors import SettingError, UnknownNameError, quoted
 
 MOST_CHARACTERS, MOST_CANONICAL = 500, 4000
 """The longest text that a user may give, and the longest text of a tree."""
@@ -437,7 +437,9 @@ def on_piece(node: Node, inside: Fraction) -> Node:
 def parse(source: object, names: tuple[str, ...] = ("x",), *, is_canonical: bool = False) -> Node:
     """Read an expression in the variables `names`, or the text of a tree if it `is_canonical`."""
     if not isinstance(source, str):
-        raise SettingError(f"An expression must be a text, such as 'tanh(x)', got {brief(source)}.")
+        raise SettingError(
+            f"An expression must be a text, such as 'tanh(x)', got {quoted(source)}."
+        )
     try:
         most = MOST_CANONICAL if is_canonical else MOST_CHARACTERS
         if len(source) > most:
@@ -458,7 +460,7 @@ def parse(source: object, names: tuple[str, ...] = ("x",), *, is_canonical: bool
     except UnknownNameError:
         raise
     except SettingError as error:
-        raise SettingError(f"Cannot read the expression {brief(source)}. {error}") from None
+        raise SettingError(f"Cannot read the expression {quoted(source)}. {error}") from None
 
 
 def _split(source: str) -> ast.expr:
@@ -522,7 +524,7 @@ def _read(tree: ast.expr, names: tuple[str, ...], source: str, depth: int) -> No
 
 
 def _where(source: str) -> str:
-    return f" in {brief(source)}"
+    return f" in {quoted(source)}"
 
 
 def _number(tree: ast.Constant, source: str) -> Node:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from icgd.errors import UnreadableError, brief
+from icgd.errors import UnreadableError, quoted
 from icgd.problems.data import Domain
 from icgd.problems.losses import smooth_l1
 from icgd.problems.optimisers import (
@@ -204,7 +204,7 @@ def _loss(
     reduction = getattr(module, "reduction", "mean")
     if reduction not in ("mean", "sum"):
         refuse(
-            f"loss has reduction = {brief(reduction)}, expected 'mean' or 'sum': a gradient needs "
+            f"loss has reduction = {quoted(reduction)}, expected 'mean' or 'sum': a gradient needs "
             "one number. Choose the one that the script takes of it."
         )
         return unread
@@ -250,7 +250,7 @@ def _loss_module(loss: Any, refuse: Refuse) -> Any:
     if isinstance(loss, nn.Module | type) or not callable(loss):
         what = called(loss)
     else:
-        what = f"the function {getattr(function, '__name__', brief(function))}"
+        what = f"the function {getattr(function, '__name__', quoted(function))}"
     refuse(
         f"loss is {what}, which is not read. It may be {known}, or their function of "
         "torch.nn.functional; another one is written as icgd.Loss(slope=...) in an icgd.Problem."
@@ -304,9 +304,9 @@ def _options(
     for number, group in enumerate(others, start=1):
         for option in (name for name in group if group[name] != first.get(name)):
             refuse(
-                f"optimizer.param_groups[{number}] has {option} = {brief(group[option])}, expected "
-                f"{brief(first.get(option))} as in group 0: a compiled step has one rule for all "
-                "weights. Give all groups the same, or freeze a group by requires_grad_(False)."
+                f"optimizer.param_groups[{number}] has {option} = {quoted(group[option])}, "
+                f"expected {quoted(first.get(option))} as in group 0: a compiled step has "
+                "one rule for all weights. Give all groups the same, or freeze a group by requires_grad_(False)."
             )
     if network is not None:
         named = dict(network.parameters())
@@ -376,8 +376,8 @@ def _step_sizes(
     changed = {name for group in others for name in group if group[name] != others[0][name]}
     for name in sorted(changed):
         refuse(
-            f"scheduler ({called(scheduler)}) has {name} = {brief(others[-1][name])} in the end, "
-            f"expected {brief(others[0][name])} as in the first step: only step sizes may change. "
+            f"scheduler ({called(scheduler)}) has {name} = {quoted(others[-1][name])} in the end, "
+            f"expected {quoted(others[0][name])} as in the first step: only step sizes may change. "
             "Leave it constant, such as by cycle_momentum=False."
         )
     return tuple(sizes)

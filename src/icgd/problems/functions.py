@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.errors import SettingError, UnsupportedActivationError, brief
+from icgd.errors import SettingError, UnsupportedActivationError, quoted
 from icgd.problems.analytic import Strip, strip_of_text
 from icgd.problems.expressions import CALL, POWER, Node
 from icgd.problems.piecewise import (
@@ -743,7 +743,7 @@ def functions_in(tables: object) -> dict[str, Function]:
     A name that icgd knows already must mean the same function.
     """
     if not isinstance(tables, Mapping):
-        raise SettingError(f"functions must have a table for each function, got {brief(tables)}.")
+        raise SettingError(f"functions must have a table for each function, got {quoted(tables)}.")
     found = {name: Function.from_data(name, data) for name, data in tables.items()}
     for name, function in found.items():
         known = ACTIVATIONS.get(name)

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from icgd.environment import require_memory
-from icgd.errors import DataError, KernelError, SettingError, at, brief
-from icgd.facts import counted
+from icgd.errors import DataError, KernelError, SettingError, at, quoted
 from icgd.problems.data import as_numbers, dtype_name, first_set
 from icgd.problems.settings import (
     as_float,
@@ -25,8 +24,9 @@ from icgd.problems.settings import (
     named,
     not_negative,
     positive,
-    settle,
+    set_fields,
 )
+from icgd.reprs import counted
 from icgd.shapes import KernelMatrix, OtherPoints, Points
 
 MatrixOf = Callable[[Tensor, Tensor], Tensor]
@@ -70,7 +70,7 @@ class Kernel:
         values = self.function(left, right)
         if not self.is_own:
             return values
-        returned = f"Kernel {brief(self.name)} returned"
+        returned = f"Kernel {quoted(self.name)} returned"
         shape = (*left.shape[:-1], right.shape[-2])
         if not isinstance(values, Tensor) or tuple(values.shape) != shape:
             is_tensor = isinstance(values, Tensor)
@@ -105,7 +105,7 @@ class Kernel:
         number = as_float(value)
         if not number >= 0:  # also if it is not a number
             raise KernelError(
-                f"{what} of kernel {brief(self.name)} is {brief(value)} for points of norm up to "
+                f"{what} of kernel {quoted(self.name)} is {quoted(value)} for points of norm up to "
                 f"{radius:.6g}; expected a number that is not negative. Correct the function that "
                 f"was given as {what}."
             )
@@ -136,7 +136,7 @@ def _matern(shape: float) -> MatrixOf:
     if shape not in _MATERN:
         known = ", ".join(map(str, _MATERN))
         raise SettingError(
-            f"shape of the matern kernel must be one of {known}, got {brief(shape)}."
+            f"shape of the matern kernel must be one of {known}, got {quoted(shape)}."
         )
 
     def matrix(left: Tensor, right: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ def _polynomial(shape: float) -> MatrixOf:
     if shape != int(shape) or not 1 <= shape <= 32:
         raise SettingError(
             "degree of the polynomial kernel must be a whole number from 1 to 32, got "
-            f"{brief(shape)}."
+            f"{quoted(shape)}."
         )
     return lambda left, right: (1 + _product(left, right)) ** int(shape)
 
@@ -179,7 +179,7 @@ def kernel_named(name: str, shape: float | None = None) -> Kernel:
         return kernel
     if name not in SHAPES:
         raise KernelError(
-            f"Kernel {brief(name)} has no shape, got shape={brief(shape)}; only "
+            f"Kernel {quoted(name)} has no shape, got shape={quoted(shape)}; only "
             f"{' and '.join(SHAPES)} have one. Rescale inputs with the head's transform."
         )
     of_shape = _matern if name == "matern" else _polynomial
@@ -230,17 +230,17 @@ def register_kernel(
     """
     if not isinstance(name, str) or not name.strip():
         raise KernelError(
-            f"The name of a kernel must be a non-empty string, got {brief(name)}. Call "
+            f"The name of a kernel must be a non-empty string, got {quoted(name)}. Call "
             "icgd.register_kernel('mine', function)."
         )
     if name in KERNELS and not KERNELS[name].is_own:
         raise KernelError(
-            f"{brief(name)} is a kernel of icgd already; register yours under another name."
+            f"{quoted(name)} is a kernel of icgd already; register yours under another name."
         )
     if not callable(function):
         raise KernelError(
-            f"Kernel {brief(name)} must be a function of two tensors of points that returns a "
-            f"tensor, got {brief(function)}."
+            f"Kernel {quoted(name)} must be a function of two tensors of points that returns a "
+            f"tensor, got {quoted(function)}."
         )
     if bound is not None and lipschitz is None:
         raise SettingError("bound has no effect without lipschitz; give both or neither.")
@@ -274,9 +274,9 @@ def as_rows(name: str, matrix: object) -> Rows:
     try:
         tensor = as_numbers(name, matrix).double()
     except DataError:
-        raise SettingError(f"{name} must be a matrix of numbers, got {brief(matrix)}.") from None
+        raise SettingError(f"{name} must be a matrix of numbers, got {quoted(matrix)}.") from None
     if tensor.ndim != 2 or not tensor.isfinite().all():
-        raise SettingError(f"{name} must be a matrix of finite numbers, got {brief(matrix)}.")
+        raise SettingError(f"{name} must be a matrix of finite numbers, got {quoted(matrix)}.")
     return tuple(tuple(row) for row in tensor.tolist())
 
 
@@ -324,10 +324,10 @@ class KernelHead:
 
     def __post_init__(self) -> None:
         kernel_named(self.kernel, self.shape)
-        settle(self, weight=positive("weight", self.weight))
+        set_fields(self, weight=positive("weight", self.weight))
         for name in ("transform", "key_transform"):
             if getattr(self, name) is not None:
-                settle(self, **{name: as_rows(name, getattr(self, name))})
+                set_fields(self, **{name: as_rows(name, getattr(self, name))})
         if self.key_transform is not None:
             if self.transform is None:
                 raise SettingError(
@@ -446,7 +446,7 @@ class KernelMachine:
         if isinstance(heads, str):
             heads = KernelHead(heads)
         widths = {"input_width": input_width, "output_width": output_width}
-        settle(
+        set_fields(
             self,
             heads=tuple(as_row(heads)),
             **{name: count(name, width) for name, width in widths.items()},
@@ -527,7 +527,7 @@ class KernelMachine:
         for head in self.heads:
             if not head.is_symmetric:
                 raise KernelError(
-                    f"{purpose} needs a symmetric kernel, which {brief(head.kernel)} is not."
+                    f"{purpose} needs a symmetric kernel, which {quoted(head.kernel)} is not."
                 )
 
     def gram(self, points: Points) -> KernelMatrix:
@@ -552,7 +552,7 @@ class KernelMachine:
         for head, matrix in zip(self.heads, matrices, strict=True):
             if index := first_set(~matrix.isfinite()):
                 raise KernelError(
-                    f"Kernel {brief(head.kernel)} returned {matrix[tuple(index)].item()} at "
+                    f"Kernel {quoted(head.kernel)} returned {matrix[tuple(index)].item()} at "
                     f"{at(index)}; every entry must be finite. Rescale the inputs, or use a kernel "
                     "that stays bounded."
                 )
@@ -562,7 +562,7 @@ class KernelMachine:
             if index := first_set(excess > 0):
                 mirrored = [*index[:-2], index[-1], index[-2]]
                 raise KernelError(
-                    f"Kernel {brief(head.kernel)} is not symmetric: it is "
+                    f"Kernel {quoted(head.kernel)} is not symmetric: it is "
                     f"{matrix[tuple(index)].item():.6g} at {at(index)} and "
                     f"{matrix[tuple(mirrored)].item():.6g} with the two points exchanged. Correct "
                     "it, or register it with symmetric=False and do without what needs symmetry."

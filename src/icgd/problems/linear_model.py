@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from icgd.errors import DataError, SettingError, at, brief
-from icgd.facts import counted
+from icgd.errors import DataError, SettingError, at, quoted
 from icgd.problems.data import checked_array, checked_inputs, first_set
 from icgd.problems.functions import (
     EXP,
@@ -27,7 +26,8 @@ from icgd.problems.functions import (
 from icgd.problems.losses import log_cosh
 from icgd.problems.piecewise import Function, is_written, read_function
 from icgd.problems.scalar import Evaluate, ScalarFunction
-from icgd.problems.settings import by_name, count, flag, named, settle
+from icgd.problems.settings import by_name, count, flag, named, set_fields
+from icgd.reprs import counted
 from icgd.shapes import Inputs, Labels, Parameters, Values
 
 
@@ -276,13 +276,13 @@ class LinearModel:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        settle(self, input_width=count("input_width", self.input_width))
-        settle(self, link=self.link.name if isinstance(self.link, Function) else self.link)
+        set_fields(self, input_width=count("input_width", self.input_width))
+        set_fields(self, link=self.link.name if isinstance(self.link, Function) else self.link)
         link_named(self.link)
-        settle(self, intercept=flag("intercept", self.intercept))
+        set_fields(self, intercept=flag("intercept", self.intercept))
         if self.reduction not in REDUCTIONS:
             raise SettingError(
-                f"reduction must be one of {', '.join(REDUCTIONS)}, got {brief(self.reduction)}."
+                f"reduction must be one of {', '.join(REDUCTIONS)}, got {quoted(self.reduction)}."
             )
 
     def in_words(self) -> str:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd.errors import SettingError, UnknownNameError, brief
+from icgd.errors import SettingError, UnknownNameError, quoted
 from icgd.problems.expressions import (
     MOST_CANONICAL,
     ONE,
@@ -418,5 +418,5 @@ def read_loss(name: str) -> Loss:
         body, low, high = without_domain(name)
         made._set(parse(body, (PREDICTION, LABEL), is_canonical=True), low, high)
     except ValueError as error:  # those of icgd included
-        raise SettingError(f"{brief(name)} is no text of a loss. {error}") from None
+        raise SettingError(f"{quoted(name)} is no text of a loss. {error}") from None
     return made

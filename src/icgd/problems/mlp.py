@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from icgd.environment import own_modes, require_memory
-from icgd.errors import DataError, SettingError, brief
+from icgd.errors import DataError, SettingError, quoted
 from icgd.problems.functions import Activation, activation_named
 from icgd.problems.piecewise import Function
 from icgd.problems.settings import (
@@ -23,8 +23,8 @@ from icgd.problems.settings import (
     flag,
     is_row,
     positive,
-    settle,
-    within,
+    require_between,
+    set_fields,
 )
 from icgd.shapes import Matrix, Parameters, Values
 
@@ -81,7 +81,7 @@ class MLP:
     def __post_init__(self) -> None:
         given = enumerate(as_row(self.widths))
         widths = tuple(count(f"widths[{place}]", width) for place, width in given)
-        settle(self, widths=widths, biases=flag("biases", self.biases))
+        set_fields(self, widths=widths, biases=flag("biases", self.biases))
         if len(widths) < 2:
             raise SettingError(
                 "widths must name the input and at least one layer, such as (4, 16, 1), got "
@@ -95,8 +95,8 @@ class MLP:
             )
         # One activation has one spelling, so that equal networks are equal.
         is_one = len(set(hidden)) == 1
-        settle(self, activation=hidden[0] if is_one else hidden or "tanh")
-        settle(self, output_activation=output[0])
+        set_fields(self, activation=hidden[0] if is_one else hidden or "tanh")
+        set_fields(self, output_activation=output[0])
         shortcuts = sorted(
             self._checked_shortcut(pair) for pair in self._row("shortcuts", self.shortcuts)
         )
@@ -114,9 +114,9 @@ class MLP:
             for entry, following in pairwise(layers):
                 if entry == following:
                     raise SettingError(f"{name} has {entry!r} twice; name it once.")
-            settle(self, **{name: tuple(layers)})
-        settle(self, norm_eps=positive("norm_eps", self.norm_eps))
-        within("norm_eps", self.norm_eps, LEAST_EPS, LARGEST_EPS)
+            set_fields(self, **{name: tuple(layers)})
+        set_fields(self, norm_eps=positive("norm_eps", self.norm_eps))
+        require_between("norm_eps", self.norm_eps, LEAST_EPS, LARGEST_EPS)
         if self.norm_eps != NORM_EPS and not norms:
             raise SettingError("norm_eps has no effect without norms; give both or neither.")
 
@@ -132,7 +132,7 @@ class MLP:
         if not is_row(value):
             example = "pairs of layers, such as ((0, 2),)"
             example = example if name == "shortcuts" else "layers, such as (2,)"
-            raise SettingError(f"{name} must be a row of {example}, got {brief(value)}.")
+            raise SettingError(f"{name} must be a row of {example}, got {quoted(value)}.")
         return entries(value)
 
     def _checked_shortcut(self, pair: object) -> tuple[int, int]:

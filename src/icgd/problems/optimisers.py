@@ -33,8 +33,8 @@ from icgd.problems.settings import (
     is_row,
     not_negative,
     positive,
-    settle,
-    within,
+    require_between,
+    set_fields,
 )
 from icgd.shapes import Parameters
 
@@ -172,7 +172,7 @@ LEAST_EPS, LARGEST_EPS = 1e-30, 1e30
 
 def _checked_eps(name: str, value: object) -> float:
     eps = positive(name, value)
-    within(name, eps, LEAST_EPS, LARGEST_EPS)
+    require_between(name, eps, LEAST_EPS, LARGEST_EPS)
     return eps
 
 
@@ -225,7 +225,7 @@ class AbstractGradientStep(Scheduled, ABC):
             value = getattr(self, setting.name)
             is_left_out = value is None and setting.default is None
             if setting.name in CHECKS and not is_left_out:
-                settle(self, **{setting.name: CHECKS[setting.name](setting.name, value)})
+                set_fields(self, **{setting.name: CHECKS[setting.name](setting.name, value)})
 
     @abstractmethod
     def rule(self, step: int) -> Rule:

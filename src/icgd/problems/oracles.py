@@ -29,7 +29,7 @@ from icgd.errors import (
     ProofError,
     SettingError,
     at,
-    brief,
+    quoted,
 )
 from icgd.problems.data import (
     FLOAT32_ROUNDING,
@@ -266,11 +266,11 @@ class AbstractOracle(ABC):
         """Return the error of a run that leaves the range of its numbers."""
         return overflowed(dtype, self.update.step_size)
 
-    def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
+    def warnings_before(self, task: Task, n_steps: int) -> Iterator[Warning]:
         """Yield warnings before a run."""
         return iter(())
 
-    def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
+    def warnings_after(self, task: Task, weights: Parameters) -> Iterator[Warning]:
         """Yield warnings after a run on a task that ended with these weights."""
         return iter(())
 
@@ -629,7 +629,7 @@ class NetworkOracle(AbstractOracle):
                     found[f"{bias}_{layer}"] = matrix[..., n_inputs]
         return found
 
-    def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
+    def warnings_after(self, task: Task, weights: Parameters) -> Iterator[Warning]:
         """Warn if a run that was given its start, as one from torch, ends at the box."""
         if self.start is None:
             return
@@ -681,7 +681,7 @@ class LinearOracle(AbstractOracle):
         super().__post_init__()
         if self.loss != MATCHING:
             raise SettingError(
-                f"loss of a linear model must be {MATCHING!r}, got {brief(self.loss)}."
+                f"loss of a linear model must be {MATCHING!r}, got {quoted(self.loss)}."
             )
 
     @property
@@ -798,7 +798,7 @@ class LinearOracle(AbstractOracle):
         names = (*inputs, *(INTERCEPT,) * self.target.intercept)
         return dict(zip(names, weights.tolist(), strict=True))
 
-    def afterthoughts(self, task: Task, weights: Parameters) -> Iterator[Warning]:
+    def warnings_after(self, task: Task, weights: Parameters) -> Iterator[Warning]:
         """Warn if the descent ends at the box, because its minimiser lies beyond."""
         box = self.update.box
         if box is None or not weights.numel():
@@ -856,7 +856,7 @@ class FunctionOracle(AbstractOracle):
         super().__post_init__()
         if self.loss != "squared":
             raise SettingError(
-                f"loss of a kernel machine must be 'squared', got {brief(self.loss)}."
+                f"loss of a kernel machine must be 'squared', got {quoted(self.loss)}."
             )
         self.update.require_machine(self.target)
 
@@ -1013,7 +1013,7 @@ class FunctionOracle(AbstractOracle):
             "smaller transforms."
         )
 
-    def doubts(self, task: Task, n_steps: int) -> Iterator[Warning]:
+    def warnings_before(self, task: Task, n_steps: int) -> Iterator[Warning]:
         """Warn if steps are too long for these data; a function is not clipped."""
         worst = divergence(self.target, self.update, task.x, n_steps)
         if worst is None:
@@ -1039,7 +1039,7 @@ def _described(head: KernelHead, width: int) -> dict[str, Any]:
     """Describe a head for a certificate, defaults included."""
     if head.function.is_own:
         raise ProofError(
-            f"The kernel {brief(head.kernel)} is a function of your own, which no ball can "
+            f"The kernel {quoted(head.kernel)} is a function of your own, which no ball can "
             "enclose. Use one of icgd's kernels to have whole runs proved."
         )
     shape = SHAPES.get(head.kernel, 0.0) if head.shape is None else head.shape

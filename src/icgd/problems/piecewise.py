@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from icgd.errors import SettingError, brief
+from icgd.errors import SettingError, quoted
 from icgd.problems.expressions import (
     MOST_CANONICAL,
     NUMBER,
@@ -248,7 +248,7 @@ class Function(ScalarFunction):
         if not is_row(knots) or not is_row(of):
             raise SettingError(
                 "knots and of must be rows, such as knots=(0, 6), of=('0', 'x', '6'), got "
-                f"{brief(knots)} and {brief(of)}."
+                f"{quoted(knots)} and {quoted(of)}."
             )
         places = [_knot(knot) for knot in entries(knots)]
         nodes = [parse(piece, is_canonical=is_canonical) for piece in entries(of)]
@@ -311,11 +311,11 @@ class Function(ScalarFunction):
         if not isinstance(data, Mapping) or "of" not in data or not set(data) <= known:
             raise SettingError(
                 f"functions.{name} must have of, and may have knots, low, high and version, got "
-                f"{brief(data)}."
+                f"{quoted(data)}."
             )
         if data.get("version", VERSION) != VERSION:
             raise SettingError(
-                f"functions.{name} has version {brief(data['version'])}; this icgd reads version "
+                f"functions.{name} has version {quoted(data['version'])}; this icgd reads version "
                 f"{VERSION}."
             )
         of, knots = data["of"], data.get("knots", ())
@@ -804,14 +804,14 @@ def _knot(knot: object) -> Fraction:
         if node.kind == NUMBER:
             return node.number
     if isinstance(knot, Fraction) or not -inf < as_float(knot) < inf:
-        raise SettingError(f"A knot must be a finite number, got {brief(knot)}.")
+        raise SettingError(f"A knot must be a finite number, got {quoted(knot)}.")
     return Fraction(repr(as_float(knot)))
 
 
 def _checked_label(label: object) -> str:
     if not isinstance(label, str) or len(label) > 100 or not label.isprintable() or "'" in label:
         raise SettingError(
-            f"label must be a text of at most 100 characters without ', got {brief(label)}."
+            f"label must be a text of at most 100 characters without ', got {quoted(label)}."
         )
     return label
 
@@ -837,6 +837,6 @@ def read_function(name: str) -> Function:
         if any(map(kinks, pieces)):
             raise SettingError("Its kinks are not written as knots.")
     except ValueError as error:  # those of icgd included
-        raise SettingError(f"{brief(name)} is no text of a function. {error}") from None
+        raise SettingError(f"{quoted(name)} is no text of a function. {error}") from None
     order = len(name) - len(name.rstrip("'"))
     return Function._of(_Tower(tuple(knots), tuple(pieces), low, high), order)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from icgd.errors import DataError, SettingError
-from icgd.problems.settings import below_one, count, entries, flag, positive, settle
+from icgd.problems.settings import below_one, count, entries, flag, positive, set_fields
 
 REDUCTIONS = ("mean", "sum")
 
@@ -46,7 +46,7 @@ class Preprocessing:
     flatten: bool = False
 
     def __post_init__(self) -> None:
-        settle(
+        set_fields(
             self,
             batches=tuple(
                 tuple(count("an example of a batch", row, least=0) for row in entries(batch))

@@ -9,8 +9,7 @@ from functools import cached_property
 from inspect import signature
 from typing import Any, TypeVar
 
-from icgd.errors import SettingError, UnknownNameError, brief
-from icgd.facts import shown
+from icgd.errors import SettingError, UnknownNameError, quoted
 from icgd.problems.data import Domain
 from icgd.problems.functions import functions_in
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
@@ -34,8 +33,9 @@ from icgd.problems.oracles import (
 from icgd.problems.piecewise import Function, is_written
 from icgd.problems.preprocessing import Preprocessing
 from icgd.problems.sets import sets_data
-from icgd.problems.settings import described, entries, finite, instance, is_row, named, settle
+from icgd.problems.settings import described, entries, finite, instance, is_row, named, set_fields
 from icgd.problems.steps import FunctionalStep, ProximalStep
+from icgd.reprs import with_repr
 
 Target = MLP | KernelMachine | LinearModel
 Update = AbstractGradientStep | FunctionalStep | ProximalStep
@@ -74,7 +74,7 @@ NEEDS = {"norm_eps": "norms", "biases": "biases", "shortcuts": "shortcuts", "nor
 """Fields that are left out of a target's data unless this other field is set."""
 
 
-@shown
+@with_repr
 @dataclass(frozen=True)
 class Problem:
     """One training problem; plain data, comparable and savable.
@@ -115,19 +115,19 @@ class Problem:
     def __post_init__(self) -> None:
         instance("domain", self.domain, Domain)
         if isinstance(self.loss, Loss):
-            settle(self, loss=self.loss.name)
+            set_fields(self, loss=self.loss.name)
         if self.initial is not None:
             if not is_row(self.initial):
-                raise SettingError(f"initial must be a row of numbers, got {brief(self.initial)}.")
-            settle(self, initial=tuple(finite("initial", w) for w in entries(self.initial)))
+                raise SettingError(f"initial must be a row of numbers, got {quoted(self.initial)}.")
+            set_fields(self, initial=tuple(finite("initial", w) for w in entries(self.initial)))
         if type(self.target) not in ORACLES:
             raise SettingError(
                 "target must be of type MLP, KernelMachine or LinearModel, got "
-                f"{brief(self.target)}."
+                f"{quoted(self.target)}."
             )
         _, kind, names = ORACLES[type(self.target)]
         if not isinstance(self.update, kind):
-            raise SettingError(f"update must be of type {names}, got {brief(self.update)}.")
+            raise SettingError(f"update must be of type {names}, got {quoted(self.update)}.")
         if self.preprocessing is not None:
             instance("preprocessing", self.preprocessing, Preprocessing)
             batches, size = self.preprocessing.batches, self.gradient_step.batch_size

@@ -31,9 +31,9 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from icgd.errors import SettingError, brief
+from icgd.errors import SettingError, quoted
 from icgd.problems.mlp import MLP
-from icgd.problems.settings import entries, finite, is_row, not_negative, positive, settle
+from icgd.problems.settings import entries, finite, is_row, not_negative, positive, set_fields
 from icgd.shapes import Parameters
 
 Numbers = Any
@@ -120,7 +120,7 @@ class Box:
                 )
         if not any(lows) and not any(highs):
             raise SettingError("Box holds nothing but 0; give one in which a weight can change.")
-        settle(self, low=low, high=high)
+        set_fields(self, low=low, high=high)
 
     @property
     def top(self) -> Numbers:
@@ -175,7 +175,7 @@ class HalfSpace:
         offset, reach = finite("offset", self.offset), positive("reach", self.reach)
         if len(_shape("normal", normal)) not in (1, 2) or not any(_flat(normal)):
             raise SettingError(
-                f"normal must have a number for each weight, not all 0, got {brief(self.normal)}."
+                f"normal must have a number for each weight, not all 0, got {quoted(self.normal)}."
             )
         if len(_flat(normal)) > MOST_OF_HALF_SPACE:
             raise SettingError(
@@ -183,7 +183,7 @@ class HalfSpace:
                 f"{MOST_OF_HALF_SPACE}, because a hidden unit for each weight reads all of them. "
                 "Give one row, which holds for every row of a layer."
             )
-        settle(self, normal=normal, offset=offset, reach=reach)
+        set_fields(self, normal=normal, offset=offset, reach=reach)
         size = _norm(_flat(normal))
         if not -reach * size < offset:
             raise SettingError(
@@ -225,7 +225,7 @@ class Simplex:
     total: float = 1.0
 
     def __post_init__(self) -> None:
-        settle(self, total=positive("total", self.total))
+        set_fields(self, total=positive("total", self.total))
 
     def in_words(self) -> str:
         """Return the set in a few words.
@@ -283,7 +283,7 @@ def _checked_set(name: str, value: Any) -> WeightSet:
     if callable(value) or isinstance(value, Mapping):
         raise SettingError(
             f"{name} must be a positive number, a Box, a HalfSpace or a Simplex, got "
-            f"{brief(value)}. The hidden units that project are written down from the set, so it "
+            f"{quoted(value)}. The hidden units that project are written down from the set, so it "
             "must be one that they project onto exactly; a function cannot say which set it is."
         )
     return positive(name, value)

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 
-from icgd.errors import IcgdError, SettingError, UnknownNameError, brief
+from icgd.errors import IcgdError, SettingError, UnknownNameError, quoted
 
 
 @runtime_checkable
@@ -47,7 +47,7 @@ def named(kind: str, name: object, known: Mapping[str, Thing]) -> Thing:
     return known[name]
 
 
-def settle(part: object, **settings: object) -> None:
+def set_fields(part: object, **settings: object) -> None:
     """Write checked settings into a frozen dataclass that is being made."""
     for name, value in settings.items():
         object.__setattr__(part, name, value)
@@ -66,7 +66,7 @@ def as_float(value: object) -> float:
 def positive(name: str, value: object) -> float:
     """Require a positive finite number."""
     if not 0 < (number := as_float(value)) < inf:
-        raise SettingError(f"{name} must be a positive finite number, got {brief(value)}.")
+        raise SettingError(f"{name} must be a positive finite number, got {quoted(value)}.")
     return number
 
 
@@ -74,7 +74,7 @@ def not_negative(name: str, value: object) -> float:
     """Require a finite number from 0 on."""
     if not 0 <= (number := as_float(value)) < inf:
         raise SettingError(
-            f"{name} must be a finite number that is not negative, got {brief(value)}."
+            f"{name} must be a finite number that is not negative, got {quoted(value)}."
         )
     return number
 
@@ -82,14 +82,14 @@ def not_negative(name: str, value: object) -> float:
 def below_one(name: str, value: object) -> float:
     """Require a number from 0 to below 1."""
     if not 0 <= (number := as_float(value)) < 1:
-        raise SettingError(f"{name} must be a number from 0 to below 1, got {brief(value)}.")
+        raise SettingError(f"{name} must be a number from 0 to below 1, got {quoted(value)}.")
     return number
 
 
 def finite(name: str, value: object) -> float:
     """Require a finite number."""
     if not -inf < (number := as_float(value)) < inf:
-        raise SettingError(f"{name} must be a finite number, got {brief(value)}.")
+        raise SettingError(f"{name} must be a finite number, got {quoted(value)}.")
     return number
 
 
@@ -99,7 +99,7 @@ def power_of_two(name: str, value: object) -> float:
     if not 0 < number < inf or frexp(number)[0] != 0.5:
         raise SettingError(
             f"{name} must be a power of two, such as 2**-13, so that dividing by it is exact, "
-            f"got {brief(value)}."
+            f"got {quoted(value)}."
         )
     return number
 
@@ -107,7 +107,7 @@ def power_of_two(name: str, value: object) -> float:
 def flag(name: str, value: object) -> bool:
     """Require True or False: a text such as "no" would be taken as True."""
     if not isinstance(value, bool | np.bool_):
-        raise SettingError(f"{name} must be True or False, got {brief(value)}.")
+        raise SettingError(f"{name} must be True or False, got {quoted(value)}.")
     return bool(value)
 
 
@@ -117,24 +117,24 @@ def count(name: str, value: object, *, least: int = 1, most: int = LARGEST_COUNT
     whole = int(value) if is_whole else least - 1  # type: ignore[call-overload]
     if whole < least:
         raise SettingError(
-            f"{name} must be a whole number of at least {least}, got {brief(value)}."
+            f"{name} must be a whole number of at least {least}, got {quoted(value)}."
         )
     if whole > most:
-        raise SettingError(f"{name} must be at most {most}, got {brief(value)}.")
+        raise SettingError(f"{name} must be at most {most}, got {quoted(value)}.")
     return whole
 
 
-def within(name: str, value: float | int, least: float | int, most: float | int) -> None:
+def require_between(name: str, value: float | int, least: float | int, most: float | int) -> None:
     """Require a number between `least` and `most`."""
     if not least <= value <= most:
-        raise SettingError(f"{name} must lie between {least:g} and {most:g}, got {brief(value)}.")
+        raise SettingError(f"{name} must lie between {least:g} and {most:g}, got {quoted(value)}.")
 
 
 def instance(name: str, value: object, kind: type[Thing]) -> Thing:
     """Require a `kind`, where another class of the same family is easily given instead."""
     if not isinstance(value, kind):
         expected = kind.__name__.removeprefix("Abstract")
-        raise SettingError(f"{name} must be of type {expected}, got {brief(value)}.")
+        raise SettingError(f"{name} must be of type {expected}, got {quoted(value)}.")
     return value
 
 

@@ -26,7 +26,7 @@ from math import cos, log, pi, sqrt
 from numbers import Real
 from typing import Any, ClassVar
 
-from icgd.errors import SettingError, brief
+from icgd.errors import SettingError, quoted
 from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows, as_rows, unit_rows
 from icgd.problems.optimisers import Schedule, Scheduled, span_in_words, step_sizes
 from icgd.problems.settings import (
@@ -39,8 +39,8 @@ from icgd.problems.settings import (
     instance,
     is_row,
     positive,
-    settle,
-    within,
+    require_between,
+    set_fields,
 )
 
 
@@ -52,7 +52,7 @@ class Accelerated(Scheduled):
 
     def _check_momentum(self) -> None:
         """Check both fields: shares from 0 to 1, and no Nesterov without momentum."""
-        settle(self, nesterov=flag("nesterov", self.nesterov))
+        set_fields(self, nesterov=flag("nesterov", self.nesterov))
         if self.momentum is None:
             if self.nesterov:
                 raise SettingError("nesterov has no effect without momentum; give both or neither.")
@@ -61,8 +61,8 @@ class Accelerated(Scheduled):
         if not shares:
             raise SettingError("momentum is empty; give one number for each step.")
         for share in shares:
-            within("momentum", share, 0.0, 1.0)
-        settle(self, momentum=shares if is_row(self.momentum) else shares[0])
+            require_between("momentum", share, 0.0, 1.0)
+        set_fields(self, momentum=shares if is_row(self.momentum) else shares[0])
 
     def _momentum_in_words(self) -> str:
         """Return words such as ", momentum 0.5"; none without momentum."""
@@ -147,7 +147,7 @@ class FunctionalStep(Accelerated):
         momentum: float | Iterable[Any] | None = None,
         nesterov: bool = False,
     ) -> None:
-        settle(
+        set_fields(
             self,
             step_size=step_sizes(step_size),
             noise=0.0 if as_float(noise) == 0 else positive("noise", noise),
@@ -329,11 +329,11 @@ class ProximalStep(Accelerated):
     has_root: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        settle(self, l2=_checked_penalty("l2", self.l2), l1=_checked_penalty("l1", self.l1))
+        set_fields(self, l2=_checked_penalty("l2", self.l2), l1=_checked_penalty("l1", self.l1))
         if self.step_size is not None:
-            settle(self, step_size=positive("step_size", self.step_size))
+            set_fields(self, step_size=positive("step_size", self.step_size))
         if self.box is not None:
-            settle(self, box=positive("box", self.box))
+            set_fields(self, box=positive("box", self.box))
         self._check_momentum()
 
     def in_words(self) -> str:
@@ -369,7 +369,7 @@ def _checked_penalty(name: str, value: object) -> float:
     number = finite(name, value)
     if number < 0:
         raise SettingError(
-            f"{name} must not be negative, got {brief(number)}: a penalty draws coefficients "
+            f"{name} must not be negative, got {quoted(number)}: a penalty draws coefficients "
             "towards 0. Give 0 for none."
         )
     return number
@@ -593,7 +593,7 @@ def nesterov_momentum(low: float, high: float) -> float:
         >>> icgd.nesterov_momentum(1.0, 4.0)
         0.3333333333333333
     """
-    within("low", finite("low", low), 0.0, positive("high", high))
+    require_between("low", finite("low", low), 0.0, positive("high", high))
     root = sqrt(low / high)
     return (1 - root) / (1 + root)
 

@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from icgd.errors import DataError, UnknownNameError, brief, did_you_mean
+from icgd.errors import DataError, UnknownNameError, did_you_mean, quoted
 from icgd.problems.settings import named
 
 Numbers = NDArray[np.float64]
@@ -200,7 +200,7 @@ class Table:
         if days is None:
             raise DataError(
                 f"{self.path}, column {column.name!r} holds dates in the examples, but not here: "
-                f"{brief(column.drop_nulls().first())}. Write them in one form, such as 2026-11-19."
+                f"{quoted(column.drop_nulls().first())}. Use one form, such as 2026-11-19."
             )
         return days
 
@@ -211,7 +211,7 @@ class Table:
             row = unknown.arg_true()[0]
             raise DataError(
                 f"{self.path}, line {self.lines[row]}, column {column.name!r} has the category "
-                f"{brief(texts[row])}, which the examples lack; known are "
+                f"{quoted(texts[row])}, which the examples lack; known are "
                 f"{', '.join(categories)}.{did_you_mean(texts[row], categories)}"
             )
         return [

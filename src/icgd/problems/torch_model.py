@@ -24,7 +24,7 @@ from torch.nn import functional
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
-from icgd.errors import brief
+from icgd.errors import quoted
 from icgd.problems.functions import LEAK
 from icgd.problems.mlp import LEAST_EPS, MLP, NORM_EPS
 from icgd.problems.piecewise import Function
@@ -698,7 +698,7 @@ def require_options(
     for option, value in expected.items():
         if options.get(option, value) != value:
             refuse(
-                f"{where} has {option} = {brief(options[option])}, expected {brief(value)}: no "
+                f"{where} has {option} = {quoted(options[option])}, expected {quoted(value)}: no "
                 "layer computes it otherwise. Change it in the script too."
             )
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from math import cos, pi, sin
 from typing import Any, ClassVar, TypeVar, final
 
-from icgd.facts import counted, shown, used
 from icgd.program import render
 from icgd.program.chain_instructions import (
     FINDING,
@@ -36,6 +35,7 @@ from icgd.program.functions import LatticeFunction
 from icgd.program.instructions import LayerKind
 from icgd.program.layout import MASKED, OFFSET, Layout, Role, value_slot
 from icgd.program.program import AbstractProgram, Layer
+from icgd.reprs import counted, used, with_repr
 
 Block = TypeVar("Block")
 
@@ -190,7 +190,7 @@ class ChainMask:
 
 
 @final
-@shown
+@with_repr
 @dataclass(frozen=True)
 class ChainProgram(AbstractProgram):
     """A block of `layers` that writes the next block of a chain from two that it is shown.

@@ -711,7 +711,7 @@ class Project(Instruction):
         """Return the error of a line that is read from the lattice."""
         sizes, apart = argument.sizes / self.reach, argument.distance / self.reach
         off = bounds.lattice_error(self.function, argument.n_terms, sizes, apart)
-        return value.moved(self.reach * off)
+        return value.perturbed(self.reach * off)
 
 
 @dataclass(frozen=True)
@@ -759,7 +759,7 @@ class AddProduct(Instruction):
         sizes = argument.sizes / self.reach + factor.value.actual.size / self.factor_reach
         apart, n_terms = argument.distance / self.reach, argument.n_terms + 1
         off = bounds.lattice_error(self.function, n_terms, sizes, apart)
-        return value.moved(self.reach * self.factor_reach / 2 * off)
+        return value.perturbed(self.reach * self.factor_reach / 2 * off)
 
 
 PROBES = ((1.0, 3 / 2), (2.0, -3 / 5), (3.0, 1 / 10))

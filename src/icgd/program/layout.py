@@ -14,7 +14,7 @@ from enum import Enum
 from math import prod
 from typing import Any
 
-from icgd.errors import LayoutError, brief, did_you_mean
+from icgd.errors import LayoutError, did_you_mean, quoted
 
 ONE = "one"
 """The slot that holds 1 in every token."""
@@ -123,7 +123,7 @@ class Layout:
         for slot in self.slots:
             if slot.name in by_name:
                 raise LayoutError(
-                    f"Layout names slot {brief(slot.name)} twice; slot names must be unique."
+                    f"Layout names slot {quoted(slot.name)} twice; slot names must be unique."
                 )
             by_name[slot.name] = slot
             ranges[slot.name] = slice(end, end := end + slot.width)
@@ -136,7 +136,7 @@ class Layout:
         """Return the slot called `name`."""
         if (slot := self._by_name.get(name)) is None:
             raise LayoutError(
-                f"Layout has no slot {brief(name)}; it has {', '.join(self.names)}."
+                f"Layout has no slot {quoted(name)}; it has {', '.join(self.names)}."
                 f"{did_you_mean(name, self.names)}"
             )
         return slot

@@ -28,7 +28,6 @@ from math import cos, prod, sinh
 from typing import TYPE_CHECKING, Any
 
 from icgd.errors import ProgramError
-from icgd.facts import counted
 from icgd.program.instructions import (
     IDENTITY,
     Accumulated,
@@ -51,6 +50,7 @@ from icgd.program.layout import (
 )
 from icgd.program.meaning import StackDomain, Value
 from icgd.program.wires import SIGN, Factor, Grid, Heads, Over, Wire, Wiring, parts_of, relu_pairs
+from icgd.reprs import counted
 
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
@@ -432,7 +432,7 @@ class DescendByExample(Descent, Scored):
             sizes, labels = abs(part.score) * score.sizes, abs(part.label) * label.sizes
             terms = (sizes, labels) if part.is_slope else (sizes + labels,)
             off = bounds.grid_error(part.function, score.n_terms + 2, *terms)
-            value = value.moved(abs(part.factor) * off)
+            value = value.perturbed(abs(part.factor) * off)
         return value
 
     def wires(self, program: AbstractProgram) -> Wiring:
@@ -523,7 +523,7 @@ class PredictMean(Scored):
 
     def own_error(self, bounds: Any, value: Any, score: Any) -> Any:
         """Return what rounding makes of the scores and of the sum over tokens."""
-        return value.moved(bounds.grid_error(self.mean, score.n_terms + 1, score.sizes))
+        return value.perturbed(bounds.grid_error(self.mean, score.n_terms + 1, score.sizes))
 
     def wires(self, program: AbstractProgram) -> Wiring:
         """Every column has its own inputs in the query, and meets the weights of the first."""

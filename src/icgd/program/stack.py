@@ -9,7 +9,6 @@ from math import ceil, log
 from typing import Any, final
 
 from icgd.errors import ConstructionError
-from icgd.facts import counted, shown, used
 from icgd.program import render
 from icgd.program.functions import Function, LatticeFunction, RidgeSum
 from icgd.program.instructions import AccumulateOuterProduct, AddGradient
@@ -30,10 +29,11 @@ from icgd.program.layout import (
 from icgd.program.linear_instructions import DescendByExample, Descent, PredictMean
 from icgd.program.network_instructions import LookUpStep, ShareClasses, TakeTurns
 from icgd.program.program import AbstractProgram, Layer
+from icgd.reprs import counted, used, with_repr
 
 
 @final
-@shown
+@with_repr
 @dataclass(frozen=True)
 class StackProgram(AbstractProgram):
     """A block of layers, repeated, that performs the training steps, and layers that predict.

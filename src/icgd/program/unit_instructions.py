@@ -195,7 +195,9 @@ class PassOn(ByUnits):
 
     def own_error(self, bounds: Any, value: Any, weights: Any) -> Any:
         """Return the rounding of the head of the bias."""
-        return value.moved(bounds.how.sum_of(bounds.how.n_tokens, weights.value.size[..., -1:].mT))
+        return value.perturbed(
+            bounds.how.sum_of(bounds.how.n_tokens, weights.value.size[..., -1:].mT)
+        )
 
 
 def times_slope(
@@ -599,4 +601,4 @@ class WipeByUnits(ByUnits):
         """Return what is left in the slot; of numbers beyond the reach it may be anything."""
         is_beyond = before.value.actual.size > self.reach
         off = before.value.error.new_full(is_beyond.shape, self.left_over(bounds))
-        return value.moved(off.masked_fill(is_beyond, inf))
+        return value.perturbed(off.masked_fill(is_beyond, inf))

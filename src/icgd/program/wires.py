@@ -95,7 +95,7 @@ class Wire:
     factor: Factor = 1.0
     start: int = 0
 
-    def moved(self, by: int) -> Wire:
+    def shifted(self, by: int) -> Wire:
         """Return the same wire, `by` features further on."""
         if isinstance(self.feature, str):
             return replace(self, start=self.start + by)
@@ -267,8 +267,8 @@ class Heads(Family):
         value, output = other.value, other.output
         if value != self.value:
             first = self._end((*self.value, *self.output), layout)
-            value = (*self.value, *(wire.moved(first) for wire in value))
-            output = tuple(wire.moved(first) for wire in output)
+            value = (*self.value, *(wire.shifted(first) for wire in value))
+            output = tuple(wire.shifted(first) for wire in output)
         label = f"{self.label}; {other.label}"
         mirrored = tuple(dict.fromkeys((*self.mirrored, *other.mirrored)))
         output = (*self.output, *output)

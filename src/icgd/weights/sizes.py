@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from icgd.facts import counted, number, shown
 from icgd.program.chain import ChainProgram
 from icgd.program.instructions import LayerKind
 from icgd.program.layout import Role
 from icgd.program.program import AbstractProgram, Layer
 from icgd.program.stack import StackProgram
 from icgd.program.wires import Heads, nonzeros, span
+from icgd.reprs import counted, number, with_repr
 
 EXP = 20
 """How many multiplications and additions an exponential, or a hidden unit, counts as."""
@@ -146,7 +146,7 @@ def layer_size(layer: Layer, program: AbstractProgram) -> LayerSize:
     )
 
 
-@shown
+@with_repr
 @dataclass(frozen=True)
 class Summary:
     """The sizes of one compiled transformer; a repeated block's weights count once.

@@ -10,7 +10,7 @@ import typer
 
 from icgd.cli import show
 from icgd.cli.options import AsJson, output
-from icgd.errors import SettingError, UnknownNameError, brief
+from icgd.errors import SettingError, UnknownNameError, quoted
 from icgd_papers.runner import stored_rows
 from icgd_papers.studies import resources as theory
 from icgd_papers.studies.wang_resources import needed, summarise
@@ -135,7 +135,7 @@ def parse_errors(text: str) -> list[float]:
         errors = [float(number) for number in text.split(",")]
     except ValueError:
         raise SettingError(
-            f"--errors must be numbers joined by commas, such as 0.1,0.05, got {brief(text)}."
+            f"--errors must be numbers joined by commas, such as 0.1,0.05, got {quoted(text)}."
         ) from None
     return [theory.within_one("--errors", error) for error in errors]
 

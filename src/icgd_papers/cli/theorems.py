@@ -15,12 +15,12 @@ from icgd.errors import SettingError
 from icgd.problems.settings import count
 from icgd_papers.theorems.book import (
     MODULES,
+    check_statement,
     paper_named,
     papers,
     statement_named,
     statements,
     statements_of,
-    tried,
     with_words,
 )
 from icgd_papers.theorems.statement import About, Comparison, Entry, Statement, Verdict
@@ -60,7 +60,7 @@ def theorems(
     entries = []
     with progress("trying") as on_progress:
         for statement in chosen:
-            entries.append(tried(statement, seed))
+            entries.append(check_statement(statement, seed))
             on_progress(len(entries), len(chosen))
     if as_json:
         show.print_json([with_words(entry) for entry in entries])

@@ -16,7 +16,7 @@ from icgd.cli.writing import write_file
 from icgd.errors import FileError, InterruptedTrainingError
 from icgd_papers.cli.own_code import told_in_a_sentence
 from icgd_papers.training.config import KEYS, Config, Key, read_config
-from icgd_papers.training.configured import Trained, train_config
+from icgd_papers.training.run_config import Trained, train_config
 
 PANELS = {"": "The run", "data": "The tasks", "model": "The model", "training": "Its training"}
 

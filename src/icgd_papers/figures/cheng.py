@@ -31,7 +31,7 @@ from icgd.problems.kernel_machine import KernelHead, KernelMachine, Rows
 from icgd_papers.figure import Figure, Job, draw_band, of_preset, six_digits
 from icgd_papers.training.averaged import AveragedTask
 from icgd_papers.training.covariates import PAPER_SPECTRUM, Ellipsoid
-from icgd_papers.training.family import family_model, settle
+from icgd_papers.training.family import family_model, minimise_on_family
 from icgd_papers.training.labels import KernelProcess, LinearFunctions
 from icgd_papers.training.logs import Log
 from icgd_papers.training.loop import Settings, train
@@ -460,7 +460,7 @@ def family_loss(setting: Model) -> float | None:
         transforms_covariates=setting.transforms_covariates,
     )
     test = task.sample(setting.budget.n_test, seed=setting.seed, index=TEST_INDEX)
-    return six_digits(settle(model, task, test))
+    return six_digits(minimise_on_family(model, task, test))
 
 
 def ending(model: pl.DataFrame) -> str:

@@ -32,7 +32,7 @@ from icgd_papers.figures.cheng import (
     task_of,
 )
 from icgd_papers.training.averaged import AveragedTask
-from icgd_papers.training.family import KINDS, TILT, curvatures, family_model, settle
+from icgd_papers.training.family import KINDS, TILT, curvatures, family_model, minimise_on_family
 
 COLOURS = dict(zip(KINDS, (ORANGE, BLUE), strict=True))
 
@@ -76,7 +76,7 @@ def run(setting: Point, job: Job) -> pl.DataFrame:
         transforms_covariates=setting.transforms_covariates,
     )
     prompts = task.sample(setting.n_prompts, seed=setting.seed, index=0)
-    family_loss = settle(model, task, prompts)
+    family_loss = minimise_on_family(model, task, prompts)
     values = torch.linalg.eigvalsh(curvatures(model, task, prompts))
     return pl.DataFrame(
         [

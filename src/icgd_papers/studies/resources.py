@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, log
 
-from icgd.errors import SettingError, brief
+from icgd.errors import SettingError, quoted
 from icgd.problems.settings import count, finite
 
 LEAST_SMOOTHNESS = 3
@@ -152,7 +152,7 @@ def within_one(name: str, value: object) -> float:
     """Return the value as a float; it must lie strictly between 0 and 1."""
     number = finite(name, value)
     if not 0 < number < 1:
-        raise SettingError(f"{name} must lie strictly between 0 and 1, got {brief(value)}.")
+        raise SettingError(f"{name} must lie strictly between 0 and 1, got {quoted(value)}.")
     return number
 
 

@@ -25,7 +25,7 @@ from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
 from icgd_papers.figure import Figure, Job, of_preset, six_digits
-from icgd_papers.studies.lottery import Lottery
+from icgd_papers.studies.barron_sums import Lottery
 
 HEADS, DRAWN, GREEDY = "heads and units", "drawn units", "greedy units"
 

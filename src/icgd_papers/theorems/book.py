@@ -11,7 +11,7 @@ from importlib.resources import files
 from math import isfinite
 from typing import Any
 
-from icgd.errors import UnknownNameError, brief
+from icgd.errors import UnknownNameError, quoted
 from icgd_papers.theorems.statement import CHECKS, About, Comparison, Entry, Statement
 
 MODULES = ("wu", "wang", "cheng", "cot")
@@ -84,13 +84,13 @@ def statement_named(key: str) -> Statement:
         return statements()[key]
     paper = key.partition("-")[0]
     if paper not in papers():
-        where = f" in the key {brief(key)}"
+        where = f" in the key {quoted(key)}"
         raise UnknownNameError.of("paper", paper, known=list(papers()), where=where)
     known = [statement.key for statement in statements_of(papers()[paper])]
     raise UnknownNameError.of("statement", key, known=known)
 
 
-def tried(statement: Statement, seed: int) -> Entry:
+def check_statement(statement: Statement, seed: int) -> Entry:
     """Run the check of a statement with this seed."""
     if statement.reason:
         return Entry(statement, ())

@@ -6,7 +6,6 @@ The public names; each is documented where it is defined.
 from icgd_papers.training.averaged import AveragedTask
 from icgd_papers.training.callbacks import Callback, TensorBoard
 from icgd_papers.training.config import Config, read_config
-from icgd_papers.training.configured import Trained, train_config
 from icgd_papers.training.constructed import compare_with_constructions
 from icgd_papers.training.covariates import Ellipsoid, Gaussian, GaussianMixture, ShiftedMixture
 from icgd_papers.training.decoder import Decoder
@@ -17,6 +16,7 @@ from icgd_papers.training.logs import Log
 from icgd_papers.training.loop import train
 from icgd_papers.training.models import KernelTransformer
 from icgd_papers.training.own_data import GeneratedTask, TaskTable
+from icgd_papers.training.run_config import Trained, train_config
 from icgd_papers.training.settings import Settings
 from icgd_papers.training.similarity import similarity
 from icgd_papers.training.tasks import (

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from icgd.errors import SettingError, brief
+from icgd.errors import SettingError, quoted
 from icgd.problems.settings import count, instance
 from icgd_papers.training.models import KernelTransformer
 from icgd_papers.training.tasks import AbstractTask, Batch, InContextTask, generator_of
@@ -59,7 +59,7 @@ class AveragedTask(AbstractTask):
         if covariance is None:
             raise SettingError(
                 "labels must be a law of known covariance, got "
-                f"{brief(type(self.task.labels).__name__)}."
+                f"{quoted(type(self.task.labels).__name__)}."
             )
         return AveragedBatch(x, x.new_zeros(x.shape[:2]), covariance)
 
@@ -74,11 +74,11 @@ class AveragedTask(AbstractTask):
         """
         if not isinstance(model, KernelTransformer):
             raise SettingError(
-                f"model must be of type KernelTransformer, got {brief(type(model).__name__)}."
+                f"model must be of type KernelTransformer, got {quoted(type(model).__name__)}."
             )
         if not isinstance(batch, AveragedBatch):
             raise SettingError(
-                f"batch must be of type AveragedBatch, got {brief(type(batch).__name__)}."
+                f"batch must be of type AveragedBatch, got {quoted(type(batch).__name__)}."
             )
         with torch.autocast(batch.x.device.type, enabled=False):
             weights = model.label_weights(batch.x)

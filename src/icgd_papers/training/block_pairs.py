@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from icgd.errors import DataError, DistributionError, SettingError, brief
+from icgd.errors import DataError, DistributionError, SettingError, quoted
 from icgd.problems.settings import count, positive
 from icgd_papers.training.chain_blocks import (
     Block,
@@ -132,7 +132,7 @@ class BlockTask(AbstractTask):
         count("n_validation_teachers", self.n_validation_teachers)
         if self.direction not in DIRECTIONS:
             raise SettingError(
-                f"direction must be one of {', '.join(DIRECTIONS)}, got {brief(self.direction)}."
+                f"direction must be one of {', '.join(DIRECTIONS)}, got {quoted(self.direction)}."
             )
 
     @property

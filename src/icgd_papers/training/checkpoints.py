@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from icgd.environment import warn
-from icgd.errors import CheckpointError, FileError, RunFolderError, brief
+from icgd.errors import CheckpointError, FileError, RunFolderError, quoted
 from icgd.weights.files import checksum, read_tensors, write_tensors
 from icgd_papers.checksummed_json import damaged as damaged
 from icgd_papers.training.logs import Log
@@ -162,7 +162,7 @@ def read_checkpoint(path: Path) -> tuple[State, Configuration]:
         raise damaged(path, "its header is not a table")
     if header.get("format") not in (1, FORMAT):
         raise CheckpointError(
-            f"{path} has checkpoint format {brief(header.get('format'))}; this version of icgd "
+            f"{path} has checkpoint format {quoted(header.get('format'))}; this version of icgd "
             f"reads formats 1 and {FORMAT}. It was left as it is; use the icgd that wrote it, or "
             "train in another folder."
         )
@@ -204,8 +204,8 @@ def require_equal(
         old, new = stored.get(name), given.get(name)
         if old != new and name not in exempt:
             raise CheckpointError(
-                f"{path} belongs to another run: its {name} is {brief(old)}, here it is "
-                f"{brief(new)}. It was left as it is; resume with the old value, or train in "
+                f"{path} belongs to another run: its {name} is {quoted(old)}, here it is "
+                f"{quoted(new)}. It was left as it is; resume with the old value, or train in "
                 "another folder."
             )
 

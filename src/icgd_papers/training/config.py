@@ -13,7 +13,7 @@ from os.path import realpath, relpath
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from icgd.errors import DataError, SettingError, UnknownNameError, brief
+from icgd.errors import DataError, SettingError, UnknownNameError, quoted
 from icgd.problems.settings import as_float, is_row
 from icgd_papers.training.settings import Settings, option
 
@@ -236,7 +236,7 @@ def _checked(key: Key, value: object, base: Path) -> Any:
         value = [_parsed(key.kind, entry) for entry in value.split(",")] if value else []
     if not is_row(value):
         raise SettingError(
-            f"{key.name} must be a list, each entry {KINDS[key.kind]}, got {brief(value)}."
+            f"{key.name} must be a list, each entry {KINDS[key.kind]}, got {quoted(value)}."
         )
     return tuple(_checked_entry(key, entry, base) for entry in value)
 
@@ -254,11 +254,11 @@ def _checked_entry(key: Key, value: object, base: Path) -> Any:
     if key.kind is float and is_whole:
         return as_float(value)
     if not (is_whole if key.kind is int else isinstance(value, key.kind)):
-        raise SettingError(f"{key.name} must be {KINDS[key.kind]}, got {brief(value)}.")
+        raise SettingError(f"{key.name} must be {KINDS[key.kind]}, got {quoted(value)}.")
     if not isinstance(value, str):
         return value
     if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise SettingError(f"{key.name} must be a text that can be written, got {brief(value)}.")
+        raise SettingError(f"{key.name} must be a text that can be written, got {quoted(value)}.")
     if key.path == "file":
         if not value:
             raise SettingError(f"{key.name} must be the name of a file or folder, got ''.")

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from icgd.environment import require_memory
-from icgd.errors import DistributionError, SettingError, brief
+from icgd.errors import DistributionError, SettingError, quoted
 from icgd.problems.kernel_machine import ASYMMETRY, as_rows
-from icgd.problems.settings import count, entries, finite, is_row, settle
+from icgd.problems.settings import count, entries, finite, is_row, set_fields
 
 Square = Float[Tensor, "input_width input_width"]
 """A matrix on the input space."""
@@ -85,7 +85,7 @@ def _unit_matrix(input_width: int) -> Square:
 def _numbers(name: str, values: object) -> tuple[float, ...]:
     """Return a row of finite numbers."""
     if not is_row(values):
-        raise SettingError(f"{name} must be a row of numbers, got {brief(values)}.")
+        raise SettingError(f"{name} must be a row of numbers, got {quoted(values)}.")
     return tuple(finite(name, value) for value in entries(values))
 
 
@@ -199,7 +199,7 @@ class GaussianMixture(AbstractCovariates):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        settle(self, n_clusters=count("n_clusters", self.n_clusters))
+        set_fields(self, n_clusters=count("n_clusters", self.n_clusters))
 
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
         """Return the sum of a mean of the task and noise of the token, times Sigma^{1/2}."""
@@ -231,7 +231,7 @@ class ShiftedMixture(AbstractCovariates):
         super().__post_init__()
         weights = _numbers("weights", self.weights)
         centres = _numbers("centres", self.centres)
-        settle(self, weights=weights, centres=centres)
+        set_fields(self, weights=weights, centres=centres)
         if min(weights, default=-1) < 0 or abs(sum(weights) - 1) > SHARES_ROUNDING:
             raise DistributionError(
                 f"weights must be shares of at least 0 that add up to 1; got {weights}."

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from icgd.compiled import Compiled
-from icgd.errors import SettingError, TrainingError, brief
+from icgd.errors import SettingError, TrainingError, quoted
 from icgd.pipeline import compile as compile_problem
 from icgd.problems.data import Domain
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
@@ -170,7 +170,7 @@ def _no_step(reason: str) -> TrainingError:
 def _known(model: nn.Module) -> KernelTransformer:
     if not isinstance(model, KernelTransformer):
         raise SettingError(
-            f"model must be of type KernelTransformer, got {brief(type(model).__name__)}."
+            f"model must be of type KernelTransformer, got {quoted(type(model).__name__)}."
         )
     return model
 

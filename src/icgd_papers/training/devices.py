@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from icgd.errors import MissingExtraError, SettingError, brief
+from icgd.errors import MissingExtraError, SettingError, quoted
 
 
 def new_fabric(device: str, precision: str = "32-true") -> Any:
@@ -40,10 +40,10 @@ def new_fabric(device: str, precision: str = "32-true") -> Any:
             precision=precision,
         )
     except Exception as problem:  # Fabric has an exception for each way in which this fails
-        raise SettingError(f"device={brief(device)} cannot be used here: {problem}") from None
+        raise SettingError(f"device={quoted(device)} cannot be used here: {problem}") from None
     if fabric.device.type == "mps" and precision == "64-true":
         raise SettingError(
-            f"device={brief(device)} does not compute in float64. Use dtype='float32'."
+            f"device={quoted(device)} does not compute in float64. Use dtype='float32'."
         )
     fabric.launch()
     return fabric

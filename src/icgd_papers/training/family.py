@@ -107,7 +107,7 @@ def tilted_parts(model: KernelTransformer) -> list[Tilted]:
     return [getattr(model.parametrizations, name)[0] for name in names]
 
 
-def settle(model: KernelTransformer, task: AveragedTask, batch: AveragedBatch) -> float:
+def minimise_on_family(model: KernelTransformer, task: AveragedTask, batch: AveragedBatch) -> float:
     """Minimise the loss on the family by L-BFGS, over the steps r and the multiples; return it.
 
     On some families the loss falls towards infinity, as that of softmax attention on linear labels

@@ -32,7 +32,7 @@ from torch import Tensor
 from icgd.errors import DataError, DistributionError
 from icgd.problems.functions import activation_named
 from icgd.problems.kernel_machine import KernelMachine
-from icgd.problems.settings import count, finite, settle
+from icgd.problems.settings import count, finite, set_fields
 from icgd_papers.training.covariates import Tokens, as_matrix, normal, require_width
 
 TokenLabels = Float[Tensor, "task token"]
@@ -339,7 +339,7 @@ class Teachers(AbstractLabels):
         super().__post_init__()
         n_layers = count("n_layers", self.n_layers, most=MOST_LAYERS)
         hidden = count("hidden_width", self.hidden_width)
-        settle(self, n_layers=n_layers, hidden_width=hidden, mean=finite("mean", self.mean))
+        set_fields(self, n_layers=n_layers, hidden_width=hidden, mean=finite("mean", self.mean))
         activation_named(self.activation)
 
     @property

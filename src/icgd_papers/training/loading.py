@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from icgd.errors import CheckpointError, FileError, IcgdError, UnknownNameError, brief
+from icgd.errors import CheckpointError, FileError, IcgdError, UnknownNameError, quoted
 from icgd_papers.training.checkpoints import (
     BEST,
     damaged,
@@ -130,7 +130,7 @@ def _built(path: Path, description: object) -> nn.Module:
     kind = description.get("kind") if isinstance(description, Mapping) else description
     if not isinstance(description, Mapping) or not isinstance(kind, str) or kind not in BUILDERS:
         raise CheckpointError(
-            f"{path} holds a model of kind {brief(kind)}, and icgd can build "
+            f"{path} holds a model of kind {quoted(kind)}, and icgd can build "
             f"{', '.join(BUILDERS)} only. Make a module of the same shape, and give it as "
             "load(folder, model=module)."
         )
@@ -156,7 +156,7 @@ def _require_same(
         )
         if stored != expected:
             raise CheckpointError(
-                f"{path} holds another model: for {brief(name)} it has {stored}, the module "
+                f"{path} holds another model: for {quoted(name)} it has {stored}, the module "
                 f"{expected}. Give a module of the shape that was trained."
             )
     describe = getattr(model, "description", None)

@@ -26,7 +26,7 @@ from icgd.errors import (
     RunFolderError,
     SettingError,
     TrainingError,
-    brief,
+    quoted,
 )
 from icgd.problems.data import dtype_named
 from icgd.weights.files import whole_file
@@ -290,7 +290,7 @@ class TrainingRun:
             }
             if taken := row.keys() & measured.keys():
                 raise TrainingError(
-                    f"measure returned {brief(min(taken))}, a column that the log already has. "
+                    f"measure returned {quoted(min(taken))}, a column that the log already has. "
                     "Name it differently."
                 )
             self.log = self.log.with_row({**row, **measured})

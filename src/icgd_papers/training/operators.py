@@ -32,7 +32,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from icgd.errors import SettingError, brief
+from icgd.errors import SettingError, quoted
 from icgd.problems.settings import count, described
 from icgd_papers.training.chain_blocks import Block, BlockRows, Operator, Stacked
 
@@ -119,7 +119,7 @@ class PlainOperator(LearntOperator):
         )
         if positions not in POSITIONS:
             raise SettingError(
-                f"positions must be one of {', '.join(POSITIONS)}, got {brief(positions)}."
+                f"positions must be one of {', '.join(POSITIONS)}, got {quoted(positions)}."
             )
         if stream_width % n_heads:
             divisors = [n for n in range(1, stream_width + 1) if stream_width % n == 0]

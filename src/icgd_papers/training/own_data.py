@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from icgd.errors import DataError, SettingError, brief
+from icgd.errors import DataError, SettingError, quoted
 from icgd.problems.data import checked_array
-from icgd.problems.settings import count, entries, is_row, within
+from icgd.problems.settings import count, entries, is_row, require_between
 from icgd.problems.tables import Table, read_table
 from icgd_papers.training.covariates import require_numbers
 from icgd_papers.training.tasks import AbstractTask, Batch, generator_of, query_loss
@@ -54,7 +54,7 @@ class TaskTable(AbstractTask):
         x, y = checked_tasks(self.x, self.y, "x", "y")
         object.__setattr__(self, "x", x)
         object.__setattr__(self, "y", y)
-        within("validation_share", self.validation_share, 0.0, 0.9)
+        require_between("validation_share", self.validation_share, 0.0, 0.9)
         if self.n_held_out == len(x):
             raise SettingError(
                 f"validation_share={self.validation_share:g} of {len(x)} tasks holds all of them "
@@ -142,7 +142,9 @@ class GeneratedTask(AbstractTask):
 
     def __post_init__(self) -> None:
         if not callable(self.draw):
-            raise SettingError(f"draw must be a function that draws tasks, got {brief(self.draw)}.")
+            raise SettingError(
+                f"draw must be a function that draws tasks, got {quoted(self.draw)}."
+            )
 
     @property
     def name(self) -> str:
@@ -153,7 +155,7 @@ class GeneratedTask(AbstractTask):
         drawn = self.draw(count("n_tasks", n_tasks), generator_of(seed, index, shard))
         if not isinstance(drawn, tuple | list) or len(drawn) != 2:
             raise SettingError(
-                f"The result of {self.name} must be a pair of x and y, got {brief(drawn)}."
+                f"The result of {self.name} must be a pair of x and y, got {quoted(drawn)}."
             )
         x, y = checked_tasks(*drawn, f"x of {self.name}", f"y of {self.name}")
         if len(x) != n_tasks:
@@ -235,14 +237,14 @@ def _inputs_and_labels(
     """Return the names of these columns; the column `task` is neither."""
     others = [name for name in table.names if name != TASK_COLUMN]
     if not is_row(label_columns):
-        raise SettingError(f"label_columns must be a list of columns, got {brief(label_columns)}.")
+        raise SettingError(f"label_columns must be a list of columns, got {quoted(label_columns)}.")
     given = entries(label_columns)
     labels = given or others[-1:]
     if not all(isinstance(name, str) for name in labels):
-        raise SettingError(f"label_columns must be a list of texts, got {brief(label_columns)}.")
+        raise SettingError(f"label_columns must be a list of texts, got {quoted(label_columns)}.")
     if TASK_COLUMN in labels or len(set(labels)) < len(labels):
         raise SettingError(
             f"label_columns must be a list of columns other than {TASK_COLUMN!r}, each named once, "
-            f"got {brief(label_columns)}."
+            f"got {quoted(label_columns)}."
         )
     return [name for name in others if name not in labels], labels

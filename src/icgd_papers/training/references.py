@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from icgd.errors import OwnCodeError, brief, did_you_mean
+from icgd.errors import OwnCodeError, did_you_mean, quoted
 
 
 def imported(module: str) -> ModuleType:
@@ -26,14 +26,14 @@ def function_named(reference: str) -> Any:
     module, separator, name = reference.rpartition(":")
     if not separator or not name.isidentifier():
         raise OwnCodeError(
-            f"{brief(reference)} does not name a function; expected a file or a module, a colon "
+            f"{quoted(reference)} does not name a function; expected a file or a module, a colon "
             "and a name, such as my_data.py:draw."
         )
     names = vars(imported(module))
     if not callable(names.get(name)):
         functions = [key for key, value in names.items() if callable(value)]
         raise OwnCodeError(
-            f"{module} has no function called {brief(name)}.{did_you_mean(name, functions)}"
+            f"{module} has no function called {quoted(name)}.{did_you_mean(name, functions)}"
         )
     return names[name]
 

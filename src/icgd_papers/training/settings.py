@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from icgd.errors import SettingError, UnknownNameError
 from icgd.problems.data import dtype_named
-from icgd.problems.settings import count, flag, named, positive, settle
+from icgd.problems.settings import count, flag, named, positive, set_fields
 from icgd_papers.training.tasks import LARGEST_SEED
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
@@ -75,9 +75,9 @@ class Settings:
     def __post_init__(self) -> None:
         counts = ("n_steps", "batch_size", "resample_every", "log_every", "checkpoint_every")
         for name in (*counts, "accumulate"):
-            settle(self, **{name: count(name, getattr(self, name))})
+            set_fields(self, **{name: count(name, getattr(self, name))})
         most = self.n_steps - 1
-        settle(
+        set_fields(
             self,
             warmup_steps=count("warmup_steps", self.warmup_steps, least=0, most=most),
             seed=count("seed", self.seed, least=0, most=LARGEST_SEED),
@@ -87,9 +87,9 @@ class Settings:
         )
         for name in ("clip_norm", "final_learning_rate", "weight_decay"):
             if getattr(self, name) is not None:
-                settle(self, **{name: positive(name, getattr(self, name))})
+                set_fields(self, **{name: positive(name, getattr(self, name))})
         if self.patience is not None:
-            settle(self, patience=count("patience", self.patience))
+            set_fields(self, patience=count("patience", self.patience))
         named("optimizer", self.optimizer, OPTIMIZERS)
         if not re.fullmatch(r"cpu|auto|mps|cuda(:\d+)?", str(self.device)):
             raise UnknownNameError.of("device", self.device, known=DEVICES)

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from icgd.errors import SettingError, brief
+from icgd.errors import SettingError, quoted
 from icgd.problems.settings import count
 from icgd_papers.training.covariates import Square, power_of
 from icgd_papers.training.models import OF_SCORES, KernelTransformer
@@ -136,7 +136,7 @@ def _require_same_shape(first: KernelTransformer, second: KernelTransformer) -> 
         for model in (first, second)
     ]
     if shapes[0] != shapes[1]:
-        raise SettingError(f"second must be a model with {shapes[0]}, got {brief(shapes[1])}.")
+        raise SettingError(f"second must be a model with {shapes[0]}, got {quoted(shapes[1])}.")
 
 
 def distance_to_identity(matrix: Square) -> float:

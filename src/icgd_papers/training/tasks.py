@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from icgd.errors import DataError, SettingError, brief
+from icgd.errors import DataError, SettingError, quoted
 from icgd.problems.data import device_of
-from icgd.problems.settings import count, settle
+from icgd.problems.settings import count, set_fields
 from icgd_papers.training.covariates import AbstractCovariates, require_width
 from icgd_papers.training.labels import AbstractLabels
 
@@ -93,7 +93,7 @@ class AbstractTask(ABC):
         if self.CALLED_WITH is not None and not _takes(model, self.CALLED_WITH):
             raise SettingError(
                 f"model must be a model whose forward takes ({', '.join(self.CALLED_WITH)}), as "
-                f"{type(self).__name__} calls it, got {brief(type(model).__name__)}."
+                f"{type(self).__name__} calls it, got {quoted(type(model).__name__)}."
             )
 
     @abstractmethod
@@ -147,7 +147,7 @@ class InContextTask(AbstractTask):
 
     def __post_init__(self) -> None:
         sizes = {"n_examples": self.n_examples, "output_width": self.output_width}
-        settle(self, **{name: count(name, size) for name, size in sizes.items()})
+        set_fields(self, **{name: count(name, size) for name, size in sizes.items()})
         width = self.labels.input_width
         if width is not None:
             require_width(self.covariates.input_width, width)
@@ -207,7 +207,7 @@ class QueryTask(AbstractTask):
     n_queries: int
 
     def __post_init__(self) -> None:
-        settle(self, n_queries=count("n_queries", self.n_queries))
+        set_fields(self, n_queries=count("n_queries", self.n_queries))
 
     def sample(self, n_tasks: int, *, seed: int, index: int, shard: int = 0) -> Batch:
         return self.family.sample(n_tasks, seed=seed, index=index, shard=shard)
@@ -259,7 +259,7 @@ class Curriculum:
 
     def __post_init__(self) -> None:
         for name in ("first_width", "first_examples", "n_batches"):
-            settle(self, **{name: count(name, getattr(self, name))})
+            set_fields(self, **{name: count(name, getattr(self, name))})
 
     def sizes(self, index: int, width: int, n_examples: int) -> tuple[int, int]:
         """Return the active entries and the examples of batch `index`, where the last two are the
@@ -314,7 +314,7 @@ class CausalTask(AbstractTask):
         if not callable(getattr(model, "predictions", None)):
             raise SettingError(
                 "model must be a model that predicts every token (a Decoder), got "
-                f"{brief(type(model).__name__)}."
+                f"{quoted(type(model).__name__)}."
             )
 
     def loss(self, model: nn.Module, batch: Batch) -> Float[Tensor, ""]:

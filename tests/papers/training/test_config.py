@@ -12,7 +12,6 @@ import torch
 from icgd.errors import CheckpointError, DataError, IcgdError, OwnCodeError, SettingError
 from icgd_papers.training.averaged import AveragedTask
 from icgd_papers.training.config import KEYS, Config, read_config
-from icgd_papers.training.configured import model_of, task_of, train_config
 from icgd_papers.training.covariates import Ellipsoid, ShiftedMixture
 from icgd_papers.training.decoder import Decoder
 from icgd_papers.training.labels import KernelProcess, Teachers
@@ -20,6 +19,7 @@ from icgd_papers.training.loading import load
 from icgd_papers.training.loop import train
 from icgd_papers.training.models import KernelTransformer
 from icgd_papers.training.references import function_named, imported
+from icgd_papers.training.run_config import model_of, task_of, train_config
 from icgd_papers.training.settings import Settings
 from icgd_papers.training.tasks import CausalTask, Curriculum, InContextTask
 

@@ -8,7 +8,13 @@ from icgd.problems.kernel_machine import KernelMachine
 from icgd_papers.training import family
 from icgd_papers.training.averaged import AveragedBatch, AveragedTask
 from icgd_papers.training.covariates import Ellipsoid, random_rotation
-from icgd_papers.training.family import bases, curvatures, family_model, settle, tilted_parts
+from icgd_papers.training.family import (
+    bases,
+    curvatures,
+    family_model,
+    minimise_on_family,
+    tilted_parts,
+)
 from icgd_papers.training.labels import KernelProcess, LinearFunctions
 from icgd_papers.training.similarity import distances_to_identity
 from icgd_papers.training.tasks import InContextTask
@@ -58,7 +64,7 @@ def test_one_layer_of_linear_attention_settles_at_the_best_step():
     task = AveragedTask(InContextTask(INPUTS, law, 6))
     batch = task.sample(50, seed=0, index=0)
     model = family_model("linear", INPUTS, 1, 0.1, transforms_covariates=False)
-    loss = settle(model, task, batch)
+    loss = minimise_on_family(model, task, batch)
     x = batch.x @ INPUTS.whitening
     examples, query = x[:, :-1], x[:, -1:]
     read = query @ examples.mT @ examples  # a step s predicts s <read, theta>
@@ -85,7 +91,7 @@ def second_difference(model, batch, kind, layer, size):
 
 def test_curvatures_are_those_of_differences_of_the_loss():
     model, batch = model_of(), TASK.sample(40, seed=0, index=0)
-    settle(model, TASK, batch)
+    minimise_on_family(model, TASK, batch)
     found = curvatures(model, TASK, batch)
     assert found.shape == (2, 3, 3)  # B of two layers, and A of the first
     assert all(not part.tilts.any() for part in tilted_parts(model))
@@ -97,7 +103,7 @@ def test_curvatures_are_those_of_differences_of_the_loss():
 def test_rotated_prompts_have_the_same_curvatures():
     """So the mean over all directions is the curvature of the prompts in all rotations."""
     model, batch = model_of(), TASK.sample(20, seed=0, index=0)
-    settle(model, TASK, batch)
+    minimise_on_family(model, TASK, batch)
     rotation = random_rotation(3, np.random.default_rng(0))
     x = batch.x @ (INPUTS.root @ rotation @ INPUTS.whitening).mT
     rotated = AveragedBatch(x, batch.y, batch.covariance)
@@ -110,7 +116,7 @@ def test_kinks_of_relu_attention_count(monkeypatch):
     """A second derivative of a sample misses them."""
     monkeypatch.setattr(family, "TILT", 0.02)
     model, batch = model_of("relu", moves=False), TASK.sample(1000, seed=0, index=0)
-    settle(model, TASK, batch)
+    minimise_on_family(model, TASK, batch)
     found = curvatures(model, TASK, batch)[0, 0, 0].item()
     assert found == pytest.approx(second_difference(model, batch, 0, 0, 0.02), rel=0.05)
     part, smooth = tilted_parts(model)[0], []

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from icgd_papers.training.config import read_config
-from icgd_papers.training.configured import train_config
+from icgd_papers.training.run_config import train_config
 
 PAGE = Path(__file__).parents[3] / "docs" / "training" / "own.md"
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from icgd_papers.studies.lottery import Lottery
+from icgd_papers.studies.barron_sums import Lottery
 from icgd_papers.theorems.statement import Comparison, at_most, printed, statement
 
 Function = Callable[[Tensor], Tensor]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from icgd.layers import KernelAttention
 from icgd.problems.kernel_machine import KernelHead, KernelMachine
-from icgd_papers.theorems.book import paper_named, statements_of, tried
+from icgd_papers.theorems.book import check_statement, paper_named, statements_of
 from icgd_papers.theorems.cheng import assumptions, descent, hilbert_space, landscape
 from icgd_papers.theorems.cheng.transformer import (
     ACTIVATIONS,
@@ -80,7 +80,7 @@ def verdict(label: str) -> Verdict:
 
 @pytest.mark.parametrize("label", [label for label in BOOK if label not in SLOW])
 def test_verdicts(label):
-    entry = tried(BOOK[label], seed=3)
+    entry = check_statement(BOOK[label], seed=3)
     assert entry.verdict is verdict(label), entry.comparisons
     # Every printed form and every step of a proof that is compared is wrong.
     assert all(part.holds == (part.about.name == "STATEMENT") for part in entry.comparisons)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icgd_papers.studies.cot_tokens import look_up, nearest_points, smooth_line
-from icgd_papers.theorems.book import paper_named, statement_named, statements_of, tried
+from icgd_papers.theorems.book import check_statement, paper_named, statement_named, statements_of
 from icgd_papers.theorems.cot import chain, convex, layer, linear_models, network
 from icgd_papers.theorems.statement import Verdict
 
@@ -40,14 +40,14 @@ NAMES = [statement.key.removeprefix("cot-") for statement in statements_of(paper
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in SECONDS else n for n in NAMES]
 )
 def test_every_statement_has_its_verdict(name):
-    assert tried(statement_named(f"cot-{name}"), seed=0).verdict is expected(name)
+    assert check_statement(statement_named(f"cot-{name}"), seed=0).verdict is expected(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in NOT_EXECUTABLE])
 def test_no_verdict_depends_on_the_seed(name):
     for seed in (1, 2, 3):
-        assert tried(statement_named(f"cot-{name}"), seed).verdict is expected(name), seed
+        assert check_statement(statement_named(f"cot-{name}"), seed).verdict is expected(name), seed
 
 
 def test_all_named_verdicts_are_in_the_book():

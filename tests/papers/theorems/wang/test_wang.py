@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from icgd.constructions.recursion import Recursion
 from icgd.pipeline import compile
-from icgd_papers.theorems.book import statement_named, tried
+from icgd_papers.theorems.book import check_statement, statement_named
 from icgd_papers.theorems.statement import CHECKS, Verdict
 from icgd_papers.theorems.wang import descent, functions
 
@@ -40,7 +40,7 @@ SECONDS = {"theorem-1", "theorem-2", "lemma-5"}
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in SECONDS else n for n in VERDICTS]
 )
 def test_every_statement_has_its_verdict(name):
-    assert tried(statement_named(f"wang-{name}"), seed=0).verdict is VERDICTS[name]
+    assert check_statement(statement_named(f"wang-{name}"), seed=0).verdict is VERDICTS[name]
 
 
 def test_a_step_that_does_nothing_is_no_step():

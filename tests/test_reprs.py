@@ -1,9 +1,9 @@
 from dataclasses import dataclass
 
-from icgd.facts import counted, in_short, number, shown
+from icgd.reprs import counted, in_short, number, with_repr
 
 
-@shown
+@with_repr
 @dataclass(frozen=True)
 class Cake:
     price: float

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from icgd.environment import require_memory
-from icgd.errors import SettingError, UnknownNameError, brief
+from icgd.errors import SettingError, UnknownNameError, quoted
 from icgd.problems.kernel_machine import KERNELS, KernelMachine
 from icgd.problems.settings import count, finite, named
 from icgd_papers.training.averaged import AveragedTask
@@ -211,7 +211,7 @@ def model_of(config: Config, task: AbstractTask) -> nn.Module:
         made = function_named(model.factory)()
         if not isinstance(made, nn.Module):
             raise SettingError(
-                f"The result of {model.factory} must be a torch module, got {brief(made)}."
+                f"The result of {model.factory} must be a torch module, got {quoted(made)}."
             )
         return made
     batch, seed = task.sample(1, seed=0, index=0), count("model_seed", model.model_seed, least=0)

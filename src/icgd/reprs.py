@@ -23,7 +23,7 @@ class HasFacts(Protocol):
 Shown = TypeVar("Shown", bound=type[HasFacts])
 
 
-def shown(kind: Shown) -> Shown:
+def with_repr(kind: Shown) -> Shown:
     """Give a class with `facts` a `__repr__` of one line, and a `_repr_html_` for notebooks."""
     kind.__repr__ = line  # type: ignore[method-assign,assignment]
     kind._repr_html_ = table  # type: ignore[attr-defined]
