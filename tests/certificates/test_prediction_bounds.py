@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import icgd
-from icgd import facts
+from icgd import reprs
 from icgd.backends.registry import BACKENDS
 from icgd.certificates.balls import rounded_up
 from icgd.certificates.report import Verdict, at_end, prediction_errors
@@ -218,8 +218,8 @@ def test_a_report_shows_the_error_of_predictions_and_its_bound_if_there_are_quer
     problem, task = random_run(Random(3))
     compiled = icgd.compile(problem, "relu-stack", n_steps=2, pieces=8)
     report = verified(compiled, task, "fused")
-    error = facts.number(float(report.prediction_errors.max()))
-    bound = facts.number(rounded_up(float(report.prediction_bounds.max())))
+    error = reprs.number(float(report.prediction_errors.max()))
+    bound = reprs.number(rounded_up(float(report.prediction_bounds.max())))
     words = f"{error}, the bound of the run is {bound}"
     assert report.facts()["error of predictions"] == words
     assert words in repr(report)

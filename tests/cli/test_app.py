@@ -136,12 +136,17 @@ def test_ctrl_c_while_something_is_imported_leaves_no_traceback(tmp_path, slow):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it takes a shell that closes streams")
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 @pytest.mark.parametrize(
-    ("arguments", "code"),
-    [("--help", 0), ("", 0), ("theorems --list", 0), ("size --hidden 4,x", 2), ("fly", 2)],
+    ("arguments", "closed", "code"),
+    [
+        ("--help", ">&-", 0),
+        ("", ">&- 2>&-", 0),
+        ("theorems --list", ">&-", 0),
+        ("size --widths 4,x", "2>&-", 2),
+        ("fly", ">&- 2>&-", 2),
+    ],
 )
-def test_a_closed_stream_is_no_obstacle(closed, arguments, code):
+def test_a_closed_stream_is_no_obstacle(arguments, closed, code):
     line = f"{sys.executable} -m icgd.cli.app {arguments} {closed}"
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True)
     assert done.returncode == code, done

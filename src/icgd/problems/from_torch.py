@@ -306,7 +306,8 @@ def _options(
             refuse(
                 f"optimizer.param_groups[{number}] has {option} = {quoted(group[option])}, "
                 f"expected {quoted(first.get(option))} as in group 0: a compiled step has "
-                "one rule for all weights. Give all groups the same, or freeze a group by requires_grad_(False)."
+                "one rule for all weights. Give all groups the same, or freeze a group by "
+                "requires_grad_(False)."
             )
     if network is not None:
         named = dict(network.parameters())

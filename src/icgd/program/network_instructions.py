@@ -300,7 +300,7 @@ class ScaleCentred(Instruction):
         width = source.value.error.shape[-1]
         sizes = source.value.size @ bounds.matrix(centring(width)).abs()
         off = bounds.how.sum_of(2 * width, sizes)
-        return value.within(self.reach + 2 * bounds.room * scale.value.size * off)
+        return value.intersected(self.reach + 2 * bounds.room * scale.value.size * off)
 
 
 @dataclass(frozen=True)
