@@ -19,7 +19,8 @@ test-papers: $(INSTALLED) ## Run the tests of figures, theorem book and training
 
 test-types: $(INSTALLED) ## Run the tests of programs and backends under a checker of types and shapes
 	$(BIN)/pytest -n 2 --dist worksteal --jaxtyping-packages=icgd,icgd_papers,beartype.beartype \
-		tests/test_type_checks.py tests/program tests/weights tests/backends tests/end_to_end
+		tests/test_type_checks.py tests/program tests/weights tests/backends tests/end_to_end \
+		tests/problems tests/approximation tests/constructions tests/certificates
 
 test-slow: $(INSTALLED) ## Run the tests that take minutes
 	$(BIN)/pytest -n 2 --dist worksteal -m slow
