@@ -203,6 +203,17 @@ def test_categories_of_parquet_are_texts_and_what_is_no_number_is_refused(comman
         assert refusal.endswith("--ignore bad.")
 
 
+def test_numbers_that_are_texts_in_parquet_are_encoded_or_refused(command, tmp_path):
+    frame = pl.DataFrame({"a": ["1", "2", "1"], "y": [1.0, 2.0, 3.0]})
+    frame.write_parquet(tmp_path / "d.parquet")
+    made = ("compile", "--data", "d.parquet", "--steps", "1", "-o", "r.safetensors")
+    assert command(*made).refusal() == (
+        "d.parquet, line 1, column 'a': '1' is a text, not a number. Give --encode, which makes "
+        "numbers of texts and dates, or leave the column out: --ignore a."
+    )
+    assert command(*made, "--encode").code == 0
+
+
 def test_two_columns_of_one_name_after_encoding_are_refused(command, tmp_path):
     (tmp_path / "d.csv").write_text("kind,kind=x,y\nx,1,2\nz,2,3\nx,3,1\n")
     assert "has two columns called 'kind=x'" in command("init", "d.csv").refusal()

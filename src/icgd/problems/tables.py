@@ -262,19 +262,24 @@ class Table:
 
     def _require_numbers(self, name: str) -> None:
         column = self._column(name)
-        if column.dtype == pl.String:
+        if column.dtype == pl.String and not column.is_null().all():
             is_text = column.cast(pl.Float64, strict=False).is_null() & column.is_not_null()
+            reason = "is not a number"
+            if not is_text.any():  # a Parquet file may say that its numbers are texts
+                is_text, reason = column.is_not_null(), "is a text, not a number"
             row = is_text.arg_true()[0]
             raise DataError(
-                f"{self.path}, line {self.lines[row]}, column {name!r}: {column[row]!r} is not a "
-                "number. Give --encode, which makes numbers of texts and dates, or leave the "
+                f"{self.path}, line {self.lines[row]}, column {name!r}: {column[row]!r} {reason}. "
+                "Give --encode, which makes numbers of texts and dates, or leave the "
                 f"column out: --ignore {shlex.quote(name)}."
             )
-        if not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
+        known = (pl.Boolean, pl.Null, pl.String)
+        if not (column.dtype.is_numeric() or column.dtype in known):
+            is_day = column.dtype in (pl.Date, pl.Datetime)
+            remedy = "Give --encode, which makes numbers of texts and dates, or leave" * is_day
             raise DataError(
-                f"{self.path}, column {name!r} holds {column.dtype}; numbers are expected. Give "
-                "--encode, which makes numbers of texts and dates, or leave the column out: "
-                f"--ignore {shlex.quote(name)}."
+                f"{self.path}, column {name!r} holds {column.dtype}; numbers are expected. "
+                f"{remedy or 'Leave'} the column out: --ignore {shlex.quote(name)}."
             )
 
     def _require_finite(self, name: str) -> None:
@@ -482,9 +487,11 @@ class Scaling:
     @classmethod
     def of(cls, numbers: Numbers) -> Scaling:
         """Return the scaling of these rows. A constant column is only centred."""
-        centre, scale = numbers.mean(0), numbers.std(0)
-        is_constant = scale <= 1e-12 * np.abs(numbers).max(0)
-        return cls(centre, np.where(is_constant, 1.0, scale))
+        largest, exponent = np.frexp(np.abs(numbers).max(0))
+        shares = np.ldexp(numbers, -exponent)  # exact, and no square of these overflows
+        is_constant = shares.std(0) <= 1e-12 * largest
+        scale = np.where(is_constant, 1.0, np.ldexp(shares.std(0), exponent))
+        return cls(np.ldexp(shares.mean(0), exponent), scale)
 
     @classmethod
     def none(cls, width: int) -> Scaling:
