@@ -60,6 +60,8 @@ def test_init_says_what_it_found(command, tmp_path):
     assert "encode yes: day: dates; colour: 3 categories" in words
     assert "missing mean: 1 value missing, in size" in words
     assert said.endswith("Next: icgd compile shop.toml -o run.safetensors\n")
+    raw = command("init", "shop.csv", "--no-standardize", "-o", "raw.toml").stdout
+    assert "standardize no: inputs go from" in " ".join(raw.split())
     data = json.loads(command("init", "shop.csv", "--output", "again.toml", "--json").stdout)
     text = (tmp_path / "shop.toml").read_text()
     assert text == (tmp_path / "again.toml").read_text()
@@ -137,12 +139,12 @@ def test_a_table_in_another_order_of_columns_trains_the_same(command, tmp_path):
     (tmp_path / "d.csv").write_text(TEN)
     command("compile", "--data", "d.csv", "--hidden", "3", "--steps", "2", "-o", "r.safetensors")
     table = pl.read_csv(tmp_path / "d.csv")
-    table.select("y", "b", "a").write_csv(tmp_path / "other.csv")
+    table.select("y", "b", "a", id="b").write_csv(tmp_path / "other.csv")
     first, second = (
         json.loads(command("run", "r.safetensors", *files, "--json").stdout)
         for files in (
             ("d.csv", "--queries", "d.csv"),
-            ("other.csv", "--queries", "other.csv"),
+            ("other.csv", "--queries", "other.csv", "--ignore", "id", "--target", "y"),
         )
     )
     assert first["labels"] == ["y"]

@@ -140,8 +140,8 @@ class GivenTable:
                         "were compiled."
                     )
                 )
-        if not self.options.keys().isdisjoint(LISTS):  # the user chooses the inputs anew
-            before.pop("inputs", None)
+        if self.options.get("target") not in (None, before.get("target")):
+            before.pop("inputs", None)  # another label leaves other inputs
         return described_source(self.path, {**before, **self.options}, str(file))
 
     def opened(self, file: Path) -> tuple[Compiled, Examples]:

@@ -166,7 +166,9 @@ def _rendered(
 
 
 def _words(value: Any) -> str:
-    return ", ".join(value) if isinstance(value, list) else "yes" if value is True else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def _toml(value: Any) -> str:
