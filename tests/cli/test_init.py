@@ -60,6 +60,8 @@ def test_init_says_what_it_found(command, tmp_path):
     assert "encode yes: day: dates; colour: 3 categories" in words
     assert "missing mean: 1 value missing, in size" in words
     assert said.endswith("Next: icgd compile shop.toml -o run.safetensors\n")
+    raw = command("init", "shop.csv", "--no-standardize", "-o", "raw.toml").stdout
+    assert "standardize no: inputs go from" in " ".join(raw.split())
     data = json.loads(command("init", "shop.csv", "--output", "again.toml", "--json").stdout)
     text = (tmp_path / "shop.toml").read_text()
     assert text == (tmp_path / "again.toml").read_text()
@@ -113,7 +115,11 @@ def test_options_that_contradict_the_compiled_file_replace_it_and_say_so(command
     (tmp_path / "d.csv").write_text("a,b,c\n" + "\n".join(rows) + "\n")
     made = ("compile", "--data", "d.csv", "--target", "b", "--standardize", "--steps", "2")
     assert command(*made, "--hidden", "3", "-o", "r.safetensors").code == 0
-    assert icgd.load(tmp_path / "r.safetensors").table == {"target": ["b"], "standardize": True}
+    assert icgd.load(tmp_path / "r.safetensors").table == {
+        "target": ["b"],
+        "standardize": True,
+        "inputs": ["a", "c"],
+    }
     same = command("verify", "r.safetensors", "d.csv", "--target", "b", "--standardize")
     assert (same.code, same.stderr) == (0, "")
     run = ("run", "r.safetensors", "d.csv", "--queries", "d.csv", "--json")
@@ -124,6 +130,110 @@ def test_options_that_contradict_the_compiled_file_replace_it_and_say_so(command
         "icgd: warning: r.safetensors was compiled with --target b; --target c replaces it here. "
         "Bounds and widths stay as they were compiled.\n"
     )
+
+
+TEN = "a,b,y\n" + "".join(f"{i % 3},{i * i % 7},{i % 4 - 1}\n" for i in range(10))
+
+
+def test_a_table_in_another_order_of_columns_trains_the_same(command, tmp_path):
+    (tmp_path / "d.csv").write_text(TEN)
+    command("compile", "--data", "d.csv", "--hidden", "3", "--steps", "2", "-o", "r.safetensors")
+    table = pl.read_csv(tmp_path / "d.csv")
+    table.select("y", "b", "a", id="b").write_csv(tmp_path / "other.csv")
+    first, second = (
+        json.loads(command("run", "r.safetensors", *files, "--json").stdout)
+        for files in (
+            ("d.csv", "--queries", "d.csv"),
+            ("other.csv", "--queries", "other.csv", "--ignore", "id", "--target", "y"),
+        )
+    )
+    assert first["labels"] == ["y"]
+    assert first == second
+    table.rename({"b": "c"}).write_csv(tmp_path / "other.csv")
+    outcome = command("run", "r.safetensors", "other.csv")
+    assert outcome.code == 0
+    assert "other.csv has c where the table that was compiled for has b" in outcome.stderr
+
+
+def test_a_file_of_predictions_may_be_asked_again(command, tmp_path):
+    (tmp_path / "d.csv").write_text(TEN)
+    command("compile", "--data", "d.csv", "--hidden", "3", "--steps", "2", "-o", "r.safetensors")
+    for queries, out in (("d.csv", "1.csv"), ("1.csv", "2.csv")):
+        assert command("run", "r.safetensors", "d.csv", "--queries", queries, "-o", out).code == 0
+    answers = pl.read_csv(tmp_path / "2.csv")
+    assert answers.columns == ["a", "b", "y", "predicted y", "predicted predicted y"]
+    assert answers["predicted y"].to_list() == answers["predicted predicted y"].to_list()
+
+
+def test_queries_may_have_only_those_categories_that_are_numbers(command, tmp_path):
+    (tmp_path / "d.csv").write_text("size,y\nS,1\n38,2\n40,3\nS,2\n38,1\n")
+    made = ("compile", "--data", "d.csv", "--encode", "--hidden", "3", "--steps", "2")
+    assert command(*made, "-o", "r.safetensors").code == 0
+    (tmp_path / "q.csv").write_text("size\n40\n38\n")
+    run = ("run", "r.safetensors", "d.csv", "--json", "--queries")
+    answers = json.loads(command(*run, "d.csv").stdout)["predictions"]
+    assert json.loads(command(*run, "q.csv").stdout)["predictions"] == [answers[2], answers[1]]
+
+
+def test_the_linear_model_and_the_kernel_that_init_suggests_are_compiled(command, tmp_path):
+    command("example", "cars.csv")
+    command("init", "cars.csv")
+    text = (tmp_path / "problem.toml").read_text()
+    start = text.index("hidden = ")
+    end = text.index("# In place of")
+    dropped = ("loss =", "optimiser =", "step_size =")
+    for line, also in (('link = "identity"', ()), ('kernel = "rbf"', ("box =",))):
+        changed = text[:start] + line + "\n" + text[end:]
+        kept = [row for row in changed.splitlines() if not row.startswith((*dropped, *also))]
+        (tmp_path / "own.toml").write_text("\n".join(kept))
+        outcome = command("compile", "own.toml", "--steps", "2", "-o", "own.safetensors")
+        assert outcome.code == 0, outcome
+
+
+def test_categories_of_parquet_are_texts_and_what_is_no_number_is_refused(command, tmp_path):
+    frame = pl.read_csv(TEN.encode()).with_columns(
+        kind=pl.Series([*"xyxyxyzzzx"], dtype=pl.Categorical)
+    )
+    frame.write_parquet(tmp_path / "d.parquet")
+    assert command("init", "d.parquet").code == 0
+    found = tomllib.loads((tmp_path / "problem.toml").read_text())
+    assert found["loss"] == "cross_entropy"
+    for column in (pl.duration(hours=pl.col("a")), pl.concat_list("a", "b")):
+        frame.select("a", "b", bad=column, y="y").write_parquet(tmp_path / "e.parquet")
+        refusal = command("init", "e.parquet", "-o", "e.toml").refusal()
+        assert refusal.startswith("e.parquet, column 'bad' holds ")
+        assert refusal.endswith("--ignore bad.")
+
+
+def test_numbers_that_are_texts_in_parquet_are_encoded_or_refused(command, tmp_path):
+    frame = pl.DataFrame({"a": ["1", "2", "1"], "y": [1.0, 2.0, 3.0]})
+    frame.write_parquet(tmp_path / "d.parquet")
+    made = ("compile", "--data", "d.parquet", "--steps", "1", "-o", "r.safetensors")
+    assert command(*made).refusal() == (
+        "d.parquet, line 1, column 'a': '1' is a text, not a number. Give --encode, which makes "
+        "numbers of texts and dates, or leave the column out: --ignore a."
+    )
+    assert command(*made, "--encode").code == 0
+
+
+def test_two_columns_of_one_name_after_encoding_are_refused(command, tmp_path):
+    (tmp_path / "d.csv").write_text("kind,kind=x,y\nx,1,2\nz,2,3\nx,3,1\n")
+    assert "has two columns called 'kind=x'" in command("init", "d.csv").refusal()
+
+
+@pytest.mark.parametrize("loss", ["logistic", "poisson"])
+def test_r2_compares_labels_with_labels(command, tmp_path, loss):
+    rows = [(x / 10, int(x > 0)) for x in range(-10, 11)]
+    (tmp_path / "d.csv").write_text("x,y\n" + "\n".join(f"{x},{y}" for x, y in rows))
+    made = ("compile", "--data", "d.csv", "--loss", loss, "--hidden", "3", "--steps", "40")
+    assert command(*made, "--step-size", "0.5", "-o", "r.safetensors").code == 0
+    outcome = json.loads(
+        command("run", "r.safetensors", "d.csv", "--queries", "d.csv", "--json").stdout
+    )
+    scores, y = np.array(outcome["predictions"])[:, 0], np.array([label for _, label in rows])
+    expected = 1 / (1 + np.exp(-scores)) if loss == "logistic" else np.exp(scores)
+    r2 = 1 - ((expected - y) ** 2).sum() / ((y - y.mean()) ** 2).sum()
+    assert outcome["score"] == pytest.approx(r2, rel=1e-12)
 
 
 def test_files_without_a_table_are_read_as_before(command, tmp_path):

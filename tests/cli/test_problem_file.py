@@ -149,6 +149,24 @@ def test_bounds_and_the_step_of_a_linear_model_come_from_the_table(data):
         described(f"{text}domain.x = 2.5", data)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_scaled"),
+    [
+        *((f"loss = '{loss}'", True) for loss in ("huber", "l1", "log_cosh", "quantile_0.5")),
+        ("target.link = 'identity'", True),
+        ("target.kernel = 'rbf'", True),
+        ("loss = 'poisson'", False),
+        ("target.link = 'poisson'", False),
+    ],
+)
+def test_labels_that_are_measured_are_brought_to_standard_units(data, text, is_scaled):
+    table = f"{text}\ntable = {{target = 'sold', standardize = true}}"
+    _, examples = Description(tomllib.loads(table), "problem.toml", data).filled()
+    sold = np.array([1.0, 0, 0, 1])
+    expected = 2 * sold - 1 if is_scaled else sold
+    assert examples.labels[:, 0] == pytest.approx(expected, abs=1e-14)
+
+
 def test_bounds_are_those_of_standard_units(data):
     domain = described("table = {target = 'sold', standardize = true}", data).domain
     standard = (INPUTS - INPUTS.mean(0)) / INPUTS.std(0)
@@ -190,6 +208,9 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
         ("target = 3", r"target in problem.toml must be a table, \[target\], got 3."),
         ("loss = {a = 1}", "loss in problem.toml must be one value, loss = ..., got"),
         ("table.ignored = ['a']", "Unknown key 'ignored' in problem.toml; .*'ignore'?"),
+        ("table.target = 5", "target must be a list of column names, such as .*, got 5"),
+        ("table.ignore = [5]", r"ignore must be a list of column names, such as .*, got \[5\]"),
+        ("table.header = 'no'", "header must be True or False, got 'no'"),
         ("target = {link = 'probit', kernel = 'rbf'}", "has a link and a kernel in .target.; keep"),
         ("target = {kernel = 'rbf', widths = [4, 3, 1]}", "inputs and outputs, such as 4,1, got"),
         ("", "How many inputs and outputs are there. Give --data, a table that has them, or wid"),
@@ -256,6 +277,15 @@ def test_options_of_the_last_release_still_work_and_say_where_they_go(command, t
     assert f"widths = {widths} under [target] (--widths)" in outcome.stderr
     betas = "betas = [0.9, 0.75] under [update] (--beta2)"
     assert (betas in outcome.stderr) == ("beta2" in line)
+
+
+def test_an_old_option_for_one_beta_keeps_the_other_of_the_file(tmp_path, toml, recwarn):
+    file = tmp_path / toml(
+        "update = {optimiser = 'adam', betas = [0.7, 0.95]}\ntarget.widths = [2, 1]"
+    )
+    for name, betas in (("beta1", (0.5, 0.95)), ("beta2", (0.7, 0.5))):
+        described = description_from(file, None, **{**UNGIVEN, name: "0.5"})
+        assert described.problem().update.betas == betas
 
 
 def test_the_step_size_alone_may_come_from_a_table(command, tmp_path, data):

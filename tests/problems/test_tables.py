@@ -242,6 +242,13 @@ def test_columns_get_mean_0_and_deviation_1_and_come_back():
     assert np.allclose(scaling.undone(standard), numbers, rtol=1e-14)
 
 
+def test_no_square_of_huge_or_tiny_numbers_is_lost():
+    numbers = np.array([[1e300, 1e-300], [-1e300, 3e-300]])
+    assert Scaling.of(numbers).applied(numbers) == pytest.approx(
+        np.array([[1.0, -1.0], [-1.0, 1.0]])
+    )
+
+
 def test_a_constant_column_is_only_centred():
     assert Scaling.of(np.full((4, 1), 0.1)).applied(np.array([[0.1], [0.6]])).tolist() == [
         [0.0],

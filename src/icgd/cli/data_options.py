@@ -18,7 +18,7 @@ from icgd.cli.examples import CHOICES, Examples, Source, read_examples
 from icgd.cli.options import in_panel, option_name, options_of, with_options
 from icgd.compiled import Compiled
 from icgd.environment import warn
-from icgd.errors import SettingError, UnknownNameError
+from icgd.errors import SettingError, UnknownNameError, quoted
 from icgd.pipeline import load
 from icgd.problems.settings import described, flag
 from icgd.problems.tables import Reading
@@ -64,23 +64,28 @@ def source_from(
         str | None, _table("Decimal mark of a CSV file: point or comma. Default: as it looks.")
     ] = None,
     codes: Any = None,
+    inputs: Any = None,
 ) -> Source:
-    """Return the table that the options describe; `codes` are those of the table that was compiled
-    for.
+    """Return the table that the options describe; `codes` and `inputs` are those of the table that
+    was compiled for.
     """
     return Source(
         data,
         tuple(target or ()),
-        Reading(delimiter, decimal, header),
+        Reading(delimiter, decimal, None if header is None else flag("header", header)),
         "refuse" if missing is None else missing,
         standardize is not None and flag("standardize", standardize),
         tuple(ignore or ()),
         encode is not None and flag("encode", encode),
         codes,
+        tuple(inputs or ()),
     )
 
 
-TABLE_OPTIONS = options_of(source_from)[1:-1]
+REMEMBERED = ("codes", "inputs")
+"""What a compiled file knows of its table beside options: categories and the order of inputs."""
+
+TABLE_OPTIONS = options_of(source_from)[1 : -len(REMEMBERED)]
 """The options beside the table itself."""
 
 LISTS = ("target", "ignore")
@@ -94,17 +99,23 @@ def names_in(texts: Sequence[str]) -> list[str]:
 
 def with_lists(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a file, where one text may stand for a list of names."""
-    return {
-        name: names_in([value]) if name in LISTS and isinstance(value, str) else value
-        for name, value in options.items()
-    }
+    lists = dict(options)
+    for name in LISTS:
+        value = options.get(name, [])
+        if isinstance(value, str):
+            lists[name] = names_in([value])
+        elif not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+            raise SettingError(
+                f'{name} must be a list of column names, such as ["a", "b"], got {quoted(value)}.'
+            )
+    return lists
 
 
 def described_source(path: Path, options: Mapping[str, Any], where: str) -> Source:
     """Return table of these options, which a file holds; `UnknownNameError` for another name."""
     known = [option.name for option in TABLE_OPTIONS]
     for name in options:
-        if name not in (*known, "codes"):
+        if name not in (*known, *REMEMBERED):
             raise UnknownNameError.of("key", name, known=("data", *known), where=f" in {where}")
     with described(f"table in {where}"):
         return source_from(path, **with_lists(options))
@@ -119,7 +130,7 @@ class GivenTable:
 
     def source(self, remembered: Mapping[str, Any] | None, file: Path) -> Source:
         """Return the table as the compiled file says, but for the options that were given."""
-        before = remembered or {}
+        before = dict(remembered or {})
         for name, value in self.options.items():
             if name in before and before[name] != value:
                 warn(
@@ -129,6 +140,8 @@ class GivenTable:
                         "were compiled."
                     )
                 )
+        if self.options.get("target") not in (None, before.get("target")):
+            before.pop("inputs", None)  # another label leaves other inputs
         return described_source(self.path, {**before, **self.options}, str(file))
 
     def opened(self, file: Path) -> tuple[Compiled, Examples]:

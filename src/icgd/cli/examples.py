@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from scipy.special import expit, softmax
 
 from icgd.cli.classes import Classes
+from icgd.environment import warn
 from icgd.errors import DataError, DomainError, SettingError, quoted
 from icgd.problems.data import Domain
-from icgd.problems.losses import CROSS_ENTROPY, HUBER, SQUARED
+from icgd.problems.linear_model import LinearModel
+from icgd.problems.losses import (
+    CROSS_ENTROPY,
+    HUBER,
+    L1,
+    LOG_COSH,
+    LOGISTIC,
+    POISSON,
+    QUANTILE,
+    SMOOTH_L1,
+    SQUARED,
+)
 from icgd.problems.problem import Problem
 from icgd.problems.tables import Codes, Numbers, Reading, Scaling, Table, read_table
 
 FILLS = ("mean", "median")
 CHOICES = ("refuse", "drop", *FILLS)
 """What may be done about missing values."""
+
+MEASURING = (SQUARED.name, HUBER.name, LOG_COSH.name, L1.name)
+"""Losses of the distance between prediction and label, beside those named by a number."""
+
+EXPECTED_LABEL = {LOGISTIC.name: expit, CROSS_ENTROPY.name: partial(softmax, axis=1)}
+EXPECTED_LABEL[POISSON.name] = np.exp
+"""The label that a network's score stands for, where the loss has a link."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +54,8 @@ class Source:
     ignored: tuple[str, ...] = ()
     encoded: bool = False
     codes: Codes | None = None
+    input_order: tuple[str, ...] = ()
+    """The columns of inputs that were compiled for, if they have names."""
 
     def __post_init__(self) -> None:
         if self.missing not in CHOICES:
@@ -150,7 +173,8 @@ def read_examples(source: Source, problem: Problem) -> Examples:
     """Return examples in a table; the labels are the columns that it names, or the last ones."""
     table = source.opened()
     targets = _targets(table, source, problem)
-    columns = tuple(name for name in table.names if name not in targets)
+    columns = _input_columns(table, targets, source)
+    table = replace(table, frame=table.frame.select([*columns, *targets]))
     table, codes = source.inputs(table, targets)
     inputs = tuple(name for name in table.names if name not in targets)
     if len(inputs) != problem.target.input_width:
@@ -163,7 +187,7 @@ def read_examples(source: Source, problem: Problem) -> Examples:
     table, fills = _without_gaps(table, inputs, targets, source.missing)
     classes, labels = _labels(table, targets, problem)
     x = table.numbers(inputs)
-    measured = classes is None and problem.loss in (SQUARED.name, HUBER.name)
+    measured = classes is None and _measures_labels(problem)
     x_scaling = _scaling(x, source.standardized)
     y_scaling = _scaling(labels, source.standardized and measured)
     return Examples(
@@ -220,6 +244,33 @@ def _targets(table: Table, source: Source, problem: Problem) -> tuple[str, ...]:
             f"{', '.join(targets)}. Give --target once for each output."
         )
     return targets
+
+
+def _input_columns(table: Table, targets: Sequence[str], source: Source) -> tuple[str, ...]:
+    """Return the columns of inputs in the order that was compiled for: weights are drawn by it."""
+    columns = tuple(name for name in table.names if name not in targets)
+    if not source.input_order or not table.has_header:
+        return columns
+    if set(columns) == set(source.input_order):
+        return source.input_order
+    if len(columns) == len(source.input_order):
+        new = [name for name in columns if name not in source.input_order]
+        missing = [name for name in source.input_order if name not in columns]
+        warn(
+            UserWarning(
+                f"{source.path} has {', '.join(new)} where the table that was compiled for has "
+                f"{', '.join(missing)}. Inputs are taken in the order of {source.path}; compile "
+                "for it with --data if that is not meant."
+            )
+        )
+    return columns
+
+
+def _measures_labels(problem: Problem) -> bool:
+    """Return whether labels may be scaled: the loss depends on their distance to a prediction."""
+    if isinstance(problem.target, LinearModel):
+        return bool(problem.target.link == "identity")
+    return problem.loss in MEASURING or problem.loss.startswith((SMOOTH_L1, QUANTILE))
 
 
 def _numbers_classes(problem: Problem) -> bool:
@@ -313,13 +364,16 @@ def _known_labels(table: Table, examples: Examples) -> Numbers | None:
     return examples.classes.encoded(table.path, names[0], _cells(table, names[0]))
 
 
-def score(predictions: Numbers, labels: Numbers, classes: Classes | None) -> tuple[str, float]:
+def score(
+    predictions: Numbers, labels: Numbers, classes: Classes | None, loss: str
+) -> tuple[str, float]:
     """Return the accuracy of classes, or R^2, which is 1 - squared error / variance over all
-    outputs.
+    outputs. Scores of a loss that has a link are compared with labels as expected labels.
     """
     if classes is not None:
         found, true = classes.decoded(predictions), classes.decoded(labels)
         return "accuracy", float(np.mean([a == b for a, b in zip(found, true, strict=True)]))
+    predictions = EXPECTED_LABEL.get(loss, np.asarray)(predictions)
     spread = np.square(labels - labels.mean(0)).sum()
     left = np.square(predictions - labels).sum()
     return "R²", float(1 - left / spread) if spread else float("nan")

@@ -37,7 +37,8 @@ steps = 100
 hidden = [16]
 activation = "tanh"
 biases = true
-# In place of these three: link = "logistic" (a linear model), or kernel = "rbf".
+# In place of these three: link = "identity" (a linear model), or kernel = "rbf". Then leave out
+# loss and optimiser, step_size for the one that the table suggests, and box with a kernel.
 
 [update]
 optimiser = "sgd"  # or momentum, nesterov, adam, adamw, rmsprop
@@ -165,7 +166,9 @@ def _rendered(
 
 
 def _words(value: Any) -> str:
-    return ", ".join(value) if isinstance(value, list) else "yes" if value is True else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def _toml(value: Any) -> str:

@@ -256,6 +256,8 @@ class Description:
         if examples is None:
             return table or None
         table["standardize"] = examples.source.standardized
+        if examples.has_header:  # or another order of columns would train another label
+            table["target"], table["inputs"] = list(examples.label_names), list(examples.columns)
         return {**table, "codes": dict(examples.codes)} if examples.codes else table
 
 
@@ -266,8 +268,10 @@ def description_from(file: Path | None, data: Path | None, **given: Any) -> Desc
     given = {name: value for name, value in given.items() if value is not None}
     _warn_of_former({name: value for name, value in given.items() if name in FORMER})
     step_from = given.pop("step_from", None)
+    stated = content.get("update", {}).get("betas")
+    betas = dict(zip(("beta1", "beta2"), stated, strict=False)) if isinstance(stated, list) else {}
     for option, value in given.items():
-        _put(content, (PLACES | FORMER)[option], _value(option, value, given))
+        _put(content, (PLACES | FORMER)[option], _value(option, value, {**betas, **given}))
     if "hidden" in given:
         content["target"].pop("widths", None)
     for option, value in of_table.items():

@@ -226,7 +226,7 @@ def _train(
     predictions = result.predictions.double().numpy()
     measure, value = None, None
     if asked is not None and asked.labels is not None and len(predictions):
-        measure, value = score(predictions, asked.labels, examples.classes)
+        measure, value = score(predictions, asked.labels, examples.classes, compiled.problem.loss)
     first, last = result.parameters[0], result.parameters[-1]
     oracle = compiled.problem.oracle
     outcome = Outcome(

@@ -79,9 +79,13 @@ def predictions_content(
     """Return a CSV file of the queries with their predictions beside them; numbers read back bit
     for bit.
 
-    A column that the queries have too is called "predicted ...".
+    A column that the queries have too is called "predicted ...", as often as it takes.
     """
-    free = [f"predicted {name}" if name in queries.columns else name for name in names]
+    free = list[str]()
+    for name in names:
+        while name in (*queries.columns, *free):
+            name = f"predicted {name}"
+        free.append(name)
     predictions = pl.DataFrame(rows, schema=free, orient="row")
     return queries.hstack(predictions).write_csv().encode()
 

@@ -159,25 +159,25 @@ class Table:
         found = dict[str, str | list[str]]()
         for name in names:
             column = self._column(name)
-            if column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null):
-                continue
             if _days(column) is not None:
                 found[name] = DATE
+                continue
+            if column.dtype != pl.String:  # numbers, or what is refused where numbers are needed
                 continue
             if self.is_of_names(name):
                 raise DataError(
                     f"{self.path}, column {name!r} has another text in every row, so encoding it "
                     f"says nothing. Leave it out: --ignore {shlex.quote(name)}."
                 )
-            found[name] = column.drop_nulls().cast(pl.String).unique().sort().to_list()
+            found[name] = column.drop_nulls().unique().sort().to_list()
         return found
 
     def is_of_names(self, name: str) -> bool:
         """Return whether a column has another text in every row, and no dates."""
         column = self._column(name)
-        if column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null):
+        if column.dtype != pl.String:
             return False
-        texts = column.drop_nulls().cast(pl.String)
+        texts = column.drop_nulls()
         return 2 < texts.n_unique() == len(texts) and _days(column) is None
 
     def encoded(self, codes: Codes) -> Table:
@@ -193,6 +193,12 @@ class Table:
                 columns += self._one_hot(column, list(code))
         for name in codes:
             self._column(name)
+        names = [column.name for column in columns]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise DataError(
+                f"{self.path} has two columns called {twice[0]!r} once its texts are encoded: each "
+                "category gets a column COLUMN=CATEGORY. Rename the column, or --ignore it."
+            )
         return replace(self, frame=pl.DataFrame(columns))
 
     def _days(self, column: pl.Series) -> pl.Series:
@@ -205,7 +211,7 @@ class Table:
         return days
 
     def _one_hot(self, column: pl.Series, categories: Sequence[str]) -> list[pl.Series]:
-        texts = column.cast(pl.String)
+        texts = _texts(column, categories)
         unknown = ~texts.is_in(categories) & texts.is_not_null()
         if unknown.any():
             row = unknown.arg_true()[0]
@@ -256,19 +262,24 @@ class Table:
 
     def _require_numbers(self, name: str) -> None:
         column = self._column(name)
-        if column.dtype == pl.String:
+        if column.dtype == pl.String and not column.is_null().all():
             is_text = column.cast(pl.Float64, strict=False).is_null() & column.is_not_null()
+            reason = "is not a number"
+            if not is_text.any():  # a Parquet file may say that its numbers are texts
+                is_text, reason = column.is_not_null(), "is a text, not a number"
             row = is_text.arg_true()[0]
             raise DataError(
-                f"{self.path}, line {self.lines[row]}, column {name!r}: {column[row]!r} is not a "
-                "number. Give --encode, which makes numbers of texts and dates, or leave the "
+                f"{self.path}, line {self.lines[row]}, column {name!r}: {column[row]!r} {reason}. "
+                "Give --encode, which makes numbers of texts and dates, or leave the "
                 f"column out: --ignore {shlex.quote(name)}."
             )
-        if not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.Null)):
+        known = (pl.Boolean, pl.Null, pl.String)
+        if not (column.dtype.is_numeric() or column.dtype in known):
+            is_day = column.dtype in (pl.Date, pl.Datetime)
+            remedy = "Give --encode, which makes numbers of texts and dates, or leave" * is_day
             raise DataError(
-                f"{self.path}, column {name!r} holds {column.dtype}; numbers are expected. Give "
-                "--encode, which makes numbers of texts and dates, or leave the column out: "
-                f"--ignore {shlex.quote(name)}."
+                f"{self.path}, column {name!r} holds {column.dtype}; numbers are expected. "
+                f"{remedy or 'Leave'} the column out: --ignore {shlex.quote(name)}."
             )
 
     def _require_finite(self, name: str) -> None:
@@ -302,7 +313,9 @@ def read_table(path: Path, reading: Reading | None = None) -> Table:
     if frame.is_empty():
         raise DataError(f"Cannot read {path}: it has no rows.")
     floats = [pl.col(name).fill_nan(None) for name in frame.columns if frame[name].dtype.is_float()]
-    return Table(path, frame.with_columns(floats), True, tuple(range(1, len(frame) + 1)))
+    texts = pl.col(pl.Categorical, pl.Enum).cast(pl.String)
+    frame = frame.with_columns(*floats, texts)
+    return Table(path, frame, True, tuple(range(1, len(frame) + 1)))
 
 
 def _read_csv(path: Path, reading: Reading) -> Table:
@@ -382,6 +395,25 @@ def _days(column: pl.Series) -> pl.Series | None:
     return times.cast(pl.Datetime("us")).dt.epoch("us") / MICROSECONDS_OF_A_DAY
 
 
+def _texts(column: pl.Series, categories: Sequence[str]) -> pl.Series:
+    """Return the cells of a column as texts, where numbers are those of these categories.
+
+    A column may hold numbers alone here, though it has texts too in the table that was compiled
+    for: 1 is then the category "1", not "1.0".
+    """
+    if not column.dtype.is_numeric():
+        return column.cast(pl.String)
+    texts = [text for text in categories if NUMBER.fullmatch(text)]
+    by_number = {float(text): text for text in texts}
+    if len(by_number) < len(texts):  # such as 1 and 01
+        by_number = {}
+    return pl.Series(
+        column.name,
+        [None if x is None else by_number.get(x, f"{x:.12g}") for x in column.cast(pl.Float64)],
+        dtype=pl.String,
+    )
+
+
 def _text(path: Path) -> str:
     """Read the text of a file, which may be compressed."""
     try:
@@ -455,9 +487,11 @@ class Scaling:
     @classmethod
     def of(cls, numbers: Numbers) -> Scaling:
         """Return the scaling of these rows. A constant column is only centred."""
-        centre, scale = numbers.mean(0), numbers.std(0)
-        is_constant = scale <= 1e-12 * np.abs(numbers).max(0)
-        return cls(centre, np.where(is_constant, 1.0, scale))
+        largest, exponent = np.frexp(np.abs(numbers).max(0))
+        shares = np.ldexp(numbers, -exponent)  # exact, and no square of these overflows
+        is_constant = shares.std(0) <= 1e-12 * largest
+        scale = np.where(is_constant, 1.0, np.ldexp(shares.std(0), exponent))
+        return cls(np.ldexp(shares.mean(0), exponent), scale)
 
     @classmethod
     def none(cls, width: int) -> Scaling:
