@@ -322,7 +322,7 @@ def _near_kinks(op: Op, run: Running) -> Function:
     return _computed(find)
 
 
-def _missed(op: Op, run: Running) -> Function:
+def _kink_corrections(op: Op, run: Running) -> Function:
     """Return what units near kinks make of products s r'(t) beyond s times the slope, in all
     gradients.
 
@@ -653,7 +653,7 @@ OPERATIONS: dict[str, Compute | View | LookUp] = {
     "units": Compute(lambda op, run: _computed(units_of(run, *op.options))),
     "units_near_kinks": Compute(_units_near_kinks),
     "near_kinks": Compute(_near_kinks),
-    "missed": Compute(_missed),
+    "kink_corrections": Compute(_kink_corrections),
     "clip_by_units": Compute(_clip_by_units, overwrites=1),
     "add_outer": Compute(_add_outer, overwrites=1),
     "add_by_units": Compute(_add_by_units, overwrites=1),
