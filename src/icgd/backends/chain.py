@@ -1,7 +1,7 @@
-"""Run a chain: make each block from the two earlier ones that the mask shows.
+"""Run a chain: generate each block from the two earlier ones that the mask shows.
 
-A generator makes the next block from the two: the dense one runs every head and hidden unit of the
-block of layers, the fused one performs its recording. `Chain` is the executor around either.
+A generator computes the next block: the dense and the literal one run every head and hidden unit of
+the layers, the fused one executes their recording. `Chain` is the executor around a generator.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from icgd.weights.lowering import lower_layer
 
 Block = TypeVar("Block")
 Row = Tensor | float
-"""A block's row: a matrix for each task, or a number that all its entries are equal to."""
+"""A row of a block: a matrix per task, or the constant value of all entries."""
 
 
 class AbstractGenerator(ABC, Generic[Block]):
-    """The block of layers at work, on blocks in a form of its own. Subclasses are final.
+    """Computes blocks, in a representation of its own.
 
-    Blocks are for as many tasks as the examples `like`, in their precision.
+    Blocks have the batch shape, dtype and device of the examples `like`.
     """
 
     name: ClassVar[str]
@@ -65,27 +65,27 @@ class AbstractGenerator(ABC, Generic[Block]):
 
     @abstractmethod
     def encode(self, rows: Mapping[str, Row]) -> Block:
-        """Return a block of the prompt; rows that are not given are 0."""
+        """Return a block of the prompt; missing rows are 0."""
 
     @abstractmethod
     def step(self, near: Block, far: Block, number: int, *, at_queries: bool = False) -> Block:
-        """Block `number` of the chain, or of the pass at the queries, from the two it is shown."""
+        """Return block `number` of the chain, or of the pass at queries, from the two it reads."""
 
     @abstractmethod
     def row(self, block: Block, name: str) -> Tensor:
-        """Return a row of a block in its own shape, with the axis of tasks in front."""
+        """Return a row of a block in its own shape, after the axis of tasks."""
 
     def require_reach(
         self, product: Product, value: Tensor, number: int, *, at_queries: bool
     ) -> None:
-        """Raise `OverflowedRunError` if what heads ask for is beyond the lattice that they read."""
+        """Raise `OverflowedRunError` if a query is beyond the lattice that its heads read."""
         largest = float(torch.linalg.vector_norm(value, inf))
         if largest <= product.reach:
             return
         place = self.program.mask.place(number)
-        # B_1 has no layer below to pass back to, so that no later block reads the product: flags
-        # close its row at once where it is a number at all. Dense heads return at most the last
-        # point of their lattice, whatever they read, and that is below the gate.
+        # B_1 has no layer below, so no later block reads this product: flags clear its row if it
+        # is finite. In dense layers it always is small enough for the gate, because heads return at
+        # most the last point of their lattice.
         is_unread = product.writes() == (BACK,) and place.layer == 1 and not place.is_forward
         if is_unread and isfinite(largest):
             return
@@ -105,7 +105,7 @@ class AbstractGenerator(ABC, Generic[Block]):
 
 
 class DenseGenerator(AbstractGenerator[Stream]):
-    """Runs the block of layers itself; a block is a column of numbers, in the order of its rows."""
+    """Runs the layers themselves; a block is a column of the stream, with its rows flattened."""
 
     name: ClassVar[str] = "dense"
     is_sparse: ClassVar[bool] = False
@@ -114,7 +114,7 @@ class DenseGenerator(AbstractGenerator[Stream]):
         super().__init__(program, like)
         lower = partial(lower_layer, program=program, dtype=like.dtype, is_sparse=self.is_sparse)
         self.layers = nn.Sequential(*map(lower, program.block)).to(like.device)
-        self._places: dict[str, slice] = {}  # all rows of a block, one after the other
+        self._places: dict[str, slice] = {}  # of all rows of a block, which are adjacent
         for block in (NEAR, FAR, OUT):
             first = program.layout.range_of(row_of(block, program.rows.names[0])).start
             self._places[block] = slice(first, first + program.rows.width)
@@ -133,7 +133,7 @@ class DenseGenerator(AbstractGenerator[Stream]):
     def stream(
         self, blocks: Mapping[str, Tensor], constants: Mapping[str, tuple[float, ...]]
     ) -> Stream:
-        """Return a column with these blocks and constants, and the constant 1."""
+        """Return a stream of one token with these blocks, these constants and the constant 1."""
         stream: Stream = self._zeros(self.program.layout.width)
         for name, block in blocks.items():
             stream[..., self._places[name]] = block
@@ -142,14 +142,14 @@ class DenseGenerator(AbstractGenerator[Stream]):
         return stream
 
     def written(self, stream: Tensor, number: int, *, at_queries: bool) -> Stream:
-        """Return what the layers write for a column, which holds the two blocks that they read."""
+        """Return the block that the layers write for a stream that holds the two blocks to read."""
         with torch.no_grad():
             for layer, module in zip(self.program.block, self.layers, strict=True):
                 stream = module(stream)
-                for part in layer.instructions:
-                    if isinstance(part, Product):
-                        values = stream[..., self.program.layout.range_of(part.limited)]
-                        self.require_reach(part, values, number, at_queries=at_queries)
+                for instruction in layer.instructions:
+                    if isinstance(instruction, Product):
+                        values = stream[..., self.program.layout.range_of(instruction.limited)]
+                        self.require_reach(instruction, values, number, at_queries=at_queries)
         return stream[..., self._places[OUT]].clone()
 
     def row(self, block: Stream, name: str) -> Tensor:
@@ -165,19 +165,18 @@ Rows = Mapping[str, Row]
 
 
 class FusedBlock(NamedTuple):
-    """The rows of a block by name, and which of them are known without looking."""
+    """The rows of a block by name, and the values of the constant ones."""
 
     rows: Rows
     constants: Constants
 
 
 class FusedGenerator(AbstractGenerator[FusedBlock]):
-    """Performs the recording of each kind of step, without weights.
+    """Executes a recording of each kind of step, without weights.
 
-    A row that is the same number everywhere, such as a flag or zeros, is kept as that number. So
-    for two blocks of given kinds most of what the layers compute is known before, and only the rest
-    is performed: a block costs one or two products of matrices and a few passes over their entries,
-    O(b d^2), whatever N. There are four kinds of step, two of them in linear layers.
+    Constant rows, such as flags and zeros, are stored as numbers and folded when a step is
+    recorded. What is left for a block is one or two matrix products and a few passes over their
+    entries, O(b d^2) for any N. There are four kinds of step, two of them in linear layers.
     """
 
     name: ClassVar[str] = "fused"
@@ -189,9 +188,7 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
         self._places = {row_of(b, n): (b, n) for b in (NEAR, FAR) for n in program.rows.names}
 
     def encode(self, rows: Rows) -> FusedBlock:
-        """Return a block of the prompt; bits of rules are matrices, so that one plan serves all
-        rules.
-        """
+        """Return a block of the prompt. Bits of rules stay matrices: one plan serves all rules."""
         coded = {name: self.expanded(rows[name], name) for name in self._code & rows.keys()}
         return _block(dict.fromkeys(self.program.rows.names, 0.0) | dict(rows) | coded)
 
@@ -204,12 +201,12 @@ class FusedGenerator(AbstractGenerator[FusedBlock]):
             self._plans[kinds] = Plan(recording, Running(self.program, {}, self.like))
         plan, blocks = self._plans[kinds], {NEAR: near.rows, FAR: far.rows}
         places = {name: self._places[name] for name in plan.recording.inputs}
-        held = plan({name: blocks[block][row] for name, (block, row) in places.items()})
+        results = plan({name: blocks[block][row] for name, (block, row) in places.items()})
         for op in plan.recording.ops:
             if op.name == "guard_reach":
-                self.require_reach(op.options[0], held[op], number, at_queries=at_queries)
+                self.require_reach(op.options[0], results[op], number, at_queries=at_queries)
         outputs = plan.recording.outputs.items()
-        return _block({n: op.options[0] if op.name == "fill" else held[op] for n, op in outputs})
+        return _block({n: op.options[0] if op.name == "fill" else results[op] for n, op in outputs})
 
     def row(self, block: FusedBlock, name: str) -> Tensor:
         return self.expanded(block.rows[name], name)
@@ -220,22 +217,20 @@ def _block(rows: Rows) -> FusedBlock:
 
 
 class LiteralGenerator(DenseGenerator):
-    """Runs the block of layers from sparse weights."""
+    """Runs the layers with sparse weights."""
 
     name: ClassVar[str] = "literal"
     is_sparse: ClassVar[bool] = True
 
 
 def _tensors(block: FusedBlock, of: str | int) -> dict[str, Tensor]:
-    """Return the rows of a block of data, or of a layer, that are no numbers, as a round names
-    them.
-    """
+    """Return the rows of a block that are not constant, by their names in a recorded round."""
     name_of = partial(row_of, of) if isinstance(of, str) else partial(row_of_layer, layer=of)
     return {name_of(name): row for name, row in block.rows.items() if isinstance(row, Tensor)}
 
 
 class RoundBuffers(Buffers):
-    """Buffers for all blocks of a round, which remember how large products were."""
+    """Buffers of a round, which record the size of products for one check per round."""
 
     def __init__(
         self,
@@ -257,8 +252,8 @@ class RoundBuffers(Buffers):
     def require_reach(self, generator: AbstractGenerator[Any], n_rounds: int) -> None:
         """Raise `OverflowedRunError` if a product of this round left its lattice."""
         first = n_rounds * generator.program.mask.blocks_per_round
-        found = zip(self.products, self.largest.tolist(), strict=True)
-        for (product, number), largest in sorted(found, key=lambda entry: entry[0][1]):
+        sizes = zip(self.products, self.largest.tolist(), strict=True)
+        for (product, number), largest in sorted(sizes, key=lambda entry: entry[0][1]):
             if not largest <= product.reach:
                 value = self.like.new_tensor(largest)
                 generator.require_reach(product, value, first + number, at_queries=False)
@@ -269,7 +264,7 @@ GENERATORS: dict[str, type[AbstractGenerator[Any]]] = {
 }
 
 MEMORIES = ("short", "whole")
-"""What is kept of a chain: what the mask can still reach, or all of it."""
+"""Which blocks are kept: those that the mask can still reach, or all."""
 
 
 def run_chain(
@@ -280,10 +275,10 @@ def run_chain(
     backend: str = "fused",
     memory: str = "short",
 ) -> Run:
-    """Generate the whole chain, then predict at the queries by forward blocks alone.
+    """Generate the whole chain, then predict at the queries with forward blocks only.
 
     `Run.parameters` holds the weights after every round; `trace` names rows to record, of shape
-    (block, 1, width), from the initial blocks on. The memory changes no number.
+    (block, 1, width), from the initial blocks on. Results do not depend on `memory`.
     """
     if backend not in GENERATORS:
         raise UnknownNameError.of("backend", backend, known=list(GENERATORS))
@@ -300,20 +295,18 @@ def make_chain(
 
 
 def padded(program: ChainProgram, matrix: Tensor, n_columns: int | None = None) -> Tensor:
-    """Return a matrix with zeros below and on the right, up to the width that all layers have."""
+    """Return a matrix padded with zeros to the common width of all layers."""
     rows, columns = matrix.shape[-2:]
     width = program.width
     return functional.pad(matrix, (0, (n_columns or width) - columns, 0, width - rows))
 
 
 def learnt_matrices(program: ChainProgram, learnt: Tensor) -> dict[str, list[Tensor]]:
-    """Return the padded matrices of all layers, for the weights and for what an optimiser
-    remembers.
-    """
+    """Return the padded matrices of all layers, of the weights and of the optimiser's state."""
     shapes = program.shapes * len(program.learnt)
-    parts = learnt.split([rows * columns for rows, columns in shapes], dim=-1)
-    pairs = zip(parts, shapes, strict=True)
-    matrices = [padded(program, part.unflatten(-1, shape)) for part, shape in pairs]
+    flat_matrices = learnt.split([rows * columns for rows, columns in shapes], dim=-1)
+    pairs = zip(flat_matrices, shapes, strict=True)
+    matrices = [padded(program, flat.unflatten(-1, shape)) for flat, shape in pairs]
     depth = len(program.shapes)
     return {
         name: matrices[place * depth : (place + 1) * depth]
@@ -322,7 +315,7 @@ def learnt_matrices(program: ChainProgram, learnt: Tensor) -> dict[str, list[Ten
 
 
 def travelling_rows(program: ChainProgram, layer: int) -> dict[str, Row]:
-    """Return the rows that travel with the weights of a layer: its kind, and its padded units.
+    """Return the rows that accompany the weights of a layer: its kind, and its padded units.
 
     Layers are counted from 0.
     """
@@ -336,7 +329,7 @@ def travelling_rows(program: ChainProgram, layer: int) -> dict[str, Row]:
 
 
 def input_columns(program: ChainProgram, inputs: Tensor) -> Tensor:
-    """Inputs as columns of the padded width, with the constant 1 below them if there are biases."""
+    """Return inputs as padded columns, with the constant 1 below them if there are biases."""
     if program.has_biases:
         inputs = functional.pad(inputs, (0, 1), value=1.0)
     return padded(program, inputs.mT, program.batch_size)
@@ -344,7 +337,7 @@ def input_columns(program: ChainProgram, inputs: Tensor) -> Tensor:
 
 @final
 class Chain(AbstractExecutor[Parameters]):
-    """A chain at work: the blocks that are kept, by number. A step is a round."""
+    """Execute a chain; a step is a round. `blocks` has the blocks in memory by number."""
 
     def __init__(
         self,
@@ -365,9 +358,9 @@ class Chain(AbstractExecutor[Parameters]):
         self.require_gates(task.initial, 0)
         for number, block in self.initial(task.initial).items():
             self.keep(number, block)
-        # Nobody sees single blocks of a fused chain that is neither traced nor kept.
-        is_seen = trace or self.keeps_all or not isinstance(generator, FusedGenerator)
-        self._rounds = self.rounds() if is_seen else self.whole_rounds()
+        # Without a trace or stored blocks a fused chain can run whole rounds in one recording.
+        needs_blocks = trace or self.keeps_all or not isinstance(generator, FusedGenerator)
+        self._rounds = self.rounds() if needs_blocks else self.whole_rounds()
 
     def step(self) -> Parameters:
         return next(self._rounds)
@@ -376,7 +369,7 @@ class Chain(AbstractExecutor[Parameters]):
         write.copy_(reached)
 
     def initial(self, learnt: Parameters) -> dict[int, Any]:
-        """Blocks -(N - 1) .. 0, which are B_N .. B_1 with these weights and their state."""
+        """Return blocks -(N - 1) .. 0, which are B_N .. B_1 with these weights and their state."""
         program, task, blocks = self.program, self.task, {}
         matrices = learnt_matrices(program, learnt)
         for layer in range(program.mask.depth, 0, -1):
@@ -386,15 +379,15 @@ class Chain(AbstractExecutor[Parameters]):
                 if isinstance(row, Tensor):
                     row = row.to(task.x).expand(*task.batch, -1, -1)
                 rows[name] = row
-            rows |= {name: parts[layer - 1] for name, parts in matrices.items()}
+            rows |= {name: by_layer[layer - 1] for name, by_layer in matrices.items()}
             blocks[1 - layer] = self.generator.encode({**rows, IS_BACKWARD: 1.0})
         return blocks
 
     def require_gates(self, learnt: Parameters, n_rounds: int) -> None:
-        """Raise `OverflowedRunError` if gates cannot close what an optimiser remembers."""
+        """Raise `OverflowedRunError` if the optimiser's state is too large for the gates."""
         _, *state = learnt.chunk(len(self.program.learnt), dim=-1)
-        for name, part in zip(self.program.learnt[1:], state, strict=True):
-            if not (largest := float(part.abs().max())) <= LARGEST_STATE:
+        for name, values in zip(self.program.learnt[1:], state, strict=True):
+            if not (largest := float(values.abs().max())) <= LARGEST_STATE:
                 raise OverflowedRunError(
                     f"The {name} of a weight is {largest:.6g} after {n_rounds} rounds, but the "
                     f"gates of the block close no more than {LARGEST_STATE:.6g}. Use a smaller "
@@ -407,9 +400,7 @@ class Chain(AbstractExecutor[Parameters]):
         return self.generator.encode({"first": columns, IS_DATA: 1.0})
 
     def labels(self, values: Labels, number: int) -> Any:
-        """Return the block of `batch_size` labels of a round, a column each, with the code of its
-        rule.
-        """
+        """Return the block of the labels of a round, a column each, with the code of its rule."""
         columns = padded(self.program, values.mT, self.program.batch_size)
         flags = self.program.code(number)
         return self.generator.encode({"first": columns, IS_DATA: 1.0, **flags})
@@ -427,7 +418,7 @@ class Chain(AbstractExecutor[Parameters]):
             yield learnt
 
     def whole_rounds(self) -> Iterator[Parameters]:
-        """Yield same by one recording of all blocks of a round, on buffers that are used again."""
+        """Yield the same from one recording of a whole round, bound to reused buffers."""
         program, layers = self.program, [self.blocks[-n] for n in range(self.program.mask.depth)]
         x, y = self.data(0)
         constants = tuple(block.constants for block in layers)
@@ -452,7 +443,7 @@ class Chain(AbstractExecutor[Parameters]):
                     buffers.inputs[name].copy_(row)
             try:
                 bound()
-            except IndexError:  # what is not a number has no cell to look up
+            except IndexError:  # the table look-up of a NaN
                 buffers.require_reach(self.generator, number)
                 raise
             buffers.require_reach(self.generator, number)
@@ -467,7 +458,7 @@ class Chain(AbstractExecutor[Parameters]):
         return self.inputs(x), self.labels(y, number)
 
     def keep(self, number: int, block: Any) -> None:
-        """Keep a block, and let go of the one that no later block reads."""
+        """Store and trace a block, and drop the one that no later block reads."""
         self.blocks[number] = block
         if not self.keeps_all:
             self.blocks.pop(number - self.program.mask.reach, None)
@@ -475,15 +466,13 @@ class Chain(AbstractExecutor[Parameters]):
             rows.append(self.generator.row(block, name).reshape(*self.task.batch, 1, -1))
 
     def learnt(self, last: int) -> Parameters:
-        """Return the weights and the state that blocks B_N .. B_1 hold, of which `last` is the
-        last.
-        """
-        parts = [
+        """Return the weights and optimiser state in blocks B_N .. B_1, which end with `last`."""
+        matrices = [
             self.generator.row(self.blocks[last - layer], name)[..., :rows, :columns]
             for name in self.program.learnt
             for layer, (rows, columns) in enumerate(self.program.shapes)
         ]
-        return torch.cat([part.flatten(-2) for part in parts], dim=-1)
+        return torch.cat([matrix.flatten(-2) for matrix in matrices], dim=-1)
 
     def predictions(self, weights: Parameters) -> Predictions:
         """Return the last outputs of forward blocks that start from the trained weights."""

@@ -95,14 +95,14 @@ def decode_chain(
         return made[0]
 
     run, decoder = drive(make, program, task, options), made[0]
-    of_run = {each.name: getattr(run, each.name) for each in fields(Run)}
+    run_fields = {run_field.name: getattr(run, run_field.name) for run_field in fields(Run)}
     names = tuple(decoder.names)
-    return Decoded(**of_run, tokens=decoder.tokens, names=names, found=decoder.found)
+    return Decoded(**run_fields, tokens=decoder.tokens, names=names, found=decoder.found)
 
 
 @final
 class Decoder(AbstractExecutor[int]):
-    """The tokens so far, with the cached keys and values of the mask's head.
+    """Generate a chain token by token, caching keys and values of the mask's head.
 
     A step is a round; its state is the number of rounds.
     """
@@ -117,8 +117,8 @@ class Decoder(AbstractExecutor[int]):
         n_generated = program.n_blocks + len(self.groups) * depth
         shape = (*task.batch, self.n_prompt + n_generated, program.rows.width)
         numbers = 3 * prod(shape) + n_generated * shape[-2]
-        what = f"A sequence of {shape[-2]:,} tokens"
-        require_memory(what, numbers * task.x.itemsize, "Train for fewer rounds.")
+        sequence = f"A sequence of {shape[-2]:,} tokens"
+        require_memory(sequence, numbers * task.x.itemsize, "Train for fewer rounds.")
         self.chain = make_chain(program, task, options, backend="literal", memory="whole")
         self.traced, self.still_steps = self.chain.traced, self.chain.still_steps
         self.n_of_prompt, self.n_per_step = self.chain.n_of_prompt, self.chain.n_per_step
@@ -165,8 +165,8 @@ class Decoder(AbstractExecutor[int]):
     def predictions(self, reached: int) -> Predictions:
         """Run a forward pass at every group of queries, each after the last token of training."""
         n_trained = self.n_prompt + reached * self.mask.blocks_per_round
-        del self.names[n_trained:]  # of an interrupted call
-        found = [self.task.y[..., :0, :]]
+        del self.names[n_trained:]  # left by an interrupted call
+        predictions = [self.task.y[..., :0, :]]
         for number, group in enumerate(self.groups, start=self.program.n_steps):
             visible = list(range(n_trained))
             for layer in range(1, self.mask.depth + 1):
@@ -174,11 +174,11 @@ class Decoder(AbstractExecutor[int]):
                 visible.append(len(self.names))
                 block = self._generate(step, visible[:-1], at_queries=True)
             outputs = self.generator.row(block, "first").mT
-            found.append(outputs[..., : group.shape[-2], : self.task.y.shape[-1]])
-        return torch.cat(found, dim=-2)
+            predictions.append(outputs[..., : group.shape[-2], : self.task.y.shape[-1]])
+        return torch.cat(predictions, dim=-2)
 
     def _generate(self, step: int, visible: list[int], *, at_queries: bool = False) -> Stream:
-        """Append what the layers write for the last visible token, which reads all visible ones."""
+        """Append the token that the layers write for the last of `visible`, which it reads."""
         newest = self.tokens[..., visible[-1:], :]
         stream = self.generator.stream({NEAR: newest}, {ASKS: self.mask.asks(step)})
         query = features(stream, self.finder.W_Q[HEAD])

@@ -38,10 +38,10 @@ from icgd.weights.sizes import summarise
 
 @final
 class DenseStack(AbstractExecutor[Stream]):
-    """One forward pass: the stream through every head of every layer.
+    """Run the stream through every head of every layer.
 
-    In a linear model no layer reads a score that its heads are not made for: before one would, the
-    run ends with an `OverflowedRunError`. Operations of the fused backend do the same.
+    Heads of linear models are built for a range of scores. Before a layer would read a score beyond
+    it the run raises `OverflowedRunError`, as the checks of the fused backend do.
     """
 
     def __init__(
@@ -51,25 +51,25 @@ class DenseStack(AbstractExecutor[Stream]):
         self._program, self._task, self.transformer = program, task, transformer
         self._n_done, self._reach = 0, program.score_reach
         self.still_steps = program.steps_of_pass(task.n_examples)
-        # A column of the stream in one piece of memory: sparse weights read some columns of it.
+        # Column-major, because sparse weights read single columns of the stream.
         self.start = self._stream = encode(program, task).mT.contiguous().mT
         may_leave = program.n_steps > 0 and may_leave_roots(program, self.start)
-        self._first = program.block_of(0) if may_leave else ()
+        self._checked_layers = program.block_of(0) if may_leave else ()
         self.traced = {name: [self.start[..., place]] for name, place in self._places.items()}
         self.n_per_step = program.layers_per_step
 
     def step(self) -> Stream:
         if self._reach is not None:
-            # With momentum, scores are those of the point at which the gradient is taken.
+            # With momentum the gradient may be taken at another point than the weights.
             number = self._n_done % self._program.steps_per_block
             for layer in self._program.steps_of_block()[number]:
-                for part in layer.instructions:
-                    if isinstance(part, Scored):
-                        point = read_point(part, self._program.layout, self._stream)
+                for instruction in layer.instructions:
+                    if isinstance(instruction, Scored):
+                        point = read_point(instruction, self._program.layout, self._stream)
                         where = f"step {self._n_done + 1}, example"
                         require_scores(linear_scores(point, self._task.x), self._reach, where)
         layers = self.transformer.layers_of(self._n_done, self.n_per_step)
-        checked = () if self._n_done else self._first
+        checked = () if self._n_done else self._checked_layers
         self._stream = self._after(layers, self._stream, checked)
         self._n_done += 1
         return self._stream
@@ -87,12 +87,10 @@ class DenseStack(AbstractExecutor[Stream]):
     def _after(
         self, layers: Iterable[nn.Module], stream: Stream, checked: Sequence[Layer] = ()
     ) -> Stream:
-        """Return the stream after some layers, each of which is recorded; roots of some are
-        checked.
-        """
-        for layer, of_program in zip_longest(layers, checked):
-            if of_program is not None:
-                require_roots(self._program, of_program, stream, self._n_done)
+        """Return the stream after `layers`, tracing each; check the roots of those in `checked`."""
+        for layer, checked_layer in zip_longest(layers, checked):
+            if checked_layer is not None:
+                require_roots(self._program, checked_layer, stream, self._n_done)
             stream = layer(stream)
             for name, place in self._places.items():
                 self.traced[name].append(stream[..., place])
@@ -103,14 +101,14 @@ INSTEAD = "Run with backend='fused', which needs neither weights nor scores."
 
 
 def build_transformer(program: StackProgram, dtype: torch.dtype = torch.float64) -> Transformer:
-    """Return the transformer with ordinary weights, if they fit in memory."""
+    """Return the transformer with dense weights, or raise `SizeError` if they do not fit."""
     require_room(program, dtype)
     warn_of_precision(program, dtype)
     return lower_program(program, dtype)
 
 
 def warn_of_precision(program: StackProgram, dtype: torch.dtype) -> None:
-    """Warn if weights that were chosen for float64 are used in float32."""
+    """Warn if a program compiled for float64 runs in float32."""
     if dtype == torch.float32 and program.made_for == "float64":
         warn(
             PrecisionWarning(
@@ -123,7 +121,7 @@ def warn_of_precision(program: StackProgram, dtype: torch.dtype) -> None:
 
 
 def build_block(program: AbstractProgram, dtype: torch.dtype = torch.float64) -> nn.Module:
-    """Return layers that exist as weights, if they fit in memory: a stack, or a chain's block."""
+    """Return the layers with dense weights: the transformer of a stack, or the block of a chain."""
     if isinstance(program, StackProgram):
         return build_transformer(program, dtype)
     if not isinstance(program, ChainProgram):
@@ -135,8 +133,8 @@ def build_block(program: AbstractProgram, dtype: torch.dtype = torch.float64) ->
 def require_room(program: AbstractProgram, dtype: torch.dtype) -> None:
     """Raise `SizeError` if the dense weights are too large for this machine."""
     parameters = summarise(program, n_tokens=1).parameters
-    what = f"The dense transformer of {parameters:,} weights"
-    require_memory(what, parameters * dtype.itemsize, INSTEAD)
+    transformer = f"The dense transformer of {parameters:,} weights"
+    require_memory(transformer, parameters * dtype.itemsize, INSTEAD)
 
 
 def _stack(program: StackProgram, task: Task, options: RunOptions) -> DenseStack:
@@ -154,7 +152,7 @@ def _chain(program: ChainProgram, task: Task, options: RunOptions) -> Chain:
 
 @final
 class DenseBackend(AbstractBackend):
-    """The backend that builds the weights and runs them, layer by layer."""
+    """The backend that runs the transformer with dense weights."""
 
     name: ClassVar[str] = "dense"
     sums_terms: ClassVar[bool] = True

@@ -1,10 +1,9 @@
-"""Perform the operations of a recording: each once, or again and again on reused buffers.
+"""Execute a recording: once with new tensors, or repeatedly in preallocated buffers.
 
-`OPERATIONS` lists them. The torch function of an operation takes the arguments and `out`; with a
-buffer for `out` it allocates nothing, without one it returns a new tensor. A `Plan` performs a
-recording with new tensors. `Buffers` are allocated once, and a `BoundRecording` is a recording that
-is bound to them: a buffer is used again as soon as nobody reads it, and what a step leaves in a
-slot is written to the slot's own buffer where possible, so that most steps copy nothing.
+`OPERATIONS` maps each operation to a torch function of its arguments and `out`: with a buffer for
+`out` it allocates nothing, without one it returns a new tensor. A `Plan` runs a recording with new
+tensors. A `BoundRecording` runs it in `Buffers`: a buffer is reused after its last read, and the
+new value of a slot is written to the slot's own buffer where possible, so most steps copy nothing.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ Call = Callable[[], object]
 Idle = TypeVar("Idle")
 
 UNITS_AT_ONCE = 2**20
-"""The number of units times arguments that are evaluated at once."""
+"""The most (unit, argument) pairs evaluated at once, which bounds the memory of a sum of units."""
 
 
 class Running:
-    """What operations know of a run: its program, its slots, and how many steps it has taken.
+    """The state of a run that operations may read: program, input slots and steps taken.
 
-    `batch` is the axis of tasks, if there is one. The program is not kept alive: bound buffers wait
-    at the program for its next run, and go when it goes.
+    `batch` is the shape of the axis of tasks, if there is one. The reference to the program is weak
+    because its cache holds idle buffers: a strong one would keep both alive for ever.
     """
 
     def __init__(self, program: Any, inputs: dict[str, Tensor], like: Tensor) -> None:
@@ -67,7 +66,7 @@ class Running:
         return self._program()
 
     def watch(self, op: Op, value: Tensor) -> Check | None:
-        """Return what checks the reach of a product, if blocks are not checked one by one."""
+        """Return a check of the range of a product, or None if each block is checked elsewhere."""
         return None
 
 
@@ -84,6 +83,7 @@ def _combine(op: Op, run: Running) -> Function:
         return partial(torch.add, alpha=factors[1])
 
     def combine(*args: Tensor, out: Tensor | None = None) -> Tensor:
+        # `out` may be one of the first two arguments: the branches read that one first.
         if len(args) == 1:
             total = torch.mul(args[0], factors[0], out=out)
         elif factors[0] == 1.0:
@@ -102,12 +102,12 @@ def _combine(op: Op, run: Running) -> Function:
 
 
 def _combine_by_step(factors: Sequence[float], constant: float, run: Running) -> Function:
-    """Return a sum whose factors change from step to step."""
+    """Return a sum whose factors change per step."""
 
     def now(number: float) -> float:
         if not isinstance(number, PerStep):
             return number
-        return number.numbers[run.step % len(number.numbers)]  # a block may be repeated
+        return number.numbers[run.step % len(number.numbers)]  # the block of steps may repeat
 
     def combine(*args: Tensor, out: Tensor | None = None) -> Tensor:
         terms = list(zip(args, factors, strict=True))
@@ -138,24 +138,26 @@ def _constant_map(op: Op, run: Running) -> Function:
 
 
 def _project(op: Op, run: Running) -> Function:
-    """Return the nearest matrix between faces, of its weights or along the axes of a basis."""
+    """Return the projection on a box, of the entries or of coordinates in an orthonormal basis."""
     (faces,) = op.options
     start, stop = faces.columns
     low, high, basis = (
-        torch.tensor(part, dtype=torch.float64).to(run.like)
-        for part in (faces.low, faces.high, faces.basis or ())
+        torch.tensor(numbers, dtype=torch.float64).to(run.like)
+        for numbers in (faces.low, faces.high, faces.basis or ())
     )
     if faces.basis is None:
-        low, high = (end.view(op.shape[0], stop - start) for end in (low, high))
+        low, high = (bound.view(op.shape[0], stop - start) for bound in (low, high))
 
     def project(value: Tensor) -> Tensor:
-        part = value[..., start:stop]
+        columns = value[..., start:stop]
         if faces.basis is None:
-            after = part.clamp(low, high)
+            projected = columns.clamp(low, high)
         else:
-            along = (part if faces.each_row else part.flatten(-2)) @ basis.mT
-            after = part - ((along - along.clamp(low, high)) @ basis).view(part.shape)
-        return torch.cat([value[..., :start], after, value[..., stop:]], dim=-1)
+            # Subtract the excess: this keeps the component orthogonal to the basis.
+            coordinates = (columns if faces.each_row else columns.flatten(-2)) @ basis.mT
+            excess = coordinates - coordinates.clamp(low, high)
+            projected = columns - (excess @ basis).view(columns.shape)
+        return torch.cat([value[..., :start], projected, value[..., stop:]], dim=-1)
 
     return _computed(project)
 
@@ -187,10 +189,10 @@ def _threshold(value: Tensor, threshold: Tensor) -> Tensor:
 
 
 def _leaky(op: Op, run: Running) -> Function:
-    (left,) = op.options  # below 1
+    (leak,) = op.options  # below 1, so that the maximum selects the right piece
 
     def leaky(argument: Tensor, out: Tensor | None = None) -> Tensor:
-        below = torch.mul(argument, left, out=out)
+        below = torch.mul(argument, leak, out=out)
         return torch.maximum(argument, below, out=out)
 
     return leaky
@@ -213,7 +215,7 @@ def _ramp(op: Op, run: Running) -> Function:
 
 
 def _computed(function: Callable[..., Tensor]) -> Function:
-    """Return a function that knows no buffer."""
+    """Return `function` with an `out` argument, which it copies its result to."""
 
     def compute(*args: Tensor, out: Tensor | None = None) -> Tensor:
         value = function(*args)
@@ -223,7 +225,7 @@ def _computed(function: Callable[..., Tensor]) -> Function:
 
 
 def _grid_mean(op: Op, run: Running) -> Function:
-    """Return the mean over a grid, token by token."""
+    """Return the softmax-weighted mean over a grid, for each token."""
     fit = op.options[0]
     table = torch.tensor((fit.points, fit.offsets, fit.values), dtype=torch.float64)
     points, offsets, values = table.to(run.like)
@@ -251,7 +253,7 @@ class Units:
     ) -> None:
         self.activation = unit_activation_named(fit.activation).value
         self.reaches, self.gain, self.fit = reaches, reaches[0] if gain is None else gain, fit
-        # Where the fit is coarse, as ranges of its last argument that do not overlap.
+        # Disjoint ranges of the last argument in which the fit is coarse.
         self.bands: list[tuple[float, float]] = []
         for band in sorted(fit.bands, key=lambda band: band.low):
             if band.error <= AS_SUCH:
@@ -268,19 +270,19 @@ class Units:
 
     def __call__(self, *arguments: Tensor) -> Tensor:
         pairs = zip(arguments, self.reaches, strict=True)
-        own = torch.broadcast_tensors(*(z if reach == 1.0 else z / reach for z, reach in pairs))
-        at_once = max(1, UNITS_AT_ONCE // max(own[0].numel(), 1))
-        total = torch.zeros_like(own[0])
+        scaled = torch.broadcast_tensors(*(z if reach == 1.0 else z / reach for z, reach in pairs))
+        at_once = max(1, UNITS_AT_ONCE // max(scaled[0].numel(), 1))
+        total = torch.zeros_like(scaled[0])
         for start in range(0, len(self.offsets), at_once):
             units = slice(start, start + at_once)
             argument = self.offsets[units]
-            for z, direction in zip(own, self.directions, strict=True):
+            for z, direction in zip(scaled, self.directions, strict=True):
                 argument = argument + z.unsqueeze(-1) * direction[units]
             total = total + self.activation(argument) @ self.coefficients[units]
         return total if self.gain == 1.0 else self.gain * total
 
     def is_coarse(self, z: Any) -> Any:
-        """Return where the function itself is not computed: in bands of the last argument."""
+        """Return a mask of last arguments at which runs sum the units instead of the function."""
         if self.fit.error > AS_SUCH:
             return torch.ones_like(z, dtype=torch.bool)
         return reduce(or_, ((z >= low) & (z <= high) for low, high in self.bands))
@@ -289,13 +291,13 @@ class Units:
 def units_of(
     run: Running, fit: RidgeSum, reaches: Sequence[float], gain: float | None = None
 ) -> Units:
-    """Return the units of a fit, which stay with the program."""
+    """Return the units of a fit, cached with the program."""
     key = ("units", id(fit), *reaches, gain, run.like.dtype, run.like.device)
     return cached_with(run.program, key, lambda: Units(fit, reaches, run.like, gain))
 
 
 def _units_near_kinks(op: Op, run: Running) -> Function:
-    """Return the exact value, but for the few arguments near a kink, which need the units."""
+    """Return the exact value, replaced by the sum of units at the few arguments near a kink."""
     units = units_of(run, *op.options)
 
     def compute(exact: Tensor, *arguments: Tensor) -> Tensor:
@@ -310,27 +312,26 @@ def _units_near_kinks(op: Op, run: Running) -> Function:
 
 
 def _near_kinks(op: Op, run: Running) -> Function:
-    """Return whether arguments of each layer, at each token, are near a kink."""
+    """Return, for each token and layer, whether any argument is near a kink."""
     (fit,) = op.options
     units = units_of(run, fit, (1.0, 1.0))
     widths = [argument.shape[-1] for argument in op.args]
 
     def find(*arguments: Tensor) -> Tensor:
         near = units.is_coarse(torch.cat(arguments, dim=-1))
-        return torch.stack([part.any(-1) for part in near.split(widths, dim=-1)], dim=-1)
+        return torch.stack([layer.any(-1) for layer in near.split(widths, dim=-1)], dim=-1)
 
     return _computed(find)
 
 
-def _missed(op: Op, run: Running) -> Function:
-    """Return what units near kinks make of products s r'(t) beyond s times the slope, in all
-    gradients.
+def _kink_corrections(op: Op, run: Running) -> Function:
+    """Return corrections of all gradients: units compute s r'(t) near kinks, not s times the slope.
 
-    s is an entry of a Jacobian. Its rows say how the argument t of a unit depends on all weights up
-    to those that make it, and are made for the units near a kink alone, token by token. Of each
-    layer are known the inputs of the weights that make its arguments, what it received from the
-    left, its slopes, its arguments, and the weights that pass its values on. The numbers are few,
-    so that numpy, which takes less time for each call, has them.
+    s is an entry of a Jacobian, whose row holds the derivatives of a unit's argument t by all
+    weights below it. Rows are formed only for units near a kink, token by token. `op.args` has the
+    flags of `near_kinks`, then five values for each layer: its inputs, the gradient of its outputs,
+    its slopes, its arguments, and the weights above it. The arrays are so small that the overhead
+    of calls dominates, which is lower in numpy than in torch.
     """
     share, fit, *reaches = op.options
     units = units_of(run, fit, (1.0, 1.0))
@@ -338,60 +339,67 @@ def _missed(op: Op, run: Running) -> Function:
     shapes = [(slope.shape[1], inputs.shape[1]) for inputs, slope in pairs]
     ends = [0, *accumulate(map(prod, shapes))]
     scales = []
-    for own, (_, n_inputs) in zip(reaches, shapes, strict=True):
-        sizes = (*map(prod, shapes[: len(own) - 1]), n_inputs)
-        scales.append(np.repeat(own, sizes).astype(run.like.new_empty(0).cpu().numpy().dtype))
+    for layer_reaches, (_, n_inputs) in zip(reaches, shapes, strict=True):
+        sizes = (*map(prod, shapes[: len(layer_reaches) - 1]), n_inputs)
+        scales.append(
+            np.repeat(layer_reaches, sizes).astype(run.like.new_empty(0).cpu().numpy().dtype)
+        )
 
     def product(left: Array, right: Array) -> Array:
-        """Return the product of matrices by torch, which has as many threads as it was given."""
-        found: Array = (torch.from_numpy(left) @ torch.from_numpy(right)).numpy()
-        return found
+        """Multiply by torch, which respects the number of threads that the user set."""
+        result: Array = (torch.from_numpy(left) @ torch.from_numpy(right)).numpy()
+        return result
 
     def add(total: Array, layers: list[list[Array]], near: Array) -> None:
-        """Add what is missed at one token."""
-        found: dict[int, tuple[Array, Array]] = {}
+        """Add the corrections at one token to `total`."""
+        # By layer: the units near a kink, and the corrections of the rows of their Jacobians.
+        corrections: dict[int, tuple[Array, Array]] = {}
         for m, (inputs, received, slope, argument, _) in enumerate(layers):
             if not near[m]:
                 continue
             (unit,) = units.is_coarse(argument).nonzero()
             rows = np.zeros((len(unit), ends[m] + len(inputs)), total.dtype)
             rows[:, ends[m] :] = inputs  # weight (k, l) acts on unit k alone
+            # Go down from layer m: the derivatives by weights n are left (x) the inputs of n.
             left = layers[m - 1][-1][unit] if m else rows
             for n in reversed(range(m)):
                 left = left[:, : shapes[n][0]]
-                if n in found:
-                    other, missed = found[n]
-                    rows[:, : ends[n + 1]] += product(left[:, other], missed)
+                if n in corrections:  # rows below were corrected, and layer m sees that too
+                    corrected_units, correction = corrections[n]
+                    rows[:, : ends[n + 1]] += product(left[:, corrected_units], correction)
                 left = left * layers[n][2]
                 outer = left[:, :, None] * layers[n][0]
                 rows[:, ends[n] : ends[n + 1]] += outer.reshape(len(unit), -1)
                 left = product(left, layers[n - 1][-1]) if n else left
-            s, t = (torch.from_numpy(part) for part in (rows / scales[m], argument[unit, None]))
-            off = scales[m] * units(s, t).numpy() - rows * slope[unit, None]
-            of_own = np.zeros((len(unit), *shapes[m]), total.dtype)
-            of_own[np.arange(len(unit)), unit] = off[:, ends[m] :]
-            missed = np.concatenate([off[:, : ends[m]], of_own.reshape(len(unit), -1)], axis=1)
-            found[m] = unit, missed
-            total[: ends[m + 1]] += share * product(received[unit], missed)
+            s, t = (torch.from_numpy(array) for array in (rows / scales[m], argument[unit, None]))
+            difference = scales[m] * units(s, t).numpy() - rows * slope[unit, None]
+            # Derivatives by the weights of layer m itself: those of a unit fill one row only.
+            by_layer_weights = np.zeros((len(unit), *shapes[m]), total.dtype)
+            by_layer_weights[np.arange(len(unit)), unit] = difference[:, ends[m] :]
+            correction = np.concatenate(
+                [difference[:, : ends[m]], by_layer_weights.reshape(len(unit), -1)], axis=1
+            )
+            corrections[m] = unit, correction
+            total[: ends[m + 1]] += share * product(received[unit], correction)
 
-    def compute(flags: Tensor, *known: Tensor) -> Tensor:
+    def compute(flags: Tensor, *values: Tensor) -> Tensor:
         total = torch.zeros(*run.batch, *op.shape, dtype=flags.dtype)
-        places = flags.any(-1).nonzero().tolist()
-        arrays = [part.cpu().numpy() for part in (total, flags, *known)] if places else []
-        for place in map(tuple, places):
-            task, (changed, near, *parts) = place[:-1], arrays
+        tokens = flags.any(-1).nonzero().tolist()
+        arrays = [tensor.cpu().numpy() for tensor in (total, flags, *values)] if tokens else []
+        for token in map(tuple, tokens):
+            task, (totals, near, *layer_arrays) = token[:-1], arrays
             layers = [
-                [*(part[place] for part in parts[n : n + 4]), parts[n + 4][task]]
-                for n in range(0, len(parts), 5)
+                [*(array[token] for array in layer_arrays[n : n + 4]), layer_arrays[n + 4][task]]
+                for n in range(0, len(layer_arrays), 5)
             ]
-            add(changed[task], layers, near[place])
+            add(totals[task], layers, near[token])
         return total.to(flags)
 
     return _computed(compute)
 
 
 def _clip_by_units(op: Op, run: Running) -> Function:
-    """Only the weights that lie where units are coarse need them: near the corners, or all."""
+    """Return a clip that sums the units only where the fit is coarse: near the corners, or all."""
     bound, fit = op.options
     units = units_of(run, fit, (1.0,))
     if units.fit.error > AS_SUCH and (tabulated := _clip_by_table(op, run, units)) is not None:
@@ -409,7 +417,7 @@ def _clip_by_units(op: Op, run: Running) -> Function:
 
 
 def _clip_by_table(op: Op, run: Running, units: Units) -> Function | None:
-    """Look units up for weights not far beyond the bound, if a run has so many that it pays."""
+    """Return a clip by a table of the sum of units, or None if building it takes longer."""
     bound, fit = op.options
     end = 1.25 * bound
     n_cells = unit_cells(fit, end)
@@ -421,7 +429,7 @@ def _clip_by_table(op: Op, run: Running, units: Units) -> Function | None:
     table = cached_with(run.program, key, lambda: UnitTable(fit, end, n_cells, run.like))
 
     change = run.like.new_empty(*run.batch, *op.shape)
-    bound_to: list[Any] = []  # the weights, their cells and what evaluates the table there
+    bound_to: list[Any] = []  # the weights, their cells and the evaluator of the table there
 
     def clip(value: Tensor, out: Tensor | None = None) -> Tensor:
         if not bound_to or bound_to[0] is not value:
@@ -429,7 +437,7 @@ def _clip_by_table(op: Op, run: Running, units: Units) -> Function | None:
             bound_to[:] = value, cells, cells.evaluator(0, change)
         bound_to[1].find()
         bound_to[2]()
-        if not float(torch.linalg.vector_norm(value, inf)) <= end:
+        if not float(torch.linalg.vector_norm(value, inf)) <= end:  # also if it is a NaN
             is_beyond = ~(value.abs() <= end)
             change[is_beyond] = units(value[is_beyond])
         return torch.add(value, change, out=out)
@@ -499,9 +507,9 @@ def _where(op: Op, run: Running) -> Function:
     start, stop = op.options
 
     def where(value: Tensor, otherwise: Tensor, out: Tensor | None = None) -> Tensor:
-        found = otherwise.clone() if out is None else out.copy_(otherwise)
-        found[..., start:stop, :] = value[..., start:stop, :]
-        return found
+        result = otherwise.clone() if out is None else out.copy_(otherwise)
+        result[..., start:stop, :] = value[..., start:stop, :]
+        return result
 
     return where
 
@@ -511,38 +519,38 @@ def _unless(value: Tensor, flag: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def _without_first(value: Tensor) -> Tensor:
-    found = value.clone()
-    found[..., :1, :] = 0.0
-    return found
+    result = value.clone()
+    result[..., :1, :] = 0.0
+    return result
 
 
 def _next_place(op: Op, run: Running) -> Function:
     size, start, stop = op.options
 
-    def count_on(place: Tensor) -> Tensor:
-        found = place.clone()
-        found[..., start:stop, :].sub_(size).remainder_(stop - start)
-        return found
+    def advance(place: Tensor) -> Tensor:
+        places = place.clone()
+        places[..., start:stop, :].sub_(size).remainder_(stop - start)
+        return places
 
-    return _computed(count_on)
+    return _computed(advance)
 
 
 def _next_waits(op: Op, run: Running) -> Function:
     size, start, stop = op.options
 
-    def wait(place: Tensor) -> Tensor:
-        found, now = torch.zeros_like(place), place[..., start:stop, :]
-        found[..., start:stop, :] = ((now - size).remainder(stop - start) >= size).to(place)
-        return found
+    def outside_batch(place: Tensor) -> Tensor:
+        flags, places = torch.zeros_like(place), place[..., start:stop, :]
+        flags[..., start:stop, :] = ((places - size).remainder(stop - start) >= size).to(place)
+        return flags
 
-    return _computed(wait)
+    return _computed(outside_batch)
 
 
 # The blocks of a chain.
 
 
 def _select(op: Op, run: Running) -> Function:
-    """Return the combination of the round's own rule."""
+    """Return the combination of blocks that the bits of the round select."""
     n_bits, rows = op.options
 
     def select(*args: Tensor) -> Tensor:
@@ -559,16 +567,16 @@ def _select(op: Op, run: Running) -> Function:
 
 
 def _pass_back(op: Op, run: Running) -> Function:
-    """relu(up - B flat) - relu(-up - B flat) is up, drawn towards 0 by B flat."""
+    """Return relu(up - B flat) - relu(-up - B flat): up shrunk towards 0 by B flat, B the gate."""
     gate, leak, bound = op.options
 
     def pass_back(upstream: Tensor, flat: Tensor, out: Tensor | None = None) -> Tensor:
-        drawn = torch.abs(upstream, out=out).sub_(flat, alpha=gate)
-        steep = drawn.clamp_(min=0.0, max=bound).copysign_(upstream)
+        size = torch.abs(upstream, out=out).sub_(flat, alpha=gate)
+        gated = size.clamp_(min=0.0, max=bound).copysign_(upstream)
         if not leak:
-            return steep
+            return gated
         clipped = upstream if bound is None else upstream.clamp(-bound, bound)
-        return steep.mul_(1 - leak).add_(clipped, alpha=leak)
+        return gated.mul_(1 - leak).add_(clipped, alpha=leak)
 
     return pass_back
 
@@ -583,7 +591,7 @@ def _softmax_columns(op: Op, run: Running) -> Function:
     return _computed(softmax)
 
 
-# Views, and checks of what they show.
+# Views and range checks.
 
 
 def _rows(op: Op, run: Running, source: Tensor) -> Tensor:
@@ -612,17 +620,17 @@ def _check_score(op: Op, run: Running, value: Tensor) -> Check | None:
 
 
 class Compute(NamedTuple):
-    """An operation that writes a result; it may write over its first `overwrites` arguments."""
+    """An operation with its own result. It may overwrite its first `overwrites` arguments."""
 
     make: Callable[[Op, Running], Function]
     overwrites: int = 0
 
 
 class View(NamedTuple):
-    """An operation whose result is what another one wrote; by default all of it.
+    """An operation whose result is a view of its argument, by default all of it.
 
-    The check that `check` makes, if it can fail, raises `OverflowedRunError`: runs stop where heads
-    are not made for what they would read.
+    `check` returns a check that raises `OverflowedRunError` when values leave the range that the
+    heads were built for, or None if they cannot.
     """
 
     show: Callable[[Op, Running, Tensor], Tensor] = lambda op, run, source: source
@@ -630,7 +638,7 @@ class View(NamedTuple):
 
 
 class LookUp(NamedTuple):
-    """An operation that reads a table."""
+    """An operation evaluated by a table look-up."""
 
     table: type[PieceTable] | type[PolynomialTable]
 
@@ -653,7 +661,7 @@ OPERATIONS: dict[str, Compute | View | LookUp] = {
     "units": Compute(lambda op, run: _computed(units_of(run, *op.options))),
     "units_near_kinks": Compute(_units_near_kinks),
     "near_kinks": Compute(_near_kinks),
-    "missed": Compute(_missed),
+    "kink_corrections": Compute(_kink_corrections),
     "clip_by_units": Compute(_clip_by_units, overwrites=1),
     "add_outer": Compute(_add_outer, overwrites=1),
     "add_by_units": Compute(_add_by_units, overwrites=1),
@@ -689,14 +697,14 @@ OPERATIONS: dict[str, Compute | View | LookUp] = {
     "guard_score": View(check=_check_score),
     "guard_reach": View(check=lambda op, run, value: run.watch(op, value)),
 }
-"""How each operation is performed, except inputs and fills."""
+"""The implementation of each operation except `input` and `fill`."""
 
 
 def table_of(look_up: LookUp, op: Op, ops: Sequence[Op], run: Running) -> tuple[Any, int]:
-    """Return the table of all functions that an argument is looked up in, and the number of this
-    one.
+    """Return the table that serves `op`, and the number of its function in the table.
 
-    Heads over one lattice share its cells; a table has one lattice.
+    All functions of one argument share a table, so that its cells are found once. Functions of
+    softmax heads share it only if they have the same lattice.
     """
     fit = op.options[0]
     functions = [o.options[0] for o in ops if o.name == op.name and o.args == op.args]
@@ -709,12 +717,12 @@ def table_of(look_up: LookUp, op: Op, ops: Sequence[Op], run: Running) -> tuple[
 
 
 def overwrites(op: Op) -> int:
-    """Return how many of its first arguments an operation may write over."""
+    """Return how many of its leading arguments an operation may overwrite."""
     return getattr(OPERATIONS.get(op.name), "overwrites", 0)
 
 
 class Plan:
-    """A recording that puts every result into a new tensor; guards are left to the caller."""
+    """A recording run with new tensors. Guards are left to the caller."""
 
     def __init__(self, recording: Recording, run: Running) -> None:
         self.recording = recording
@@ -735,19 +743,19 @@ class Plan:
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[Op, Tensor]:
         """Return the results of all operations."""
-        held = self.constants | {op: inputs[op.options[0]] for op in self.inputs}
+        results = self.constants | {op: inputs[op.options[0]] for op in self.inputs}
         for op, function in self.calls:
-            held[op] = function(*[held[arg] for arg in op.args])
-        return held
+            results[op] = function(*[results[arg] for arg in op.args])
+        return results
 
 
 class Buffers(Running):
-    """Buffers for the slots of some tasks, on which recordings are performed.
+    """The memory in which bound recordings run.
 
-    `inputs` holds what the recordings start from. Slots that are `changing` are copied once, and
-    everything else is only read. `step` counts the steps taken. What does not change is computed
-    `once`, if all recordings share it: operations in `shared`, by default all. `free` holds, by
-    shape, the buffers that nobody reads now.
+    `inputs` holds the slots; those in `changing` are copied, because steps write to them, and the
+    others are only read. `step` counts the steps taken. Results that do not depend on `changing`
+    are computed `once`, for operations in `shared` (by default all); `lasting` holds them. `free`
+    has the buffers available for reuse, by shape.
     """
 
     def __init__(
@@ -766,7 +774,7 @@ class Buffers(Running):
         self.once: list[Call] = []
 
     def load(self, inputs: Mapping[str, Tensor], step: int) -> None:
-        """Start again from other inputs of the same shapes, which are copied."""
+        """Restart from a copy of other inputs of the same shapes."""
         self.step = step
         for name, value in inputs.items():
             self.inputs[name].copy_(value)
@@ -775,13 +783,13 @@ class Buffers(Running):
 
 
 NEVER = 10**9
-"""The number of the operation that is never reached."""
+"""A step or operation number that is never reached."""
 
 
 class BoundRecording:
-    """A recording bound to buffers: `calls` perform it, then `commits` put results into slots.
+    """A recording bound to buffers: `calls` compute results, then `commits` copy them to slots.
 
-    Operations that depend on nothing that changes are performed when they are bound.
+    Operations that depend on no changing slot run once, when they are bound.
     """
 
     def __init__(self, buffers: Buffers, recording: Recording) -> None:
@@ -790,11 +798,11 @@ class BoundRecording:
         self.commits: list[Call] = []
         self.held: dict[Op, Tensor] = {}
         self.cells: dict[tuple[Op, int], Any] = {}
-        self.written: dict[str, list[Op]] = {}  # what was written to slots
+        self.written: dict[str, list[Op]] = {}  # operations whose result is in a slot's buffer
         self.slots = {id(slot) for slot in buffers.inputs.values()}
         ops = recording.ops
 
-        # The operation whose buffer a view shows, and the number of the one that reads it last.
+        # For each view the operation that owns its buffer, and for each owner its last reader.
         self.owner: dict[Op, Op] = {}
         for op in ops:
             is_view = isinstance(OPERATIONS.get(op.name), View)
@@ -803,7 +811,8 @@ class BoundRecording:
         self.last_use |= {self.owner[op]: NEVER for op in recording.outputs.values()}
         self.last_use |= {self.owner[op]: NEVER for s in recording.trace for op in s.values()}
 
-        # The slot that an operation's result ends in, through operations that work in place.
+        # Results that should be computed in the buffer of a slot: the slot's new value, and what it
+        # is computed from in place.
         self.home: dict[Op, str] = {}
         for name, op in recording.outputs.items():
             while name in buffers.changing and op.name != "input" and op not in self.home:
@@ -815,13 +824,13 @@ class BoundRecording:
 
         self.changes: set[Op] = set()
         for number, op in enumerate(ops):
-            # Steps perform an operation anew if what it reads changes, or if only some need it.
+            # Repeat operations whose arguments change, or that not all recordings share.
             if op.name == "input":
-                is_anew = op.options[0] in buffers.changing
+                is_repeated = op.options[0] in buffers.changing
             else:
                 is_shared = buffers.shared is None or op in buffers.shared
-                is_anew = not (is_shared and self.changes.isdisjoint(op.args))
-            if is_anew:
+                is_repeated = not (is_shared and self.changes.isdisjoint(op.args))
+            if is_repeated:
                 self.changes.add(op)
                 self.calls += self._calls(op, number)
                 self._release(op, number)
@@ -846,7 +855,7 @@ class BoundRecording:
             commit()
 
     def _calls(self, op: Op, number: int) -> list[Call]:
-        """Return the calls that perform an operation; `held` has the tensor that they write."""
+        """Return the calls that compute `op`, and set `held[op]` to the tensor that they write."""
         buffers, args = self.buffers, [self.held[arg] for arg in op.args]
         if op.name == "input":
             self.held[op] = buffers.inputs[op.options[0]]
@@ -862,7 +871,7 @@ class BoundRecording:
         write = self.held[op] = self._target(op, number)
         if isinstance(operation, Compute):
             return [partial(operation.make(op, buffers), *args, out=write)]
-        # The cells of an argument are found once for all its functions.
+        # Find the cells of an argument once for all its functions.
         table, place = table_of(operation, op, self.recording.ops, buffers)
         key, calls = (op.args[0], id(table)), list[Call]()
         if key not in self.cells:
@@ -871,8 +880,10 @@ class BoundRecording:
         return [*calls, self.cells[key].evaluator(place, write)]
 
     def _target(self, op: Op, number: int) -> Tensor:
-        """Return where an operation writes: its slot, an argument that nobody reads again, or a
-        buffer.
+        """Return the tensor that `op` writes to.
+
+        In order of preference: its slot, an argument with no later reader, a free buffer, a new
+        one. The first saves a copy at the end of the step, the others memory.
         """
         buffers = self.buffers
 
@@ -882,7 +893,7 @@ class BoundRecording:
             return all(other.untyped_storage().data_ptr() != memory for other in others)
 
         if (name := self.home.get(op)) is not None:
-            # The slot is free if nobody reads later on what stands there.
+            # The slot's buffer is free if no later operation reads any value stored there so far.
             slot = buffers.inputs[name]
             holders = [self.recording.inputs[name], *self.written.get(name, ())]
             is_read_later = any(
@@ -893,8 +904,8 @@ class BoundRecording:
                 self.written.setdefault(name, []).append(op)
                 return slot
         for arg in op.args[: overwrites(op)]:
-            is_own = self.owner[arg] is arg and arg.name not in ("input", "fill")
-            is_dead = is_own and arg.shape == op.shape and self.last_use[arg] == number
+            is_buffer = self.owner[arg] is arg and arg.name not in ("input", "fill")
+            is_dead = is_buffer and arg.shape == op.shape and self.last_use[arg] == number
             if is_dead and id(self.held[arg]) not in self.slots and may_write(self.held[arg]):
                 return self.held[arg]
         pool = buffers.free.get(op.shape)
@@ -903,34 +914,34 @@ class BoundRecording:
         return buffers.like.new_empty(*buffers.batch, *op.shape)
 
     def _release(self, op: Op, number: int) -> None:
-        """Let go of the buffers that were read for the last time."""
-        mine = self.held[self.owner[op]]
+        """Return buffers to the pool that `op` was the last to read."""
+        result = self.held[self.owner[op]]
         for arg in {self.owner[arg]: None for arg in op.args}:
             buffer = self.held[arg]
             is_dead = self.last_use[arg] == number and arg.name not in ("input", "fill")
-            if is_dead and buffer is not mine and id(buffer) not in self.slots:
+            if is_dead and buffer is not result and id(buffer) not in self.slots:
                 self.buffers.free.setdefault(arg.shape, []).append(buffer)
 
 
 MOST_IDLE = 8
-"""How many sets of bound buffers wait at a program for the next run; the oldest make room."""
+"""How many sets of bound buffers a program keeps for its next runs; the oldest are evicted."""
 
 LARGEST_IDLE = 2**20
-"""The most bytes of buffers that wait: steps on larger ones take longer than binding anew."""
+"""The most bytes of buffers that are kept: with larger ones a step outlasts binding anew."""
 
 
 def take_idle(program: Any, key: object, kind: type[Idle]) -> Idle | None:
-    """Bound buffers that an earlier run of this thread has left, if there are any.
+    """Take over the bound buffers that an earlier run of this thread left, if any.
 
-    Nobody else uses them from now on: a run within a run, or one that was interrupted, makes its
-    own. Whoever is done with them hands them to `leave_idle`.
+    They are removed from the cache, so that a nested run, or one after an interruption, allocates
+    its own. Call `leave_idle` to return them.
     """
-    found: Idle | None = _idle_of(program).pop((get_ident(), kind, key), None)
-    return found
+    buffers: Idle | None = _idle_of(program).pop((get_ident(), kind, key), None)
+    return buffers
 
 
 def leave_idle(program: Any, key: object, buffers: object) -> None:
-    """Leave bound buffers, which nobody else uses, to the next run of this thread."""
+    """Hand bound buffers to the next run of this thread; the caller must not use them again."""
     idle = _idle_of(program)
     idle[get_ident(), type(buffers), key] = buffers
     for oldest in list(idle)[:-MOST_IDLE]:

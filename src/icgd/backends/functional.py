@@ -1,11 +1,11 @@
-r"""The fused run of descent in function space.
+r"""Fused gradient descent in function space.
 
-The kernel is computed once, then each step is a product with it: for T tokens, n of them examples,
-L steps cost O(T n (d + L)) and T n numbers of memory a task. Only steps that move the inputs
-(GD++), or that have a kernel each, compute a kernel each.
+The kernel matrix is computed once, and each step multiplies by it: for T tokens, n of them
+examples, L steps take O(T n (d + L)) operations and T n numbers of memory per task. Only steps that
+move the inputs (GD++) or that have different kernels compute a kernel matrix each.
 
-Examples and queries are recorded side by side, with products of their own, so that no bit of what
-is learnt at the examples depends on the queries.
+Examples and queries are recorded as separate products, so that training results do not depend on
+the queries, not even in the last bit.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from icgd.program.stack import StackProgram
 from icgd.shapes import Labels, Parameters, Predictions
 
 SLOTS = ("x", "y", VELOCITY)
-"""The slots of a function that differ from token to token; each has an input for each group."""
+"""The slots that differ from token to token; each is one input at examples and one at queries."""
 
 
 def at_queries(slot: str) -> str:
-    """Return the input that holds a slot at the queries."""
+    """Return the name of the input that holds a slot at the queries."""
     return f"{slot} at queries"
 
 
 class Pair(NamedTuple):
-    """A value at the examples, and the same at the queries."""
+    """A value at the examples and at the queries."""
 
     examples: Op
     queries: Op
 
 
 class Groups(FunctionDomain[Pair]):
-    """The primitives of a functional step on examples and queries apart."""
+    """The primitives of a functional step, recorded separately for examples and queries."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -67,22 +67,22 @@ class Groups(FunctionDomain[Pair]):
         return Pair(otherwise.examples, value.queries)
 
     def constant_map(self, rows: Sequence[Sequence[float]], value: Pair) -> Pair:
-        return Pair(*(self.recorder.constant_map(rows, part) for part in value))
+        return Pair(*(self.recorder.constant_map(rows, op) for op in value))
 
     def kernel(self, terms: Sequence[KernelTerm], points: Pair) -> Pair:
-        return Pair(*(self.recorder.kernel_of(terms, part, points.examples) for part in points))
+        return Pair(*(self.recorder.kernel_of(terms, op, points.examples) for op in points))
 
     def multiply(self, left: Pair, right: Pair) -> Pair:
         return Pair(*map(self.recorder.multiply, left, right))
 
     def read_examples(self, kernel: Pair, value: Pair) -> Pair:
-        return Pair(*(self.recorder.times(part, value.examples) for part in kernel))
+        return Pair(*(self.recorder.times(op, value.examples) for op in kernel))
 
 
 def recorded_function(
     program: StackProgram, n_examples: int, n_queries: int, *, recalls: bool = False
 ) -> tuple[Recording, ...]:
-    """Each step of the block; one that `recalls` computes nothing at the examples."""
+    """Record each step of the block; with `recalls`, only its outputs at queries."""
 
     def record() -> tuple[Recording, ...]:
         recorder, layout = Recorder(program, Tokens(examples=n_examples)), program.layout
@@ -94,10 +94,14 @@ def recorded_function(
                 recorder.op("input", options=(at_queries(name),), shape=(n_queries, width)),
             )
         inputs = {op.options[0]: op for pair in start.values() for op in pair}
-        parts = (part for layer in program.block for part in layer.instructions)
-        steps = [part for part in parts if isinstance(part, DescendFunction)]
+        steps = [
+            instruction
+            for layer in program.block
+            for instruction in layer.instructions
+            if isinstance(instruction, DescendFunction)
+        ]
         if len({(step.terms, step.transform) for step in steps}) == 1:
-            steps = [scheduled(steps)]  # they differ in numbers alone
+            steps = [scheduled(steps)]  # the steps differ only in their numbers
         recordings = []
         for step in steps:
             slots = start | step.meaning(start, Groups(recorder))
@@ -116,7 +120,7 @@ def _buffers(
     recordings: Sequence[Recording],
     loaded: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Buffers:
-    """Buffers that hold the prompt. What is `loaded` before every step begins with this."""
+    """Return buffers with the prompt; `loaded` are slots that the caller sets at every step."""
     labels = known_labels(task)
     slots = {"x": task.x, "y": task.y, VELOCITY: torch.zeros_like(task.y)}
     unknown = labels[..., task.n_examples :, :]
@@ -129,7 +133,7 @@ def _buffers(
 
 @final
 class FunctionDescent(AbstractExecutor[Labels]):
-    """Functional descent; memory grows with the steps only by what is recorded of each."""
+    """Descend in function space, in constant memory except for the trace and the history."""
 
     def __init__(self, program: StackProgram, task: Task, options: RunOptions) -> None:
         self._task, self._labels = task, known_labels(task).flatten(-2)
@@ -148,7 +152,7 @@ class FunctionDescent(AbstractExecutor[Labels]):
         return self._reached()
 
     def _reached(self) -> Labels:
-        """Return what is left to learn now, at examples and queries; traced slots are recorded."""
+        """Record the traced slots, and return the residuals at examples and queries."""
         slots = self._buffers.inputs
         for name, layers in self.traced.items():
             if name in SLOTS:
@@ -165,19 +169,19 @@ class FunctionDescent(AbstractExecutor[Labels]):
 
 
 def recalled(program: StackProgram, task: Task, trace: Mapping[str, Tensor]) -> Predictions:
-    """Return the predictions of a run on this task, without what it computes at its examples.
+    """Return the predictions of a run on this task without repeating its training.
 
-    `trace` holds what was left to learn at the examples before every step: slot `y` of a traced run
-    on the same examples, and slot `velocity` if there is one. Not a bit differs from the
-    predictions of a whole run. Steps must not move the inputs.
+    `trace` holds the residuals at the examples before every step: slot `y` of a traced run on the
+    same examples, and slot `velocity` if there is one. Predictions are bitwise equal to those of a
+    whole run. Steps must not move the inputs.
     """
     recordings = recorded_function(program, task.n_examples, task.n_queries, recalls=True)
-    kept = {name: trace[name] for name in ("y", VELOCITY) if name in program.layout.names}
-    first = {name: history[..., 0, :, :] for name, history in kept.items()}
+    histories = {name: trace[name] for name in ("y", VELOCITY) if name in program.layout.names}
+    first = {name: history[..., 0, :, :] for name, history in histories.items()}
     buffers = _buffers(program, task, recordings, first)
     steps = [BoundRecording(buffers, recording) for recording in recordings]
     for number in range(program.n_steps):
-        for name, history in kept.items():
+        for name, history in histories.items():
             buffers.inputs[name].copy_(history[..., number, :, :])
         steps[number % len(steps)]()
         buffers.step += 1

@@ -1,7 +1,7 @@
-"""The literal backend runs the transformer itself from the entries of its weights that are not 0.
+"""The literal backend runs the transformer itself, with sparse weights.
 
-Layers are those of the dense backend: every head computes its score for every pair of tokens, every
-hidden unit its value at every token. Only products with weights that are 0 are left out.
+Its layers are those of the dense backend: every head computes a score for every pair of tokens, and
+every hidden unit a value at every token. Only products with zero weights are skipped.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ from icgd.weights.lowering import lower_program
 from icgd.weights.sizes import summarise
 
 MOST_FLOPS = 2 * 10**11
-"""The longest run that claims wait for: some 20 seconds on two cores."""
+"""The most operations of a literal run that backend="auto" takes: about 20 s on two cores."""
 
 FLOPS_PER_SECOND = 10**10
-"""How fast a run is said to be: measured from 2 to 26 times 10^9 on two cores."""
+"""The speed that estimates assume; measured speeds on two cores range from 2e9 to 2.6e10."""
 
 FLOPS_PER_LAYER = 10**6
-"""What it takes to begin a layer, as a number of flops."""
+"""The overhead of calling a layer, in flops."""
 
 PLACE_BYTES = 8
-"""The memory of the row and the column of an entry."""
+"""The memory of the row and column index of an entry."""
 
 
 def literal_flops(program: AbstractProgram, task: Task) -> int:
-    """Return how many multiplications and additions a literal run takes, counted from its wires.
+    """Return the multiplications and additions of a literal run, counted from its wires.
 
-    A chain is handed the two blocks that a block reads, and does not look for them.
+    A chain's first layer, which finds the two blocks to read, is not counted: the executor passes
+    them in.
     """
     summary = summarise(program, task.n_tokens)
     flops, n_layers = summary.sparse_flops, summary.n_layers
@@ -57,15 +58,15 @@ def literal_flops(program: AbstractProgram, task: Task) -> int:
 
 
 def in_words(flops: int) -> str:
-    """Say what a run of so many flops takes."""
+    """Return the flops and estimated duration of a run as text."""
     return f"{flops:.1e} operations, about {duration(flops / FLOPS_PER_SECOND)}"
 
 
 def literal_bytes(program: AbstractProgram, task: Task) -> int:
-    """Return the memory of a literal run: entries, three copies of the stream, and a head's scores.
+    """Return the bytes of a literal run: weights, three copies of the stream, a head's scores.
 
-    Maps along the sequence are ordinary matrices. Softmax weights of tokens and of their mirror
-    images stand beside the scores of both, and beside their differences.
+    Scores count twice, for softmax needs a second matrix; layers with mirror images hold five: the
+    scores and softmax weights of both, and their difference. Sequence maps are dense.
     """
     size, n_tokens, n_pairs = task.x.itemsize, 1, 0
     if isinstance(program, StackProgram):
@@ -80,9 +81,9 @@ def literal_bytes(program: AbstractProgram, task: Task) -> int:
 
 
 def _prepare(program: AbstractProgram, task: Task) -> None:
-    """Refuse a run that does not fit in memory, and warn of one that takes minutes."""
-    what = f"A literal run of {task.n_tokens:,} tokens by this {program.construction}"
-    require_memory(what, literal_bytes(program, task), INSTEAD)
+    """Raise `SizeError` if a run does not fit in memory; warn if it takes over a minute."""
+    run_name = f"A literal run of {task.n_tokens:,} tokens by this {program.construction}"
+    require_memory(run_name, literal_bytes(program, task), INSTEAD)
     flops = literal_flops(program, task)
     if flops > MINUTE * FLOPS_PER_SECOND:
         warn(
@@ -132,10 +133,10 @@ def attention(
     step: int,
     n_steps: int,
 ) -> dict[str, Tensor]:
-    """Return the patterns of heads of a layer, by their labels, in a step of a run of `n_steps`.
+    """Return the attention patterns of heads of a layer by label, in a step of a run of `n_steps`.
 
-    A stack's predictions are the step after its last. A chain has blocks in place of steps. Heads
-    are those whose labels begin with a text, or a single one by its number, counted from 0.
+    Step `n_steps + 1` of a stack selects the prediction layers; for a chain, `step` is the number
+    of a block. `head` is a prefix of labels, or the number of a single head, counted from 0.
     """
     if isinstance(program, ChainProgram):
         step = count("step", step, most=n_steps * program.mask.blocks_per_round)
@@ -146,7 +147,7 @@ def attention(
         if step <= n_steps:
             first = (step - 1) * program.layers_per_step
             layers = tuple(islice(program.unrolled(), first, first + program.layers_per_step))
-    # A step may have several layers of one title: their heads are counted on.
+    # A step may have several layers of one title: number their heads consecutively.
     attending = [layer for layer in layers if layer.kind is not LayerKind.MLP]
     titles = list(dict.fromkeys(layer.title for layer in attending))
     if title not in titles:
@@ -158,17 +159,17 @@ def attention(
         for number, label in enumerate(_labels(layer, program))
     ]
     if isinstance(head, str):
-        wanted = [entry for entry in labels if entry[2].startswith(head)]
-        if not wanted:
+        selected = [entry for entry in labels if entry[2].startswith(head)]
+        if not selected:
             names = [label for _, _, label in labels]
             raise UnknownNameError(
                 f"No head of layer {title!r} has a label that begins with {head!r}; they are "
                 f"{in_short(names)}.{did_you_mean(head, names)}"
             )
     elif head is None:
-        wanted = labels
+        selected = labels
     else:
-        wanted = [labels[count("head", head, least=0, most=len(labels) - 1)]]
+        selected = [labels[count("head", head, least=0, most=len(labels) - 1)]]
 
     with torch.no_grad():
         if isinstance(program, ChainProgram):
@@ -183,8 +184,8 @@ def attention(
                 modules = executor.transformer.layers_of(step - 1, program.layers_per_step)
         patterns = {}
         for place, module in enumerate(modules):
-            for own, number, label in wanted:
-                if own == place:
+            for layer_place, number, label in selected:
+                if layer_place == place:
                     pattern = cast("Headed", module).attention(stream, slice(number, number + 1))
                     patterns[label] = pattern.squeeze(-3)
             stream = module(stream)
@@ -197,7 +198,7 @@ def _labels(layer: Layer, program: AbstractProgram) -> list[str]:
 
 
 def _before_block(chain: Chain, number: int) -> tuple[Iterable[nn.Module], Tensor]:
-    """Return the layers of a chain, and what the first of them reads when it writes a block."""
+    """Return the layers of a chain, and the input of the first one at block `number`."""
     modules = cast("DenseGenerator", chain.generator).layers
     streams: list[Tensor] = []
     hook = modules[0].register_forward_pre_hook(lambda _, args: streams.append(args[0]))

@@ -1,13 +1,13 @@
-r"""Evaluate a program's functions by one table look-up, whatever their resolution.
+r"""Evaluate a program's functions by table look-up, in time independent of their resolution.
 
-Sums of ReLUs: all functions that are applied to the same argument share one division of the line
-into cells, in each of which every one of them is straight: f(z) = slope[cell] * z +
-intercept[cell]. Knots are multiples of a power of two, so the cell is found by one multiplication
-and a truncation instead of a search; a search remains for cells too small to tabulate.
+Sums of ReLUs: functions of the same argument share one partition of the line into cells on which
+all of them are linear: f(z) = slope[cell] * z + intercept[cell]. Knots are multiples of a power of
+two, so one multiplication and a truncation find the cell; only partitions too fine for a table need
+a binary search.
 
-Softmax look-ups: what a head over a lattice returns is one fixed analytic function of its argument;
-it is tabulated as polynomials of degree 4 on equal cells, with a proved error (`table_error`). So
-are sums of many smooth units at one argument, of degree 10, to no more than their own rounding.
+Softmax look-ups: the output of a head over a lattice is a fixed analytic function of its argument,
+tabulated as polynomials of degree 4 on equal cells with a proved error (`table_error`). Sums of
+many smooth units of one argument are tabulated in degree 10, to within their own rounding error.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from icgd.program.functions import LatticeFunction, ReluSum, RidgeSum
 from icgd.shapes import Values
 
 MOST_CELLS = 2**20
-"""The largest table, 8 MiB in float64; beyond it the cell is found by a search among the knots."""
+"""The most cells of a table, 8 MiB in float64; finer partitions need a search."""
 
 GATHERED_AT_ONCE = 2**15
-"""Up to so many numbers of a table are gathered row by row, which needs one call; more are gathered
-column by column, which needs less memory at a time."""
+"""The most table entries gathered by rows, in one call; larger gathers go column by column, to
+limit the memory in use."""
 
 Call = Callable[[], object]
 
 
 class Table:
-    """Some functions of one argument: coefficients of polynomials in every cell of the line."""
+    """Functions of one argument, as the coefficients of a polynomial per cell."""
 
     finder: Callable[[Tensor], _Cells]
     n_powers: int
@@ -44,7 +44,7 @@ class Table:
     rows: Tensor
 
     def __call__(self, argument: Values, number: int) -> Values:
-        """Function `number` at every entry, in a new tensor."""
+        """Return function `number` at every entry, in a new tensor."""
         cells, value = self.finder(argument), torch.empty_like(argument)
         cells.find()
         cells.evaluator(number, value)()
@@ -52,9 +52,9 @@ class Table:
 
 
 class _Cells(ABC):
-    """The cells of an argument, and what the table holds for them.
+    """The cells of an argument, and their rows of the table.
 
-    Polynomials are evaluated `at` the argument, or at its position within the cell.
+    Polynomials are evaluated at `at`: the argument, or its position within the cell.
     """
 
     def __init__(self, table: Table, argument: Tensor) -> None:
@@ -68,18 +68,16 @@ class _Cells(ABC):
 
     @abstractmethod
     def locate(self) -> None:
-        """Write the number of every entry's cell to `cell`."""
+        """Write the cell number of every entry to `cell`."""
 
     def find(self) -> None:
-        """Find the cells, and gather what the table holds for them."""
+        """Find the cells, and gather their rows of the table."""
         self.locate()
         if self.rows is not None:
             torch.index_select(self.table.rows, 0, self.cell, out=self.rows)
 
     def evaluator(self, number: int, write: Tensor) -> Call:
-        """Return what evaluates function `number` of the table by Horner's rule, once cells are
-        found.
-        """
+        """Return a call that evaluates function `number` by Horner's rule after `find`."""
         n_powers, at = self.table.n_powers, self.at
         first, last = number * n_powers, (number + 1) * n_powers - 1  # the constant comes first
         if (rows := self.rows) is not None:
@@ -88,12 +86,13 @@ class _Cells(ABC):
             steps = [partial(torch.addcmul, lower.pop(), value, at, out=write)]
             steps += [partial(torch.addcmul, c, write, at, out=write) for c in reversed(lower)]
         else:
-            columns, part = self.table.columns, torch.empty_like(write)
-            flat, flat_part = write.view(-1), part.view(-1)
+            columns, coefficient = self.table.columns, torch.empty_like(write)
+            flat, flat_coefficient = write.view(-1), coefficient.view(-1)
             steps = [partial(torch.index_select, columns[last], 0, self.cell, out=flat)]
             for n in range(last - 1, first - 1, -1):
-                steps.append(partial(torch.index_select, columns[n], 0, self.cell, out=flat_part))
-                steps.append(partial(torch.addcmul, part, write, at, out=write))
+                gather = partial(torch.index_select, columns[n], 0, self.cell)
+                steps.append(partial(gather, out=flat_coefficient))
+                steps.append(partial(torch.addcmul, coefficient, write, at, out=write))
 
         def evaluate() -> None:
             for step in steps:
@@ -103,7 +102,7 @@ class _Cells(ABC):
 
 
 class EqualCells(_Cells):
-    """Cells of equal width, of which a multiplication and a truncation find the right one."""
+    """Cells of equal width, found by a multiplication and a truncation."""
 
     def __init__(
         self,
@@ -130,18 +129,19 @@ class EqualCells(_Cells):
 
 
 class CellsByExponent(_Cells):
-    """Knots of few bits: a number's exponent and its first bits tell its cell.
+    """Cells between knots with few significant bits, found from the leading bits of the argument.
 
-    As whole numbers, floats that are positive count on through all of them in order. Numbers below
-    0 are taken as 0, because functions are level there.
+    The bit patterns of positive floats, read as integers, are in the order of the floats; a shift
+    drops the bits that no knot uses. Negative arguments are clamped to 0, where functions are
+    constant.
     """
 
     def __init__(self, table: Table, shift: int, first: int, last: int, argument: Tensor) -> None:
         super().__init__(table, argument)
         self.at = self.position
-        whole = torch.int64 if argument.dtype == torch.float64 else torch.int32
-        self.cell = torch.empty(argument.numel(), dtype=whole, device=argument.device)
-        self.bits, self.shift = self.flat.view(whole), shift
+        integer = torch.int64 if argument.dtype == torch.float64 else torch.int32
+        self.cell = torch.empty(argument.numel(), dtype=integer, device=argument.device)
+        self.bits, self.shift = self.flat.view(integer), shift
         self.first, self.last = first, last
 
     def locate(self) -> None:
@@ -151,7 +151,7 @@ class CellsByExponent(_Cells):
 
 
 class CellsBySearch(_Cells):
-    """Cells of any width, of which a search among the edges finds the right one."""
+    """Cells of any width, found by a binary search among their edges."""
 
     def __init__(self, table: Table, edges: Tensor, argument: Tensor) -> None:
         super().__init__(table, argument)
@@ -163,11 +163,10 @@ class CellsBySearch(_Cells):
 
 
 class PieceTable(Table):
-    """Sums of ReLUs at one argument: the slope and the intercept of every function in every cell.
+    """Sums of ReLUs of one argument: the slope and intercept of every function in every cell.
 
-    The line is divided into cells in each of which all functions are straight. Knots are multiples
-    of a power of two, so that a multiplication finds the cell; where that takes too many cells,
-    the exponent of the argument and its first bits tell it, or a search does.
+    Every function is linear on every cell. Cells are equal if that takes at most `MOST_CELLS`, else
+    found from the exponent and leading bits of the argument if the knots allow, else by search.
     """
 
     n_powers = 2
@@ -190,20 +189,22 @@ class PieceTable(Table):
             self.finder = partial(CellsBySearch, self, like.new_tensor(knots))
         columns = []
         for function in functions:
-            own = torch.tensor(function.knots, dtype=torch.float64)
-            piece = torch.searchsorted(own, starts, right=True)
-            for numbers_of_pieces in (function.intercepts(), function.slopes):
-                columns.append(torch.tensor(numbers_of_pieces, dtype=torch.float64)[piece])
+            function_knots = torch.tensor(function.knots, dtype=torch.float64)
+            piece = torch.searchsorted(function_knots, starts, right=True)
+            for coefficients in (function.intercepts(), function.slopes):
+                columns.append(torch.tensor(coefficients, dtype=torch.float64)[piece])
         self.columns = torch.stack(columns).to(like)
         self.rows = self.columns.T.contiguous()
 
 
 MOST_BITS = 12
-"""The most bits of a knot besides the first for which cells are told by its exponent."""
+"""The most significant bits after the leading one that knots of `CellsByExponent` may have."""
 
 
 def bits_of(knots: Sequence[float]) -> int | None:
-    """Return how many bits after the first tell all knots, if they are few; knots are from 0 on."""
+    """Return how many bits after the leading one represent all knots, or None if cells cannot be
+    found by them.
+    """
     if knots[0] < 0 or len(knots) < 2:
         return None
     most = 0
@@ -218,52 +219,53 @@ def bits_of(knots: Sequence[float]) -> int | None:
 def _starts_by_exponent(
     knots: list[float], bits: int, dtype: torch.dtype
 ) -> tuple[Tensor, tuple[int, int, int]]:
-    """Return where the cells begin, the bits to shift by, and the first and last whole number."""
-    whole = torch.int64 if dtype == torch.float64 else torch.int32
-    shift = (52 if whole == torch.int64 else 23) - bits
-    ends = torch.tensor([knots[-1], next(k for k in knots if k > 0)], dtype=dtype)
-    last, first = (ends.view(whole) >> shift).tolist()
-    numbers = torch.arange(first, last + 1, dtype=whole) << shift
-    starts = numbers.view(dtype).double()
+    """Return the starts of the cells, the shift, and the first and last shifted bit pattern."""
+    integer = torch.int64 if dtype == torch.float64 else torch.int32
+    shift = (52 if integer == torch.int64 else 23) - bits
+    extreme_knots = torch.tensor([knots[-1], next(k for k in knots if k > 0)], dtype=dtype)
+    last, first = (extreme_knots.view(integer) >> shift).tolist()
+    patterns = torch.arange(first, last + 1, dtype=integer) << shift
+    starts = patterns.view(dtype).double()
     return torch.cat([starts.new_tensor([0.0]), starts]), (shift, first, last)
 
 
 DEGREE = 4
-"""The degree of the polynomials in a table."""
+"""The degree of the polynomials that tabulate softmax look-ups."""
 
 TABLE_ACCURACY = 2.0**-40
 """The proved error of a table, relative to the largest value of a lattice point: 1e-12."""
 
 
 class PolynomialTable(Table):
-    """What heads over one lattice return, as polynomials on equal cells."""
+    """The outputs of heads over one lattice, as polynomials on equal cells."""
 
     n_powers = DEGREE + 1
 
     def __init__(self, functions: Sequence[LatticeFunction], like: Tensor) -> None:
         end, n_cells = _cells_of(functions[0])
         last = n_cells * (1 - torch.finfo(like.dtype).eps)
-        places = (n_cells / (2 * end), n_cells / 2, last)
-        self.finder = partial(EqualCells, self, *places, at_position=True)
+        cells_per_unit, zero = n_cells / (2 * end), n_cells / 2
+        self.finder = partial(EqualCells, self, cells_per_unit, zero, last, at_position=True)
         self.columns = _polynomials(tuple(functions)).to(like)
         self.rows = self.columns.T.contiguous()
 
 
 def _strip(function: LatticeFunction) -> float:
-    """The head is analytic this far from the line, and at most `_largest` there."""
+    """Return the half-width of a strip around the real line where the output is analytic."""
     return pi * function.ratio**2 * function.spacing / 2
 
 
 def _largest(function: LatticeFunction) -> float:
+    """Return a bound on the modulus of the output in the strip."""
     size = max(map(abs, function.values))
     return 4 * size * exp((_strip(function) / (function.ratio * function.spacing)) ** 2 / 2)
 
 
 def _cells_of(function: LatticeFunction) -> tuple[float, int]:
-    """Return the end of a table and the number of its cells, so that its error is small enough.
+    """Return the end of the table and the number of cells that `TABLE_ACCURACY` requires.
 
-    A polynomial of degree n through n + 1 Chebyshev points of a cell of width d is off by at most
-    4 M r^-n / (r - 1) with r = 4 strip / d, where M bounds the head in the strip.
+    Interpolation in n + 1 Chebyshev points of a cell of width d has error at most
+    4 M r^-n / (r - 1) with r = 4 strip / d, where M bounds the output in the strip.
     """
     end = function.reach * (1 + 2.0**-10)
     relative = 4 * _largest(function) / max(map(abs, function.values))
@@ -272,9 +274,7 @@ def _cells_of(function: LatticeFunction) -> tuple[float, int]:
 
 
 def table_error(function: LatticeFunction) -> float:
-    """Return the proved distance between a table and what the head returns, for arguments of any
-    size.
-    """
+    """Return a proved bound on the error of the table of a head, for arguments of any size."""
     end, n_cells = _cells_of(function)
     ratio = 4 * _strip(function) * n_cells / (2 * end)
     inside = 4 * _largest(function) * ratio**-DEGREE / (ratio - 1)
@@ -283,7 +283,7 @@ def table_error(function: LatticeFunction) -> float:
 
 @lru_cache(maxsize=64)  # up to a megabyte for each function
 def _polynomials(functions: tuple[LatticeFunction, ...]) -> Tensor:
-    lattice = lattice_of(functions[0])  # of all functions, so that they have the same weights
+    lattice = lattice_of(functions[0])  # shared by all functions, and so are its softmax weights
     values = torch.tensor([function.values for function in functions], dtype=torch.float64).T
     end, n_cells = _cells_of(functions[0])
     return _interpolated(lambda s: lattice.weights(s) @ values, end, n_cells, DEGREE, at_once=1024)
@@ -292,41 +292,43 @@ def _polynomials(functions: tuple[LatticeFunction, ...]) -> Tensor:
 def _interpolated(
     function: Callable[[Tensor], Tensor], end: float, n_cells: int, degree: int, at_once: int = 64
 ) -> Tensor:
-    """Return the coefficients in the position within a cell, a row for each power of each value.
+    """Interpolate in every cell; return coefficients with a row for each power of each function.
 
-    The function adds an axis, for its values at an argument.
+    Powers are of the position within the cell, from 0 to 1. `function` returns its values at an
+    argument along a new last axis.
     """
     nodes = (1 + chebyshev_points(degree + 1)) / 2
     starts = torch.arange(n_cells, dtype=torch.float64)[:, None]
     arguments = (starts + nodes) * (2 * end / n_cells) - end
-    values = torch.cat([function(part) for part in arguments.split(at_once)])
+    values = torch.cat([function(chunk) for chunk in arguments.split(at_once)])
     powers = nodes[:, None] ** torch.arange(degree + 1, dtype=torch.float64)
     coefficients: Tensor = torch.linalg.solve(powers, values.permute(2, 1, 0)).flatten(0, 1)
     return coefficients.contiguous()
 
 
 UNIT_DEGREE = 10
-"""The degree of the polynomials that stand for a sum of units."""
+"""The degree of the polynomials that tabulate sums of units."""
 
 FEWEST_TABULATED, MOST_UNIT_CELLS = 64, 2**14
-"""Sums of fewer units are not tabulated, nor those that need more cells."""
+"""Sums of fewer units, or that would need more cells, are not tabulated."""
 
 
 class UnitTable(Table):
-    """A sum of smooth units at one argument from -end to end, as polynomials on equal cells.
+    """A sum of smooth units of one argument in [-end, end], as polynomials on equal cells.
 
-    It is as good as the sum itself. With S the sum of |coefficient| (1 + |offset|), a sum in pairs
-    rounds each sample by less than 16 u S, which interpolation takes up to 2.5 times, and adds u S
-    itself; Horner's rule rounds by some 30 u S. The bound on the rounding of so many units, one
-    after the other, is larger.
+    Its error stays below the bound for summing the units one after the other. With S the sum of
+    |coefficient| (1 + |offset|) and u the unit roundoff, pairwise summation rounds a sample by less
+    than 16 u S, which interpolation amplifies at most 2.5 times; interpolation itself errs by u S,
+    and Horner's rule by about 30 u S.
     """
 
     n_powers = UNIT_DEGREE + 1
 
     def __init__(self, fit: RidgeSum, end: float, n_cells: int, like: Tensor) -> None:
         last = n_cells * (1 - torch.finfo(like.dtype).eps)
-        places = (n_cells / (2 * end), n_cells / 2, last)
-        self.finder = partial(EqualCells, self, *places, at_position=True)
+        cells_per_unit, zero = n_cells / (2 * end), n_cells / 2
+        self.finder = partial(EqualCells, self, cells_per_unit, zero, last, at_position=True)
+        # Pad with zero units to a power of two, for pairwise summation.
         activation, n_units = unit_activation_named(fit.activation), 2 ** ceil(log2(fit.n_units))
         rows = [(*unit.direction, unit.offset, unit.coefficient) for unit in fit.units]
         rows += [(0.0, 0.0, 0.0)] * (n_units - fit.n_units)
@@ -344,10 +346,10 @@ class UnitTable(Table):
 
 
 def unit_cells(fit: RidgeSum, end: float) -> int | None:
-    """Return the number of cells in which polynomials are off by no more than units round, if few
-    do.
+    """Return how many cells interpolate the sum to within its rounding error u S, or None.
 
-    The error of a unit is that in `_cells_of`, with its strip and its size there.
+    None means that a table does not pay: kinked or few units, or too many cells. The error of each
+    unit is bounded as in `_cells_of`, with the strip and the bound of its activation.
     """
     activation = unit_activation_named(fit.activation)
     if activation.kinked or fit.n_units < FEWEST_TABULATED:

@@ -1,12 +1,13 @@
-"""Write the operations of recordings as loops over numbers, which numba compiles.
+"""Generate Python loops from recordings, for numba to compile.
 
-A module has a function `run` that takes many steps of many tasks. All that a program with other
-numbers could share is in its text: sizes, strides, and which operation follows which. Factors,
-bounds and tables are arrays that `run` is given. `native.py` compiles it.
+The generated module has a function `run` that takes many steps of many tasks. Its text contains
+only structure: sizes, strides and the order of operations. Factors, bounds and tables are
+arguments, so that programs that differ only in their numbers share one compiled module.
+`native.py` compiles it.
 
-Operations on single entries that have the same shape share one loop, in which only results that
-others read go to memory. Views are strides. A result is put where nobody reads any more, and the
-new value of a slot replaces the old one as soon as all have read that.
+Elementwise operations of one shape are fused into one loop, and only results that other loops read
+are stored. Views become strides. Results are placed in memory whose contents are no longer needed,
+and the new value of a slot overwrites the old one as soon as nothing else reads it.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from icgd.problems.losses import loss_named
 from icgd.program.meaning import NOWHERE, PerStep
 
 ALIGNED = 8
-"""Results start at multiples of so many numbers, so that vectors lie in one line of the cache."""
+"""Results start at multiples of this many numbers: 64 bytes of float64, a line of the cache."""
 
 
 BY_ENTRY = ("add_outer", "add_rows")
-"""Products that add to their first argument, entry by entry."""
+"""Products that are added to their first argument, and may be written over it."""
 
 
 class NoLoopError(Exception):
-    """An operation that has no loop: torch performs it, and with it the whole run."""
+    """Raised for an operation that has no loop; the whole run then uses torch."""
 
 
 class Place(NamedTuple):
-    """Where the numbers of a result stand: an array, the first entry, and a stride for each axis.
+    """The location of a result: an array, the offset of its first entry, and a stride per axis.
 
-    One number that all entries have is a place without an array: its text.
+    A constant result has no array; `number` is its text.
     """
 
     array: str
@@ -50,7 +51,7 @@ class Place(NamedTuple):
     number: str = ""
 
     def at(self, *index: str) -> str:
-        """Return the text of an entry."""
+        """Return the source text of an entry."""
         if self.number:
             return self.number
         terms = [f"{i} * {s}" for i, s in zip(index, self.strides, strict=True) if s]
@@ -58,19 +59,19 @@ class Place(NamedTuple):
 
 
 def dense(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of rows that follow one another; an axis of one entry has none."""
+    """Return the strides of a contiguous array; axes of length 1 have stride 0."""
     strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
     return tuple(stride if n > 1 else 0 for stride, n in zip(strides, shape, strict=True))
 
 
 def is_dense(place: Place, shape: Sequence[int]) -> bool:
-    """Return whether all entries of a place follow one another."""
+    """Return whether `place` is contiguous."""
     return not place.number and place.strides == dense(shape)
 
 
 @dataclass
 class Text:
-    """Lines of Python."""
+    """Lines of generated Python, and the current indentation."""
 
     lines: list[str] = field(default_factory=list)
     depth: int = 1
@@ -79,12 +80,12 @@ class Text:
         self.lines.append("    " * self.depth + line)
 
     def loops(self, shape: Iterable[int], names: str = "ijkl") -> list[str]:
-        """Open a loop for each axis and return the names of the indices; `end` closes them."""
-        found = list(names[: len(tuple(shape))])
-        for name, n in zip(found, shape, strict=True):
-            self.say(f"for {name} in range({n}):")
+        """Open a loop for each axis and return the index names; `end` closes the loops."""
+        indices = list(names[: len(tuple(shape))])
+        for index, n in zip(indices, shape, strict=True):
+            self.say(f"for {index} in range({n}):")
             self.depth += 1
-        return found
+        return indices
 
     def end(self, n: int) -> None:
         self.depth -= n
@@ -113,7 +114,7 @@ FUNCTIONS: dict[str, str] = {
     "elu": "{0} if {0} > 0.0 else real(expm1({0}))",
     "cos": "real(cos({0}))",
 }
-"""The functions that are computed as such, at a variable; torch computes any other."""
+"""The source text of each function; a run that needs any other one uses torch."""
 
 
 HELPERS = """\
@@ -157,10 +158,10 @@ def cell_of(edges, number):  # how many edges are not above a number
 
 
 class Loops:
-    """The loops of the steps of a program on tasks of one size.
+    """The generated module for the steps of a program on tasks of one size.
 
-    `state` are the slots that steps change, weights first, and `data` those that have a row for
-    each example. `source` is the module; `numbers` and `tables` are what it reads.
+    `state` names the slots that steps change, weights first, and `data` those with a row for each
+    example. `source` is the text of the module; `numbers` and `tables` are its arguments.
     """
 
     def __init__(
@@ -189,7 +190,7 @@ class Loops:
         self.source = self._module(steps, widths, in_batches)
 
     def number(self, value: float) -> str:
-        """Return the text of a number; one that changes from step to step has an entry for each."""
+        """Register a number and return its source text, which depends on `step` if it does."""
         first = len(self.numbers)
         if isinstance(value, PerStep):
             self.numbers += value.numbers
@@ -198,15 +199,15 @@ class Loops:
         return f"numbers[{first}]"
 
     def table(self, table: Tensor) -> str:
-        """Return the name of an array."""
-        for place, known in enumerate(self.tables):
-            if known is table:
+        """Register an array and return its name."""
+        for place, registered in enumerate(self.tables):
+            if registered is table:
                 return f"table{place}"
         self.tables.append(table)
         return f"table{len(self.tables) - 1}"
 
     def product(self, *sizes: Any) -> str:
-        """Return the name of the function that multiplies matrices of these sizes and strides."""
+        """Register a product of these sizes and strides and return the name of its function."""
         return self.products.setdefault(sizes, f"multiply{len(self.products)}")
 
     def _module(self, steps: Sequence[_Step], widths: dict[str, int], in_batches: bool) -> str:
@@ -221,7 +222,8 @@ class Loops:
         for place, step in enumerate(steps):
             text += ["", "", "@inlined", f"def step{place}({arrays}):", "    bad = 0"]
             text += [*step.numbers, *step.text.lines, "    return bad"]
-        turns = " else ".join(
+        # Steps of a block alternate: one conditional expression selects the function.
+        alternatives = " else ".join(
             f"step{n}({arrays}) if step % {len(steps)} == {n}" for n in range(len(steps) - 1)
         )
         last = f"step{len(steps) - 1}({arrays})"
@@ -240,7 +242,7 @@ class Loops:
             *(f"            {n} = all_{n}[task, first * {w} :]" for n, w in widths.items()),
             "            if moves.shape[1]:",
             "                before[:] = state[:n_weights]",
-            f"            bad = {f'{turns} else {last}' if turns else last}",
+            f"            bad = {f'{alternatives} else {last}' if alternatives else last}",
             "            if bad:",
             "                failed[task] = step",
             "                break",
@@ -259,7 +261,7 @@ class Loops:
 
 
 class _Step:
-    """The text of one step."""
+    """The generated text of one step, and the allocation of its results."""
 
     def __init__(self, loops: Loops, recording: Recording) -> None:
         self.loops, self.recording, self.text = loops, recording, Text()
@@ -285,30 +287,30 @@ class _Step:
                 self.text.end(len(index))
 
     def _groups(self) -> list[list[Op]]:
-        """Return what is performed together: entries of one shape, in one loop, or one operation
-        alone.
+        """Return the operations of each loop: elementwise ones of one shape, or a single other one.
 
-        Operations are performed as soon as a loop of their shape has all that they read.
+        A greedy fusion: each loop takes in every pending elementwise operation of its shape whose
+        arguments are computed before it or within it.
         """
-        known = {op for op in self.recording.ops if op.name in ("input", "fill")}
-        pending = [op for op in self.recording.ops if self.owner[op] is op and op not in known]
+        computed = {op for op in self.recording.ops if op.name in ("input", "fill")}
+        pending = [op for op in self.recording.ops if self.owner[op] is op and op not in computed]
         groups = []
         while pending:
             group = [pending.pop(0)]
             if hasattr(self, _entry(group[0])):
                 for op in list(pending):
-                    is_read = all(arg in group or self.owner[arg] in known for arg in op.args)
-                    if hasattr(self, _entry(op)) and op.shape == group[0].shape and is_read:
+                    is_ready = all(arg in group or self.owner[arg] in computed for arg in op.args)
+                    if hasattr(self, _entry(op)) and op.shape == group[0].shape and is_ready:
                         group.append(op)
                         pending.remove(op)
             elif not hasattr(self, f"_loop_{group[0].name}"):
                 raise NoLoopError(group[0].name)
-            known.update(group)
+            computed.update(group)
             groups.append(group)
         return groups
 
     def _find_homes(self, groups: Sequence[Sequence[Op]]) -> None:
-        """After which group a result is no longer read, and which go to their slots at once."""
+        """Find the last reader of each result, and the results to compute in their slot."""
         outputs, inputs = self.recording.outputs, self.recording.inputs
         group_of = {op: number for number, group in enumerate(groups) for op in group}
         self.last_use: dict[Op, float] = {}
@@ -323,6 +325,8 @@ class _Step:
             slot, before = self.loops.slots[name], inputs[name]
             if self.owner[op].name == "input" and op is not before:
                 raise NoLoopError(f"a slot that takes over {op.options[0]}")
+            # Nothing may read the old value after the new one is written. A reader in the same loop
+            # is safe if it reads only the entry that this iteration overwrites.
             number = group_of.get(op, -1)
             is_free = op.shape == before.shape and all(
                 group_of[reader] < number
@@ -335,18 +339,16 @@ class _Step:
                 self.last_use[self.owner[op]] = inf
 
     def _reads_by_entry(self, reader: Op, before: Op) -> bool:
-        """Return whether it reads a slot just where it writes, so that it may write over the old
-        value.
-        """
-        read = [place for place, arg in enumerate(reader.args) if self.owner[arg] is before]
-        if any(reader.args[place] is not before for place in read):
-            return False
-        return hasattr(self, _entry(reader)) or (reader.name in BY_ENTRY and read == [0])
+        """Return whether entry i of the result depends on no entry of `before` other than i."""
+        positions = [n for n, arg in enumerate(reader.args) if self.owner[arg] is before]
+        if any(reader.args[position] is not before for position in positions):
+            return False  # a view reorders the entries
+        return hasattr(self, _entry(reader)) or (reader.name in BY_ENTRY and positions == [0])
 
     # Places.
 
     def place(self, op: Op) -> Place:
-        """Return where a result stands; a view is another way to count its entries."""
+        """Return the location of a result; a view has that of its source with other strides."""
         if op in self.places:
             return self.places[op]
         if op.name == "input":
@@ -373,7 +375,7 @@ class _Step:
                 strides = (0,) * len(op.shape) if number else dense(op.shape)
             case _:
                 raise NoLoopError(op.name)
-        # An axis that is cut to one entry has no stride.
+        # Axes cut to length 1 have stride 0, as in `dense`.
         strides = tuple(s if n > 1 else 0 for s, n in zip(strides, op.shape, strict=True))
         return Place(array, first, strides, number)
 
@@ -382,11 +384,11 @@ class _Step:
         return self.places[op]
 
     def _room(self, shape: Sequence[int]) -> Place:
-        """Return the first room of this size that nobody reads now."""
+        """Allocate from the first free range that is large enough."""
         size = -(-prod(shape) // ALIGNED) * ALIGNED
-        place = next(place for place, (_, n) in enumerate(self.free) if n >= size)
-        first, n = self.free[place]
-        self.free[place : place + 1] = [(first + size, n - size)] if n > size else []
+        number = next(number for number, (_, n) in enumerate(self.free) if n >= size)
+        first, n = self.free[number]
+        self.free[number : number + 1] = [(first + size, n - size)] if n > size else []
         self.loops.n_work = max(self.loops.n_work, first + size)
         return Place("work", first, dense(shape))
 
@@ -397,18 +399,19 @@ class _Step:
 
     def _give_back(self, place: Place, shape: Sequence[int]) -> None:
         size = -(-prod(shape) // ALIGNED) * ALIGNED
-        joined: list[tuple[int, int]] = []
+        # Merge adjacent ranges, so that large results still find room.
+        merged: list[tuple[int, int]] = []
         for first, n in sorted([*self.free, (place.first, size)]):
-            if joined and sum(joined[-1]) == first:
-                joined[-1] = (joined[-1][0], joined[-1][1] + n)
+            if merged and sum(merged[-1]) == first:
+                merged[-1] = (merged[-1][0], merged[-1][1] + n)
             else:
-                joined.append((first, n))
-        self.free = joined
+                merged.append((first, n))
+        self.free = merged
 
     # Loops over entries.
 
     def number(self, value: float) -> str:
-        """Return a variable that holds a number."""
+        """Assign a number to a variable before all loops, and return its name."""
         name = self._name()
         self.numbers.append(f"    {name} = {self.loops.number(value)}")
         return name
@@ -418,24 +421,26 @@ class _Step:
         return f"v{self.n_names}"
 
     def let(self, expression: str) -> str:
-        """Return a variable that holds the value of an expression."""
+        """Assign an expression to a variable, and return its name."""
         name = self._name()
         self.text.say(f"{name} = {expression}")
         return name
 
     def _write(self, group: Sequence[Op]) -> None:
+        """Write the loop of a group: load its arguments, compute in variables, store results."""
         if not hasattr(self, _entry(group[0])):
             getattr(self, f"_loop_{group[0].name}")(group[0])
             return
         shape, text = group[0].shape, self.text
         args = {arg: self.place(arg) for op in group for arg in op.args if arg not in group}
-        kept = [op for op in group if not self.readers.get(op, set()) <= set(group)]
-        kept += [op for op in group if op in self.recording.outputs.values() and op not in kept]
-        places = {op: self._new_place(op) for op in kept}
+        stored = [op for op in group if not self.readers.get(op, set()) <= set(group)]
+        stored += [op for op in group if op in self.recording.outputs.values() and op not in stored]
+        places = {op: self._new_place(op) for op in stored}
         is_flat = all(
             p.number or p.strides == dense(shape) for p in (*args.values(), *places.values())
         )
         index = text.loops([prod(shape)], "e") if is_flat else text.loops(shape)
+        # Cells hold for one iteration: later loops must look theirs up again.
         variables, self.cells = dict[Op, str](), dict[tuple[str, int], tuple[str, str]]()
 
         def at(place: Place) -> str:
@@ -446,8 +451,8 @@ class _Step:
         for arg, place in args.items():
             variables[arg] = place.number or self.let(at(place))
         for op in group:
-            found = getattr(self, _entry(op))(op, *(variables[arg] for arg in op.args))
-            variables[op] = self.let(found)
+            expression = getattr(self, _entry(op))(op, *(variables[arg] for arg in op.args))
+            variables[op] = self.let(expression)
         for op, place in places.items():
             text.say(f"{at(place)} = {variables[op]}")
         text.end(len(index))
@@ -480,8 +485,8 @@ class _Step:
         (start, end), slope, foot = fit.knots, fit.slopes[1], fit(fit.knots[0])
         shifted = f" - {self.number(slope * start)}" if start else ""
         low, high = map(self.number, sorted((0.0, slope * (end - start))))
-        risen = f"clamp({self.number(slope)} * {value}{shifted}, {low}, {high})"
-        return f"{risen} + {self.number(foot)}" if foot else risen
+        ramp = f"clamp({self.number(slope)} * {value}{shifted}, {low}, {high})"
+        return f"{ramp} + {self.number(foot)}" if foot else ramp
 
     def _entry_evaluate(self, op: Op, value: str) -> str:
         return self._function(op.options[0], value)
@@ -492,13 +497,13 @@ class _Step:
         return f"({FUNCTIONS[name].format(value)})"
 
     def _entry_loss_slope(self, op: Op, prediction: str, label: str) -> str:
-        parts = loss_named(op.options[0]).slope_parts
-        if parts is None:
+        slope_terms = loss_named(op.options[0]).slope_parts
+        if slope_terms is None:
             raise NoLoopError(op.options[0])
         terms = []
-        for part in parts:
-            argument = self._terms((part.prediction, part.label), (prediction, label))
-            terms.append(self._function(part.function.name, self.let(" + ".join(argument))))
+        for term in slope_terms:
+            argument = self._terms((term.prediction, term.label), (prediction, label))
+            terms.append(self._function(term.function.name, self.let(" + ".join(argument))))
         return " + ".join(terms)
 
     def _entry_guard_root(self, op: Op, value: str) -> str:
@@ -506,9 +511,7 @@ class _Step:
         return value
 
     def _entry_pieces(self, op: Op, argument: str) -> str:
-        """Return a polynomial in every cell; the cell is found once for all functions of an
-        argument.
-        """
+        """Return a piecewise polynomial; functions of one argument share its cell."""
         operation = OPERATIONS[op.name]
         if not isinstance(operation, LookUp):
             raise NoLoopError(op.name)
@@ -518,6 +521,7 @@ class _Step:
         cell, at = self.cells[argument, id(table)]
         name, width = self.loops.table(table.rows), table.rows.shape[1]
         first = place * table.n_powers
+        # Horner's rule; the constant term comes first in a row.
         *lower, value = (f"{name}[{cell} * {width} + {first + n}]" for n in range(table.n_powers))
         for coefficient in reversed(lower):
             value = f"({value}) * {at} + {coefficient}"
@@ -526,9 +530,9 @@ class _Step:
     _entry_polynomials = _entry_pieces
 
     def _cell(self, table: Any, argument: str) -> tuple[str, str]:
-        """Variables for the number of the cell, and for where its polynomial is evaluated.
+        """Return variables for the cell of an argument and the position to evaluate at.
 
-        What is not a number has cell 0 and stays what it is.
+        A NaN gets cell 0 and stays a NaN: `int` of it would be an arbitrary index.
         """
         finder = table.finder
         if finder.func is EqualCells:
@@ -564,9 +568,7 @@ class _Step:
         return self._unless_coarse(units, f"clamp({value}, -{bound}, {bound})", value, base=value)
 
     def _unless_coarse(self, units: Units, exact: str, *values: str, base: str = "") -> str:
-        """Return a variable with the exact value, but with base + a sum of units where they are
-        coarse.
-        """
+        """Return a variable: the exact value, or base + the sum of units where that is coarse."""
         result = self.let(exact)
         self.text.say(f"if {self._is_coarse(units, values[-1])}:")
         self.text.depth += 1
@@ -578,11 +580,11 @@ class _Step:
     def _is_coarse(self, units: Units, value: str) -> str:
         if units.fit.error > AS_SUCH:
             return "True"
-        ends = ((self.number(low), self.number(high)) for low, high in units.bands)
-        return " or ".join(f"{low} <= {value} <= {high}" for low, high in ends) or "False"
+        bands = ((self.number(low), self.number(high)) for low, high in units.bands)
+        return " or ".join(f"{low} <= {value} <= {high}" for low, high in bands) or "False"
 
     def _sum_of(self, units: Units, *values: str) -> str:
-        """Return a variable with a sum of units."""
+        """Return a variable with the sum of units."""
         arrays = (units.offsets, units.coefficients, *units.directions)
         offsets, coefficients, *directions = map(self.loops.table, arrays)
         total, reaches = self.let("real(0.0)"), map(self.number, units.reaches)
@@ -607,8 +609,13 @@ class _Step:
         share: float | None = None,
         moves: tuple[int, int, int] | None = None,
     ) -> None:
-        """out = (base +) (share *) left right; with `moves`, one product for every token."""
+        """Write out = [base +] [share *] left @ right.
+
+        With `moves`, write one product per token; they are the offsets from token to token of the
+        result, of left and of right.
+        """
         _, depth, n_columns = sizes
+        # The innermost loop runs over columns: copy `right` if they are not adjacent in memory.
         copied = right
         if n_columns > 1 and right.strides[-1] != 1:
             copied = self._room((depth, n_columns))

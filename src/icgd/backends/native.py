@@ -27,7 +27,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 AHEAD = 4
-"""How many terms of a sum are written out in a loop."""
+"""How many terms of a sum each iteration of a loop adds (loop unrolling)."""
 
 
 @cache
@@ -76,7 +76,7 @@ def product(*sizes: Any) -> Any:
 
 
 class _Product:
-    """Writes a product in the language of LLVM, tile by tile."""
+    """Emits LLVM code for a product, tile by tile."""
 
     def __init__(self, builder: Any, shape: Sizes, pointers: list[Any], scale: Any) -> None:
         self.builder, self.shape, self.scale = builder, shape, scale
@@ -177,19 +177,19 @@ def _whole(number: int) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def bits_of(typing: Any, number: Any) -> Any:
-    """Return the bits of a float as a whole number."""
-    whole = types.int64 if number == types.float64 else types.int32
+    """Return the bit pattern of a float as an integer."""
+    integer = types.int64 if number == types.float64 else types.int32
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], context.get_value_type(signature.return_type))
 
-    return whole(number), generate
+    return integer(number), generate
 
 
 _OPTIONS: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 
 inlined = numba.njit(**_OPTIONS)
-"""A function that `run` calls."""
+"""The decorator of functions that `run` calls."""
 
 
 def _folder() -> Path:
@@ -199,8 +199,8 @@ def _folder() -> Path:
 def compiled(source: str, *args: Any) -> Any:
     """Return the function `run` of a module with this source, compiled for such arguments.
 
-    The machine code stays on disk beside the source, under a name that depends on all that
-    determines it; where nothing can be written, every process compiles it anew.
+    The machine code is cached on disk beside the source, under a hash of everything it depends on.
+    Without a writable folder every process compiles it anew.
     """
     with _LOCK:
         if source not in _COMPILED:
@@ -208,7 +208,7 @@ def compiled(source: str, *args: Any) -> Any:
             try:
                 run = numba.njit(cache=True, **_OPTIONS)(_module(source).run)
                 run.compile(kinds)
-            except (OSError, RuntimeError):  # numba finds no place for its files either
+            except (OSError, RuntimeError):  # no folder for the source or for numba's cache
                 scope: dict[str, Any] = {}
                 exec(source, scope)
                 run = numba.njit(**_OPTIONS)(scope["run"])
@@ -222,9 +222,9 @@ _LOCK = Lock()
 
 
 def _module(source: str) -> ModuleType:
-    """Return the module, from a file in the cache; `OSError` if there is no place for one."""
-    own = Path(__file__).read_bytes()
-    digest = sha256(b"".join((own, source.encode(), numba.__version__.encode()))).hexdigest()
+    """Import the source from a file in the cache; raise `OSError` if none can be written."""
+    compiler = Path(__file__).read_bytes()
+    digest = sha256(b"".join((compiler, source.encode(), numba.__version__.encode()))).hexdigest()
     path = _folder() / f"icgd_loops_{digest[:32]}.py"
     if not path.is_file() or path.read_text(encoding="utf-8") != source:
         path.parent.mkdir(parents=True, exist_ok=True)

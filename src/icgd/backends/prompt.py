@@ -1,7 +1,7 @@
-"""Write a task into the residual stream, read weights and predictions from it, and check ranges.
+"""Encode a task as a residual stream, read weights and predictions from it, and check ranges.
 
-Scores of linear models and arguments of reciprocal roots must stay in the range that the heads are
-made for; a run that leaves it ends with an `OverflowedRunError`.
+Scores of linear models and arguments of reciprocal roots must stay in the range that the heads were
+built for; a run that leaves it ends with an `OverflowedRunError`.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from icgd.program.stack import StackProgram
 from icgd.shapes import Inputs, Labels, Parameters, Predictions, Stream
 
 ONCE = (Role.PARAMETER, Role.VELOCITY, Role.SHARED)
-"""The roles of slots about the weights, which are equal in every token but for its scale."""
+"""The roles of slots with one value for all tokens, up to the scale of a token."""
 
 
 def encode(program: StackProgram, task: Task) -> Stream:
-    """Return the prompt: registers, examples, then queries, a token each; all scratch is zero.
+    """Return the prompt: a token for each register, example and query; scratch slots are 0.
 
-    A function starts from 0: at every example its whole label is left to learn.
+    Descent in function space starts from 0, so the residual of an example is its label.
     """
     require_entry(program, task)
     layout, slots = program.layout, prompt_slots(program, task)
@@ -62,7 +62,7 @@ def encode(program: StackProgram, task: Task) -> Stream:
 
 
 def prompt_slots(program: StackProgram, task: Task) -> dict[str, Tensor]:
-    """All slots as the prompt has them: a row for each token, or one value if in `ONCE`."""
+    """Return the slots of the prompt: a row for each token, or one value for roles in `ONCE`."""
     layout, first = program.layout, program.n_registers
     examples = slice(first, first + task.n_examples)
     slots: dict[str, Tensor] = {}
@@ -83,11 +83,11 @@ def prompt_slots(program: StackProgram, task: Task) -> dict[str, Tensor]:
 
 
 def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
-    """Every constant slot as a column with an entry for each token."""
+    """Return every constant slot as a column with an entry for each token."""
     first, n_tokens = program.n_registers, program.n_registers + task.n_tokens
     end, all_tokens = first + task.n_examples, slice(None)
     n_used = program.batch_size or task.n_examples
-    known: dict[str, tuple[slice, float]] = {
+    nonzero: dict[str, tuple[slice, float]] = {
         ONE: (all_tokens, 1.0),
         IS_EXAMPLE: (slice(first, end), 1.0),
         IS_QUERY: (slice(end, None), 1.0),
@@ -101,7 +101,7 @@ def constants_of(program: StackProgram, task: Task) -> dict[str, Tensor]:
     columns = {}
     for slot in program.layout.having(Role.CONSTANT):
         columns[slot.name] = column = task.x.new_zeros(n_tokens, 1)
-        tokens, value = known.get(slot.name, (all_tokens, 0.0))
+        tokens, value = nonzero.get(slot.name, (all_tokens, 0.0))
         column[tokens] = value
     for name, values in program.registers().items():
         columns[name][:first, 0] = torch.tensor(values, dtype=torch.float64).to(task.x)
@@ -114,21 +114,22 @@ def weight_scales(slots: Mapping[str, Tensor]) -> Tensor:
 
 
 def read_learnt(program: StackProgram, task: Task, stream: Stream) -> Parameters:
-    """Return weights, or a function's values at all tokens: labels less what is left to learn."""
+    """Return the weights, or a function's values at all tokens: labels minus residuals."""
     if not program.trains_function:
         return read_parameters(program.layout, stream)
     return (known_labels(task) - stream[..., program.layout.range_of("y")]).flatten(-2)
 
 
 def read_parameters(layout: Layout, stream: Stream) -> Parameters:
-    """Return the weights that the stream carries in its first token, whose scale is always 1."""
-    parts = [stream[..., 0, layout.range_of(slot.name)] for slot in layout.having(Role.PARAMETER)]
-    return torch.cat([stream[..., 0, :0], *parts], dim=-1)  # there may be none
+    """Return the weights from the first token of the stream, whose scale is always 1."""
+    weights = [stream[..., 0, layout.range_of(slot.name)] for slot in layout.having(Role.PARAMETER)]
+    return torch.cat([stream[..., 0, :0], *weights], dim=-1)  # `weights` may be empty
 
 
 def read_predictions(program: StackProgram, stream: Stream, n_examples: int) -> Predictions:
-    """Return the labels at the queries; where a function is trained, the stream holds their
-    negative.
+    """Return the labels at the queries.
+
+    In function space the stream holds residuals, which at queries are the negative predictions.
     """
     first = program.n_registers + n_examples
     labels = stream[..., first:, program.layout.range_of("y")]
@@ -136,31 +137,29 @@ def read_predictions(program: StackProgram, stream: Stream, n_examples: int) -> 
 
 
 def known_labels(task: Task) -> Labels:
-    """Return the labels of all tokens as the prompt has them: 0 at queries."""
+    """Return the labels of all tokens in the prompt, 0 at queries."""
     unknown = task.y.new_zeros(*task.batch, task.n_queries, task.y.shape[-1])
     return torch.cat([task.y, unknown], dim=-2)
 
 
 def linear_scores(parameters: Parameters, x: Inputs) -> Labels:
-    """Return the scores <w, x>, with the intercept if there is one coefficient more than inputs."""
+    """Return the scores <w, x>, plus the intercept if there is one more coefficient than inputs."""
     width = x.shape[-1]
     intercept = parameters[..., width:].sum(-1)[..., None, None]
     return x @ parameters[..., :width].unsqueeze(-1) + intercept
 
 
 def read_point(instruction: Scored, layout: Layout, stream: Stream) -> Parameters:
-    """Return the weights whose scores an instruction takes, with the velocities that it adds to
-    them.
-    """
+    """Return the weights whose scores an instruction reads, including any velocity it adds."""
     sums: dict[str, Tensor] = {}
     for name, read, factor in instruction.products():
-        part = factor * stream[..., 0, layout.range_of(name)]
-        sums[read] = sums[read] + part if read in sums else part
+        term = factor * stream[..., 0, layout.range_of(name)]
+        sums[read] = sums[read] + term if read in sums else term
     return torch.cat(list(sums.values()), dim=-1)
 
 
 def require_scores(scores: Labels, reach: float, where: str) -> None:
-    """Raise `OverflowedRunError` if a score leaves the range; `where` says what the rows are."""
+    """Raise `OverflowedRunError` if a score leaves the range; `where` names the rows."""
     if not scores.numel() or float(torch.linalg.vector_norm(scores, inf)) <= reach:
         return
     outside = ~(scores.abs() <= reach)
@@ -175,10 +174,9 @@ def require_scores(scores: Labels, reach: float, where: str) -> None:
 def require_root(argument: Tensor, function: ReluSum, step: int) -> None:
     """Raise `OverflowedRunError` if the argument of an optimiser's root leaves its range.
 
-    A run that starts from nothing never leaves it. One that starts from a given mean of squares
-    may, in its first step: beyond its last knot a sum of ReLUs falls on and turns negative, and
-    steps would go uphill. Later arguments are means of the one before and of a square, and are no
-    larger. Steps are counted from 0.
+    Only runs that start from a given mean of squares can leave it, in their first step: later
+    arguments are averages of the previous one and a square in range. Beyond its last knot the sum
+    of ReLUs keeps falling and turns negative, so that steps would ascend. Steps count from 0.
     """
     largest = float(argument.max())
     if not largest <= function.high:
@@ -190,19 +188,20 @@ def require_root(argument: Tensor, function: ReluSum, step: int) -> None:
 
 
 def roots_of(program: StackProgram, layer: Layer) -> list[tuple[ReluSum, Combination]]:
-    """Return the optimiser's roots that a layer takes, and of what; those of norms are always in
-    range.
+    """Return the optimiser's roots in a layer with their arguments.
+
+    Roots of norms are left out, because their arguments are always in range.
     """
-    parts = (part for part in layer.instructions if isinstance(part, MapSlots))
-    summands = (summand for part in parts for summand in part.summands)
+    maps = (entry for entry in layer.instructions if isinstance(entry, MapSlots))
+    summands = (summand for slot_map in maps for summand in slot_map.summands)
     roots = [(program.relu_sum(summand.function), summand.argument) for summand in summands]
     return [(function, read) for function, read in roots if function.name.startswith(ROOT_PREFIX)]
 
 
 def require_roots(program: StackProgram, layer: Layer, stream: Stream, step: int) -> None:
-    """Check the roots of a layer that is about to read the stream."""
+    """Check the roots of a layer before it reads the stream."""
     for function, read in roots_of(program, layer):
-        # The slots are the same in all tokens, so that the first one tells.
+        # These slots are equal in all tokens, so check the first one.
         first, *others = (
             factor * stream[..., 0, program.layout.range_of(name)] for name, factor in read.terms()
         )
@@ -210,8 +209,8 @@ def require_roots(program: StackProgram, layer: Layer, stream: Stream, step: int
 
 
 def may_leave_roots(program: StackProgram, stream: Stream) -> bool:
-    """Return whether the program has roots, and starts from something that they are taken of."""
+    """Return whether the program has roots of slots that do not start from 0."""
     roots = (read for layer in program.block for _, read in roots_of(program, layer))
     slots = [program.layout.slot(name) for read in roots for name in read.slots]
-    started = [slot.name for slot in slots if slot.role is Role.PARAMETER]
-    return any(bool(stream[..., 0, program.layout.range_of(name)].any()) for name in started)
+    averages = [slot.name for slot in slots if slot.role is Role.PARAMETER]
+    return any(bool(stream[..., 0, program.layout.range_of(name)].any()) for name in averages)

@@ -1,8 +1,8 @@
-"""The domain of runs writes meanings down as a list of operations on matrices.
+"""Record the meaning of a program as a graph of matrix operations.
 
-Equal operations are one operation, zeros and ones are folded away, and what no output needs is not
-listed. So an argument is computed once for all its functions, wiping a slot costs nothing, and
-neither does the slope of a linear output. `engine.py` performs the operations.
+The graph is hash-consed (equal operations are one node), constants are folded, and operations that
+no output depends on are dropped. So functions of one argument share its computation, and clearing a
+slot or multiplying by the slope of a linear output costs nothing. `engine.py` executes the graph.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import AddJacobian, AddOuterProduct
 
 AS_SUCH = 1e-8
-"""Sums of units and means over grids with no larger error are computed as their functions."""
+"""Approximations with at most this error are replaced by the function that they approximate."""
 
 FLAGS = (ONE, IS_EXAMPLE, IS_QUERY)
 """The constants that are 1 at some tokens, and 0 elsewhere."""
 
 CARRIED = (Role.PARAMETER, Role.VELOCITY, Role.TURN)
-"""The roles of slots that a step takes over from the step before it."""
+"""The roles of slots whose values carry over from step to step."""
 
-Kept = TypeVar("Kept")
+Cached = TypeVar("Cached")
 
 
 def is_computed_as_such(fit: RidgeSum | GridMean) -> bool:
-    """Return whether a fused run computes the function itself, not its units or grid tokens."""
+    """Return whether fused runs compute the function itself instead of its units or grid."""
     return fit.largest_error <= AS_SUCH
 
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """One operation on the results of others; its shape leaves the axis of tasks out."""
+    """An operation on the results of others. `shape` excludes the batch axis of tasks."""
 
     name: str
     args: tuple[Op, ...]
@@ -75,7 +75,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of a run, in order. Registers are tokens only where a trace shows them."""
+    """How many tokens of each kind a run has, in order. Only traced runs have registers."""
 
     registers: int = 0
     examples: int = 0
@@ -86,21 +86,21 @@ class Tokens:
         return self.registers + self.examples + self.queries
 
     def where(self, flag: str) -> slice:
-        """Return the tokens at which a flag is 1."""
+        """Return the slice of tokens at which `flag` is 1."""
         first_query = self.registers + self.examples
-        places = {
+        token_ranges = {
             ONE: slice(0, self.total),
             IS_EXAMPLE: slice(self.registers, first_query),
             IS_QUERY: slice(first_query, self.total),
         }
-        return places[flag]
+        return token_ranges[flag]
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Operations in order, the inputs that they start from, and the outputs by name.
+    """Operations in topological order, with inputs and outputs by slot name.
 
-    `trace` has the values of slots after every layer, if the recording is of a traced run.
+    `trace` has the traced slots after every layer; it is empty unless the run is traced.
     """
 
     inputs: dict[str, Op]
@@ -110,45 +110,48 @@ class Recording:
 
     @cached_property
     def checked(self) -> tuple[str, ...]:
-        """The slots that roots are taken of: if they hold anything at first, it is checked."""
+        """Slots under a root. Their range is checked in runs whose initial values are not all 0."""
         guards = (op for op in self.ops if op.name == "guard_root")
         return tuple(name for op in guards for name in op.options[1:])
 
 
 @dataclass
 class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
-    """The primitives as operations, for a program at work on some tokens.
+    """The domain whose primitives append operations to a graph.
 
-    A step takes the mean over `n_used` examples. In a traced run batches take turns by flags, as
-    they do in the transformer; otherwise a run is given the examples of one batch alone.
+    A step averages over `n_used` examples. A traced run selects the batch by flags, as the
+    transformer does; any other run receives the examples of one batch only.
     """
 
     program: Any
     tokens: Tokens = Tokens()
     n_used: int = 1
     traced: bool = False
-    known: dict[Any, Op] = field(default_factory=dict)
+    ops: dict[Any, Op] = field(default_factory=dict)
+    """The operations so far by name, arguments, options and shape: equal ones are one object."""
     factors: dict[Op, tuple[Op, Op]] = field(default_factory=dict)
-    """The weights and the products with slopes that a Jacobian is made of."""
+    """For each Jacobian: the weights and the slope-scaled matrix whose product it is."""
     products: dict[Op, list[Op]] = field(default_factory=dict)
-    """All products with slopes that weights are multiplied by, the first layer's at the end."""
-    missed: dict[Op, Op] = field(default_factory=dict)
-    """What units near kinks add to the gradient of a layer whose values these weights pass on."""
+    """For each weight matrix: all slope-scaled matrices it multiplies, the first layer's last."""
+    kink_corrections: dict[Op, Op] = field(default_factory=dict)
+    """Gradient corrections for units near kinks, by the weights above the corrected layer."""
     number: int = 0
-    """The number of the block of a round that is recorded."""
+    """The number of the block that is recorded, within its round."""
     waits: Op | None = None
-    """The flag of examples that are not in the batch, in a traced run."""
+    """In a traced run, the flag of examples outside the current batch."""
 
     def __post_init__(self) -> None:
         self.layout: Layout = self.program.layout
 
     def op(self, name: str, *args: Op, options: tuple[Any, ...] = (), shape: Any) -> Op:
-        """Return the operation, which is the earlier one if there is an equal one."""
-        key = (name, args, tuple(id(o) if isinstance(o, Function) else o for o in options), shape)
-        return self.known.setdefault(key, Op(name, args, options, tuple(shape)))
+        """Return this operation, or the equal one recorded earlier."""
+        # Functions are compared by identity, because their hash reads every knot.
+        hashable = tuple(id(o) if isinstance(o, Function) else o for o in options)
+        key = (name, args, hashable, shape)
+        return self.ops.setdefault(key, Op(name, args, options, tuple(shape)))
 
     def start(self) -> dict[str, Op]:
-        """All slots as the prompt has them; what a step remembers comes from the step before."""
+        """Return every slot at the start of a step: an input, or a constant where that is known."""
         n_tokens, slots = self.tokens.total, dict[str, Op]()
         for slot in self.layout.slots:
             shape: tuple[int, ...] = (n_tokens, slot.width)
@@ -169,6 +172,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
     # Linear algebra.
 
     def combine(self, terms: Sequence[tuple[float, Op]]) -> Op:
+        # Fold nested scalings and constants, and merge equal terms: x - x records no operation.
         constant: float = 0.0
         factors: dict[Op, float] = {}
         for factor, value in terms:
@@ -191,9 +195,9 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
 
     def multiply(self, left: Op, right: Op) -> Op:
         shape = tuple(map(max, left.shape, right.shape))
-        for one, other in ((left, right), (right, left)):
-            if one.name == "fill" and other.shape == shape:
-                return self.combine([(one.options[0], other)])
+        for constant, value in ((left, right), (right, left)):
+            if constant.name == "fill" and value.shape == shape:
+                return self.combine([(constant.options[0], value)])
         return self.op("multiply", left, right, shape=shape)
 
     def scale(self, number: Op, value: Op) -> Op:
@@ -207,15 +211,16 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         return self.op("times", left, right, shape=(left.shape[0], right.shape[1]))
 
     def transpose(self, weights: Op, n_rows: int) -> Op:
-        """Return the first rows of the transposed matrix, a view; one that is transposed twice is
-        back.
+        """Return a view of the first rows of the transposed matrix.
+
+        Transposing twice gives the columns of the original, so that no views pile up.
         """
         if weights.name == "transpose" and n_rows == weights.shape[1]:
             return self.columns(weights.args[0], weights.shape[0])
         return self.op("transpose", weights, shape=(n_rows, weights.shape[0]))
 
     def columns(self, matrix: Op, n_columns: int) -> Op:
-        """Return the first columns of a matrix, a view."""
+        """Return a view of the first columns of a matrix."""
         if n_columns == matrix.shape[1]:
             return matrix
         return self.op("columns", matrix, shape=(matrix.shape[0], n_columns))
@@ -245,6 +250,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
             options = (self.program.look_up(function),)
             head = self.op("polynomials", argument, options=options, shape=argument.shape)
             return self.without_memory(head)
+        # Sums of ReLUs with a standard shape need no table of pieces.
         fit = self.program.relu_sum(function)
         knots, slopes = fit.knots, fit.slopes
         if not knots:
@@ -258,13 +264,13 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         if len(knots) == 2 and slopes[0] == slopes[2] == 0.0:
             return self.op("ramp", argument, options=(fit,), shape=argument.shape)
         if fit.name.startswith(ROOT_PREFIX):
-            # The argument of an optimiser's root must not leave its range. Runs that start from
-            # nothing never do: name the slots that a run may start from, so that the engine looks
-            # whether they hold anything.
-            read = [op.options[0] for op in argument.args if op.name == "input"]
-            started = [name for name in read if self.layout.slot(name).role is Role.PARAMETER]
-            if started:
-                options = (fit, *started)
+            # The argument of an optimiser's root must stay in the range of the approximation. It
+            # does in runs whose averages start at 0, so only others need a check: record which
+            # slots feed the root, and the engine looks at their initial values.
+            inputs = [op.options[0] for op in argument.args if op.name == "input"]
+            averages = [name for name in inputs if self.layout.slot(name).role is Role.PARAMETER]
+            if averages:
+                options = (fit, *averages)
                 argument = self.op("guard_root", argument, options=options, shape=argument.shape)
         return self.op("pieces", argument, options=(fit,), shape=argument.shape)
 
@@ -292,7 +298,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
     # Sums over examples.
 
     def examples(self, value: Op) -> Op:
-        """Return the rows of the examples, a view."""
+        """Return a view of the rows of the examples."""
         return self.rows(value, self.tokens.where(IS_EXAMPLE))
 
     def rows(self, value: Op, place: slice) -> Op:
@@ -314,7 +320,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         mean: bool = True,
     ) -> Op:
         left, right = self.examples(left), self.examples(right)
-        if self.waits is not None:  # examples that wait for their turn add nothing
+        if self.waits is not None:  # examples outside the batch add nothing
             left = self.op("unless", left, self.examples(self.waits), shape=left.shape)
         share = scale / self.n_used if mean else scale
         if isinstance(by, AddOuterProduct):
@@ -337,27 +343,29 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         return self._add_from_left(weights, left, matrix, share)
 
     def _add_from_left(self, weights: Op, left: Op, matrix: Op, share: float) -> Op:
-        """`weights + share * sum_t left_t^T matrix_t`, without the Jacobians themselves.
+        """Return `weights + share * sum_t left_t^T matrix_t` without forming the Jacobians.
 
-        A Jacobian is W_n D_{n-1} W_{n-1} ... D_j x^T, with slopes D. It is multiplied from the
-        left: then every product is that of a vector, and those of one layer serve all Jacobians.
-        Near a kink units make the product with a slope, which is not linear in the Jacobian: what
-        they miss, at few tokens, is added.
+        A Jacobian is W_n D_{n-1} W_{n-1} ... D_j x^T, with slopes D. Multiplying from the left,
+        like backpropagation, needs only vector-matrix products, and all Jacobians share those of
+        the upper layers. This relies on the product with a slope being linear in the Jacobian.
+        Near a kink it is computed by units, which are not linear; the difference, nonzero at few
+        tokens, is recorded separately and added.
         """
         layers: list[tuple[Op, Op, Op, Op]] = []  # from the last one down
         gradient, factor = left, matrix
-        while (made_of := self.factors.get(_unshaped(factor))) is not None:
-            passing, product = made_of
+        # Peel off one factor W_m D_{m-1} at a time, until only the inputs are left.
+        while (pair := self.factors.get(_unshaped(factor))) is not None:
+            upper_weights, product = pair
             exact = product.args[0] if product.name == "units_near_kinks" else product
             if exact.name != "multiply":
                 break
             factor, slope = exact.args
             slope = _unshaped(slope)
             argument, slope = self.examples(slope.args[0]), self.examples(slope)
-            received = self.times(gradient, self.columns(passing, slope.shape[1]))
+            received = self.times(gradient, self.columns(upper_weights, slope.shape[1]))
             gradient = self.multiply(received, slope)
-            layers.append((received, slope, argument, passing))
-        if made_of is not None or not layers:
+            layers.append((received, slope, argument, upper_weights))
+        if pair is not None or not layers:  # not a chain of such factors: use the Jacobian itself
             args = (weights, left, self.examples(matrix))
             return self.op("add_rows", *args, options=(share,), shape=weights.shape)
         inputs = self.examples(_unshaped(factor))
@@ -365,28 +373,34 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         total = self.op("add_outer", *args, options=(share,), shape=weights.shape)
         if product.name != "units_near_kinks":
             return total
-        if passing not in self.missed:
-            self._record_missed(layers[::-1], share)
-        return self.add(total, self.missed[passing])
+        if upper_weights not in self.kink_corrections:
+            self._record_kink_corrections(layers[::-1], share)
+        return self.add(total, self.kink_corrections[upper_weights])
 
-    def _record_missed(self, layers: Sequence[tuple[Op, Op, Op, Op]], share: float) -> None:
-        """Record what units near kinks add to the gradients of all these layers."""
+    def _record_kink_corrections(
+        self, layers: Sequence[tuple[Op, Op, Op, Op]], share: float
+    ) -> None:
+        """Record the corrections of the gradients of all `layers` as one operation.
+
+        The layers share most of the work: a correction in one changes the Jacobians above it.
+        """
         fit = self.products[layers[0][-1]][0].options[0]
         arguments = [argument for _, _, argument, _ in layers]
         shape = (arguments[0].shape[0], len(layers))
         args = [self.op("near_kinks", *arguments, options=(fit,), shape=shape)]
         shapes, reaches = dict[Op, tuple[int, int]](), []
         for layer in layers:
-            *pushed, first = self.products[layer[-1]][-len(shapes) - 1 :]
+            # The products at this layer: one for each layer below, then that with its own inputs.
+            *lower, first = self.products[layer[-1]][-len(shapes) - 1 :]
             inputs = self.examples(_unshaped(first.args[1]))
             args += [inputs, *layer]
             shapes[layer[-1]] = (layer[1].shape[1], inputs.shape[1])
-            reaches.append(tuple(product.options[1][0] for product in (*pushed, first)))
+            reaches.append(tuple(product.options[1][0] for product in (*lower, first)))
         options, end = (share, fit, *reaches), sum(map(prod, shapes.values()))
-        missed, start = self.op("missed", *args, options=options, shape=(end,)), 0
-        for passing, shape in shapes.items():
-            part = self.rows(missed, slice(start, start + prod(shape)))
-            self.missed[passing] = self.op("reshape", part, shape=shape)
+        corrections, start = self.op("kink_corrections", *args, options=options, shape=(end,)), 0
+        for upper_weights, shape in shapes.items():
+            entries = self.rows(corrections, slice(start, start + prod(shape)))
+            self.kink_corrections[upper_weights] = self.op("reshape", entries, shape=shape)
             start += prod(shape)
 
     def average_examples(self, score: Op, value: Op) -> Op:
@@ -419,7 +433,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
     def where(self, flag: str, closed_by: Sequence[str], value: Op, otherwise: Op) -> Op:
         if self.waits is not None and OUT_OF_BATCH in closed_by:
             value = self.op("unless", value, self.waits, shape=value.shape)
-        if value.shape != otherwise.shape:  # what is made of shared slots is alike in all tokens
+        if value.shape != otherwise.shape:  # computed from shared slots, so equal at all tokens
             value = self.op("expand", value, shape=otherwise.shape)
         place = self.tokens.where(flag)
         if flag == ONE or place == slice(0, self.tokens.total):
@@ -448,13 +462,13 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         place = self.tokens.where(flag)
         return place.start, place.stop
 
-    # Heads are computed as what they mean.
+    # Heads: their exact values, without scores or softmax.
 
     def as_read(self, heads: Instruction, value: Op, *inputs: Op) -> Op:
         return self.without_memory(value) if heads.kind is LayerKind.SOFTMAX else value
 
     def without_memory(self, value: Op) -> Op:
-        """Return the value, but 0 at the first register: it reads itself, and holds no values."""
+        """Return `value` with 0 at the first register, which attends to itself and holds zeros."""
         if not self.tokens.registers:
             return value
         return self.op("without_first", value, shape=value.shape)
@@ -480,27 +494,27 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         return self.op("reshape", matrix, shape=(n_tokens, n_rows * n_columns))
 
     def matmul_rows(self, weights: Op, matrix: Op) -> Op:
-        own, right = self._with_axes(self.columns(weights, matrix.shape[1]), 0), matrix
+        left, right = self._with_axes(self.columns(weights, matrix.shape[1]), 0), matrix
         if matrix.name == "multiply" and matrix.args[1].shape[2] == 1:
-            # W (s * slope) is (W * slope) s, which has fewer entries to multiply.
+            # W (slope * s) = (W * slope) s, and W has fewer entries than the Jacobian s.
             right, slope = matrix.args
             row = self.op("reshape", slope, shape=(slope.shape[0], 1, slope.shape[1]))
-            own = self.multiply(own, row)
+            left = self.multiply(left, row)
         shape = (matrix.shape[0], weights.shape[0], matrix.shape[2])
-        product = self.op("matmul", own, right, shape=shape)
+        product = self.op("matmul", left, right, shape=shape)
         self.factors[product] = (weights, matrix)
         self.products.setdefault(weights, []).insert(-1, matrix)
         return product
 
     def scale_rows(self, weights: Op, matrix: Op) -> Op:
-        own = self._with_axes(self.columns(weights, matrix.shape[1]), 0, 3)
-        entries = self.multiply(own, self._with_axes(matrix, 1))
+        left = self._with_axes(self.columns(weights, matrix.shape[1]), 0, 3)
+        entries = self.multiply(left, self._with_axes(matrix, 1))
         self.factors[entries] = (weights, matrix)
         self.products.setdefault(weights, []).append(matrix)
         return self.op("reshape", entries, shape=(matrix.shape[0], prod(entries.shape[1:])))
 
     def _with_axes(self, value: Op, *places: int) -> Op:
-        """Return the same numbers with axes of length 1 at these places, a view."""
+        """Return a view with axes of length 1 inserted at `places`."""
         shape = list(value.shape)
         for place in places:
             shape.insert(place, 1)
@@ -509,15 +523,15 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
     # Tables of whole steps, and kernels.
 
     def step_from_table(self, step: LookUpStep, key: Op, slots: Mapping[str, Op]) -> Op:
-        """The key is equal in all tokens, and the weight is kept once: the first token has it."""
-        found = self.apply(step.table, self.rows(key, slice(0, 1)), by="mlp")
-        return self.op("reshape", found, shape=self.layout.slot(step.write).shape)
+        """Look up the next weight. The key is equal at all tokens, so the first token suffices."""
+        weight = self.apply(step.table, self.rows(key, slice(0, 1)), by="mlp")
+        return self.op("reshape", weight, shape=self.layout.slot(step.write).shape)
 
     def kernel(self, terms: Sequence[KernelTerm], points: Op) -> Op:
         return self.kernel_of(terms, points, self.examples(points))
 
     def kernel_of(self, terms: Sequence[KernelTerm], points: Op, examples: Op) -> Op:
-        """Return the kernel of some points (rows) and the examples (columns)."""
+        """Return the kernel matrix of `points` (rows) and `examples` (columns)."""
         shape = (points.shape[0], examples.shape[0])
         return self.op("kernel", points, examples, options=tuple(terms), shape=shape)
 
@@ -527,7 +541,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
     # The blocks of a chain.
 
     def product(self, left: Op, right: Op) -> Op:
-        """Multiply matrices; if one is a plain number, it is 0, and so is the product."""
+        """Return the product of two matrices. The only constant matrices of a chain are 0."""
         shape = (left.shape[0], right.shape[1])
         if "fill" in (left.name, right.name):
             return self.fill(0.0, shape)
@@ -555,7 +569,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
     ) -> Op:
         if not bits:
             value = sources[0].value(slots, self)
-        else:  # bits are matrices, so that one recording serves all rounds
+        else:  # the bits of the round stay inputs, so that one recording serves all rounds
             names = dict.fromkeys(name for source in sources for name in source.slots)
             values = {name: slots[name] for name in names if slots[name].name != "fill"}
             terms = [dict(source.terms()) for source in sources]
@@ -612,45 +626,45 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
         return self.op("polynomials", product, options=options, shape=product.shape)
 
     def softmax_columns(self, scores: Op, n_rows: int) -> Op:
-        """Blocks that go back have no scores, and nobody reads their shares."""
+        """Return softmax weights. Backward blocks have no scores and use no weights."""
         if scores.name == "fill":
             return self.zero(scores)
         return self.op("softmax_columns", scores, options=(n_rows,), shape=scores.shape)
 
 
 def _unshaped(op: Op) -> Op:
-    """Return the operation whose numbers these are, arranged in another way."""
+    """Return the operation below any reshapes."""
     while op.name == "reshape":
         op = op.args[0]
     return op
 
 
 MOST_CACHED = 64
-"""How many recordings and tables are kept for a program; the oldest make room."""
+"""The size of a program's cache of recordings and tables; the oldest entries are evicted."""
 
 _CACHE: dict[int, dict[object, Any]] = {}
-"""What is kept for each program that is alive, by its id: no copy and no pickle takes it along."""
+"""The cache of each live program, by id: as an attribute it would be copied and pickled."""
 
 
-def cached_with(program: Any, key: object, make: Callable[[], Kept]) -> Kept:
-    """Return what `make` returns, made once for a program and kept as long as the program is."""
-    kept = _CACHE.get(id(program))
-    if kept is None:
-        kept = _CACHE[id(program)] = {}
+def cached_with(program: Any, key: object, make: Callable[[], Cached]) -> Cached:
+    """Return the cached result of `make`, which lives as long as the program."""
+    cache = _CACHE.get(id(program))
+    if cache is None:
+        cache = _CACHE[id(program)] = {}
         weakref.finalize(program, _CACHE.pop, id(program), None)
-    found: Kept | None = kept.get(key)
-    if found is None:
-        found = make()
-        for oldest in list(kept)[: max(0, len(kept) - MOST_CACHED + 1)]:
-            kept.pop(oldest, None)  # another thread may have been faster
-        kept[key] = found
-    return found
+    value: Cached | None = cache.get(key)
+    if value is None:
+        value = make()
+        for oldest in list(cache)[: max(0, len(cache) - MOST_CACHED + 1)]:
+            cache.pop(oldest, None)  # another thread may have evicted it already
+        cache[key] = value
+    return value
 
 
 def recorded_steps(
     program: StackProgram, tokens: Tokens, *, trace: tuple[str, ...] | None = None
 ) -> tuple[Recording, ...]:
-    """Each step of the block; if steps have a schedule, one recording whose factors change."""
+    """Return a recording of each step of the block; with a schedule, one with per-step factors."""
 
     def record() -> tuple[Recording, ...]:
         steps = program.steps_of_block()
@@ -664,7 +678,7 @@ def recorded_steps(
 def recorded_prediction(
     program: StackProgram, tokens: Tokens, *, trace: tuple[str, ...] | None = None
 ) -> Recording:
-    """Return the layers that predict, whose output is slot `y`."""
+    """Return a recording of the prediction layers, whose output is slot `y`."""
     make = partial(_recorded, program, tokens, program.prediction, trace, ("y",))
     return cached_with(program, ("prediction", tokens, trace), make)
 
@@ -676,7 +690,7 @@ def _recorded(
     trace: tuple[str, ...] | None,
     outputs: tuple[str, ...] = (),
 ) -> Recording:
-    """Some layers; by default the outputs are the slots that a step leaves to the next."""
+    """Record `layers`; by default the outputs are the slots that carry over to the next step."""
     n_used = program.batch_size or tokens.examples
     recorder = Recorder(program, tokens, n_used, traced=trace is not None)
     slots = recorder.start()
@@ -686,22 +700,22 @@ def _recorded(
         after |= layer.written(after, recorder)
         traced.append({name: after[name] for name in trace or ()})
         recorder.waits = after.get(OUT_OF_BATCH) if recorder.waits is not None else None
-    kept = [slot.name for slot in program.layout.slots if slot.role in CARRIED]
-    named = {name: after[name] for name in outputs or kept if name in after}
-    wanted = [*named.values(), *(op for slots in traced for op in slots.values())]
-    return Recording(inputs, tuple(in_order(wanted)), named, tuple(traced))
+    carried = [slot.name for slot in program.layout.slots if slot.role in CARRIED]
+    output_ops = {name: after[name] for name in outputs or carried if name in after}
+    needed = [*output_ops.values(), *(op for slots in traced for op in slots.values())]
+    return Recording(inputs, tuple(in_order(needed)), output_ops, tuple(traced))
 
 
 Constants = tuple[float | None, ...]
-"""The rows of a block that are a number, in order; None for those that are a matrix."""
+"""For each row of a block, in order: its constant value, or None if it is a matrix."""
 
 
 Rows = dict[str, Op]
-"""A block by its rows."""
+"""The rows of a block by name."""
 
 
 def recorded_block(program: ChainProgram, near: Constants, far: Constants) -> Recording:
-    """Return block that follows from two blocks, of which these rows are known to be numbers."""
+    """Record the block computed from a near and a far one, whose constant rows are given."""
 
     def record() -> Recording:
         recorder, inputs = Recorder(program), dict[str, Op]()
@@ -718,8 +732,8 @@ def recorded_block(program: ChainProgram, near: Constants, far: Constants) -> Re
 def _given_rows(
     recorder: Recorder, constants: Constants, named: Callable[[str], str], inputs: dict[str, Op]
 ) -> Rows:
-    """Return the rows of a block that is given; those that are no numbers are inputs of these
-    names.
+    """Return the rows of an existing block; rows that are not constant become inputs, which
+    `named` names.
     """
     rows = Rows()
     for row, constant in zip(recorder.program.rows.slots, constants, strict=True):
@@ -738,21 +752,21 @@ def _next_block(recorder: Recorder, near: Rows, far: Rows) -> Rows:
     slots[ONE] = recorder.fill(1.0, program.layout.slot(ONE).shape)
     for prefix, rows in ((NEAR, near), (FAR, far)):
         slots |= {row_of(prefix, name): value for name, value in rows.items()}
-    # Instructions of one layer may add to the same row, where their flags exclude each other:
-    # so each adds to what the one before it left.
-    for instruction in (part for layer in program.layers for part in layer.instructions):
-        slots |= instruction.meaning(slots, recorder)
+    # Instructions of one layer may write the same row under flags that exclude each other, so
+    # each must read the slots as the previous one left them.
+    for layer in program.layers:
+        for instruction in layer.instructions:
+            slots |= instruction.meaning(slots, recorder)
     return {name: slots[row_of(OUT, name)] for name in program.rows.names}
 
 
 def recorded_round(
     program: ChainProgram, layers: tuple[Constants, ...], x: Constants, y: Constants
 ) -> Recording:
-    """All blocks of a round, which begins with blocks of these `layers` and with data x and y.
+    """Record all blocks of a round, which starts from the blocks of `layers` and the data x and y.
 
-    Row r of the block that has the weights of layer n is the input and the output
-    `row_of_layer(r, n)`. A round changes other rows of these blocks too, but the next one reads
-    only what is learnt.
+    Row r of the block with the weights of layer n is input and output `row_of_layer(r, n)`. Only
+    learnt rows are outputs, because the next round reads no others.
     """
 
     def record() -> Recording:
@@ -779,21 +793,22 @@ def recorded_round(
 
 
 def row_of_layer(row: str, layer: int) -> str:
-    """Return the name of a row of the block that has the weights of a layer, before and after a
-    round.
-    """
+    """Return the input and output name of a row of the block with the weights of `layer`."""
     return f"{row} {layer}"
 
 
 def in_order(wanted: Iterable[Op]) -> list[Op]:
-    """All operations that these need, each after those that it reads."""
-    found: dict[Op, None] = {}
+    """Return `wanted` and everything they depend on, in topological order.
+
+    Depth-first with an explicit stack, because the graph may exceed Python's recursion limit.
+    """
+    ordered: dict[Op, None] = {}
     stack = [(op, False) for op in reversed(list(wanted))]
     while stack:
-        op, is_read = stack.pop()
-        if is_read:
-            found.setdefault(op)
-        elif op not in found:
+        op, has_args = stack.pop()
+        if has_args:
+            ordered.setdefault(op)
+        elif op not in ordered:
             stack.append((op, True))
             stack.extend((arg, False) for arg in reversed(op.args))
-    return list(found)
+    return list(ordered)

@@ -1,4 +1,4 @@
-"""All backends by name, and the one whose run claims are about."""
+"""All backends by name, and the choice of "auto"."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ BACKENDS: dict[str, AbstractBackend] = by_name(FusedBackend(), LiteralBackend(),
 """The backends that runs and bounds look up by name."""
 
 AUTO = "auto"
-"""The literal transformer where its run is short, and else the fused backend."""
+"""The literal backend if its run is short, otherwise the fused one."""
 
 
 class Chosen(NamedTuple):
-    """A backend, and why it is the fused one if nobody asked for that."""
+    """A backend by name, and the reason if "auto" chose the fused one."""
 
     name: str
     fused_because: str | None = None
 
 
 def chosen_backend(backend: str, program: AbstractProgram, task: Task) -> Chosen:
-    """Return the backend of a claim about a run.
+    """Return the backend to run on, resolving "auto".
 
-    What "auto" means depends on counts alone, not on a clock, and on memory only where runs are
-    larger than any that are short enough on an ordinary machine.
+    The choice depends on counts of operations, not on measured time, so that it is reproducible.
+    Free memory matters only if a literal run would not fit.
     """
     if backend != AUTO:
         named("backend", backend, {**BACKENDS, AUTO: None})

@@ -1,7 +1,7 @@
-"""Run a program on a task: what a run is asked for, what it returns, and how it is made.
+"""Run a program on a task: options, results, executors and the driver.
 
-A backend says which executor runs each kind of program, and how many tasks run together. An
-executor takes one training step at a time. `drive` is the one loop over steps: it owns history,
+A backend maps each kind of program to an executor and decides how many tasks run together. An
+executor takes one training step at a time. `drive` is the only loop over steps: it owns history,
 stopping, progress, Ctrl-C and overflow.
 """
 
@@ -54,24 +54,23 @@ from icgd.reprs import counted, in_short, number, with_repr
 from icgd.shapes import History, Parameters, Predictions
 
 OnProgress = Callable[[int, int], None]
-"""A function that is called with the number of training steps done and the number in all."""
+"""A callback that receives the number of training steps done and the total."""
 
 
 ENGINES = ("auto", "torch", "compiled")
-"""What performs the steps of fused runs: torch, loops that numba compiles, or what is faster."""
+"""Engines of fused runs: torch, loops compiled by numba, or whichever is faster."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run is asked for.
+    """The options of a run.
 
-    `trace` names the slots to record after every layer. `history` says after how many steps weights
-    are kept again: True is after every step, and False keeps only the initial and the final ones.
+    `trace` names the slots to record after every layer. `history` is the number of steps between
+    recorded weights: True records every step, False only the initial and final weights.
     `on_progress` is called after every step. With `stop_below` the run stops after the first step
     that moves no weight by more; with batches, after a whole pass of such steps over the examples.
-    `skip_zeros` leaves out of a literal run what adds exactly 0, and `engine` says what performs
-    the steps of a fused one. `overflow` takes the name of a dtype and makes the error of a run that
-    leaves its range: it says what to blame.
+    `skip_zeros` skips terms of a literal run that are exactly 0, and `engine` is one of `ENGINES`.
+    `overflow` returns the error to raise when the run leaves the range of a dtype, given by name.
     """
 
     trace: tuple[str, ...] = ()
@@ -83,28 +82,28 @@ class RunOptions:
     engine: str = "auto"
 
     def every(self, n_steps: int) -> int:
-        """After how many steps of a run the weights are kept again."""
+        """Return the number of steps between recorded weights."""
         return int(self.history) or max(n_steps, 1)
 
 
 def n_kept(n_steps: int, every: int) -> int:
-    """Return how often weights are kept: at first, after `every` so many steps, and at last."""
+    """Return the number of recorded weights: initial, after each multiple of `every`, and final."""
     return 1 - (-n_steps // every)
 
 
 def kept_steps(n_steps: int, every: int) -> Sequence[int]:
-    """Return the steps after which weights are kept: 0, every so many of them, and the last."""
+    """Return the steps after which weights are recorded: 0, multiples of `every`, and the last."""
     regular = range(0, n_steps + 1, every)
     return (*regular, n_steps) if n_steps % every else regular
 
 
 PLAIN = RunOptions()
-"""A run with its history and no trace, all of whose steps are taken."""
+"""The default options: full history, no trace, all steps."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a run came from, the backend that made it, and what computes patterns of heads."""
+    """The problem, program, task and backend of a run, and the function that computes attention."""
 
     problem: Problem
     program: AbstractProgram
@@ -116,17 +115,17 @@ class Origin:
 @with_repr
 @dataclass(frozen=True)
 class Run:
-    """A transformer's forward pass, read out. A batch of tasks adds an axis in front.
+    """The result of a transformer's forward pass. A batch of tasks adds a leading axis.
 
     Attributes:
-        parameters: the trained weights before the first step and after every step that was kept.
-        predictions: the labels that it gives to the queries.
+        parameters: the trained weights before the first step and after every recorded step.
+        predictions: the predicted labels of the queries.
         trace: the traced slots, of shape (layer, token, width): entry 0 is the prompt, and entry i
             is the stream after layer i.
-        stopped_after: the step after which a run stopped because its weights moved no more.
-        steps: the steps after which weights were kept, beginning with 0; a run that a backend did
-            not make has none.
-        origin: what it came from; a run that a backend made on its own has none.
+        stopped_after: the step after which the run stopped early because its weights had settled.
+        steps: the steps after which weights were recorded, beginning with 0; empty if no backend
+            made the run.
+        origin: the problem, program and task of the run; None if a backend was called directly.
 
     Example:
         >>> import icgd
@@ -148,7 +147,7 @@ class Run:
     origin: Origin | None = field(default=None, compare=False)
 
     def facts(self) -> dict[str, str]:
-        """Return what it shows of itself in a line or in a notebook.
+        """Return a summary of the run, as shown in its repr and in notebooks.
 
         Returns:
             A text for each name.
@@ -161,17 +160,17 @@ class Run:
             >>> compiled.run([[0.5, 1.0]], [1.0]).facts()["weights"]
             '2, kept 3 times'
         """
-        kept, n_weights = self.parameters.shape[-2:]
+        n_recorded, n_weights = self.parameters.shape[-2:]
         n_queries, width = self.predictions.shape[-2:]
-        found = {"weights": f"{n_weights:,}, kept {kept:,} times"}
-        found["predictions"] = f"{n_queries:,} of {counted(width, 'label')}"
-        found |= {"backend": self.origin.backend} if self.origin else {}
-        found |= {"tasks": f"{len(self.parameters):,}"} if self.parameters.ndim > 2 else {}
-        found |= {"traced": counted(len(self.trace), "slot")} if self.trace else {}
+        facts = {"weights": f"{n_weights:,}, kept {n_recorded:,} times"}
+        facts["predictions"] = f"{n_queries:,} of {counted(width, 'label')}"
+        facts |= {"backend": self.origin.backend} if self.origin else {}
+        facts |= {"tasks": f"{len(self.parameters):,}"} if self.parameters.ndim > 2 else {}
+        facts |= {"traced": counted(len(self.trace), "slot")} if self.trace else {}
         learnt = [f"{name} {number(value)}" for name, value in self._named_coefficients().items()]
-        found |= {"coefficients": in_short(learnt)} if learnt else {}
+        facts |= {"coefficients": in_short(learnt)} if learnt else {}
         stopped = self.stopped_after
-        return found | ({} if stopped is None else {"stopped after": counted(stopped, "step")})
+        return facts | ({} if stopped is None else {"stopped after": counted(stopped, "step")})
 
     def _known_origin(self) -> Origin:
         if self.origin is None:
@@ -183,7 +182,7 @@ class Run:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """What was trained, as named matrices.
+        """The trained weights, as named matrices.
 
         A network has weights_1, bias_1, weights_2, ..., a linear model has coefficients and maybe
         an intercept, and a function has its values at_examples and at_queries.
@@ -196,27 +195,27 @@ class Run:
         """The average of the weights after the last step, by the names of the weights."""
         names = {"average of bias": "bias", AVERAGE: "weights"}
         kinds = {name: name.rpartition("_") for name in self.weights}
-        found = {
+        averages = {
             f"{names[kind]}_{layer}": self.weights[name]
             for name, (kind, _, layer) in kinds.items()
             if kind in names
         }
-        if not found:
+        if not averages:
             raise SettingError(
                 "This run keeps no average of its weights. Give its update average=0.99, say."
             )
-        return found
+        return averages
 
     def load_into(self, model: nn.Module, *, averaged: bool = False) -> None:
         """Write the trained weights into a PyTorch model of the network's shape.
 
         Args:
             model: A model that `icgd.from_torch` can read; its weights are replaced.
-            averaged: Whether it gets the average of the weights instead.
+            averaged: Whether to write the average of the weights instead.
 
         Raises:
             UnreadableError: If the model has another shape, or the run is of a batch of tasks.
-            SettingError: If the run does not know what it came from, or keeps no average.
+            SettingError: If the run has no origin, or keeps no average.
 
         Example:
             >>> import icgd, torch
@@ -233,10 +232,10 @@ class Run:
 
     @property
     def coefficients(self) -> dict[str, float] | None:
-        """What a linear model has learnt, by the names of its inputs, and its "(intercept)".
+        """The coefficients of a linear model by input name, and its "(intercept)" if it has one.
 
-        The names are those of the columns if X was a data frame, else x_1, x_2 and so on. It is
-        None for many tasks at once and for what is not a linear model: see `weights`.
+        Names are the columns of X if it was a data frame, else x_1, x_2 and so on. None for a batch
+        of tasks and for other models, which have `weights`.
         """
         origin, last = self._known_origin(), self.parameters[..., -1, :]
         if origin.task.batch:
@@ -252,54 +251,53 @@ class Run:
 
     @property
     def loss_in_words(self) -> str:
-        """Which loss the curve shows."""
+        """The name of the loss that `loss_curve` shows."""
         return self._known_origin().problem.oracle.loss_in_words
 
     @cached_property
     def loss_curve(self) -> Float[Tensor, "*tasks step"]:
-        """The training loss before the first step and after every step that was kept, in float64.
+        """The training loss before the first step and after every recorded step, in float64.
 
-        It is computed when it is first asked for; `loss_in_words` says which loss it is.
+        It is computed on first access; `loss_in_words` names the loss.
         """
         oracle, task = self._known_origin().problem.oracle, self._known_origin().task
-        kept = self.parameters.double().unbind(-2)
-        return torch.stack([oracle.risk(task, weights) for weights in kept], dim=-1)
+        history = self.parameters.double().unbind(-2)
+        return torch.stack([oracle.risk(task, weights) for weights in history], dim=-1)
 
     @cached_property
     def objective_curve(self) -> Float[Tensor, "*tasks step"] | None:
-        """The loss with penalties, which descent makes small, or None if there are none."""
+        """The objective of descent, the loss plus penalties, or None if there are no penalties."""
         oracle, task = self._known_origin().problem.oracle, self._known_origin().task
-        kept = self.parameters.double().unbind(-2)
-        found = [oracle.objective(task, weights) for weights in kept]
-        curve = [value for value in found if value is not None]
+        history = self.parameters.double().unbind(-2)
+        values = [oracle.objective(task, weights) for weights in history]
+        curve = [value for value in values if value is not None]
         objectives = torch.stack(curve, dim=-1) if curve else self.loss_curve
         return None if objectives.equal(self.loss_curve) else objectives
 
     def attention(
         self, layer: str, head: SupportsIndex | str | None = None, *, step: int = 1
     ) -> dict[str, Tensor]:
-        """Return how much each token reads of each other, computed by the literal transformer.
+        """Return the attention patterns of a layer, computed by the literal transformer.
 
-        Rows read, columns are read: first the registers, if there are any, then the examples and
-        the queries. Heads of linear models and chains read tokens of their own instead, and
-        mirrored heads all tokens and then the mirror image of each. The transformer runs again up
-        to this layer, whichever backend made the run.
+        Rows are queries of the attention, columns are keys: first the registers, if there are any,
+        then the examples and the queries. Heads of linear models and chains attend to tokens of
+        their own instead, and mirrored heads to all tokens and then to the mirror image of each.
+        Every call runs the transformer up to this layer again, whichever backend made the run.
 
         Args:
             layer: the title of a layer, such as "gradient step".
-            head: the beginning of the labels of some heads, such as "row 2 of weights_1", or the
-                number of one head, counted from 0; without it, all heads. Where a step has
-                several layers of this title, their heads are counted on.
-            step: the training step, counted from 1; the one after the last has the layers that
-                predict. Of a chain it is the number of a block.
+            head: a prefix of the labels of heads, such as "row 2 of weights_1", or the number of
+                one head, counted from 0; by default all heads. If a step has several layers of
+                this title, their heads are numbered consecutively.
+            step: the training step, counted from 1; the one after the last selects the prediction
+                layers. For a chain it is the number of a block.
 
         Returns:
             The patterns by the labels of their heads, each of shape (token, token).
 
         Raises:
             UnknownNameError: if no layer has this title, or no head such a label.
-            SettingError: if there is no such step or head, or if the run does not know what it
-                came from.
+            SettingError: if there is no such step or head, or if the run has no origin.
 
         Example:
             >>> import icgd
@@ -318,7 +316,7 @@ class Run:
     def plot(
         self, path: str | os.PathLike[str] | None = None, *, labels: Any = None
     ) -> pictures.picture.Picture:
-        """Return the loss over the steps, and the predictions if there are queries.
+        """Plot the loss over the steps, and the predictions if there are queries.
 
         The coefficients of a linear model are drawn too if X was a data frame.
 
@@ -330,8 +328,8 @@ class Run:
             The picture, which a notebook shows.
 
         Raises:
-            SettingError: if the run does not know what it came from.
-            DataError: if there is not a label for each query.
+            SettingError: if the run has no origin.
+            DataError: if `labels` has not one label for each query.
             FileError: if the name has another ending, or if the file cannot be written.
 
         Example:
@@ -353,20 +351,19 @@ class Run:
     def plot_stream(
         self, slot: str | None = None, path: str | os.PathLike[str] | None = None
     ) -> pictures.picture.Picture:
-        """Return the residual stream of a traced run as a heat map: slots by layers, or tokens by
-        layers.
+        """Plot the residual stream of a traced run as a heat map, of slots or tokens by layers.
 
-        A square shows the root mean square of a slot over all its coordinates and tokens.
+        A cell shows the root mean square of a slot over all its coordinates and tokens.
 
         Args:
-            slot: a slot whose tokens are the rows; without one every slot is a row.
+            slot: the slot whose tokens are the rows; by default every slot is a row.
             path: the file that the picture is also written to, as SVG or PNG by its ending.
 
         Returns:
             The picture, which a notebook shows.
 
         Raises:
-            SettingError: if nothing was traced, or if the run does not know what it came from.
+            SettingError: if nothing was traced, or if the run has no origin.
             UnknownNameError: if this slot was not traced.
             FileError: if the name has another ending, or if the file cannot be written.
 
@@ -390,59 +387,58 @@ class Run:
 
 
 def with_origin(run: Run, origin: Origin) -> Run:
-    """Return the run, which now knows what it came from; of a batch it may hold the first tasks
-    only.
-    """
+    """Return the run with its origin, whose task is cut to the tasks that the run finished."""
     if origin.task.batch and len(run.parameters) < len(origin.task.x):
         origin = replace(origin, task=origin.task.of_batch(slice(len(run.parameters))))
     return replace(run, origin=origin)
 
 
 Reached = TypeVar("Reached")
-"""What an executor predicts from: the weights, or the stream in which they stand."""
+"""The state after a step, as an executor represents it: weights, a stream, or a step number."""
 
 
 class AbstractExecutor(ABC, Generic[Reached]):
-    """A program at work on a task. Subclasses are final.
+    """Take the training steps of a program on a task. Subclasses are final.
 
-    A step may be interrupted at any moment. Therefore no step changes what an earlier step reached,
-    and predictions can be made again. An executor takes no further step after an interruption.
+    Ctrl-C may interrupt a step at any moment, and the driver then reads the last whole step. So a
+    step must not destroy what an earlier one reached (or must be able to recompute it), and
+    predictions must be repeatable. No further step is taken after an interruption.
     """
 
     start: Reached
-    """What the prompt holds, before the first step."""
+    """The state before the first step."""
 
     still_steps: int = 1
-    """How many steps in a row must move no weight until all further ones will not either."""
+    """How many steps in a row must not move before no later one can: with batches, a whole pass."""
 
     traced: Mapping[str, list[Tensor]] = MappingProxyType({})
-    """What was recorded of each name: of the prompt, of every step, then of the predictions."""
+    """The records of each traced slot: of the prompt, of every step, then of the predictions."""
 
     n_of_prompt: int = 1
     n_per_step: int = 1
-    """How many records the prompt has, and how many a step adds."""
+    """The number of records of the prompt, and of each step."""
 
     @abstractmethod
     def step(self) -> Reached:
-        """Take the next step and say what was reached."""
+        """Take the next step and return the state that it reached."""
 
     def steps(
         self, n_steps: int, rows: History, every: int, *, each: bool, moves: bool
     ) -> Iterator[tuple[int, Reached, float]]:
-        """Take all steps: yield the number of a step, what it reached, and its largest move.
+        """Take all steps: yield the number of a step, the state it reached, and its largest move.
 
-        After `every` so many steps the weights are written to the next of `rows`, of which the
-        first holds the initial ones. Moves are found only if they are asked for. An executor that
-        takes many steps at once yields only the last of them, unless `each` or moves are wanted.
+        After every multiple of `every` the weights are written to the next of `rows`, whose first
+        holds the initial ones. Moves are 0 unless `moves`. An executor that takes many steps at
+        once yields only the last of them, unless `each` or `moves`.
         """
-        kept = _rows_to_fill(rows)
+        free_rows = _rows_to_fill(rows)
         before, moved = rows[..., 0, :], 0.0
         if moves:
             before, now = before.clone(), torch.empty_like(before)
         for step in range(1, n_steps + 1):
             reached = self.step()
             if step % every == 0:
-                self.read(reached, next(kept))
+                self.read(reached, next(free_rows))
             if moves:
                 self.read(reached, now)
                 moved = float((now - before).abs().max())
@@ -451,62 +447,58 @@ class AbstractExecutor(ABC, Generic[Reached]):
 
     @abstractmethod
     def read(self, reached: Reached, write: Parameters) -> None:
-        """Write to `write` what is learnt by then."""
+        """Write the weights at a state to `write`."""
 
     @abstractmethod
     def predictions(self, reached: Reached) -> Predictions:
         """Return the predictions at the queries."""
 
     def end(self) -> None:
-        """Let go of what a later run can use; the run has ended, and was read."""
+        """Release resources to later runs, after the run has been read."""
         return None
 
     def at_hand(self, n_steps: int, reached: Reached) -> tuple[int, Reached]:
-        """Return the last step, not after this one, that can be read without taking steps again."""
+        """Return the last step up to this one that can be read without repeating steps."""
         return n_steps, reached
 
     @final
     def trace(self, n_steps: int | None = None) -> dict[str, Tensor]:
-        """Return what was recorded of the first `n_steps`; by default of all steps and the
-        predictions.
-        """
+        """Return the trace of the first `n_steps`; by default of all steps and the predictions."""
         end = None if n_steps is None else self.n_of_prompt + n_steps * self.n_per_step
-        return {name: torch.stack(parts[:end], dim=-3) for name, parts in self.traced.items()}
+        return {name: torch.stack(slots[:end], dim=-3) for name, slots in self.traced.items()}
 
 
 @runtime_checkable
 class Stepwise(Protocol):
-    """What the driver asks of a program."""
+    """The properties of a program that the driver uses."""
 
     @property
     def n_steps(self) -> int:
-        """How many steps it has."""
+        """The number of steps."""
 
     @property
     def can_go_on(self) -> bool:
-        """Whether a new run can take up where an interrupted one ends."""
+        """Whether a new run can resume an interrupted one."""
 
     def next_example(self, n_steps: int, n_examples: int) -> int | None:
-        """Return the example with which the step after `n_steps` begins, if a step does not use
-        all.
-        """
+        """Return the first example of the step after `n_steps`, or None if steps use all."""
 
 
 Result = TypeVar("Result")
 
 ROWS_AT_ONCE = 256
-"""The number of steps whose views are made at once: one by one takes longer, all take memory."""
+"""The number of row views made per call: single calls are slow, and all views take memory."""
 
 
 def _rows_to_fill(rows: History) -> Iterator[Parameters]:
-    """Yield the rows after the first, one by one."""
+    """Yield a view of each row after the first."""
     n_rows = rows.shape[-2]
     for first in range(1, n_rows, ROWS_AT_ONCE):
         yield from rows.narrow(-2, first, min(ROWS_AT_ONCE, n_rows - first)).unbind(-2)
 
 
 MakeExecutor = Callable[[Any, Task, RunOptions], AbstractExecutor[Any]]
-"""A function that makes the executor of a program on a task."""
+"""A factory of the executor of a program on a task."""
 
 
 def drive(
@@ -516,40 +508,40 @@ def drive(
     options: RunOptions,
     rows: History | None = None,
 ) -> Run:
-    """Make the executor and run its steps, then its predictions.
+    """Make the executor, take its steps, and predict.
 
-    The weights that are kept are written to `rows`, or to memory of their own. Raises
-    `InterruptedRunError` on Ctrl-C at any moment, also while the executor is made, and
-    `OverflowedRunError` if the run leaves the range of its numbers.
+    The history is written to `rows`, by default to new memory. Raises `InterruptedRunError` on
+    Ctrl-C at any moment, even while the executor is made, and `OverflowedRunError` if the run
+    leaves the range of its dtype.
     """
     driver = _Driver(program, task, options, rows)
     try:
         with torch.no_grad():
-            run = driver.run(make)  # a return here might miss the end of the block
+            run = driver.run(make)  # no return here: Ctrl-C at the end of the block must be caught
         return run
     except KeyboardInterrupt:
         raise driver.interruption() from None
 
 
 def new_rows(program: Stepwise, task: Task, options: RunOptions) -> History:
-    """Memory for the weights that a run keeps."""
+    """Allocate the history of a run."""
     n_rows = n_kept(program.n_steps, options.every(program.n_steps))
     *batch, n_weights = task.initial.shape
     return task.initial.new_empty(*batch, n_rows, n_weights)
 
 
 class Last(NamedTuple):
-    """The last whole step: its number, and what it reached."""
+    """The last whole step: its number and the state that it reached."""
 
     n_steps: int
     reached: Any
 
 
 class _Driver:
-    """A run, and how far it has come.
+    """A run in progress: its history and its last whole step.
 
-    `rows` are the weights that are kept: at first, after `every` so many steps, and at last. The
-    row of the last step is also that of the next one to be kept.
+    `rows` is the history: the weights at the start, after every multiple of `every`, and at the
+    end. If a run ends between two multiples, its last weights take the row of the next multiple.
     """
 
     def __init__(
@@ -564,9 +556,8 @@ class _Driver:
 
     def run(self, make: MakeExecutor) -> Run:
         executor = make(self.program, self.task, self.options)
-        # What was recorded of the prompt tells how large the records of all steps, and their
-        # stacks, will be.
-        n_bytes = sum(part.nbytes for parts in executor.traced.values() for part in parts)
+        # Every record is as large as those of the prompt; twice, because the trace stacks them.
+        n_bytes = sum(slot.nbytes for slots in executor.traced.values() for slot in slots)
         n_records = executor.n_of_prompt + self.n_steps * executor.n_per_step
         needed = 2 * n_bytes * n_records // executor.n_of_prompt
         remedy = "Name fewer slots, or take fewer steps or examples."
@@ -581,7 +572,7 @@ class _Driver:
         except IndexError:
             raise self.overflow() from None
         history = self.history(last)
-        # A weight that is not finite never becomes so again: the last step tells of all.
+        # A weight that is not finite stays so, hence checking the last step suffices.
         if not largest_size(history[..., -1, :]) < inf:
             raise self.overflow()
         stopped_after = last.n_steps if is_stopped else None
@@ -591,7 +582,7 @@ class _Driver:
         return run
 
     def take_steps(self, executor: AbstractExecutor[Any]) -> bool:
-        """Take all steps, or stop after enough that move nothing; return whether it stopped."""
+        """Take all steps, or stop early once the weights settle; return whether it did."""
         on_progress, limit = self.options.on_progress, self.options.stop_below
         taken = executor.steps(
             self.n_steps,
@@ -603,12 +594,12 @@ class _Driver:
         n_still = 0
         while True:
             try:
-                found = next(taken, None)
-            except IndexError:  # a preactivation that is not a number has no cell to look up
+                progress = next(taken, None)
+            except IndexError:  # the table look-up of a NaN
                 raise self.overflow() from None
-            if found is None:
+            if progress is None:
                 return False
-            step, reached, moved = found
+            step, reached, moved = progress
             self.last = Last(step, reached)
             if on_progress:
                 on_progress(step, self.n_steps)
@@ -618,7 +609,7 @@ class _Driver:
                     return True
 
     def history(self, last: Last) -> History:
-        """Return the weights up to a whole step."""
+        """Return the history up to a whole step."""
         n_rows = n_kept(last.n_steps, self.every)
         if self.executor and last.n_steps % self.every:
             self.executor.read(last.reached, self.rows[..., n_rows - 1, :])
@@ -628,14 +619,14 @@ class _Driver:
         return self.options.overflow(dtype_name(self.task.x.dtype))
 
     def interruption(self) -> InterruptedRunError:
-        """Return the error that holds the run up to the last whole step."""
+        """Return the error to raise on Ctrl-C, which holds the run up to the last whole step."""
         (n_done, reached), history = self.whole()
         steps = kept_steps(n_done, self.every)
-        known = Run(history, self.task.y[..., :0, :].clone(), steps=steps)
+        run = Run(history, self.task.y[..., :0, :].clone(), steps=steps)
         if (executor := self.executor) is not None:
-            predictions = _made_or(known.predictions, partial(executor.predictions, reached))
-            trace = _made_or(known.trace, partial(executor.trace, n_done))
-            known = replace(known, predictions=predictions, trace=trace)
+            predictions = _made_or(run.predictions, partial(executor.predictions, reached))
+            trace = _made_or(run.trace, partial(executor.trace, n_done))
+            run = replace(run, predictions=predictions, trace=trace)
         following = self.program.next_example(n_done, self.task.n_examples)
         then = "go on with initial=...[-1]"
         if not self.program.can_go_on:
@@ -645,13 +636,13 @@ class _Driver:
         return InterruptedRunError(
             f"The run was interrupted after {n_done} of {self.n_steps} steps. The weights so far "
             f"are in the error's `partial.parameters`; {then}.",
-            known,
+            run,
         )
 
     def whole(self) -> tuple[Last, History]:
-        """Return the last whole step and the weights until then.
+        """Return the last whole step and the history up to it.
 
-        If the user interrupts once more while they are found, it is the last step at hand.
+        If a second Ctrl-C interrupts the reading, fall back to a step that is readable at once.
         """
         last = self.last
         with suppress(KeyboardInterrupt), torch.no_grad():
@@ -663,9 +654,7 @@ class _Driver:
 
 
 def _made_or(otherwise: Result, make: Callable[[], Result]) -> Result:
-    """Return a part of an interrupted run, unless it cannot be made or the user interrupts once
-    more.
-    """
+    """Return the result of `make`, or `otherwise` if that fails or is interrupted."""
     with suppress(OverflowedRunError, IndexError, KeyboardInterrupt), torch.no_grad():
         return make()
     return otherwise
@@ -680,7 +669,7 @@ def run_in_groups(
 ) -> Run:
     """Run a batch `n_at_once` tasks at a time; each group writes its weights to its part of `rows`.
 
-    On Ctrl-C the tasks that are done are known; if none is, the steps of the first group are.
+    On Ctrl-C the error holds the finished tasks, or the steps of the first group if none is done.
     """
     size = max(n_at_once, 1)
     if not task.batch or len(task.x) <= size:
@@ -694,23 +683,23 @@ def run_in_groups(
             runs.append(run_group(task.of_batch(group), options_of_group, rows[group]))
         return joined(runs, rows)
     except InterruptedRunError as interruption:
-        known, n_known = interruption.partial, size
+        partial_run, n_finished = interruption.partial, size
     except KeyboardInterrupt:  # between two groups
         if not runs:
             raise
     if runs:
-        n_known = sum(len(done.parameters) for done in runs)
-        known = joined(runs, rows[:n_known])
+        n_finished = sum(len(run.parameters) for run in runs)
+        partial_run = joined(runs, rows[:n_finished])
     raise InterruptedRunError(
         f"The run was interrupted: the {'whole runs' if runs else 'runs so far'} of the first "
-        f"{n_known} of {len(task.x)} tasks are in the error's `partial`. Run the other tasks "
+        f"{n_finished} of {len(task.x)} tasks are in the error's `partial`. Run the other tasks "
         "again.",
-        known,
+        partial_run,
     )
 
 
 def joined(runs: list[Run], rows: History) -> Run:
-    """Return the runs of groups, whose weights stand in `rows`, as the run of the whole batch."""
+    """Return the run of a whole batch from the runs of its groups and their common history."""
     return Run(
         parameters=rows,
         predictions=torch.cat([run.predictions for run in runs]),
@@ -720,12 +709,12 @@ def joined(runs: list[Run], rows: History) -> Run:
 
 
 def part_of(on_progress: OnProgress | None, part: int, n_parts: int) -> OnProgress | None:
-    """Return the callback for one of several parts of the same length, counted from 0."""
+    """Return the callback of part `part`, counted from 0, of `n_parts` parts of equal length."""
     return on_progress and (lambda done, total: on_progress(part * total + done, n_parts * total))
 
 
 def require_entry(program: object, task: Task) -> None:
-    """Raise `DataError` if a stack is made for another number of examples, or for other levels."""
+    """Raise `DataError` if the data have the wrong number of examples or lie between levels."""
     if not isinstance(program, StackProgram):
         return
     if program.n_examples is not None and task.n_examples != program.n_examples:
@@ -744,7 +733,7 @@ def require_entry(program: object, task: Task) -> None:
 def require_off_ramps(
     name: str, data: Tensor, program: StackProgram, size: float, middle: float = 0.0
 ) -> None:
-    """Raise `DataError` if a number lies between two levels of [middle - size, middle + size]."""
+    """Raise `DataError` if an entry is on a ramp between two levels of middle +- size."""
     knots = program.relu_sum(IDENTITY).knots
     slack = 8 * torch.finfo(data.dtype).eps * (1 + abs(middle) / size)
     for low, high in zip(knots[::2], knots[1::2], strict=True):
@@ -761,15 +750,15 @@ def require_off_ramps(
 
 
 class AbstractBackend(ABC):
-    """A backend runs a program on a task. Subclasses are final, and join `BACKENDS`."""
+    """Runs programs on tasks. Subclasses are final and must be added to `BACKENDS`."""
 
     name: ClassVar[str]
     sums_terms: ClassVar[bool]
-    """Whether functions are evaluated ReLU by ReLU, which rounds more; bounds ask for it."""
+    """Whether functions are summed ReLU by ReLU, which rounds more; the bounds depend on it."""
     executors: ClassVar[Mapping[type[AbstractProgram], MakeExecutor]]
 
     def chosen(self, program: AbstractProgram, task: Task, options: RunOptions) -> RunOptions:
-        """Return the options, with choices made that are left to the backend."""
+        """Return `options` with the choices that they leave to the backend."""
         return options
 
     @abstractmethod
@@ -778,7 +767,7 @@ class AbstractBackend(ABC):
 
     @final
     def run(self, program: AbstractProgram, task: Task, options: RunOptions = PLAIN) -> Run:
-        """Run the whole program, or up to the step after which weights move no more.
+        """Run the program to its end, or until the weights settle if `stop_below` is set.
 
         On Ctrl-C it raises `InterruptedRunError`, whose `partial` is the run up to the last whole
         step, with predictions if they can be made.

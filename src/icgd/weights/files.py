@@ -1,8 +1,8 @@
 """Save and load compiled runs: safetensors files with problem and program in the metadata.
 
-Nothing is pickled, and loading executes nothing. A checksum over everything detects damage. It is
-no signature: whoever alters a file can compute it again. `icgd.verify` compares what a file does
-with exact gradient descent.
+Nothing is pickled, and loading executes no code. A checksum over the whole content detects damage.
+It is not a signature: whoever alters a file can recompute it. `icgd.verify` compares what a file
+does with exact gradient descent.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from icgd.program.check import FORMER_LINEAR_STACKS, from_data
 from icgd.program.program import AbstractProgram
 
 FORMAT = 9
-"""The version of the file format. It rises when older readers could misread a file.
+"""The version of the file format, increased when older readers could misread a file.
 
-Format 7 has sparse weights, which those of format 6 take for damaged. In format 8 chains find their
-own blocks and have a head for each entry that stands in a query, and a file may hold the widths of
-a narrower network. In format 9 it may say how tables are read, such as in standard units.
+Format 7 added sparse weights, which readers of format 6 report as damage. In format 8 chains find
+their own blocks and have a head for each entry that a query holds, and a file may hold the widths
+of a narrower network. Format 9 added how tables are read, such as in standard units.
 """
 
 READABLE = ("5", "6", "7", "8", "9")
-"""The formats that can be read: of those before 8 no chains, and of format 5 no linear models, made
-for one number of examples."""
+"""The formats that can be read, except chains before format 8 and linear models of format 5, which
+were made for one number of examples."""
 
 TEXTS = ("problem", "program", "layers", "widths", "table")
-"""The texts in the metadata that the checksum covers."""
+"""The metadata entries that the checksum covers."""
 
-Held = TypeVar("Held")
+Content = TypeVar("Content")
 
 
 def save(
@@ -56,11 +56,11 @@ def save(
     widths: Sequence[int] | None = None,
     table: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a compiled run, or a program that trains nothing and has no problem.
+    """Write a compiled run, or a program without a problem, which trains nothing.
 
-    `weights` holds the transformer's weights by name, or nothing; if they are sparse, `layers` says
-    what they belong to. The program alone rebuilds them bit for bit; they are stored for other
-    tools to read. With `widths` it trains a network that is narrower than that of the problem.
+    `weights` are the transformer's weights by name, and may be empty; `layers` describes the layers
+    of sparse weights. The weights are stored only for other tools: the program rebuilds them bit
+    for bit. `widths` are those of the trained network if it is narrower than that of the problem.
     `table` says how the command line reads tables for it.
     """
     tensors = dict(weights) or {"d_model": torch.tensor([program.layout.width])}
@@ -80,7 +80,7 @@ Loaded = tuple[Problem, AbstractProgram, Sequence[int] | None, Mapping[str, Any]
 
 
 def load(path: str | os.PathLike[str]) -> Loaded:
-    """Read problem, program, widths and table that `save` wrote, or raise `FileError`."""
+    """Read the problem, program, widths and table that `save` wrote, or raise `FileError`."""
 
     def run_in(texts: Mapping[str, str], data: Any) -> Loaded:
         if "problem" not in texts:
@@ -91,7 +91,7 @@ def load(path: str | os.PathLike[str]) -> Loaded:
         widths, table = (json.loads(texts.get(name, "null")) for name in ("widths", "table"))
         return Problem.from_data(json.loads(texts["problem"])), from_data(data), widths, table
 
-    return _held(Path(path), run_in)
+    return _read(Path(path), run_in)
 
 
 def load_program(path: str | os.PathLike[str]) -> AbstractProgram:
@@ -105,11 +105,11 @@ def load_program(path: str | os.PathLike[str]) -> AbstractProgram:
             )
         return from_data(data)
 
-    return _held(Path(path), program_in)
+    return _read(Path(path), program_in)
 
 
-def _held(source: Path, read: Callable[[Mapping[str, str], Any], Held]) -> Held:
-    """Return what a file holds, made by `read` of its texts and of the data of its program."""
+def _read(source: Path, parse: Callable[[Mapping[str, str], Any], Content]) -> Content:
+    """Check a file, and return what `parse` makes of its texts and the data of its program."""
     if source.is_dir():
         raise FileError(f"{source} is a folder; a file that icgd wrote is expected.")
     try:
@@ -148,7 +148,7 @@ def _held(source: Path, read: Callable[[Mapping[str, str], Any], Held]) -> Held:
                 "heads are fewer and find their own blocks. Compile it again, or load it with the "
                 "icgd that wrote it."
             )
-        return read(texts, data)
+        return parse(texts, data)
     except FileError:
         raise
     except UnknownNameError as error:
@@ -164,24 +164,24 @@ def _held(source: Path, read: Callable[[Mapping[str, str], Any], Held]) -> Held:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file."""
-    plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    # safetensors has the whole file in memory, twice, so it only names the types and the order.
-    empty = {name: torch.empty(0, dtype=tensor.dtype) for name, tensor in plain.items()}
+    """Write a safetensors file with sorted metadata, so that equal runs have equal files."""
+    cpu_tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    # safetensors would hold the whole file in memory twice, so let it write only the header, for
+    # empty tensors, and fill in shapes and offsets here.
+    empty = {name: torch.empty(0, dtype=tensor.dtype) for name, tensor in cpu_tensors.items()}
     header = json.loads(safetensors.save(empty, dict(metadata))[8:])
-    # It writes metadata in any order; sorted, equal runs have equal files.
     sorted_header = {"__metadata__": dict(sorted(header.pop("__metadata__").items()))}
     end = 0
     for name, entry in header.items():
-        start, end = end, end + plain[name].nbytes
-        offsets = {"shape": list(plain[name].shape), "data_offsets": [start, end]}
+        start, end = end, end + cpu_tensors[name].nbytes
+        offsets = {"shape": list(cpu_tensors[name].shape), "data_offsets": [start, end]}
         sorted_header[name] = {**entry, **offsets}
     text = json.dumps(sorted_header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
+    text += b" " * (-len(text) % 8)  # align the tensors to eight bytes
     with whole_file(path) as temporary, temporary.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in header:
-            file.write(_bytes(plain[name]))
+            file.write(_bytes(cpu_tensors[name]))
 
 
 def _bytes(tensor: Tensor) -> memoryview:
@@ -189,18 +189,19 @@ def _bytes(tensor: Tensor) -> memoryview:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Read the metadata and all tensors of a safetensors file; `ValueError` if it is none.
+    """Read the metadata and all tensors of a safetensors file, or raise `ValueError`.
 
-    Tensors are read from the disk when they are used. `safe_open` opens a file twice by its name,
-    which another process may have given to a new file in between, so it gets that of a descriptor.
+    Tensors are read from disk on first use. `safe_open` opens the path twice, and another process
+    may replace the file in between, so it is given the path of an open descriptor.
     """
     with path.open("rb") as file:
-        same = f"/dev/fd/{file.fileno()}"
+        descriptor = f"/dev/fd/{file.fileno()}"
         try:
-            with safe_open(same if Path(same).exists() else path, framework="pt") as opened:
+            source = descriptor if Path(descriptor).exists() else path
+            with safe_open(source, framework="pt") as opened:
                 names = list(opened.keys())
                 tensors = {name: opened.get_tensor(name) for name in names}
-        except (SafetensorError, KeyError) as error:  # an unknown type of numbers is a KeyError
+        except (SafetensorError, KeyError) as error:  # a KeyError for an unknown dtype
             raise ValueError(str(error)) from None
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     metadata = header.pop("__metadata__", None) or {}
@@ -208,26 +209,26 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def checksum(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """Compute SHA-256 over texts and tensors, each with its name, type and shape."""
-    total = hashlib.sha256()
+    """Return the SHA-256 of texts and tensors, each with its name, dtype and shape."""
+    digest = hashlib.sha256()
     for name, text in sorted(texts.items()):
-        total.update(f"{name}\0{text}\0".encode())
+        digest.update(f"{name}\0{text}\0".encode())
     for name, tensor in sorted(tensors.items()):
-        total.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        total.update(_bytes(tensor.detach().cpu().contiguous()))
-    return total.hexdigest()
+        digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        digest.update(_bytes(tensor.detach().cpu().contiguous()))
+    return digest.hexdigest()
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary file beside `path`, which takes its name once the block has written it.
+    """Replace `path` atomically: yield a temporary file beside it, and rename it after the block.
 
-    If the block fails, or Ctrl-C ends it, the temporary file is removed and what was at `path`
-    stays. Links are followed, and a file that is replaced keeps its permissions.
+    If the block fails or is interrupted, the temporary file is removed and `path` is unchanged.
+    Links are followed, and a file that is replaced keeps its permissions.
     """
     require_replaceable(path)
     target = Path(os.path.realpath(path))
-    # Names have at most 255 bytes, so only a part of a long one is kept.
+    # File names have at most 255 bytes, so truncate long ones.
     temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}.icgd-partial")
     try:
         temporary.touch(exist_ok=False)
@@ -237,7 +238,7 @@ def whole_file(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         temporary.chmod(stat.S_IMODE(mode))
         temporary.replace(target)
-        if os.name == "posix":  # bring the rename to the disk, where the folder allows it
+        if os.name == "posix":  # make the rename durable, if the folder can be opened
             with suppress(OSError):
                 folder = os.open(target.parent, os.O_RDONLY)
                 try:
@@ -263,17 +264,17 @@ def require_replaceable(path: Path) -> None:
             problem = "it is read-only"
     except FileNotFoundError:
         return
-    except (OSError, ValueError) as error:  # such as a loop of links, or a zero in the name
+    except (OSError, ValueError) as error:  # such as a loop of links, or a null byte in the name
         problem = getattr(error, "strerror", None) or str(error)
     if problem:
         raise FileError(f"Cannot write {path}: {problem}.")
 
 
 def is_same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Return whether two names lead to one file, which need not exist yet."""
+    """Return whether two paths are the same file, which need not exist yet."""
     try:
         return Path(one).samefile(other)
     except OSError:
         return os.path.realpath(one) == os.path.realpath(other)
-    except ValueError:  # no file has a zero in its name
+    except ValueError:  # a null byte in the name
         return False

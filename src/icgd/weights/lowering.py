@@ -1,7 +1,7 @@
-r"""Lowering: the heads and hidden units of instructions as numbers in weight matrices.
+r"""Lower the wires of instructions to weight matrices, dense or sparse.
 
-Every wire (`program/wires.py`) is a set of entries that lie at equal steps in the memory of a
-weight tensor, so it is written through one strided view.
+The entries of a wire (`program/wires.py`) are equally spaced in the memory of a weight tensor along
+each of its axes, so one assignment to a strided view writes them all.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from icgd.program.wires import (
 )
 
 ITSELF = {ITSELF_AT_EXAMPLES: Itself.EXAMPLES, ITSELF_AT_TOKENS: Itself.TOKENS}
-"""The layers' names of patterns without a kernel, by those of wires."""
+"""The patterns of layers without a kernel, by their names in wires."""
 
 
 def lower_program(
     program: StackProgram, dtype: torch.dtype = torch.float64, *, is_sparse: bool = False
 ) -> Transformer:
-    """Return the program as a transformer; a schedule's first end is the block's.
+    """Return the transformer of a program, with dense or sparse weights.
 
-    Its weights are ordinary matrices, or only the entries of these that are not 0.
+    The block includes the first end of a schedule.
     """
     lower = partial(lower_layer, program=program, dtype=dtype, is_sparse=is_sparse)
     block = [lower(layer) for layer in program.block]
@@ -75,7 +75,7 @@ def lower_program(
 def lower_chain(
     program: ChainProgram, dtype: torch.dtype = torch.float64, *, is_sparse: bool = False
 ) -> nn.Sequential:
-    """Return the layers, the same for every step of the chain; the first one finds a block."""
+    """Return the layers that every step of a chain applies; the first one finds a block."""
     lower = partial(lower_layer, program=program, dtype=dtype, is_sparse=is_sparse)
     return nn.Sequential(*map(lower, program.layers))
 
@@ -83,10 +83,10 @@ def lower_chain(
 def lower_layer(
     layer: Layer, program: AbstractProgram, dtype: torch.dtype, *, is_sparse: bool = False
 ) -> nn.Module:
-    """One layer of the program as one layer of the transformer."""
+    """Return the torch module of a layer of the program."""
     families = layer.wires(program)
     activation = program.activation if isinstance(program, StackProgram) else "relu"
-    # torch's own function rather than icgd's, because layers overwrite their scores with it
+    # torch.relu rather than icgd's function, because layers apply it in place
     activate = torch.relu if activation == "relu" else unit_activation_named(activation).value
     if layer.kind is LayerKind.MLP:
         units = [family for family in families if isinstance(family, Units)]
@@ -122,7 +122,7 @@ def lower_layer(
 def _head_weights(
     families: Sequence[Heads], layout: Layout, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """W_Q, W_K, W_V (head, model, feature) and W_O (head, feature, model) of all heads."""
+    """Return W_Q, W_K, W_V (head, model, feature) and W_O (head, feature, model) of all heads."""
     n_heads = sum(family.size for family in families)
     width = max(family.width(layout) for family in families)
     shape = (n_heads, layout.width, width)
@@ -132,9 +132,9 @@ def _head_weights(
     for family in families:
         targets = zip((query, key, value, output.mT), family.projections, strict=True)
         for weights, wires in targets:
-            part = weights[first : first + family.size]
+            family_weights = weights[first : first + family.size]
             for wire in wires:
-                _write(part, wire, family, layout)
+                _write(family_weights, wire, family, layout)
         first += family.size
     return query, key, value, output
 
@@ -142,7 +142,7 @@ def _head_weights(
 def _unit_weights(
     families: Sequence[Units], layout: Layout, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """W_in (model, unit), b_in and W_out (unit, model) of all hidden units."""
+    """Return W_in (model, unit), b_in and W_out (unit, model) of all hidden units."""
     n_units = sum(family.size for family in families)
     reads = torch.zeros(layout.width, n_units, dtype=dtype)
     writes = torch.zeros(n_units, layout.width, dtype=dtype)
@@ -153,8 +153,8 @@ def _unit_weights(
         for weights, wires in ((reads.T, family.reads), (writes, family.writes)):
             for wire in wires:
                 _write(weights[units].unsqueeze(-1), wire, family, layout)
-        own = shift[units].view(tuple(family.axes.values()))
-        own[...] = _numbers(family.shift, family.axes, family, dtype)
+        family_shift = shift[units].view(tuple(family.axes.values()))
+        family_shift[...] = _numbers(family.shift, family.axes, family, dtype)
         first += family.size
     return reads, shift, writes
 
@@ -162,10 +162,10 @@ def _unit_weights(
 def _sparse_heads(
     families: Sequence[Heads], layout: Layout, dtype: torch.dtype
 ) -> tuple[SparseWeights, ...]:
-    """W_Q, W_K, W_V and W_O of all heads.
+    """Return sparse W_Q, W_K, W_V and W_O of all heads.
 
-    Families differ in their widths, but for heads that read tokens of their own: the position codes
-    of these tokens have the width of all heads.
+    Families keep their own widths, except in layers with a grid: the position codes of grid tokens
+    have one width for all heads.
     """
     widths = [family.widths(layout) for family in families]
     if any(family.grid for family in families):
@@ -186,7 +186,7 @@ def _sparse_heads(
 def _sparse_units(
     families: Sequence[Units], layout: Layout, dtype: torch.dtype
 ) -> tuple[SparseWeights, Tensor, SparseWeights]:
-    """W_in, b_in and W_out of all hidden units."""
+    """Return sparse W_in and W_out and dense b_in of all hidden units."""
     shifts = [
         torch.as_tensor(_numbers(family.shift, family.axes, family, dtype), dtype=torch.float64)
         .expand(tuple(family.axes.values()))
@@ -203,30 +203,30 @@ def _sparse(
     layout: Layout,
     dtype: torch.dtype,
 ) -> SparseWeights:
-    """Return the entries of some wires of families of heads, which have so many features each."""
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    row = 0
+    """Return the entries of the wires of each family, whose heads have `width` features."""
+    entries: list[tuple[Tensor, Tensor, Tensor]] = []  # rows, columns, values of each wire
+    first_row = 0
     for family, wires, width in projections:
         for wire in wires:
             extents, (_, coordinate, feature), steps = span(wire, family.axes, layout)
             shape = tuple(extents.values())
-            own = torch.full(shape, row + feature % width, dtype=torch.int)
+            row = torch.full(shape, first_row + feature % width, dtype=torch.int)
             column = torch.full(shape, coordinate, dtype=torch.int)
             for axis, (head, along, further) in enumerate(steps.values()):
                 places = torch.arange(shape[axis], dtype=torch.int)
                 places = places.reshape([-1 if k == axis else 1 for k in range(len(shape))])
-                own += places * (head * width + further)
+                row += places * (head * width + further)
                 column += places * along
             numbers = _numbers(wire.factor, extents, family, dtype)
             value = torch.as_tensor(numbers, dtype=torch.float64).expand(shape)
-            is_there = value != 0.0
-            if is_there.all():  # most wires: nothing is left out
-                parts.append((own.flatten(), column.flatten(), value.flatten()))
+            is_nonzero = value != 0.0
+            if is_nonzero.all():  # most wires: no mask needed
+                entries.append((row.flatten(), column.flatten(), value.flatten()))
             else:
-                parts.append((own[is_there], column[is_there], value[is_there]))
-        row += family.size * width
-    # The rows of a wire ascend, and numpy's sort merges such runs.
-    rows, columns, values = map(torch.cat, zip(*parts, strict=True))
+                entries.append((row[is_nonzero], column[is_nonzero], value[is_nonzero]))
+        first_row += family.size * width
+    # numpy's stable sort exploits that the rows of each wire are ascending.
+    rows, columns, values = map(torch.cat, zip(*entries, strict=True))
     order = torch.from_numpy(np.argsort(rows.numpy(), kind="stable"))
     sizes = [(family.size, width) for family, _, width in projections]
     values = values[order].to(dtype)
@@ -234,14 +234,14 @@ def _sparse(
 
 
 def _write(weights: Tensor, wire: Wire, family: Heads | Units, layout: Layout) -> None:
-    """Write a wire's numbers into weights (head, model, feature), which are 0 there."""
+    """Write a wire into weights (head, model, feature), which must be 0 there."""
     extents, (_, coordinate, feature), steps = span(wire, family.axes, layout)
     to_head, to_coordinate, to_feature = weights.stride()
     strides = [
         head * to_head + along * to_coordinate + further * to_feature
         for head, along, further in steps.values()
     ]
-    feature %= weights.shape[-1]  # -1 is the last one
+    feature %= weights.shape[-1]  # -1 means the last feature
     origin = weights.storage_offset() + coordinate * to_coordinate + feature * to_feature
     view = weights.as_strided(tuple(extents.values()), strides, origin)
     view[...] = _numbers(wire.factor, extents, family, weights.dtype)
@@ -250,7 +250,7 @@ def _write(weights: Tensor, wire: Wire, family: Heads | Units, layout: Layout) -
 def _numbers(
     factor: Factor, extents: dict[str, int], family: Heads | Units, dtype: torch.dtype
 ) -> Tensor | float:
-    """Return factor in float64, as a tensor that broadcasts over the axes if it depends on any."""
+    """Return a factor in float64: a number, or a tensor that broadcasts over the axes."""
     axes = list(extents)
     product: float | Tensor = 1.0
     for part in parts_of(factor):
@@ -264,20 +264,21 @@ def _numbers(
             product = product * part
     if dtype == torch.float64:
         return product
-    everywhere = torch.as_tensor(product, dtype=torch.float64).expand(tuple(extents.values()))
-    beyond = everywhere.isfinite() & (everywhere.abs() > torch.finfo(dtype).max)
-    if beyond.any():
-        place = beyond.nonzero()[0].tolist()
+    # A finite number that becomes infinite in `dtype` is an error; deliberate infinities are not.
+    expanded = torch.as_tensor(product, dtype=torch.float64).expand(tuple(extents.values()))
+    overflows = expanded.isfinite() & (expanded.abs() > torch.finfo(dtype).max)
+    if overflows.any():
+        place = overflows.nonzero()[0].tolist()
         places, head = dict(zip(axes, place, strict=True)), 0
         for axis, size in family.axes.items():
             head = head * size + places[axis]
-        name, number = f"weight of {family.label_of(head)!r}", float(everywhere[tuple(place)])
+        name, number = f"weight of {family.label_of(head)!r}", float(expanded[tuple(place)])
         raise out_of_range(name, number, dtype)
     return product
 
 
 def out_of_range(name: str, number: float, dtype: torch.dtype) -> OverflowedRunError:
-    """Return the error of a program with a number that a precision cannot hold."""
+    """Return the error for a number of a program that `dtype` cannot represent."""
     return OverflowedRunError(
         f"The program's {name} is {number:g}, outside the range of {dtype_name(dtype)}. Run in "
         "float64, or change the problem."
@@ -285,11 +286,10 @@ def out_of_range(name: str, number: float, dtype: torch.dtype) -> OverflowedRunE
 
 
 def _grid_tokens(heads: Sequence[Heads], width: int, dtype: torch.dtype) -> dict[str, Any]:
-    """Return the maps of keys, labels and values, the position codes, and the first column that
-    asks.
+    """Return the sequence maps, the position codes and the first querying column of grid heads.
 
-    Codes are offsets, in the last feature. All heads have as many tokens as the largest grid; no
-    softmax sees those that a head does not need.
+    Position codes are offsets of the scores, in the last feature. All heads have as many tokens as
+    the largest grid; offsets of -MASKED hide the tokens that a smaller grid does not use.
     """
     grids = [
         (grid, number * grid.own_column)
@@ -307,9 +307,9 @@ def _grid_tokens(heads: Sequence[Heads], width: int, dtype: torch.dtype) -> dict
     for head, (grid, column) in enumerate(grids):
         rows = (grid.points, grid.label_points or grid.points, grid.values, grid.offsets)
         points, label_points, values, offsets = torch.tensor(rows, dtype=torch.float64).to(dtype)
-        own = slice(len(values))
-        key_map[head, own, column], value_map[head, own, column] = points, values
-        label_map[head, own, column], positions[head, own, -1] = label_points, offsets
+        used = slice(len(values))
+        key_map[head, used, column], value_map[head, used, column] = points, values
+        label_map[head, used, column], positions[head, used, -1] = label_points, offsets
     (first,) = {grid.first for grid, _ in grids}
     tokens = {"key_map": key_map, "value_map": value_map, "positions": positions, "first": first}
     if any(grid.label_points for grid, _ in grids):
@@ -318,9 +318,7 @@ def _grid_tokens(heads: Sequence[Heads], width: int, dtype: torch.dtype) -> dict
 
 
 def _mirror(heads: Sequence[Heads], layout: Layout, dtype: torch.dtype) -> Tensor:
-    """Return the diagonal that makes mirror images: -1 in the slots that are negated, and 1
-    elsewhere.
-    """
+    """Return the diagonal of the reflection: -1 in the mirrored slots, 1 elsewhere."""
     mirror = torch.ones(layout.width, dtype=dtype)
     for slot in {slot for family in heads for slot in family.mirrored}:
         place = layout.range_of(slot)
@@ -329,7 +327,7 @@ def _mirror(heads: Sequence[Heads], layout: Layout, dtype: torch.dtype) -> Tenso
 
 
 def _chain_tokens(layer: Layer, program: ChainProgram, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return sequence map (token, 1) and the position codes (token, model) of a chain's layer."""
+    """Return the sequence map (token, 1) and position codes (token, model) of a chain's layer."""
     scales, codes = program.grid_tokens(layer)
     positions = torch.zeros(len(scales), program.layout.width, dtype=torch.float64)
     for slot, numbers in codes.items():

@@ -15,18 +15,18 @@ from icgd.program.wires import Heads, nonzeros, span
 from icgd.reprs import counted, number, with_repr
 
 EXP = 20
-"""How many multiplications and additions an exponential, or a hidden unit, counts as."""
+"""The flops that an exponential or a hidden unit counts as."""
 
 WEIGHTS = "weights_"
-"""How slots of a network's weights are called; what an optimiser remembers is called otherwise."""
+"""The prefix of slots with a network's weights; slots of optimiser state have other names."""
 
 
 @dataclass(frozen=True)
 class LayerSize:
     """The size of one layer of the transformer.
 
-    A layer of grid attention has `n_grid` tokens, made of `n_columns` columns. In a layer that
-    `is_cached` one token asks, and the keys and values of all others are kept.
+    Grid attention has `n_grid` tokens made from `n_columns` columns. If the layer `is_cached`, only
+    the newest token queries, and keys and values of all others are cached.
     """
 
     title: str
@@ -36,7 +36,7 @@ class LayerSize:
     width: int
     nonzeros: int
     features: int
-    """Of queries and of values together, over all heads, each as wide as it needs to be."""
+    """Query and value features of all heads, each with its own width instead of the common one."""
     n_grid: int = 0
     n_columns: int = 1
     n_maps: int = 2
@@ -58,7 +58,7 @@ class LayerSize:
         return heads + self.n_grid * (1 + self.d_model)  # its sequence map and position codes
 
     def flops(self, n_tokens: int) -> int:
-        """Multiplications and additions on `n_tokens` tokens; a chain's layers have one column."""
+        """Return the multiplications and additions on `n_tokens` tokens; a chain has one column."""
         if self.kind is LayerKind.GRID:
             projected = 4 * self.units * self.d_model * self.width * (n_tokens + self.n_columns)
             maps = 4 * self.units * self.n_grid * self.width * self.n_columns
@@ -80,9 +80,9 @@ class LayerSize:
         return projections
 
     def sparse_flops(self, n_tokens: int) -> int:
-        """Return the same if no product with a weight that is 0 is computed.
+        """Return the flops without products with zero weights.
 
-        Other than `flops` it counts what scores and hidden units cost besides sums of products.
+        Unlike `flops` it also counts the evaluation of scores and hidden units (see `EXP`).
         """
         projections = 2 * self.nonzeros * (1 if self.is_cached else n_tokens)
         if self.is_cached:
@@ -94,18 +94,18 @@ class LayerSize:
         if self.kind is LayerKind.GRID:  # maps along the sequence are ordinary matrices
             projections += 4 * self.units * self.n_grid * self.width * self.n_columns
         n_keys = self.n_grid or (1 + (self.kind is LayerKind.MIRROR)) * n_tokens
-        each = 1 if self.kind is LayerKind.ATTENTION else EXP
-        return projections + n_tokens * n_keys * (2 * self.features + each * self.units)
+        per_score = 1 if self.kind is LayerKind.ATTENTION else EXP
+        return projections + n_tokens * n_keys * (2 * self.features + per_score * self.units)
 
 
 def layer_size(layer: Layer, program: AbstractProgram) -> LayerSize:
-    """Return the size of a layer, whose heads share the width of the widest."""
+    """Return the size of a layer; in the dense one all heads have the width of the widest."""
     families, layout = layer.wires(program), program.layout
     width, n_features, n_grid, n_columns, n_maps, n_nonzeros = 1, 0, 0, 1, 2, 0
-    tables: list[tuple[float, ...]] = []  # the numbers of tokens that the layer makes of its own
+    tables: list[tuple[float, ...]] = []  # the constants that make the layer's own tokens
     for family in families:
         if isinstance(family, Heads):
-            wires = [wire for part in family.projections for wire in part]
+            wires = [wire for projection in family.projections for wire in projection]
             widths = family.widths(layout)
             width, n_features = max(width, *widths), n_features + family.size * sum(widths)
         else:
@@ -124,7 +124,7 @@ def layer_size(layer: Layer, program: AbstractProgram) -> LayerSize:
         if any(grid.label_points for grid in grids):
             n_maps = 3
             tables += [grid.points for grid in grids if not grid.label_points]
-        # All heads have as many tokens as the largest grid; an offset closes those not needed.
+        # All heads have as many tokens as the largest grid; offsets mask the others.
         n_nonzeros += sum(n_grid - len(grid.values) for grid in grids)
     elif layer.kind is LayerKind.MIRROR:
         tables = [(1.0,) * layout.width]  # signs
@@ -151,12 +151,12 @@ def layer_size(layer: Layer, program: AbstractProgram) -> LayerSize:
 class Summary:
     """The sizes of one compiled transformer; a repeated block's weights count once.
 
-    `flops` counts one forward pass of the dense transformer on `n_tokens` tokens and its registers,
-    with all steps, and `sparse_flops` one of the literal transformer, without products with weights
-    that are 0. `direct_flops` counts the same training done directly: for each example and step
-    three products with every weight, two in the first layer. Where the paper takes more layers for
-    a step, `paper_layers` says how many, each of attention and an MLP. If nobody named the
-    construction, `chosen_because` says why it was chosen.
+    `flops` counts a forward pass of the dense transformer, all steps on `n_tokens` tokens and the
+    registers; `sparse_flops` one of the literal transformer, without products with zero weights.
+    `direct_flops` counts the same training without a transformer: per example and step three
+    products with every weight, two in the first layer. `paper_layers` is the number of layers per
+    step in the paper, each of attention and an MLP, if that is larger. `chosen_because` is the
+    reason for the construction, if it was not named.
     """
 
     construction: str
@@ -196,7 +196,7 @@ class Summary:
 
 
 def summarise(program: AbstractProgram, n_tokens: int) -> Summary:
-    """Count everything without building a weight, so that any size is counted quickly."""
+    """Return the sizes of a program, counted from wires without building a weight."""
     layers = tuple(layer_size(layer, program) for layer in program.layers)
     stored, counts = list(layers), dict[str, Any]()
     if isinstance(program, StackProgram):
@@ -218,16 +218,16 @@ def summarise(program: AbstractProgram, n_tokens: int) -> Summary:
             "paper_layers": program.paper_layers,
         }
     elif isinstance(program, ChainProgram):
-        # The same layers write all blocks, each from one column and its grid; the first layer
-        # reads all columns so far, which are those of the prompt and one more for each block.
+        # The same layers write all blocks, each from one column and its grid. The first layer
+        # attends to all columns so far: those of the prompt, and one for each earlier block.
         mask, n_blocks = program.mask, program.n_uses
         n_prompt = 2 * program.n_steps + 1 + mask.depth
         n_read = n_blocks * n_prompt + n_blocks * (n_blocks - 1) // 2
-        finds, *others = layers
+        finder, *others = layers
 
         def of_chain(flops: Callable[[LayerSize, int], int]) -> int:
-            own = flops(finds, 0) + sum(flops(layer, 1) for layer in others)
-            return n_blocks * own + n_read * (flops(finds, 1) - flops(finds, 0))
+            per_block = flops(finder, 0) + sum(flops(layer, 1) for layer in others)
+            return n_blocks * per_block + n_read * (flops(finder, 1) - flops(finder, 0))
 
         weights = [rows * columns for rows, columns in program.shapes]
         direct = 2 * program.batch_size * (3 * sum(weights) - weights[0])
@@ -257,18 +257,18 @@ def summarise(program: AbstractProgram, n_tokens: int) -> Summary:
 
 
 def _direct_flops(program: StackProgram, n_tokens: int) -> int:
-    """Return the flops of a step done directly: forward, backward and gradient take 2 a weight and
-    token.
+    """Return the flops of a training step without a transformer.
 
-    A functional step multiplies the kernel of every token with every example by what is left to
-    learn. A step on a linear model takes two products with its coefficients.
+    Forward pass, backward pass and gradient take 2 flops per weight and token each. A functional
+    step multiplies the kernel matrix by the residuals. A step of a linear model takes two products
+    with its coefficients.
     """
     if program.trains_function:
         (residual,) = program.layout.having(Role.RESIDUAL)
         return 2 * n_tokens**2 * residual.width
     trained = program.layout.having(Role.PARAMETER)
     if not trained:
-        return 0  # a function of the prompt is looked up
+        return 0  # a lookup of a function trains nothing
     weights = [slot.width for slot in trained if slot.name.startswith(WEIGHTS)]
     weights = weights or [slot.width for slot in trained]
     if program.descent is not None:
@@ -277,5 +277,5 @@ def _direct_flops(program: StackProgram, n_tokens: int) -> int:
 
 
 def dense_bytes(summary: Summary, bytes_per_number: int) -> int:
-    """Return the memory that the dense weights take."""
+    """Return the memory of the dense weights."""
     return bytes_per_number * summary.parameters

@@ -1,7 +1,7 @@
-"""Sparse weights for files: where the entries that are not 0 stand, and what a reader must know.
+"""Sparse weights in COO format for files, with a description of the layers that use them.
 
-`NAME.indices` and `NAME.values` hold what `torch.sparse_coo_tensor` takes to make the dense weight
-called NAME, entries sorted by head or hidden unit. All other weights are ordinary tensors.
+`torch.sparse_coo_tensor(NAME.indices, NAME.values)` is the dense weight called NAME; entries are
+sorted by head or hidden unit. All other weights are ordinary tensors.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ AXES = {
     "W_in": ("model", "head"),
     "W_out": ("head", "model"),
 }
-"""The axes of each weight, as it is in a dense transformer; hidden units count as heads."""
+"""The axes of each weight in the dense transformer; hidden units take the axis of heads."""
 
 ENTRY_BYTES = 3 * 4 + 8
-"""The most that an entry takes in a file: three indices and a number."""
+"""The most bytes of an entry in a file: three indices and a number."""
 
 
 def sparse_weights(program: AbstractProgram) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """All tensors by name, and the order, the kinds and the shapes of the layers, as plain data.
+    """Return all tensors by name, and the order, kinds and shapes of the layers as plain data.
 
-    Layers are lowered one by one, so that no more than one is in memory twice.
+    Layers are lowered one by one, so that at most one is in memory twice.
     """
     n_entries = summarise(program, n_tokens=1).nonzeros
-    what = f"A file of {n_entries:,} weights that are not 0"
-    require_memory(what, ENTRY_BYTES * n_entries, "Save with weights='none'.")
+    file = f"A file of {n_entries:,} weights that are not 0"
+    require_memory(file, ENTRY_BYTES * n_entries, "Save with weights='none'.")
     order: dict[str, Any]
     named: dict[str, Layer] = {}
 
-    def names(part: str, layers: tuple[Layer, ...]) -> list[str]:
-        found = {f"{part}{number}": layer for number, layer in enumerate(layers)}
-        named.update(found)
-        return list(found)
+    def names(prefix: str, layers: tuple[Layer, ...]) -> list[str]:
+        numbered = {f"{prefix}{number}": layer for number, layer in enumerate(layers)}
+        named.update(numbered)
+        return list(numbered)
 
     if isinstance(program, StackProgram):
         block, n_common = names("block.", program.block), len(program.common)
@@ -67,22 +67,23 @@ def sparse_weights(program: AbstractProgram) -> tuple[dict[str, Tensor], dict[st
 def _layer(
     name: str, layer: Layer, program: AbstractProgram, tensors: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """Describe a layer, and add what it is made of to the tensors."""
+    """Add the weights of a layer to `tensors`, and return its description."""
     module = lower_layer(layer, program, torch.float64, is_sparse=True)
     shapes: dict[str, list[int]] = {}
-    for part, weights in module.named_children():
+    for weight_name, weights in module.named_children():
         if isinstance(weights, SparseWeights):
             sizes = dict(zip(("head", "model", "feature"), weights.shape, strict=True))
-            places = weights.places()
-            tensors[f"{name}.{part}.indices"] = torch.stack([places[axis] for axis in AXES[part]])
-            tensors[f"{name}.{part}.values"] = weights.values
-            shapes[part] = [sizes[axis] for axis in AXES[part]]
-    tensors.update({f"{name}.{part}": dense for part, dense in module.named_parameters()})
+            places, axes = weights.places(), AXES[weight_name]
+            tensors[f"{name}.{weight_name}.indices"] = torch.stack([places[axis] for axis in axes])
+            tensors[f"{name}.{weight_name}.values"] = weights.values
+            shapes[weight_name] = [sizes[axis] for axis in axes]
+    dense_weights = module.named_parameters()
+    tensors.update({f"{name}.{weight_name}": dense for weight_name, dense in dense_weights})
     return {"title": layer.title, **_kind(layer, module, program), "shapes": shapes}
 
 
 def _kind(layer: Layer, module: nn.Module, program: AbstractProgram) -> dict[str, Any]:
-    """Return what a layer computes with its weights."""
+    """Return the kind of a layer, and what it computes besides its weights."""
     match module:
         case GridAttention():
             return {"kind": "chain"}
