@@ -758,6 +758,19 @@ def test_other_data_than_the_script_s_are_refused():
         icgd.as_task(shuffled_problem(), data()[0][:5], CLASSES[:5])
 
 
+def test_a_sum_is_over_as_many_examples_as_were_announced():
+    model, (x, y) = classifier(), data()
+    optimizer, loss = SGD(model.parameters(), lr=0.1), nn.MSELoss(reduction="sum")
+    domain = icgd.Domain(2.0, 1.0)
+    problem = icgd.from_torch(model, loss, optimizer, domain=domain, n_examples=5)
+    with pytest.raises(
+        DataError, match="X has 6 examples; the loss of this problem is a sum over 5"
+    ):
+        icgd.as_task(problem, x, torch.cat([y, y], -1)[:, :3])
+    problem = icgd.from_torch(model, loss, optimizer, domain=domain, batch_size=3)
+    assert icgd.as_task(problem, x, torch.cat([y, y], -1)[:, :3]).x.shape == (6, 3)
+
+
 def test_the_epochs_say_how_many_steps_there_are():
     problem = shuffled_problem()
     assert icgd.compile(problem, "relu-stack").program.n_steps == 4

@@ -135,6 +135,8 @@ def from_torch(
     update = _update(optimizer, options, sizes, network.sets(box), batch_size, factor)
     update = replace(update, average=average)
     preprocessing = replace(preprocessing, batches=batches, flatten=network.flattens)
+    if preprocessing.reduction == "sum" and batch_size is None:
+        preprocessing = replace(preprocessing, n_summed=n_examples or 0)
     if preprocessing.largest_rate is not None:
         domain = replace(domain, rate=(domain.rate or 1.0) * preprocessing.largest_rate)
     return Problem(
