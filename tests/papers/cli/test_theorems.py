@@ -91,7 +91,7 @@ def test_json_has_every_comparison(command):
 
 
 def test_the_list_runs_nothing(command, monkeypatch):
-    monkeypatch.setattr(theorems, "tried", None)
+    monkeypatch.setattr(theorems, "check_statement", None)
     assert "wu-toy-1" in command("theorems", "--list").stdout
     listed = json.loads(command("theorems", "wang", "--list", "--json").stdout)
     assert listed == [{"key": "wang-toy-3", "label": "Toy 3", "claim": "It is so."}]

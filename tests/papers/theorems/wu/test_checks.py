@@ -52,7 +52,7 @@ SLOW = {"wu-theorem-1", "wu-theorem-5", "wu-lemma-16"}
     "key", [pytest.param(key, marks=pytest.mark.slow if key in SLOW else ()) for key in VERDICTS]
 )
 def test_a_statement_has_its_verdict_and_every_misprint_fails(key):
-    entry = book.tried(book.statement_named(key), seed=3)
+    entry = book.check_statement(book.statement_named(key), seed=3)
     assert entry.verdict is VERDICTS[key]
     holding = [c.case for c in entry.comparisons if c.about is not About.STATEMENT and c.holds]
     assert holding == []
