@@ -14,7 +14,7 @@ from torch.optim import SGD, AdamW, lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 import icgd
-from icgd.errors import DataError, SettingError, UnreadableError
+from icgd.errors import DataError, IcgdError, SettingError, UnreadableError
 from icgd.problems.from_torch import load_weights
 
 ROUNDING = 1e-12
@@ -793,3 +793,16 @@ def test_a_task_that_is_prepared_is_not_prepared_again():
     task = compiled.task(x, CLASSES)
     assert float(task.y.max()) < 1.0
     assert torch.equal(compiled.run_task(task).parameters, compiled.run(x, CLASSES).parameters)
+
+
+def test_an_activation_whose_range_is_not_found_leaves_the_other_constructions(monkeypatch):
+    def without_range(problem: icgd.Problem, *, gated: bool) -> str | None:
+        raise SettingError("x has too many turns to find its range.")
+
+    monkeypatch.setattr("icgd.constructions.softmax_stack.outside_domain", without_range)
+    model = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    problem = icgd.from_torch(model, nn.MSELoss(), optimizer, domain=icgd.Domain(1.0, 1.0))
+    assert icgd.compile(problem, n_steps=1).program.construction != "softmax-stack"
+    with pytest.raises(IcgdError, match="too many turns"):
+        icgd.compile(problem, "softmax-stack", n_steps=1)
