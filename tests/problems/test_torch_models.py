@@ -247,6 +247,10 @@ UNREAD |= {
     ),
     "overwritten by position": (with_result_unused(lambda h: functional.relu(h, True)), UNUSED),
     "overwritten by out": (with_result_unused(lambda h: torch.tanh(h, out=h)), UNUSED),
+    "a weight of one axis": (
+        lambda linear, x: functional.linear(linear(x), linear.bias),
+        "linear() in model has parameters of the shapes [(3,)]",
+    ),
     "a computed shape": (
         lambda linear, x: functional.layer_norm(linear(x), x.shape[-1:]),
         "normalises a shape that is computed",

@@ -317,7 +317,9 @@ def _overwrites(node: fx.Node, root: nn.Module) -> bool:
     if node.op == "call_module":
         return bool(getattr(root.get_submodule(target), "inplace", False))
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    if target in IN_PLACE_OPERATORS or (name.endswith("_") and not name.endswith("__")):
+    if target in (*IN_PLACE_OPERATORS, "__setitem__") or (
+        name.endswith("_") and not name.endswith("__")
+    ):
         return True
     if isinstance(target, str):
         return False
@@ -612,6 +614,13 @@ class _Reader:
         if weight is None or is_lazy(weight):
             if weight is None:
                 self.refuse(f"{place} has weights that are no parameters. Use nn.Linear.")
+            return self._add(Operation("unread", place, sources[:1]))
+        if weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):
+            shapes = [tuple(part.shape) for part in (weight, bias) if part is not None]
+            self.refuse(
+                f"{place} has parameters of the shapes {shapes}, expected a matrix and a bias for "
+                "each of its rows. Use nn.Linear."
+            )
             return self._add(Operation("unread", place, sources[:1]))
         width, n_inputs = weight.shape
         return self._add(Operation("linear", place, sources, weight, bias, width, n_inputs))
