@@ -14,7 +14,7 @@ from torch.optim import SGD, AdamW, lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 import icgd
-from icgd.errors import DataError, SettingError, UnreadableError
+from icgd.errors import DataError, IcgdError, SettingError, UnreadableError
 from icgd.problems.from_torch import load_weights
 
 ROUNDING = 1e-12
@@ -126,7 +126,20 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "a value added twice": lambda: Calling(lambda linear, x: (torch.tanh(linear(x)) + x) + x),
     "feed-forward blocks": lambda: nn.Sequential(nn.Linear(3, 4), Feed(), Feed(), nn.Linear(4, 2)),
     "functions": Written,
+    "two functions of one name": lambda: Calling(
+        lambda linear, x, first, second: functional.linear(
+            functional.linear(linear(x), first), second
+        ),
+        torch.eye(3)[:, :2].T.contiguous(),
+        torch.eye(2),
+    ),
+    "a sum in place": lambda: Calling(lambda linear, x: added_in_place(linear(x), x)),
 }
+
+
+def added_in_place(hidden: Tensor, x: Tensor) -> Tensor:
+    hidden += x
+    return hidden
 
 
 class Calling(nn.Module):
@@ -171,6 +184,80 @@ UNREAD = {
 }
 
 
+class StraightThrough(torch.autograd.Function):
+    """A function whose backward is not the derivative of its forward, and which adds no node."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return -gradient
+
+
+def without_gradients(linear: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        hidden = linear(x)
+    return hidden + x
+
+
+def in_autocast(linear: nn.Module, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return linear(x)
+
+
+def with_result_unused(overwrite: Callable[[Tensor], Any]) -> Callable[..., Tensor]:
+    def forward(linear: nn.Module, x: Tensor) -> Tensor:
+        hidden = linear(x)
+        overwrite(hidden)
+        return hidden
+
+    return forward
+
+
+def adding_to_an_alias(linear: nn.Module, x: Tensor) -> Tensor:
+    hidden = linear(x)
+    alias = hidden
+    alias += x
+    return torch.tanh(alias) + hidden
+
+
+def scaling_an_alias(linear: nn.Module, x: Tensor) -> Tensor:
+    hidden = linear(x)
+    alias = hidden
+    alias *= 2
+    return hidden
+
+
+UNUSED = "and does not use the result"
+UNREAD |= {
+    "no gradients": (without_gradients, "computes _0_linear without gradients"),
+    "autocast": (in_autocast, "in the low precision of torch.autocast"),
+    "a backward of its own": (
+        lambda linear, x: StraightThrough.apply(linear(x)),
+        "StraightThrough is a torch.autograd.Function",
+    ),
+    "an alias added to": (adding_to_an_alias, "overwrites a value that is read elsewhere"),
+    "an alias scaled": (scaling_an_alias, UNUSED),
+    "overwritten by a method": (with_result_unused(lambda h: h.relu_()), UNUSED),
+    "overwritten by a function": (
+        with_result_unused(partial(functional.relu, inplace=True)),
+        UNUSED,
+    ),
+    "overwritten by position": (with_result_unused(lambda h: functional.relu(h, True)), UNUSED),
+    "overwritten by out": (with_result_unused(lambda h: torch.tanh(h, out=h)), UNUSED),
+    "a weight of one axis": (
+        lambda linear, x: functional.linear(linear(x), linear.bias),
+        "linear() in model has parameters of the shapes [(3,)]",
+    ),
+    "a computed shape": (
+        lambda linear, x: functional.layer_norm(linear(x), x.shape[-1:]),
+        "normalises a shape that is computed",
+    ),
+}
+
+
 @pytest.mark.parametrize("name", RESHAPES)
 def test_a_forward_may_flatten_in_any_way(name):
     model = Calling(RESHAPES[name]).double()
@@ -189,6 +276,92 @@ def test_what_a_forward_computes_is_never_left_out(name):
         icgd.from_torch(
             model, nn.MSELoss(), SGD(model.parameters(), lr=1), domain=icgd.Domain(1.0, 1.0)
         )
+
+
+def shared_memory(model: nn.Sequential) -> None:
+    model[2].weight.data = model[0].weight.data
+
+
+HOOKED: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
+    "a gradient": (
+        lambda model, loss, optimizer: model[0].weight.register_hook(lambda g: g.clamp(-1, 1)),
+        "weight of model[0] has a hook",
+    ),
+    "an accumulated gradient": (
+        lambda model, loss, optimizer: model[2].bias.register_post_accumulate_grad_hook(print),
+        "bias of model[2] has a hook",
+    ),
+    "a backward": (
+        lambda model, loss, optimizer: model[1].register_full_backward_hook(print),
+        "model[1] (Tanh) has 1 backward hook",
+    ),
+    "before a backward": (
+        lambda model, loss, optimizer: model[1].register_full_backward_pre_hook(print),
+        "model[1] (Tanh) has 1 backward hook",
+    ),
+    "a step": (
+        lambda model, loss, optimizer: optimizer.register_step_pre_hook(print),
+        "optimizer (SGD) has step hooks",
+    ),
+    "a loss": (
+        lambda model, loss, optimizer: loss.register_forward_hook(print),
+        "loss (MSELoss) has hooks",
+    ),
+    "a forward of a loss": (
+        lambda model, loss, optimizer: setattr(loss, "forward", functional.l1_loss),
+        "a forward of its own",
+    ),
+    "a scheduler": (
+        lambda model, loss, optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1),
+        "has a scheduler, which from_torch was not given",
+    ),
+    "memory": (
+        lambda model, loss, optimizer: shared_memory(model),
+        "uses the same weights in two layers",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOOKED)
+def test_what_changes_training_from_outside_is_refused(name):
+    change, message = HOOKED[name]
+    model, loss = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)), nn.MSELoss()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    icgd.from_torch(model, loss, optimizer, domain=icgd.Domain(1.0, 1.0))
+    change(model, loss, optimizer)
+    with pytest.raises(UnreadableError, match=re.escape(message)):
+        icgd.from_torch(model, loss, optimizer, domain=icgd.Domain(1.0, 1.0))
+
+
+def test_a_scheduler_may_not_part_the_step_sizes_of_groups():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    optimizer = SGD([{"params": part.parameters()} for part in model], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda i: 1.0, lambda i: 0.5**i])
+    with pytest.raises(UnreadableError, match=r"step sizes, 0\.1 and 0\.05 in step 2"):
+        icgd.from_torch(
+            model,
+            nn.MSELoss(),
+            optimizer,
+            domain=icgd.Domain(1.0, 1.0),
+            scheduler=scheduler,
+            n_steps=3,
+        )
+
+
+class Ignoring(nn.Sequential):
+    """A forward that relies on a module to overwrite its input."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        hidden = self[0](input)
+        self[1](hidden)
+        return hidden
+
+
+def test_a_module_whose_result_is_ignored_may_not_overwrite():
+    model = Ignoring(nn.Linear(3, 2), nn.ReLU(inplace=True))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UnreadableError, match=UNUSED):
+        icgd.from_torch(model, nn.MSELoss(), optimizer, domain=icgd.Domain(1.0, 1.0))
 
 
 def test_weights_that_are_computed_are_refused():
@@ -249,7 +422,7 @@ def labels_of(name: str, y: Tensor) -> Tensor:
     """The labels that a model has: some have one output, and some four."""
     if name == "functions":
         return y[:, 0]
-    if name == "a value added twice":
+    if name in ("a value added twice", "a sum in place"):
         return torch.cat([y, y[:, :1]], dim=-1)
     return torch.cat([y, y], dim=-1) if name == "two norms in a row" else y
 
@@ -432,7 +605,18 @@ FUNCTIONS = {
     functional.poisson_nll_loss: nn.PoissonNLLLoss(),
     partial(functional.huber_loss, delta=0.5): nn.HuberLoss(delta=0.5),
     partial(functional.smooth_l1_loss, beta=0.5): nn.SmoothL1Loss(beta=0.5),
+    partial(functional.smooth_l1_loss, beta=0.0): nn.L1Loss(),
 }
+
+
+@pytest.mark.parametrize(
+    "loss", [partial(functional.mse_loss, weight=torch.ones(1)), [1.0]], ids=["option", "list"]
+)
+def test_a_loss_that_no_module_computes_is_an_obstacle_like_others(loss):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Conv1d(3, 3, 1))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UnreadableError, match=r"model\[1\] is Conv1d[^\0]*loss is (mse_loss|list)"):
+        icgd.from_torch(model, loss, optimizer, domain=icgd.Domain(1.0, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -578,6 +762,19 @@ def test_other_data_than_the_script_s_are_refused():
         icgd.as_task(shuffled_problem(), data()[0][:5], CLASSES[:5])
 
 
+def test_a_sum_is_over_as_many_examples_as_were_announced():
+    model, (x, y) = classifier(), data()
+    optimizer, loss = SGD(model.parameters(), lr=0.1), nn.MSELoss(reduction="sum")
+    domain = icgd.Domain(2.0, 1.0)
+    problem = icgd.from_torch(model, loss, optimizer, domain=domain, n_examples=5)
+    with pytest.raises(
+        DataError, match="X has 6 examples; the loss of this problem is a sum over 5"
+    ):
+        icgd.as_task(problem, x, torch.cat([y, y], -1)[:, :3])
+    problem = icgd.from_torch(model, loss, optimizer, domain=domain, batch_size=3)
+    assert icgd.as_task(problem, x, torch.cat([y, y], -1)[:, :3]).x.shape == (6, 3)
+
+
 def test_the_epochs_say_how_many_steps_there_are():
     problem = shuffled_problem()
     assert icgd.compile(problem, "relu-stack").program.n_steps == 4
@@ -600,3 +797,16 @@ def test_a_task_that_is_prepared_is_not_prepared_again():
     task = compiled.task(x, CLASSES)
     assert float(task.y.max()) < 1.0
     assert torch.equal(compiled.run_task(task).parameters, compiled.run(x, CLASSES).parameters)
+
+
+def test_an_activation_whose_range_is_not_found_leaves_the_other_constructions(monkeypatch):
+    def without_range(problem: icgd.Problem, *, gated: bool) -> str | None:
+        raise SettingError("x has too many turns to find its range.")
+
+    monkeypatch.setattr("icgd.constructions.softmax_stack.outside_domain", without_range)
+    model = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    problem = icgd.from_torch(model, nn.MSELoss(), optimizer, domain=icgd.Domain(1.0, 1.0))
+    assert icgd.compile(problem, n_steps=1).program.construction != "softmax-stack"
+    with pytest.raises(IcgdError, match="too many turns"):
+        icgd.compile(problem, "softmax-stack", n_steps=1)

@@ -59,7 +59,7 @@ from icgd.constructions.network import (
     ranges_on_domain,
     units_slot,
 )
-from icgd.errors import ConstructionError
+from icgd.errors import ConstructionError, SettingError
 from icgd.problems.functions import IDENTITY_FUNCTION
 from icgd.problems.optimisers import WEIGHTS
 from icgd.problems.problem import Problem
@@ -190,7 +190,11 @@ class SoftmaxStack(AbstractConstruction):
                     "and no MLP stands where its ramp could be read without rounding; relu-stack "
                     "takes it, or use a loss whose slope is continuous, such as huber."
                 )
-        if reason := outside_domain(problem, gated=True):
+        try:
+            reason = outside_domain(problem, gated=True)
+        except SettingError as error:  # no range was found for what an activation is beside a gate
+            return f"{error} relu-stack takes it as it is."
+        if reason:
             return reason
         ranges = ranges_on_domain(problem, 0.0, gated=True)
         arguments = (*ranges.preactivations, *backward_ranges(problem, ranges, 0.0).deltas)

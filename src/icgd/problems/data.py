@@ -259,8 +259,8 @@ def as_task(
         queries: inputs whose labels are to be predicted.
         initial: the weights that a network starts from, or the coefficients that a linear model
             starts from (default 0). A kernel machine starts from the function 0.
-        seed: what a network's weights are drawn from, if none are given and
-            the problem brings none along; the default is 0.
+        seed: what a network's weights are drawn from, also if the problem brings some along; the
+            default is those, or else 0.
         dtype: "float64" or "float32".
         rates: a number from 0 to `domain.rate` for each example, by which its gradient is
             multiplied; 1 if they are left out, and only where the domain has a rate.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -134,6 +135,8 @@ def from_torch(
     update = _update(optimizer, options, sizes, network.sets(box), batch_size, factor)
     update = replace(update, average=average)
     preprocessing = replace(preprocessing, batches=batches, flatten=network.flattens)
+    if preprocessing.reduction == "sum" and batch_size is None:
+        preprocessing = replace(preprocessing, n_summed=n_examples or 0)
     if preprocessing.largest_rate is not None:
         domain = replace(domain, rate=(domain.rate or 1.0) * preprocessing.largest_rate)
     return Problem(
@@ -240,12 +243,25 @@ def _loss(
 def _loss_module(loss: Any, refuse: Refuse) -> Any:
     """Return a loss as its module, also if it is the function of it."""
     if type(loss) in LOSSES:
+        kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        if any(vars(loss)[kind] for kind in kinds) or "forward" in vars(loss):
+            refuse(
+                f"loss ({called(loss)}) has hooks or a forward of its own, which are not read. "
+                "Remove them."
+            )
         return loss
     function, options = loss, {}
     if isinstance(loss, functools.partial) and not loss.args:
         function, options = loss.func, loss.keywords
-    if not isinstance(function, nn.Module) and function in LOSS_FUNCTIONS:
-        return LOSS_FUNCTIONS[function](**options)
+    if callable(function) and not isinstance(function, nn.Module) and function in LOSS_FUNCTIONS:
+        kind = LOSS_FUNCTIONS[function]
+        known_options = inspect.signature(kind).parameters
+        for option in (name for name in options if name not in known_options):
+            refuse(
+                f"loss is {function.__name__} with {option}, which {kind.__name__} does not take. "
+                "Leave it out."
+            )
+        return kind(**{name: value for name, value in options.items() if name in known_options})
     known = ", ".join(kind.__name__ for kind in LOSSES)
     if isinstance(loss, nn.Module | type) or not callable(loss):
         what = called(loss)
@@ -263,7 +279,7 @@ LOSSES: dict[type[nn.Module], Callable[[Any], tuple[str, float]]] = {
     nn.BCEWithLogitsLoss: lambda loss: ("logistic", 1.0),
     # huber is delta times smooth l1 of that width
     nn.HuberLoss: lambda loss: (smooth_l1(loss.delta).name, loss.delta),
-    nn.SmoothL1Loss: lambda loss: (smooth_l1(loss.beta).name, 1.0),
+    nn.SmoothL1Loss: lambda loss: (smooth_l1(loss.beta).name if loss.beta else "l1", 1.0),
     nn.CrossEntropyLoss: lambda loss: ("cross_entropy", 1.0),
     nn.L1Loss: lambda loss: ("l1", 1.0),
     nn.PoissonNLLLoss: lambda loss: ("poisson", 1.0),
@@ -300,6 +316,11 @@ def _options(
             f"The optimizer {called(optimizer)} has already taken steps, and remembers them. Give "
             "a new one, made from the model as it is now."
         )
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        refuse(
+            f"{where} has step hooks, which may change gradients or weights. Give one without "
+            "hooks."
+        )
     first, *others = [_plain(group) for group in optimizer.param_groups]
     for number, group in enumerate(others, start=1):
         for option in (name for name in group if group[name] != first.get(name)):
@@ -310,15 +331,15 @@ def _options(
                 "requires_grad_(False)."
             )
     if network is not None:
-        named = dict(network.parameters())
+        named = list(network.parameters())
         given = {id(part) for group in optimizer.param_groups for part in group["params"]}
-        missing = [n for n, part in named.items() if part.requires_grad and id(part) not in given]
+        missing = [n for n, part in named if part.requires_grad and id(part) not in given]
         if missing:
             refuse(
                 f"The optimizer does not train the {', '.join(missing)}. Give it all parameters of "
                 "the model, or freeze those by requires_grad_(False)."
             )
-        own = {id(part) for part in named.values()}
+        own = {id(part) for _, part in named}
         trained = (part for group in optimizer.param_groups for part in group["params"])
         if any(part.requires_grad and id(part) not in own for part in trained):
             refuse(
@@ -345,6 +366,11 @@ def _step_sizes(
     if not isinstance(optimizer, torch.optim.Optimizer):
         return 1.0
     if scheduler is None:
+        if getattr(optimizer.step, "_wrapped_by_lr_sched", False):
+            refuse(
+                f"The optimizer {called(optimizer)} has a scheduler, which from_torch was not "
+                "given. Pass it as scheduler=..., or make the optimizer without it."
+            )
         return float(optimizer.param_groups[0]["lr"])
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         refuse(
@@ -365,12 +391,22 @@ def _step_sizes(
             "Pass n_steps, or epochs."
         )
         return 1.0
-    sizes, others = [], []
+    sizes: list[float] = []
+    others: list[dict[str, Any]] = []
     copied = copy.deepcopy(scheduler)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the optimiser was not stepped before
         for _ in range(count("n_steps", n_steps)):
-            group = _plain(copied.optimizer.param_groups[0])
+            group, *rest = map(_plain, copied.optimizer.param_groups)
+            different = next((other["lr"] for other in rest if other["lr"] != group["lr"]), None)
+            if different is not None:
+                refuse(
+                    f"scheduler ({called(scheduler)}) gives groups of parameters different step "
+                    f"sizes, {float(group['lr']):g} and {float(different):g} in step "
+                    f"{len(sizes) + 1}: a compiled step has one rule for all weights. Give all "
+                    "groups the same."
+                )
+                return 1.0
             sizes.append(float(group.pop("lr")))
             others.append(group)
             copied.step()

@@ -29,6 +29,7 @@ class Preprocessing:
         reduction: "mean" or "sum" over a batch. A mean is over its own examples, and over the
             weights of their classes if there are any.
         flatten: whether X may have more axes than one for an example, which become one.
+        n_summed: how many examples the step size of a sum over all examples is for; 0 without one.
 
     Raises:
         SettingError: if a number is out of its range.
@@ -44,6 +45,7 @@ class Preprocessing:
     class_weights: tuple[float, ...] = ()
     reduction: str = "mean"
     flatten: bool = False
+    n_summed: int = 0
 
     def __post_init__(self) -> None:
         set_fields(
@@ -55,6 +57,7 @@ class Preprocessing:
             label_smoothing=below_one("label_smoothing", self.label_smoothing),
             class_weights=tuple(positive("class_weights", w) for w in entries(self.class_weights)),
             flatten=flag("flatten", self.flatten),
+            n_summed=count("n_summed", self.n_summed, least=0),
         )
         sizes = [len(batch) for batch in self.batches]
         if sizes and not 0 < min(sizes) <= max(sizes) == sizes[0]:
@@ -162,6 +165,12 @@ class Preprocessing:
                 f"X has {n_examples} examples; the batches of this problem are drawn from "
                 f"{self.n_examples}. Give the data of the script, or read it again with n_examples="
                 f"{n_examples}."
+            )
+        if self.n_summed not in (0, n_examples):
+            raise DataError(
+                f"X has {n_examples} examples; the loss of this problem is a sum over "
+                f"{self.n_summed}, which its step size is for. Give the data of the script, or "
+                f"read it again with n_examples={n_examples}."
             )
         own = normaliser = torch.ones_like(x[..., :1])  # a mean is sum(own) / sum(normaliser)
         weights = y.new_tensor(self.class_weights)

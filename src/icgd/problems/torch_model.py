@@ -13,6 +13,7 @@ to know of them. Frozen parameters and the biases of layers without any are fixe
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,6 +133,7 @@ SAME_SHAPE: dict[Any, type[nn.Module]] = {
 
 ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
 IN_PLACE = (operator.iadd, "add_")
+IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv)
 RESHAPES = (torch.flatten, torch.reshape, "flatten", "view", "reshape")
 
 READABLE = (nn.Linear, nn.LayerNorm, *ACTIVATIONS, *SKIPPED)
@@ -252,11 +254,80 @@ class Operation:
     in_place: bool = False
 
 
+class _Value(fx.Proxy):
+    """A value of a trace that shows x += y as what it is; fx would record x = x + y."""
+
+    def _in_place(self, function: Any, other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    def __iadd__(self, other: Any) -> fx.Proxy:
+        return self._in_place(operator.iadd, other)
+
+    def __isub__(self, other: Any) -> fx.Proxy:
+        return self._in_place(operator.isub, other)
+
+    def __imul__(self, other: Any) -> fx.Proxy:
+        return self._in_place(operator.imul, other)
+
+    def __itruediv__(self, other: Any) -> fx.Proxy:
+        return self._in_place(operator.itruediv, other)
+
+
 class _Tracer(fx.Tracer):
-    """Leaves whole what is read by its class."""
+    """Leaves whole what is read by its class, and notes the modes that a graph does not show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.without_gradients: list[str] = []
+        self.in_autocast: list[str] = []
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return _kind_of(m) is not None or super().is_leaf_module(m, module_qualified_name)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Value(node, self)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        if node.op in ("call_module", "call_function", "call_method"):
+            if not torch.is_grad_enabled():
+                self.without_gradients.append(node.name)
+            if torch.is_autocast_enabled("cpu"):
+                self.in_autocast.append(node.name)
+        return node
+
+    def trace(self, root: Any, concrete_args: Any = None) -> fx.Graph:
+        # A Function whose forward returns its input leaves no node, yet its backward counts.
+        apply = torch.autograd.Function.__dict__["apply"]
+        setattr(torch.autograd.Function, "apply", classmethod(_refuse_function))  # noqa: B010
+        try:
+            with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+                return super().trace(root, concrete_args)
+        finally:
+            setattr(torch.autograd.Function, "apply", apply)  # noqa: B010
+
+
+def _refuse_function(function: type, *args: Any, **kwargs: Any) -> None:
+    raise TypeError(f"{function.__name__} is a torch.autograd.Function with a backward of its own")
+
+
+def _overwrites(node: fx.Node, root: nn.Module) -> bool:
+    """Say whether an operation writes into its input."""
+    target: Any = node.target
+    if node.op == "call_module":
+        return bool(getattr(root.get_submodule(target), "inplace", False))
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if target in (*IN_PLACE_OPERATORS, "__setitem__") or (
+        name.endswith("_") and not name.endswith("__")
+    ):
+        return True
+    if isinstance(target, str):
+        return False
+    try:
+        given = inspect.signature(target).bind_partial(*node.args, **node.kwargs).arguments
+    except (TypeError, ValueError):  # built-in functions have no signature
+        given = dict(node.kwargs)
+    return bool(given.get("inplace")) or given.get("out") is not None
 
 
 def _kind_of(module: nn.Module) -> Any:
@@ -306,8 +377,9 @@ class _Reader:
         """Fill `operations`, and return the one whose value the model returns."""
         for name, module in self.root.named_modules():
             self._check(place_of(name), module)
+        tracer = _Tracer()
         try:
-            graph = _Tracer().trace(self.root)
+            graph = tracer.trace(self.root)
         except Exception as error:  # of any kind: the forward is the user's own code
             self.refuse(
                 f"The forward of {called(self.root[0])} cannot be traced: "
@@ -315,6 +387,17 @@ class _Reader:
                 "on values; give each branch a model of its own."
             )
             return None
+        if tracer.without_gradients:
+            self.refuse(
+                f"The forward of {called(self.root[0])} computes "
+                f"{', '.join(tracer.without_gradients)} without gradients, as under "
+                "torch.no_grad(). Freeze those parameters by requires_grad_(False) instead."
+            )
+        if tracer.in_autocast:
+            self.refuse(
+                f"The forward of {called(self.root[0])} computes {', '.join(tracer.in_autocast)} "
+                "in the low precision of torch.autocast. Leave it out."
+            )
         needed = set[fx.Node]()
         for node in reversed(graph.nodes):  # what the output depends on
             if node.op == "output" or any(user in needed for user in node.users):
@@ -328,8 +411,16 @@ class _Reader:
                     "one row of X."
                 )
         for node in graph.nodes:
-            if node in needed and node.op in ("call_module", "call_function", "call_method"):
+            if node.op not in ("call_module", "call_function", "call_method"):
+                continue
+            if node in needed:
                 self._read(node)
+            elif _overwrites(node, self.root):
+                self.refuse(
+                    f"The forward of {called(self.root[0])} overwrites a value by {node.name} and "
+                    "does not use the result, so that a trace does not show what the value "
+                    "becomes. Assign the result: h = relu(h)."
+                )
         (result,) = next(iter(reversed(graph.nodes))).args
         if not isinstance(result, fx.Node) or result not in self.values:
             self.refuse("The model returns something other than one tensor. Return its prediction.")
@@ -344,6 +435,12 @@ class _Reader:
             self.refuse(
                 f"{where} has {n_hooks} forward hook{'s' * (n_hooks > 1)}, which no trace shows. "
                 "Remove them, or put what they compute into forward."
+            )
+        n_hooks = len(module._backward_hooks) + len(module._backward_pre_hooks)
+        if n_hooks:
+            self.refuse(
+                f"{where} has {n_hooks} backward hook{'s' * (n_hooks > 1)}, which may change "
+                "gradients. Remove them."
             )
         if is_parametrized(module):
             self.refuse(
@@ -391,6 +488,14 @@ class _Reader:
             names = ("input", "normalized_shape", "weight", "bias", "eps")
             given = self._parameters(node, names)
             shape = given["normalized_shape"]
+            if not isinstance(shape, tuple | list) or not all(
+                isinstance(size, int) for size in shape
+            ):
+                self.refuse(
+                    f"{place} normalises a shape that is computed. Write its width as a number."
+                )
+                self.values[node] = self._add(Operation("unread", place, sources[:1]))
+                return
             eps = NORM_EPS if given["eps"] is None else given["eps"]
             module = nn.LayerNorm(shape, eps, elementwise_affine=False)
             module.weight, module.bias = given["weight"], given["bias"]
@@ -446,7 +551,7 @@ class _Reader:
         given |= {**dict(zip(names, node.args, strict=False)), **node.kwargs}
         for name in names[1:]:
             part = given[name]
-            if not isinstance(part, fx.Node):
+            if not isinstance(part, fx.Node) or name == "normalized_shape":
                 continue
             if part.op != "get_attr":
                 self.refuse(
@@ -509,6 +614,13 @@ class _Reader:
         if weight is None or is_lazy(weight):
             if weight is None:
                 self.refuse(f"{place} has weights that are no parameters. Use nn.Linear.")
+            return self._add(Operation("unread", place, sources[:1]))
+        if weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):
+            shapes = [tuple(part.shape) for part in (weight, bias) if part is not None]
+            self.refuse(
+                f"{place} has parameters of the shapes {shapes}, expected a matrix and a bias for "
+                "each of its rows. Use nn.Linear."
+            )
             return self._add(Operation("unread", place, sources[:1]))
         width, n_inputs = weight.shape
         return self._add(Operation("linear", place, sources, weight, bias, width, n_inputs))
@@ -680,7 +792,8 @@ def read_model(model: nn.Module, refuse: Refuse) -> Network | None:
         )
     network = Network(tuple(layers), n_inputs, reader.flattens)
     weights = [part for _, part in network.parameters()]
-    if len({id(part) for part in weights}) < len(weights):
+    # Two parameters may share their memory, as after b.weight.data = a.weight.data.
+    if len({part.data_ptr() or id(part) for part in weights}) < len(weights):
         obstacles.append(
             "The model uses the same weights in two layers. Give every layer weights of its own."
         )
@@ -704,7 +817,9 @@ def require_options(
 
 
 def _require_plain(name: str, weights: Tensor, refuse: Refuse) -> None:
-    """Require weights on the CPU, in single or double precision, and finite."""
+    """Require weights on the CPU, in single or double precision, finite, and without hooks."""
+    if weights._backward_hooks or getattr(weights, "_post_accumulate_grad_hooks", None):
+        refuse(f"{name} has a hook, which may change its gradient. Remove it.")
     if weights.device.type != "cpu":
         refuse(
             f"{name} is on device {weights.device}, expected cpu. Move the model there: "
