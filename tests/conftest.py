@@ -30,6 +30,13 @@ def _same_items():
     random.seed(0)
 
 
+@pytest.fixture
+def wrong_types(request):
+    """Skip a test of what wrong types raise where the type checker raises first."""
+    if request.config.getoption("jaxtyping_packages"):
+        pytest.skip("the type checker refuses wrong types itself")
+
+
 @pytest.fixture(autouse=True)
 def _default_precision():
     """No test leaves another precision of balls behind."""

@@ -1,6 +1,5 @@
 """Oracles: what every one owes, and each against autograd, scikit-learn and numbers by hand."""
 
-import inspect
 import re
 from dataclasses import dataclass, replace
 from functools import cache
@@ -139,11 +138,12 @@ def test_networks_start_from_a_seed_and_others_from_0():
 
 
 @each_kind
+@pytest.mark.usefixtures("wrong_types")
 @pytest.mark.parametrize("seed", ["a", 1.5, True, -1])
 def test_a_seed_is_a_whole_number_for_every_kind(problem, seed):
     x, y = X[0], Y[0, :, : problem.target.output_width]
     with pytest.raises(SettingError) as refused:
-        inspect.unwrap(as_task)(problem, x, y, seed=seed)  # without the tests' type checker
+        as_task(problem, x, y, seed=seed)
     assert str(refused.value) == f"seed must be a whole number of at least 0, got {seed!r}."
 
 

@@ -609,6 +609,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.usefixtures("wrong_types")
 @pytest.mark.parametrize(
     "loss", [partial(functional.mse_loss, weight=torch.ones(1)), [1.0]], ids=["option", "list"]
 )
