@@ -125,6 +125,8 @@ def test_a_network_whose_loss_still_falls_is_not_done():
     rising = found_for(network(40.0), x, np.sin(x[:, :1]), 1, seed=0)
     assert rising.remedies[0].startswith("The loss rises to ")
     assert rising.remedies[0].endswith(": halve the step size.")
+    perfect = replace(task, y=problem.oracle.predict(replace(task, queries=task.x), history[0]))
+    assert "%" not in convergence(problem.oracle, perfect, history).status
     still = convergence(problem.oracle, task, history[:1].repeat(5, 1))
     assert still.left == 0.0
     assert str(still).startswith("Descent is done after 4 steps: the loss went from")

@@ -202,10 +202,9 @@ def _of_network(
     n_steps, tenth = n_rows * steps_per_row, n_last * steps_per_row
     left = float(((before - last).abs() / first).nan_to_num(0.0).max())
     last_ones = "step" if tenth == 1 else f"{tenth:,} steps"
-    status = (
-        f"the loss went from {float(first.max()):.3g} to {float(last.max()):.3g}, and changed by "
-        f"{_percent(left)} of its first value in the last {last_ones}"
-    )
+    status = f"the loss went from {float(first.max()):.3g} to {float(last.max()):.3g}"
+    if bool((first > 0).all()):  # there is no share of a loss of 0
+        status += f", and changed by {_percent(left)} of its first value in the last {last_ones}"
     found = Convergence(n_steps, left, OF_FALL, status, 0.0)
     if found.is_done:
         return found
