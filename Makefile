@@ -17,7 +17,7 @@ test: $(INSTALLED) ## Run the tests of icgd
 test-papers: $(INSTALLED) ## Run the tests of figures, theorem book and training, and samples of hostile cases
 	$(BIN)/pytest -n 2 --dist worksteal tests/papers tests/campaigns
 
-test-types: $(INSTALLED) ## Run the tests of programs and backends under a checker of types and shapes
+test-types: $(INSTALLED) ## Run the tests of the core again, under a checker of types and shapes
 	$(BIN)/pytest -n 2 --dist worksteal --jaxtyping-packages=icgd,icgd_papers,beartype.beartype \
 		tests/test_type_checks.py tests/program tests/weights tests/backends tests/end_to_end \
 		tests/problems tests/approximation tests/constructions tests/certificates

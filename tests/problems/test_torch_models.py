@@ -727,7 +727,7 @@ def test_a_compiled_model_is_read_as_the_one_that_it_is():
     assert plain == compiled
 
 
-def shuffled_problem() -> icgd.Problem:
+def shuffled_problem(generator: torch.Generator | None = None) -> icgd.Problem:
     model = classifier()
     return icgd.from_torch(
         model,
@@ -737,23 +737,14 @@ def shuffled_problem() -> icgd.Problem:
         epochs=2,
         n_examples=6,
         batch_size=3,
-        generator=torch.Generator().manual_seed(1),
+        generator=generator or torch.Generator().manual_seed(1),
     )
 
 
 def test_the_generator_is_left_as_it_was():
     generator = torch.Generator().manual_seed(1)
-    before, model = generator.get_state(), classifier()
-    problem = icgd.from_torch(
-        model,
-        nn.CrossEntropyLoss(),
-        SGD(model.parameters(), lr=0.1),
-        domain=icgd.Domain(2.0, 1.0),
-        epochs=2,
-        n_examples=6,
-        batch_size=3,
-        generator=generator,
-    )
+    before = generator.get_state()
+    problem = shuffled_problem(generator)
     assert torch.equal(generator.get_state(), before)
     assert problem == shuffled_problem()
 

@@ -98,7 +98,7 @@ def names_in(texts: Sequence[str]) -> list[str]:
 
 
 def with_lists(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a file, where one text may stand for a list of names."""
+    """Return the options of a file; in place of a list of names it may have one text."""
     lists = dict(options)
     for name in LISTS:
         value = options.get(name, [])
@@ -112,7 +112,7 @@ def with_lists(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described_source(path: Path, options: Mapping[str, Any], where: str) -> Source:
-    """Return table of these options, which a file holds; `UnknownNameError` for another name."""
+    """Return the table of a file's options; raise `UnknownNameError` for an unknown one."""
     known = [option.name for option in TABLE_OPTIONS]
     for name in options:
         if name not in (*known, *REMEMBERED):
@@ -151,7 +151,7 @@ class GivenTable:
 
 
 def _text(name: str, value: Any) -> str:
-    """An option as the shell has it."""
+    """Return an option as it is written in the shell."""
     if isinstance(value, bool):
         return option_name(name if value else f"no-{name}")
     return f"{option_name(name)} {','.join(value) if isinstance(value, list) else value}"

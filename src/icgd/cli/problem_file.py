@@ -289,9 +289,7 @@ def description_from(file: Path | None, data: Path | None, **given: Any) -> Desc
 
 
 def read_problem_file(path: Path) -> dict[str, Any]:
-    """Return the content of a problem.toml; `UnknownNameError` for a key or section that there is
-    not.
-    """
+    """Return the content of a problem.toml; raise `UnknownNameError` for an unknown key."""
     content = _toml(path)
     for name, value in content.items():
         if name not in KEYS:

@@ -75,8 +75,8 @@ def report_data(report: Report) -> dict[str, Any]:
     """Return the report with its verdict and the largest error and bound over all steps."""
     kinds = ("step", "trajectory", "prediction")
     names = [f"{kind}_{what}" for kind in kinds for what in ("errors", "bounds")]
-    told: dict[str, Any] = report.informative_bounds  # JSON shows NaN as null
-    shown = replace(report, **told)
+    bounds: dict[str, Any] = report.informative_bounds  # JSON shows NaN as null
+    shown = replace(report, **bounds)
     known = {name: getattr(shown, name) for name in names}
     return {
         "verdict": report.verdict.name,

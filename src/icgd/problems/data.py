@@ -14,7 +14,6 @@ from torch import Tensor
 
 from icgd.environment import own_modes, require_memory
 from icgd.errors import DataError, DomainError, SettingError, at, quoted
-from icgd.problems.preprocessing import Preprocessing
 from icgd.problems.settings import count, named, positive, require_between, set_fields
 from icgd.reprs import counted, in_short, with_repr
 from icgd.shapes import Inputs, Labels, Parameters, Points, Queries, Rates
@@ -283,31 +282,6 @@ def as_task(
         >>> icgd.as_task(problem, [[0.5, 1.0], [1.0, 0.0]], [1.0, 0.5]).x.shape
         torch.Size([2, 2])
     """
-    return _as_task(
-        problem,
-        problem.preprocessing or Preprocessing(),
-        x,
-        y,
-        queries=queries,
-        initial=initial,
-        seed=seed,
-        dtype=dtype,
-        rates=rates,
-    )
-
-
-def _as_task(
-    problem: Problem,
-    preprocessing: Preprocessing,
-    x: Any,
-    y: Any,
-    *,
-    queries: Any = None,
-    initial: Any = None,
-    seed: int | None = None,
-    dtype: str | torch.dtype = "float64",
-    rates: Any = None,
-) -> Task:
     oracle, domain, kind = problem.oracle, problem.domain, dtype_named(dtype)
     seed = None if seed is None else count("seed", seed, least=0)
     columns, asked = column_names(x), column_names(queries)
@@ -316,7 +290,9 @@ def _as_task(
             f"queries has the columns {', '.join(asked)}, but X has {', '.join(columns)}. Give the "
             "same columns in the same order."
         )
-    x, queries = (preprocessing.inputs(part, problem.target.input_width) for part in (x, queries))
+    if (preprocessing := problem.preprocessing) is not None:
+        width = problem.target.input_width
+        x, queries = preprocessing.inputs(x, width), preprocessing.inputs(queries, width)
     x = checked_inputs(x, problem.target.input_width)
     expected = (*x.shape[:-1], problem.target.output_width)
     given = checked_array("y", y)
@@ -341,7 +317,7 @@ def _as_task(
     require_within("y", y, domain.y, "domain.y")
     require_within("queries", queries, domain.x, "domain.x", columns)
     rates = _rates(domain.rate, rates, x)
-    if problem.preprocessing is preprocessing:  # no task that was prepared before
+    if preprocessing is not None:
         batch = getattr(problem.update, "batch_size", None)
         x, y, rates = preprocessing.prompt(x, y, rates, are_classes=are_classes, batch=batch)
         if rates is not None:
@@ -360,9 +336,8 @@ def _as_task(
 
 def checked_task(problem: Problem, task: Task) -> Task:
     """Check a task that may have been made by hand, or for another problem."""
-    checked = _as_task(
-        problem,
-        Preprocessing(),
+    checked = as_task(
+        _without_preprocessing(problem),
         task.x,
         task.y,
         queries=task.queries if task.n_queries else None,
@@ -389,7 +364,12 @@ def drawn_task(problem: Problem, n_examples: int, *, seed: int) -> Task:
     x, y = problem.domain.x * (2 * x - 1), y * min(1.0, problem.domain.y)
     if problem.loss == "cross_entropy":
         y = y / y.sum(-1, keepdim=True)
-    return _as_task(problem, Preprocessing(), x, y, seed=seed)
+    return as_task(_without_preprocessing(problem), x, y, seed=seed)
+
+
+def _without_preprocessing(problem: Problem) -> Problem:
+    """Return the problem as it takes data that were prepared before."""
+    return replace(problem, preprocessing=None) if problem.preprocessing else problem
 
 
 def _rates(largest: float | None, given: Any, x: Tensor) -> Tensor | None:
