@@ -23,7 +23,7 @@ from icgd.errors import FileError, IcgdError, UnknownNameError, cut
 
 COMMANDS = {
     "demo": "Train a network on real cars in a transformer's forward pass, and check it.",
-    "example": "Write the table of cars that the README speaks of.",
+    "example": "Write a table of cars to try the other commands on.",
     "init": "Write a problem.toml for a table, with the label, bounds and scaling found in it.",
     "compile": "Compile a training run into a transformer, and save it.",
     "run": "Train on a table in one forward pass, and predict.",
