@@ -33,7 +33,6 @@ from icgd.shapes import History
 from icgd.timing import descend, interleaved_medians
 from icgd.weights.sizes import Summary
 
-
 CARS = Path(__file__).with_name("cars.csv")
 INPUTS, LABEL = ("weight", "horsepower", "quarter_mile"), "mpg"
 
