@@ -58,8 +58,8 @@ class Source:
     missing: Annotated[
         str | None,
         _table(
-            f"What to do about missing values: {', '.join(CHOICES)}. In a CSV file these are empty "
-            f"cells and, in any case, {', '.join(MISSING[1:])}. Default: refuse."
+            f"What to do about missing values: {', '.join(CHOICES)}. Default: refuse. In CSV files "
+            f"they are empty cells, {', '.join(MISSING[1:])}, in small or capital letters."
         ),
     ] = None
     standardize: Annotated[

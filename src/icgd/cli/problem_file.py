@@ -50,77 +50,62 @@ KEYS = ("loss", "steps", "construction", "tolerance", "initial", *SECTIONS)
 _problem, _table = in_panel("The problem"), in_panel("The table")
 
 
-def _usual(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Description of the problem, which `icgd init` writes. Options replace its keys.",
-            metavar="PROBLEM.toml",
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        _table(
-            "Take inputs, outputs, bounds (with room for a quarter more) and the step size of a "
-            "linear model from this table.",
-            "--data",
-            "--bounds-from",
-            metavar="DATA",
-        ),
-    ] = None,
-    hidden: Annotated[
-        str | None,
-        _problem(
-            f"Widths of the hidden layers. Default: {','.join(map(str, DEFAULT_HIDDEN))}.",
-            metavar="N,...,N",
-        ),
-    ] = None,
-    activation: Annotated[
-        str | None,
-        _problem(
-            f"Activation of the hidden layers: {', '.join(ACTIVATIONS)}. Default: {MLP.activation}."
-        ),
-    ] = None,
-    loss: Annotated[
-        str | None,
-        _problem(
-            f"One of {', '.join(LOSS_NAMES)}, or the text of a slope u(t, y) of your own, such as "
-            f"'tanh(t - y)'. Default: {SQUARED.name}."
-        ),
-    ] = None,
-    step_size: Annotated[
-        float | None,
-        _problem(
-            f"Learning rate. Default: {DEFAULT_STEP_SIZE}; for a linear model 1 / curvature of the "
-            "table."
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        _problem(f"Training steps. Default: {DEFAULT_STEPS}; compare: {COMPARED_STEPS}."),
-    ] = None,
-    optimiser: Annotated[
-        str | None,
-        _problem(
-            f"One of {', '.join(OPTIMISERS)}, as in torch.optim. Default: sgd.",
-            "--optimiser",
-            "--optimizer",
-        ),
-    ] = None,
-) -> None:
-    """Take the options for the usual case."""
+File = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Description of the problem, which `icgd init` writes. Options replace its keys.",
+        metavar="PROBLEM.toml",
+    ),
+]
+TableFile = Annotated[
+    Path | None,
+    _table(
+        "Take inputs, outputs, bounds (with room for a quarter more) and the step size of a linear "
+        "model from this table.",
+        "--data",
+        "--bounds-from",
+        metavar="DATA",
+    ),
+]
 
-
-PLACES = {
-    "hidden": "target.hidden",
-    "activation": "target.activation",
-    "loss": "loss",
-    "step_size": "update.step_size",
-    "steps": "steps",
-    "optimiser": "update.optimiser",
-    **{option.name: f"table.{option.name}" for option in TABLE_OPTIONS},
+USUAL: dict[str, tuple[str, type, str]] = {
+    "hidden": (
+        "target.hidden",
+        str,
+        f"Widths of the hidden layers. Default: {','.join(map(str, DEFAULT_HIDDEN))}.",
+    ),
+    "activation": (
+        "target.activation",
+        str,
+        f"Activation of the hidden layers: {', '.join(ACTIVATIONS)}. Default: {MLP.activation}.",
+    ),
+    "loss": (
+        "loss",
+        str,
+        f"One of {', '.join(LOSS_NAMES)}, or the text of a slope u(t, y) of your own, such as "
+        f"'tanh(t - y)'. Default: {SQUARED.name}.",
+    ),
+    "step_size": (
+        "update.step_size",
+        float,
+        f"Learning rate. Default: {DEFAULT_STEP_SIZE}; of a linear model 1 / curvature of the "
+        "table.",
+    ),
+    "steps": (
+        "steps",
+        int,
+        f"Training steps. Default: {DEFAULT_STEPS}; compare: {COMPARED_STEPS}.",
+    ),
+    "optimiser": (
+        "update.optimiser",
+        str,
+        f"One of {', '.join(OPTIMISERS)}, as in torch.optim. Default: sgd.",
+    ),
 }
-"""The key of problem.toml that each option stands for."""
+"""The options for the usual case: the key of problem.toml, the type and the help of each."""
+
+NAMES = {"optimiser": ("--optimiser", "--optimizer")}
+METAVARS = {"hidden": "N,...,N"}
 
 FLAGS = ("biases", "intercept")
 FORMER = {
@@ -146,10 +131,14 @@ FORMER = {
         for name in names.split()
     },
 }
-"""The options of the last release, which work for one more: the keys of problem.toml they are now.
+"""The options of the last release, which work for one more, and the keys that replace them."""
 
-They go with everything that this module says of `FORMER`.
-"""
+PLACES = (
+    {name: key for name, (key, *_) in USUAL.items()}
+    | FORMER
+    | {option.name: f"table.{option.name}" for option in TABLE_OPTIONS}
+)
+"""The key of problem.toml that each option stands for."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +289,7 @@ class Description:
         return {**table, "codes": dict(examples.codes)} if examples.codes else table
 
 
-def description_from(file: Path | None, data: Path | None, **options: Any) -> Description:
+def description_from(file: File = None, data: TableFile = None, **options: Any) -> Description:
     """Return what a file and options describe together; options replace keys of the file."""
     content = {} if file is None else read_problem_file(file)
     table = given_options({option.name: options.pop(option.name) for option in TABLE_OPTIONS})
@@ -313,7 +302,7 @@ def description_from(file: Path | None, data: Path | None, **options: Any) -> De
     if {"hidden", "widths"} & given.keys():
         for key in ("hidden", "widths"):
             content.get("target", {}).pop(key, None)
-    places = {name: (PLACES | FORMER)[name] for name in (*given, *table)}
+    places = {name: PLACES[name] for name in (*given, *table)}
     for name, value in (given | table).items():
         *sections, key = places[name].split(".")
         part = content.setdefault(sections[0], {}) if sections else content
@@ -417,17 +406,20 @@ def _warn_of_former(given: Mapping[str, Any]) -> None:
 
 def takes_problem(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command what describes a problem in place of its parameter `described`."""
+
+    def parameter(name: str, kind: Any, option: Any) -> Parameter:
+        annotation = Annotated[kind | None, option]
+        return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+    usual = [
+        parameter(name, kind, _problem(text, *NAMES.get(name, ()), metavar=METAVARS.get(name)))
+        for name, (_, kind, text) in USUAL.items()
+    ]
     former = [
-        Parameter(
-            name,
-            Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                bool | None if name in FLAGS else str | None,
-                typer.Option(option_name(name), hidden=True),
-            ],
+        parameter(
+            name, bool if name in FLAGS else str, typer.Option(option_name(name), hidden=True)
         )
         for name in FORMER
     ]
-    options = (*options_of(_usual), *TABLE_OPTIONS, *former)
-    return with_options(command, "described", options, description_from)
+    offered = (*options_of(description_from)[:2], *usual, *TABLE_OPTIONS, *former)
+    return with_options(command, "described", offered, description_from)
