@@ -319,7 +319,9 @@ def test_options_of_the_last_release_still_work_and_say_where_they_go(command, t
     outcome = command("compile", *line.split(), "--steps", "1", "-o", "run.safetensors")
     assert outcome.code == 0, outcome
     assert icgd.load(tmp_path / "run.safetensors").problem == OLD[line]
-    assert outcome.stderr.startswith("icgd: warning: Write these into problem.toml, which `icgd")
+    assert outcome.stderr.startswith(
+        "icgd: warning: These options will be removed in the next release."
+    )
     widths = [int(width) for width in line.split()[1].split(",")]
     assert f"widths = {widths} under [target] (--widths)" in outcome.stderr
     betas = "betas = [0.9, 0.75] under [update] (--beta2)"

@@ -398,8 +398,8 @@ def _warn_of_former(given: Mapping[str, Any]) -> None:
         lines.append(f"{key} = {json.dumps(text)} {place} ({option_name(option)})")
     warn(
         FutureWarning(
-            "Write these into problem.toml, which `icgd init DATA` makes; their options go with "
-            f"the next release: {', '.join(lines)}."
+            "These options will be removed in the next release. Write them into problem.toml, "
+            f"which `icgd init DATA` makes: {', '.join(lines)}."
         )
     )
 
