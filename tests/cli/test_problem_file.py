@@ -13,6 +13,7 @@ from icgd.cli.problem_file import FORMER, KEYS, SECTIONS, Description, descripti
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import IcgdError, SettingError
 from icgd.problems.problem import OPTIMISERS
+from icgd.problems.tables import MISSING
 from tests.cli.files import PROBLEM, listing
 
 SOLD = "age,sold,size\n1,1,0.5\n-2,0,1\n0.5,0,-1\n2,1,3\n"
@@ -359,6 +360,7 @@ def test_the_page_has_every_key():
     sections = {f"[{name}]" for name in SECTIONS}
     assert [key for key in keys if f"`{key}`" not in page and f"`[{key}]`" not in page] == []
     assert [name for name in sections - {"[functions]"} if f"`{name}`" not in page] == []
+    assert [cell for cell in MISSING if cell and f"`{cell}`" not in page] == []
 
 
 def test_the_example_of_the_page_is_compiled(command, tmp_path, toml):
