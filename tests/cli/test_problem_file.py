@@ -262,6 +262,15 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
         ),
         ("target = {kernel = 'rbf', widths = [4, 3, 1]}", "inputs and outputs, such as 4,1, got"),
         ("", "How many inputs and outputs are there. Give a table that has them .*, or widths ="),
+        (
+            "target = {link = 'poisson', input_width = 2}\nupdate.step_size = 0.1",
+            "poisson mean of scores up to .* score = ... under .domain. in problem.toml, or a small",
+        ),
+        (
+            "construction = 'cot-ridge'\ntarget = {link = 'identity', input_width = 2}\n"
+            "update.step_size = 0.1",
+            "one number of examples. Give it: n_examples = ... under .settings. in prob",
+        ),
         ("loss = tanh", "Cannot read problem.toml: Invalid value .at line 1, column"),
     ],
 )

@@ -12,10 +12,10 @@ import polars as pl
 from scipy.special import expit, softmax
 
 from icgd.cli.classes import Classes
-from icgd.cli.data_options import DROP, FILLS, GivenTable, Source
+from icgd.cli.data_options import DROP, FILLS, GivenTable, Source, is_table
 from icgd.compiled import Compiled
 from icgd.environment import warn
-from icgd.errors import DataError, DomainError, quoted
+from icgd.errors import DataError, DomainError, FileError, quoted
 from icgd.pipeline import load
 from icgd.problems.data import Domain
 from icgd.problems.linear_model import LinearModel
@@ -166,6 +166,15 @@ def read_examples(source: Source, problem: Problem) -> Examples:
     )
 
 
+def load_run(file: Path) -> Compiled:
+    """Return the compiled run in a file; say so if the file is a table."""
+    if is_table(file):
+        raise FileError(
+            f"{file} is a table. The first argument is a file that `icgd compile` wrote."
+        )
+    return load(file)
+
+
 def open_run(
     file: Path, table: GivenTable, queries: Path | None = None
 ) -> tuple[Compiled, Examples, Queries | None]:
@@ -173,7 +182,7 @@ def open_run(
 
     All numbers are within the domain that it was compiled for.
     """
-    compiled = load(file)
+    compiled = load_run(file)
     examples = read_examples(table.source(compiled.table, file), compiled.problem)
     asked = read_queries(queries, examples) if queries else None
     require_within(compiled.problem.domain, examples, asked)
@@ -287,19 +296,20 @@ def _cells(table: Table, name: str) -> list[str]:
 
 def require_within(domain: Domain, examples: Examples, queries: Queries | None = None) -> None:
     """Raise `DomainError` for the largest number that the transformer was not made for."""
-    path, units = examples.source.data, " in standard units" * bool(examples.source.standardize)
+    path = examples.source.data
     labels = examples.label_names * (examples.labels.shape[1] // len(examples.label_names))
     checked = [
-        (path, examples.inputs, examples.input_names, "x"),
-        (path, examples.labels, labels, "y"),
+        (path, examples.inputs, examples.input_names, examples.input_scaling, "x"),
+        (path, examples.labels, labels, examples.label_scaling, "y"),
     ]
     if queries is not None:
-        checked.append((queries.table.path, queries.inputs, examples.input_names, "x"))
-    for path, numbers, names, key in checked:
+        checked.append((queries.table.path, queries.inputs, *checked[0][2:]))
+    for path, numbers, names, scaling, key in checked:
         bound, largest = getattr(domain, key), np.abs(numbers).max(0)
         column = int(largest.argmax())
         if largest[column] > bound:
             value = float(numbers[np.abs(numbers[:, column]).argmax(), column])
+            units = " in standard units" * bool(scaling.scale[column] != 1)
             raise DomainError(
                 f"{path}, column {quoted(names[column])} goes to {value:.6g}{units}, but the "
                 f"transformer was made for {bound:g} at most. Compile with [domain] {key} = "

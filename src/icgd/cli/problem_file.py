@@ -19,7 +19,13 @@ from typing import Annotated, Any
 
 import typer
 
-from icgd.cli.data_options import TABLE_OPTIONS, Source, described_source, given_options
+from icgd.cli.data_options import (
+    TABLE_OPTIONS,
+    Source,
+    described_source,
+    given_options,
+    is_table,
+)
 from icgd.cli.examples import Examples, read_examples, require_within, widths_in
 from icgd.cli.options import in_panel, in_users_words, option_name, options_of, with_options
 from icgd.cli.progress import progress
@@ -347,7 +353,7 @@ def read_problem_file(path: Path) -> dict[str, Any]:
 
 
 def _toml(path: Path) -> dict[str, Any]:
-    if path.suffix.lower() in (".csv", ".gz", ".parquet", ".arrow"):
+    if is_table(path):
         raise FileError(f"{path} is a table, not a problem.toml. Give it as --data {path}.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))

@@ -16,7 +16,7 @@ from torch import Tensor
 from icgd.backends.run import Run
 from icgd.cli import show
 from icgd.cli.data_options import GivenTable, takes_table
-from icgd.cli.examples import Examples, labels_of, open_run, score
+from icgd.cli.examples import Examples, labels_of, load_run, open_run, score
 from icgd.cli.exit_codes import INTERRUPTED
 from icgd.cli.options import (
     AsJson,
@@ -41,7 +41,6 @@ from icgd.cli.writing import (
 from icgd.compiled import Compiled
 from icgd.errors import InterruptedRunError, SettingError
 from icgd.many_tasks import CHUNK_SIZE, FAILURES, run_tasks
-from icgd.pipeline import load
 from icgd.problems.convergence import Convergence, convergence
 from icgd.problems.data import Task
 from icgd.problems.tables import Numbers
@@ -125,7 +124,7 @@ def run(
         if workers is None and ray is None:
             has_affinity = hasattr(os, "sched_getaffinity")  # Linux; a container may have fewer
             settings["n_workers"] = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
-        _run_folder(load(file), tasks, out, settings, as_json=as_json)
+        _run_folder(load_run(file), tasks, out, settings, as_json=as_json)
         return
     if table is None:
         raise SettingError("Give DATA, a table of examples, or --tasks, a folder of tasks.")
