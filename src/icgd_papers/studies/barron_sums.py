@@ -85,7 +85,7 @@ class Lottery:
         return torch.exp(-self.points.square().sum(1) / 2)
 
     def draw_units(self, n: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
-        """n pairs (w, b) of the density h F / I; in one dimension b has the sign of both."""
+        """Draw n pairs (w, b) of the density h F / I; in one dimension b takes both signs."""
         uniform = torch.rand(3, n, generator=source, dtype=torch.float64)
         normal = torch.randn(n, generator=source, dtype=torch.float64)
         # |w| F is the law of a chi with one more degree of freedom, of weight E |w| beside F's.
@@ -99,7 +99,7 @@ class Lottery:
         return size[:, None] * direction, torch.where(beyond > 0, far, position)
 
     def _lengthened(self, first: Tensor, source: torch.Generator) -> tuple[Tensor, Tensor]:
-        """|w| with the other dimensions added to the first, and a uniform direction."""
+        """Return |w| with the other dimensions added to the first, and a uniform direction."""
         if self.dimension == 1:
             return first, torch.ones(len(first), 1, dtype=torch.float64)
         others, normal = (

@@ -371,7 +371,7 @@ def _added(stream: Stream, signal: Tensor, matrix: Tensor) -> Stream:
 
 
 def softmax_attention(query: Heads, key: Heads, value: Heads) -> Heads:
-    """Each place reads itself and those before it, by a softmax of the scores."""
+    """Attend from each place to itself and those before it, by a softmax of the scores."""
     return scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
