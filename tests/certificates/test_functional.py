@@ -519,13 +519,15 @@ def test_float32_errs_by_less_than_the_bound_at_every_scale(name, scale):
     kernel = icgd.register_kernel(name, globals()[name], **{"falling": FALLING, "cube": CUBE}[name])
     x = (scale * data(30)[0]).float().double()
     moved = (x + 1e-5 * scale).float()
-    how = Arithmetic.of(torch.float32, 30, "dense")
+    arithmetic = Arithmetic.of(torch.float32, 30, "dense")
     off = (moved.double() - x).abs()
-    bound = own_error(KernelHead(name), Rounded(x, off), Rounded(x, torch.zeros_like(x)), how)
+    bound = own_error(
+        KernelHead(name), Rounded(x, off), Rounded(x, torch.zeros_like(x)), arithmetic
+    )
     measured = (kernel.matrix(moved, x.float()).double() - kernel.matrix(x, x)).abs()
     assert (measured <= bound).all()
     worst = float(x.norm(dim=-1).max()), float(off.norm(dim=-1).max())
-    assert bound.max() <= worst_own_error(kernel, *worst, 3, how) * (1 + 1e-6)
+    assert bound.max() <= worst_own_error(kernel, *worst, 3, arithmetic) * (1 + 1e-6)
     assert kernel.matrix(x, x).abs().max() <= largest_own(kernel, worst[0], 3) * (1 + 1e-12)
 
 

@@ -153,8 +153,8 @@ def test_a_step_that_is_off_by_more_than_its_bound_is_found():
     problem = PROBLEMS["logistic"]
     compiled, task = compiled_of(problem), task_of(problem)
     history = compiled.run_task(task).parameters
-    how = Arithmetic.of(torch.float64, task.n_tokens, "fused")
-    bounds = LinearBounds(problem, compiled.stack, how).steps(task, history)
+    arithmetic = Arithmetic.of(torch.float64, task.n_tokens, "fused")
+    bounds = LinearBounds(problem, compiled.stack, arithmetic).steps(task, history)
     wrong = compiled_of(replace(problem, update=replace(problem.proximal_step, step_size=0.3001)))
     off = (wrong.run_task(task).parameters[1] - history[1]).abs().max()
     assert off > 1e6 * bounds.max()
@@ -168,8 +168,8 @@ def test_where_steps_expand_the_trajectory_bound_grows_by_their_lipschitz_consta
     problem = replace(problem, update=replace(problem.proximal_step, step_size=3 / float(beta[-1])))
     compiled = compiled_of(problem, n_steps=5)
     real = problem.oracle.train(task, 5)
-    how = Arithmetic.of(torch.float64, task.n_tokens, "fused")
-    rules = LinearBounds(problem, compiled.stack, how)
+    arithmetic = Arithmetic.of(torch.float64, task.n_tokens, "fused")
+    rules = LinearBounds(problem, compiled.stack, arithmetic)
     assert rules.lipschitz(task, real) == pytest.approx(2, rel=1e-8)
     history = compiled.run_task(task).parameters
     bounds = rules.run(task, history, real)
@@ -204,8 +204,8 @@ def test_where_slopes_are_beyond_all_numbers_nothing_is_known(box):
     update = icgd.ProximalStep(step_size=15.0, box=box)
     problem = icgd.Problem(icgd.LinearModel(2, "poisson"), "matching", update, domain)
     task = icgd.as_task(problem, [[2.0, 0.0], [0.0, 2.0]], [[2.0], [2.0]])
-    how = Arithmetic.of(torch.float64, 3, "fused")
-    rules = LinearBounds(problem, compiled_of(problem).stack, how)
+    arithmetic = Arithmetic.of(torch.float64, 3, "fused")
+    rules = LinearBounds(problem, compiled_of(problem).stack, arithmetic)
     start = torch.zeros(2, 2, dtype=torch.float64)
     factor = rules.lipschitz(task, start, margin=1e9)
     assert factor == inf if box > 300 else factor > 1e200
@@ -215,8 +215,8 @@ def test_where_slopes_are_beyond_all_numbers_nothing_is_known(box):
 def test_short_steps_never_expand():
     problem = problem_of("logistic", l2=0.2)
     task = task_of(problem)
-    how = Arithmetic.of(torch.float64, task.n_tokens, "fused")
-    rules = LinearBounds(problem, compiled_of(problem).stack, how)
+    arithmetic = Arithmetic.of(torch.float64, task.n_tokens, "fused")
+    rules = LinearBounds(problem, compiled_of(problem).stack, arithmetic)
     factor = rules.lipschitz(task, problem.oracle.train(task, 4))
     assert 0.9 < factor <= 1 + 1e-8
 
@@ -224,8 +224,8 @@ def test_short_steps_never_expand():
 def test_clipped_coefficients_differ_by_no_more_than_the_box():
     problem = problem_of("poisson", step_size=50.0)
     compiled = compiled_of(problem, n_steps=60)
-    how = Arithmetic.of(torch.float32, 9, "fused")
-    assert LinearBounds(problem, compiled.stack, how).domain().trajectory == 2.0
+    arithmetic = Arithmetic.of(torch.float32, 9, "fused")
+    assert LinearBounds(problem, compiled.stack, arithmetic).domain().trajectory == 2.0
 
 
 @pytest.mark.filterwarnings("ignore:Coefficient:UserWarning")
@@ -265,8 +265,8 @@ def test_tiny_errors_have_a_bound_that_is_not_0():
 
 def test_steps_beyond_all_numbers_are_bounded_by_the_box():
     problem = problem_of("probit", step_size=6e304, intercept=False, l2=0.0, l1=100.0, box=1e-3)
-    how = Arithmetic.of(torch.float64, 9, "fused")
-    bound = LinearBounds(problem, compiled_of(problem).stack, how).domain()
+    arithmetic = Arithmetic.of(torch.float64, 9, "fused")
+    bound = LinearBounds(problem, compiled_of(problem).stack, arithmetic).domain()
     assert bound.trajectory >= 2e-3
 
 
@@ -275,9 +275,9 @@ def test_a_program_of_another_kind_has_no_such_bound():
         MLP((2, 1)), "squared", icgd.GradientStep(0.1, 1.0), icgd.Domain(1.0, 1.0)
     )
     program = icgd.compile(network, "relu-stack", n_steps=1).program
-    how = Arithmetic.of(torch.float64, 9, "dense")
+    arithmetic = Arithmetic.of(torch.float64, 9, "dense")
     with pytest.raises(ProgramError, match="relu-stack has no step on a linear model"):
-        LinearBounds(PROBLEMS["logistic"], program, how).domain()
+        LinearBounds(PROBLEMS["logistic"], program, arithmetic).domain()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

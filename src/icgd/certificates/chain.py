@@ -189,7 +189,7 @@ class ChainBounds(AbstractBounds):
         rows[ONE] = 1.0
         for prefix, block in ((NEAR, near), (FAR, far)):
             rows |= {row_of(prefix, name): block.get(name, 0.0) for name in names}
-        domain = BlockEnclosures(self.program, self.how)
+        domain = BlockEnclosures(self.program, self.arithmetic)
         for part in (part for layer in self.program.layers for part in layer.instructions):
             rows |= part.meaning(rows, domain)
         return {name: rows[row_of(OUT, name)] for name in names}
@@ -208,7 +208,7 @@ class BlockEnclosures(BlockDomain[Row]):
     """The primitives of chains on enclosures and on numbers that are known."""
 
     program: ChainProgram
-    how: Arithmetic
+    arithmetic: Arithmetic
 
     def combine(self, terms: Sequence[tuple[float, Row]]) -> Row:
         """Numbers beside enclosures are 0, and add nothing."""
@@ -217,13 +217,13 @@ class BlockEnclosures(BlockDomain[Row]):
         enclosed = [(factor, row) for factor, row in terms if isinstance(row, Enclosure)]
         if not enclosed:
             return sum(factor * row for factor, row in terms if isinstance(row, float))
-        return enclosures.combination(enclosed, self.how)[0].without_nan()
+        return enclosures.combination(enclosed, self.arithmetic)[0].without_nan()
 
     def add(self, *values: Row) -> Row:
         total, *others = values
         for value in others:
             if isinstance(total, Enclosure) and isinstance(value, Enclosure):
-                total = enclosures.add(total, value, self.how)
+                total = enclosures.add(total, value, self.arithmetic)
             elif value != 0.0:
                 total = value
         return total
@@ -233,12 +233,12 @@ class BlockEnclosures(BlockDomain[Row]):
             return 0.0
         if isinstance(right, float):  # the slope of a linear layer
             right = Enclosure.common(Interval.point(torch.full_like(left.error, right)))
-        return enclosures.multiply(left, right, self.how)
+        return enclosures.multiply(left, right, self.arithmetic)
 
     def product(self, left: Row, right: Row) -> Row:
         if isinstance(left, float) or isinstance(right, float):
             return 0.0
-        return matrix_product(left, right.mT, self.how).mT
+        return matrix_product(left, right.mT, self.arithmetic).mT
 
     def transposed(self, matrix: Row) -> Row:
         return matrix if isinstance(matrix, float) else matrix.mT
@@ -272,17 +272,20 @@ class BlockEnclosures(BlockDomain[Row]):
         weights, kept = slots.get(WEIGHTS), dict(source.terms()).get(WEIGHTS, 1.0)
         if kept != 1.0 and isinstance(weights, Enclosure):
             n_terms, sizes = len(source.slots) + 4, (abs(kept) + 2) * weights.size
-            off, of_oracle = (how.sum_of(n_terms, sizes) for how in (self.how, self.how.oracle))
+            off, of_oracle = (
+                arithmetic.sum_of(n_terms, sizes)
+                for arithmetic in (self.arithmetic, self.arithmetic.oracle)
+            )
             exact, actual = value.exact.widened(of_oracle), value.actual.widened(off)
             value = Enclosure.around(exact, value.error + off, actual)
-        return enclosures.clipped(value, bound, self.how.sum_of(4, value.actual.size))
+        return enclosures.clipped(value, bound, self.arithmetic.sum_of(4, value.actual.size))
 
     def activate(self, argument: Row, kinked: Row, leak: float) -> Row:
         if isinstance(argument, float):
             return 0.0
         value = enclosures.function_at(_kinked(leak), argument) if kinked else argument
         return value.perturbed(
-            self.how.sum_of(3, argument.actual.size)
+            self.arithmetic.sum_of(3, argument.actual.size)
         ).without_nan()  # three ReLUs
 
     def mark_flat(self, argument: Row, width: float) -> Row:
@@ -292,7 +295,7 @@ class BlockEnclosures(BlockDomain[Row]):
     def pass_back(self, back: verbs.PassBack, upstream: Row, flat: Row) -> Row:
         """The slope is closed up to 3/4 of the kink's width and open from the whole of it on."""
         if back.bound is not None and isinstance(upstream, Enclosure):
-            rounding = self.how.sum_of(4, upstream.actual.size)
+            rounding = self.arithmetic.sum_of(4, upstream.actual.size)
             upstream = enclosures.clipped(upstream, back.bound, rounding)
         if isinstance(upstream, float) or isinstance(flat, float):
             return upstream
@@ -302,7 +305,7 @@ class BlockEnclosures(BlockDomain[Row]):
         low, high = (flat.actual + end for end in ends)
         actual = Interval(*step.bounds(low.low, high.high))
         slope = Enclosure(exact, actual, ROOM * exact.distance_to(actual))
-        return enclosures.multiply(upstream, slope, self.how).without_nan()
+        return enclosures.multiply(upstream, slope, self.arithmetic).without_nan()
 
     def within_reach(self, heads: verbs.Product, value: Row) -> Row:
         """Or the run is stopped; only what B_1 asks for may be larger, and nobody reads that."""
@@ -348,7 +351,7 @@ class BlockEnclosures(BlockDomain[Row]):
 
     def _lattice_error(self, n_terms: int, sizes: Tensor, reach: float) -> Tensor:
         fit, apart = self.program.look_up(IDENTITY), torch.zeros_like(sizes)
-        return reach * enclosures.lattice_error(fit, n_terms, sizes / reach, apart, self.how)
+        return reach * enclosures.lattice_error(fit, n_terms, sizes / reach, apart, self.arithmetic)
 
     def look_up_product(
         self, heads: verbs.LookUpProduct, function: str, product: Row, left: Row, right: Row
@@ -361,7 +364,7 @@ class BlockEnclosures(BlockDomain[Row]):
         known = Interval.symmetric(heads.reach, 1, 1).widened(off)
         argument = Enclosure.around(product.exact, product.error, product.actual.intersected(known))
         fit = self.program.look_up(function)
-        rounding = self.how.head(fit, n_terms, sizes, torch.zeros_like(sizes))
+        rounding = self.arithmetic.head(fit, n_terms, sizes, torch.zeros_like(sizes))
         return enclosures.fitted_at(fit, argument, rounding).without_nan()
 
     def softmax_columns(self, scores: Row, n_rows: int) -> Row:
@@ -369,7 +372,9 @@ class BlockEnclosures(BlockDomain[Row]):
             return 0.0
         n_others = scores.error.shape[-2] - n_rows
         n_tokens = n_rows + len(self.program.functions[0].values)
-        shares = shares_of(scores.mapped(lambda part: part[..., :n_rows, :].mT), n_tokens, self.how)
+        shares = shares_of(
+            scores.mapped(lambda part: part[..., :n_rows, :].mT), n_tokens, self.arithmetic
+        )
         padded_shares = shares.mapped(lambda part: functional.pad(part.mT, (0, 0, 0, n_others)))
         return padded_shares.without_nan()
 

@@ -618,16 +618,16 @@ def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
 
 
 def lattice_error(
-    fit: LatticeFunction, n_terms: int, sizes: Tensor, apart: Tensor, how: Arithmetic
+    fit: LatticeFunction, n_terms: int, sizes: Tensor, apart: Tensor, arithmetic: Arithmetic
 ) -> Tensor:
     """Return how far a line or a square is off; only the dense transformer reads it from a lattice.
 
     Beyond the reach, which is at least 1, all that is known is that a mean stays between the
     values, and that the line or the square is at most the size's square.
     """
-    if not how.sums_terms:
+    if not arithmetic.sums_terms:
         return torch.zeros_like(sizes)
-    off = fit.error + how.head(fit, n_terms, sizes, apart)
+    off = fit.error + arithmetic.head(fit, n_terms, sizes, apart)
     return torch.where(sizes > fit.reach, max(map(abs, fit.values)) + sizes**2, off)
 
 
@@ -635,11 +635,11 @@ def lattice_error(
 
 
 def matrix_product(
-    weights: Enclosure, inputs: Enclosure, how: Arithmetic, n_terms: int = 0
+    weights: Enclosure, inputs: Enclosure, arithmetic: Arithmetic, n_terms: int = 0
 ) -> Enclosure:
     """Multiply `weights @ inputs` at every token, with the rounding of at least `n_terms` terms."""
     n_columns, sizes = weights.error.shape[-1], inputs.size @ weights.size.mT
-    rounding = how.sum_of(max(n_columns, n_terms), sizes)
+    rounding = arithmetic.sum_of(max(n_columns, n_terms), sizes)
     error = rounding
     if not inputs.is_common:
         error = error + inputs.error @ weights.exact.size.mT
@@ -647,7 +647,7 @@ def matrix_product(
         error = error + inputs.actual.size @ weights.error.mT
     exact = inputs.exact @ weights.exact.mT
     if n_terms > n_columns:
-        exact = exact.widened(how.oracle.sum_of(n_terms, sizes))
+        exact = exact.widened(arithmetic.oracle.sum_of(n_terms, sizes))
     if inputs.is_common and weights.is_common:
         return Enclosure.around(exact, error)
     actual = (inputs.actual @ weights.actual.mT).widened(rounding)
@@ -665,7 +665,7 @@ BASIS_TERMS = 48
 
 
 def projected(
-    value: Enclosure, faces: Interval, basis: Tensor, how: Arithmetic
+    value: Enclosure, faces: Interval, basis: Tensor, arithmetic: Arithmetic
 ) -> tuple[Enclosure, Tensor]:
     """Project vectors onto a box in an orthonormal basis; return also what the layer is wrong by.
 
@@ -674,17 +674,17 @@ def projected(
     The other one is the triangle inequality, entry by entry.
     """
     size, n_rows = basis.abs(), len(basis)
-    exact_beyond = _beyond(value.exact, faces, basis, how.oracle)
-    beyond = exact_beyond if value.is_common else _beyond(value.actual, faces, basis, how)
+    exact_beyond = _beyond(value.exact, faces, basis, arithmetic.oracle)
+    beyond = exact_beyond if value.is_common else _beyond(value.actual, faces, basis, arithmetic)
     most = torch.maximum(exact_beyond.size, beyond.size)
     moves = most @ size + most.amax(-1, keepdim=True)
     sizes = torch.where(most.any(-1, keepdim=True), moves + value.size, 0.0)
     terms = n_rows + basis.shape[-1] + BASIS_TERMS
-    off = how.sum_of(terms, sizes)
-    oracle = how.oracle.sum_of(terms, sizes)
+    off = arithmetic.sum_of(terms, sizes)
+    oracle = arithmetic.oracle.sum_of(terms, sizes)
     # Coordinates that the basis is about lie between sums of the faces.
     hull = _product(faces, basis)
-    room = how.sum_of(terms, faces.size @ size + faces.size.amax())
+    room = arithmetic.sum_of(terms, faces.size @ size + faces.size.amax())
     known = torch.where(size.any(0), 0.0, inf)
     hull = hull.widened(room + known)
     exact, actual = (
@@ -701,11 +701,11 @@ def projected(
     return Enclosure.around(exact, ROOM * error + off, actual), off
 
 
-def _beyond(value: Interval, faces: Interval, basis: Tensor, how: Arithmetic) -> Interval:
+def _beyond(value: Interval, faces: Interval, basis: Tensor, arithmetic: Arithmetic) -> Interval:
     """Return how far vectors lie beyond the faces, along each row of the basis."""
     along, sizes = _product(value, basis.mT), value.size @ basis.abs().mT
     sizes = sizes + value.size.amax(-1, keepdim=True) + faces.size
-    along = along.widened(how.sum_of(basis.shape[-1] + BASIS_TERMS, sizes))
+    along = along.widened(arithmetic.sum_of(basis.shape[-1] + BASIS_TERMS, sizes))
     beyond = along.mapped(lambda end: end - end.clamp(faces.low, faces.high))
     return beyond.widened(_OUTWARDS * beyond.size)
 
@@ -730,7 +730,9 @@ def merged(new: Enclosure, old: Enclosure, change: Callable[[Tensor, Tensor], Te
     return Enclosure(exact, actual, change(new.error, old.error))
 
 
-def exchanged(value: Enclosure, first: list[int], second: list[int], how: Arithmetic) -> Enclosure:
+def exchanged(
+    value: Enclosure, first: list[int], second: list[int], arithmetic: Arithmetic
+) -> Enclosure:
     """Put the larger entry of each pair of columns into the first of them.
 
     Neither the larger nor the smaller one is further off than both were, but for the rounding of
@@ -752,13 +754,13 @@ def exchanged(value: Enclosure, first: list[int], second: list[int], how: Arithm
         )
 
     error = torch.maximum(value.error[..., first], value.error[..., second])
-    off = how.sum_of(3, value.size[..., first] + value.size[..., second])
+    off = arithmetic.sum_of(3, value.size[..., first] + value.size[..., second])
     off = arranged(off, off, torch.zeros_like(value.error))
     error = arranged(error, error, value.error) + off
     return Enclosure.around(sorted_ends(value.exact), error, sorted_ends(value.actual).widened(off))
 
 
-def mean_excess(value: Enclosure, means: Tensor, total: float, how: Arithmetic) -> Enclosure:
+def mean_excess(value: Enclosure, means: Tensor, total: float, arithmetic: Arithmetic) -> Enclosure:
     """Return the means of the first 1, 2, ... columns, less their shares of the total."""
     width = len(means)
     share = Interval.point(total / torch.arange(1, width + 1).double())
@@ -767,13 +769,13 @@ def mean_excess(value: Enclosure, means: Tensor, total: float, how: Arithmetic) 
         (part @ Interval.point(means.mT.contiguous()) + share.times(-1.0)).widened(
             how_of.sum_of(width + 4, sizes)
         )
-        for part, how_of in ((value.exact, how.oracle), (value.actual, how))
+        for part, how_of in ((value.exact, arithmetic.oracle), (value.actual, arithmetic))
     )
-    error = value.error @ means.mT + how.sum_of(width + 4, sizes)
+    error = value.error @ means.mT + arithmetic.sum_of(width + 4, sizes)
     return Enclosure.around(exact, ROOM * error, actual)
 
 
-def above(value: Enclosure, threshold: Enclosure, most: float, how: Arithmetic) -> Enclosure:
+def above(value: Enclosure, threshold: Enclosure, most: float, arithmetic: Arithmetic) -> Enclosure:
     """max(w - theta, 0) in the first columns, which is known to be at most `most`."""
     n_columns = threshold.error.shape[-1]
     rows = value.mapped(lambda part: part[..., :n_columns])
@@ -784,29 +786,31 @@ def above(value: Enclosure, threshold: Enclosure, most: float, how: Arithmetic) 
         found = (w + t.times(-1.0)).mapped(lambda end: end.clamp(min=0.0)).widened(off)
         return found.intersected(Interval(-off, most + off))
 
-    off = how.sum_of(5, sizes)
-    exact = after(rows.exact, theta.exact, how.oracle.sum_of(5, sizes))
+    off = arithmetic.sum_of(5, sizes)
+    exact = after(rows.exact, theta.exact, arithmetic.oracle.sum_of(5, sizes))
     actual = after(rows.actual, theta.actual, off)
     found = Enclosure.around(exact, ROOM * (rows.error + theta.error + off), actual)
     return merged(found, value, lambda new, old: torch.cat([new, old[..., n_columns:]], dim=-1))
 
 
-def add(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
+def add(left: Enclosure, right: Enclosure, arithmetic: Arithmetic) -> Enclosure:
     """Add entry by entry."""
-    rounding = how.sum_of(2, left.size + right.size)
+    rounding = arithmetic.sum_of(2, left.size + right.size)
     actual = (left.actual + right.actual).widened(rounding)
     error = left.error + right.error + rounding
     return Enclosure.around(left.exact + right.exact, error, actual)
 
 
-def multiply(left: Enclosure, right: Enclosure, how: Arithmetic, n_terms: int = 2) -> Enclosure:
+def multiply(
+    left: Enclosure, right: Enclosure, arithmetic: Arithmetic, n_terms: int = 2
+) -> Enclosure:
     """Multiply entry by entry, with the rounding of `n_terms` terms."""
     sizes, exact = left.size * right.size, left.exact * right.exact
-    rounding = how.sum_of(n_terms, sizes)
+    rounding = arithmetic.sum_of(n_terms, sizes)
     error = left.error * right.exact.size + left.actual.size * right.error + rounding
     actual = (left.actual * right.actual).widened(rounding)
     if n_terms > 2:
-        exact = exact.widened(how.oracle.sum_of(n_terms, sizes))
+        exact = exact.widened(arithmetic.oracle.sum_of(n_terms, sizes))
     return Enclosure.around(exact, error, actual)
 
 
@@ -816,7 +820,7 @@ def largest(factor: float) -> float:
 
 
 def combination(
-    terms: Sequence[tuple[float, Enclosure]], how: Arithmetic
+    terms: Sequence[tuple[float, Enclosure]], arithmetic: Arithmetic
 ) -> tuple[Enclosure, Tensor]:
     """Sum enclosures times their factors; return the total size of the terms too.
 
@@ -836,14 +840,14 @@ def combination(
     pairs = list(zip(ends, (part for _, part in terms), strict=True))
     exact = reduce(plus, [part.exact.times_within(*factors) for factors, part in pairs])
     actual = reduce(plus, [part.actual.times_within(*factors) for factors, part in pairs])
-    rounding = how.sum_of(len(terms), sizes)
+    rounding = arithmetic.sum_of(len(terms), sizes)
     error, actual = error + rounding, actual.widened(rounding)
     if len(terms) > 2:  # the oracle may add them in another order
-        exact = exact.widened(how.oracle.sum_of(len(terms), sizes))
+        exact = exact.widened(arithmetic.oracle.sum_of(len(terms), sizes))
     return Enclosure.around(exact, error, actual), sizes
 
 
-def shares_of(scores: Enclosure, n_tokens: int, how: Arithmetic) -> Enclosure:
+def shares_of(scores: Enclosure, n_tokens: int, arithmetic: Arithmetic) -> Enclosure:
     """Take the softmax over the last axis, by heads that read `n_tokens` tokens.
 
     Shares rise with their own score and fall with all others. The slopes of a share p with respect
@@ -857,7 +861,7 @@ def shares_of(scores: Enclosure, n_tokens: int, how: Arithmetic) -> Enclosure:
     moved = ROOM * slope * scores.error.amax(-1, keepdim=True)
     moved = torch.minimum(moved, exact.distance_to(actual))
     sizes = slope * scores.size.amax(-1, keepdim=True) + high
-    rounding = how.sum_of(n_classes + n_tokens + SOFTMAX_ROUNDING, sizes)
+    rounding = arithmetic.sum_of(n_classes + n_tokens + SOFTMAX_ROUNDING, sizes)
     return Enclosure.around(exact, moved + rounding, actual.widened(rounding))
 
 
@@ -917,7 +921,7 @@ class AbstractBounds(ABC):
 
     problem: Problem
     program: AbstractProgram
-    how: Arithmetic
+    arithmetic: Arithmetic
 
     @abstractmethod
     def domain(self) -> DomainBound:

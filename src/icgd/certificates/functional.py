@@ -62,11 +62,11 @@ def sizes_of(head: KernelHead, points: Tensor) -> Tensor:
     return points.abs() @ as_matrix(head.transform, points).abs().mT
 
 
-def moved_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> Tensor:
+def moved_error(head: KernelHead, rounded: Rounded, arithmetic: Arithmetic) -> Tensor:
     """Return how far G u may be off."""
     width = rounded.points.shape[-1]
     carried = sizes_of(head, rounded.error)
-    return carried + how.sum_of(width, sizes_of(head, rounded.points) + carried)
+    return carried + arithmetic.sum_of(width, sizes_of(head, rounded.points) + carried)
 
 
 # Bound the error of a user's own kernel by what was stated of it at its registration.
@@ -108,9 +108,11 @@ class _Constants:
     noise: float = 0.0
 
     @classmethod
-    def stated(cls, kernel: Kernel, radius: float, width: int, how: Arithmetic) -> _Constants:
+    def stated(
+        cls, kernel: Kernel, radius: float, width: int, arithmetic: Arithmetic
+    ) -> _Constants:
         slope, bound = kernel.stated("lipschitz", radius), kernel.stated("bound", radius)
-        return cls(slope, bound, _units(kernel, width) * how.roundoff)
+        return cls(slope, bound, _units(kernel, width) * arithmetic.roundoff)
 
     def error(self, values: Tensor, off: Tensor, size: Tensor) -> Tensor:
         """Bound the error of `values`; for every pair, norms sum to `size` and errors to `off`."""
@@ -124,7 +126,7 @@ class _Constants:
         return ROOM * (1 + self.units) * self.largest
 
 
-def own_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
+def own_error(head: KernelHead, left: Rounded, right: Rounded, arithmetic: Arithmetic) -> Tensor:
     """Bound the error of a user's own kernel, entry by entry, without the head's weight.
 
     The bound is an estimate if no Lipschitz constant was stated. Raises `KernelError` if the kernel
@@ -132,19 +134,19 @@ def own_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) 
     """
     kernel, u, w = head.function, head.moved(left.points), head.keys.moved(right.points)
     sides = (head, left), (head.keys, right)
-    off = [_norms_of_points(moved_error(moves, points, how)) for moves, points in sides]
+    off = [_norms_of_points(moved_error(moves, points, arithmetic)) for moves, points in sides]
     values, size = kernel.matrix(u, w), _of_pairs(_norms_of_points(u), _norms_of_points(w))
-    nudged = _nudged(kernel, u, w, values, how)
+    nudged = _nudged(kernel, u, w, values, arithmetic)
     slopes = [_changes(u, values), _changes(w, values.mT)]
     if kernel.lipschitz is None:
         steepest = max(float((change / gap).nan_to_num(0, 0, 0).max()) for gap, change in slopes)
-        units, noise = _units(kernel, u.shape[-1]) * how.roundoff, float(nudged.max())
+        units, noise = _units(kernel, u.shape[-1]) * arithmetic.roundoff, float(nudged.max())
         known = _Constants(SAFETY_FACTOR * steepest, inf, units, SAFETY_FACTOR * noise)
         return known.error(values, _of_pairs(*off), size)
     radius = ROOM * float(
         torch.cat([_norms_of_points(u) + off[0], _norms_of_points(w) + off[1]], dim=-1).max()
     )
-    known = _Constants.stated(kernel, radius, u.shape[-1], how)
+    known = _Constants.stated(kernel, radius, u.shape[-1], arithmetic)
     if index := first_set(values.abs() > known.returned):
         raise KernelError(
             f"Kernel {quoted(kernel.name)} contradicts its statement: it is "
@@ -171,7 +173,7 @@ def own_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) 
             f"{values[tuple(index)].item():.6g} among the others. Constants cannot be stated of "
             "it: leave lipschitz out."
         )
-    allowed = known.error(values, 2 * NUDGE * how.roundoff * size, size)
+    allowed = known.error(values, 2 * NUDGE * arithmetic.roundoff * size, size)
     if index := first_set(nudged > allowed):
         raise KernelError(
             f"Kernel {quoted(kernel.name)} contradicts its statement: it changes by "
@@ -189,10 +191,10 @@ def _changes(points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     return gap, (values - values.roll(1, -2)).abs()
 
 
-def _nudged(kernel: Kernel, u: Tensor, w: Tensor, values: Tensor, how: Arithmetic) -> Tensor:
+def _nudged(kernel: Kernel, u: Tensor, w: Tensor, values: Tensor, arithmetic: Arithmetic) -> Tensor:
     """Return how far the kernel is off in the run's precision, also with other last digits of u."""
-    dtype = torch.float32 if how.roundoff > UNIT_ROUNDOFF else torch.float64
-    moved = (((1 + units * how.roundoff) * u).to(dtype) for units in (0, NUDGE))
+    dtype = torch.float32 if arithmetic.roundoff > UNIT_ROUNDOFF else torch.float64
+    moved = (((1 + units * arithmetic.roundoff) * u).to(dtype) for units in (0, NUDGE))
     return torch.maximum(*((kernel.matrix(left, w.to(dtype)) - values).abs() for left in moved))
 
 
@@ -210,11 +212,11 @@ def largest_own(kernel: Kernel, radius: float, width: int) -> float:
 
 
 def worst_own_error(
-    kernel: Kernel, radius: float, off: float, width: int, how: Arithmetic
+    kernel: Kernel, radius: float, off: float, width: int, arithmetic: Arithmetic
 ) -> float:
     """Bound the error at all points of at most this norm that are off by at most `off`."""
     reached = ROOM * (radius + off)
-    known = _Constants.stated(kernel, reached, width, how)
+    known = _Constants.stated(kernel, reached, width, arithmetic)
     largest, twice = largest_own(kernel, reached, width), torch.tensor(2.0, dtype=torch.float64)
     return float(known.error(largest * twice / 2, off * twice, radius * twice))
 
@@ -298,52 +300,56 @@ def _slope_of(head: KernelHead) -> _Slope:
     return _MATERN[SHAPES["matern"] if head.shape is None else head.shape]
 
 
-def kernel_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
+def kernel_error(head: KernelHead, left: Rounded, right: Rounded, arithmetic: Arithmetic) -> Tensor:
     """Bound the error of `head.matrix(left, right)`, entry by entry."""
     u, w = head.moved(left.points), head.keys.moved(right.points)
     if head.kernel in PRODUCT_KERNELS:
-        scores, tau = u @ w.mT, _product_error(head, left, right, how)
+        scores, tau = u @ w.mT, _product_error(head, left, right, arithmetic)
         if head.kernel == "exp":
-            error = (scores + tau).exp() * (torch.expm1(tau) + _exponential(how))
+            error = (scores + tau).exp() * (torch.expm1(tau) + _exponential(arithmetic))
         elif head.kernel == "softmax":
             # All scores of a row may move, by tau, and by rounding when the largest is subtracted.
             size = scores.abs().amax(-1, keepdim=True)
-            largest = tau.amax(-1, keepdim=True) + 8 * how.roundoff * size
-            relative = torch.expm1(2 * largest) + 2 * _exponential(how)
+            largest = tau.amax(-1, keepdim=True) + 8 * arithmetic.roundoff * size
+            relative = torch.expm1(2 * largest) + 2 * _exponential(arithmetic)
             share = torch.softmax(scores, dim=-1)
             moved = _at_most_one(share * relative * (1 + relative))
-            error = how.sum_of(scores.shape[-1], share + moved) + moved
+            error = arithmetic.sum_of(scores.shape[-1], share + moved) + moved
         elif head.kernel == "polynomial":
             degree = int(SHAPES["polynomial"] if head.shape is None else head.shape)
-            base, rounding = 1 + scores.abs() + tau, 2 * POWER_UNITS * how.roundoff
+            base, rounding = 1 + scores.abs() + tau, 2 * POWER_UNITS * arithmetic.roundoff
             carried = degree * base ** (degree - 1) * (tau + rounding * base)
             error = carried + degree * rounding * base**degree
         else:  # linear and relu
             error = tau
     elif head.kernel in DISTANCE_KERNELS:
         # The slope is taken twice as far around as needed, because the oracle's own t is rounded.
-        tau = _distance_error(head, left, right, how)
+        tau = _distance_error(head, left, right, arithmetic)
         t = torch.cdist(u, w, p=1.0 if head.kernel == "laplace" else 2.0)
         slope = _slope_of(head).between((t - 2 * tau).clamp(min=0), t + 2 * tau)
-        error = _at_most_one(slope * tau) + 2 * DISTANCE_UNITS * how.roundoff
+        error = _at_most_one(slope * tau) + 2 * DISTANCE_UNITS * arithmetic.roundoff
     else:
-        error = own_error(head, left, right, how)
-    return head.weight * (error + 2 * LEAST_NUMBERS * how.least)
+        error = own_error(head, left, right, arithmetic)
+    return head.weight * (error + 2 * LEAST_NUMBERS * arithmetic.least)
 
 
-def _product_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
+def _product_error(
+    head: KernelHead, left: Rounded, right: Rounded, arithmetic: Arithmetic
+) -> Tensor:
     a, b = sizes_of(head, left.points), sizes_of(head.keys, right.points)
-    off_a, off_b = moved_error(head, left, how), moved_error(head.keys, right, how)
+    off_a, off_b = moved_error(head, left, arithmetic), moved_error(head.keys, right, arithmetic)
     carried = off_a @ b.mT + (a + off_a) @ off_b.mT
-    return carried + how.sum_of(a.shape[-1], (a + off_a) @ (b + off_b).mT)
+    return carried + arithmetic.sum_of(a.shape[-1], (a + off_a) @ (b + off_b).mT)
 
 
-def _distance_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
+def _distance_error(
+    head: KernelHead, left: Rounded, right: Rounded, arithmetic: Arithmetic
+) -> Tensor:
     """Return error of a distance in the sum norm, which is no less than in the Euclidean one."""
-    off = moved_error(head, left, how).sum(-1)[..., :, None]
-    off = off + moved_error(head.keys, right, how).sum(-1)[..., None, :]
+    off = moved_error(head, left, arithmetic).sum(-1)[..., :, None]
+    off = off + moved_error(head.keys, right, arithmetic).sum(-1)[..., None, :]
     distance = torch.cdist(head.moved(left.points), head.keys.moved(right.points), p=1.0)
-    return off + how.sum_of(left.points.shape[-1], distance + off)
+    return off + arithmetic.sum_of(left.points.shape[-1], distance + off)
 
 
 def _at_most_one(error: Tensor) -> Tensor:
@@ -351,9 +357,9 @@ def _at_most_one(error: Tensor) -> Tensor:
     return error.nan_to_num(nan=inf, posinf=inf).clamp(max=1)
 
 
-def _exponential(how: Arithmetic) -> float:
+def _exponential(arithmetic: Arithmetic) -> float:
     """Return the relative error of an exponential, twice, with the rounding of its bound itself."""
-    return 2 * PRODUCT_UNITS * (how.roundoff + UNIT_ROUNDOFF)
+    return 2 * PRODUCT_UNITS * (arithmetic.roundoff + UNIT_ROUNDOFF)
 
 
 def largest_kernel(head: KernelHead, points: Tensor) -> float:
@@ -384,7 +390,7 @@ def _largest_score(head: KernelHead, points: Tensor) -> Tensor:
     return (sizes_of(head, points) * sizes_of(head.keys, points)).sum()
 
 
-def worst_kernel_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> float:
+def worst_kernel_error(head: KernelHead, rounded: Rounded, arithmetic: Arithmetic) -> float:
     """Return the largest error of the kernel of two points that are at most as large as the one
     given.
     """
@@ -395,22 +401,24 @@ def worst_kernel_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> f
     )
     positive = replace(head, transform=queries, key_transform=keys)
     if head.kernel == "softmax":  # all shares are at most 1, whatever the number of scores
-        tau = _product_error(head, rounded, rounded, how)
-        largest = tau + 8 * how.roundoff * _largest_score(head, rounded.points)
-        relative = torch.expm1(2 * largest) + 2 * _exponential(how)
+        tau = _product_error(head, rounded, rounded, arithmetic)
+        largest = tau + 8 * arithmetic.roundoff * _largest_score(head, rounded.points)
+        relative = torch.expm1(2 * largest) + 2 * _exponential(arithmetic)
         moved = _at_most_one(relative * (1 + relative))
-        worst = float(2 * how.sum_of(how.n_tokens, torch.ones_like(moved)) + moved)
+        worst = float(2 * arithmetic.sum_of(arithmetic.n_tokens, torch.ones_like(moved)) + moved)
     elif head.kernel in DISTANCE_KERNELS:  # none is steeper than 1
-        tau = _distance_error(positive, rounded, Rounded(-rounded.points, rounded.error), how)
-        worst = float(_at_most_one(tau)) + 2 * DISTANCE_UNITS * how.roundoff
+        tau = _distance_error(
+            positive, rounded, Rounded(-rounded.points, rounded.error), arithmetic
+        )
+        worst = float(_at_most_one(tau)) + 2 * DISTANCE_UNITS * arithmetic.roundoff
     elif head.kernel in PRODUCT_KERNELS:
-        return float(kernel_error(positive, rounded, rounded, how))
+        return float(kernel_error(positive, rounded, rounded, arithmetic))
     else:
         radius, width = _largest_norm(head, rounded.points)
-        errors = [moved_error(side, rounded, how) for side in (head, head.keys)]
+        errors = [moved_error(side, rounded, arithmetic) for side in (head, head.keys)]
         off = max(ROOM * float(error.norm()) for error in errors)
-        worst = worst_own_error(head.function, radius, off, width, how)
-    return head.weight * (worst + 2 * LEAST_NUMBERS * how.least)
+        worst = worst_own_error(head.function, radius, off, width, arithmetic)
+    return head.weight * (worst + 2 * LEAST_NUMBERS * arithmetic.least)
 
 
 # Bound (a): the largest quantities that any task in the domain can reach.
@@ -453,9 +461,9 @@ class Worst:
     momentum, `change` and the others of that name bound the same of the last change.
     """
 
-    def __init__(self, problem: Problem, how: Arithmetic) -> None:
-        self._problem, self._how, self._sum = problem, how, how.sum_of_size
-        self._root = sqrt(how.n_tokens)
+    def __init__(self, problem: Problem, arithmetic: Arithmetic) -> None:
+        self._problem, self._arithmetic, self._sum = problem, arithmetic, arithmetic.sum_of_size
+        self._root = sqrt(arithmetic.n_tokens)
         width = problem.machine.input_width
         require_memory(f"Bounding {width:,} inputs", INTERVALS * 8 * width, "Take fewer inputs.")
         reach = torch.full((1, width), problem.domain.x, dtype=torch.float64)
@@ -475,7 +483,7 @@ class Worst:
 
     def take(self, number: int) -> None:
         """Go through one step."""
-        update, how = self._problem.functional_step, self._how
+        update, arithmetic = self._problem.functional_step, self._arithmetic
         machine = update.machine_of(number, self._problem.machine)
         step = _WorstStep(
             ROOM * update.size_of(number),
@@ -484,7 +492,7 @@ class Worst:
             update.lookahead_of(number),
             *self._kernel(machine.heads),
         )
-        largest = how.n_tokens * step.kernel + step.noise  # no eigenvalue is larger
+        largest = arithmetic.n_tokens * step.kernel + step.noise  # no eigenvalue is larger
         is_slow = update.momentum is not None and machine.is_positive and is_stable(update, largest)
 
         # What the step adds to the error: of a run without any, and of one that is off already.
@@ -511,7 +519,7 @@ class Worst:
         # What `apart` of this step of a run is at most; values have grown, changes are learnt.
         values = 2 * (self.value + self._label) + 2 * self.value
         sums = (self._root * (step.kernel + step.wrong) + step.noise) * read
-        apart = 3 * self._sum(how.n_tokens + 8, values + step.size * sums)
+        apart = 3 * self._sum(arithmetic.n_tokens + 8, values + step.size * sums)
         self._apart = known(ROOM * apart)
 
         added = self._root * added
@@ -540,7 +548,7 @@ class Worst:
         """Return the largest kernel of heads and its error, recomputed only after inputs moved."""
         if heads not in self._kernels:
             kernel = sum(largest_kernel(head, self._inputs.points) for head in heads)
-            errors = (worst_kernel_error(head, self._inputs, self._how) for head in heads)
+            errors = (worst_kernel_error(head, self._inputs, self._arithmetic) for head in heads)
             self._kernels[heads] = kernel, sum(errors) + self._sum(len(heads), kernel)
         return self._kernels[heads]
 
@@ -555,7 +563,7 @@ class Worst:
         sums = self._root * (step.kernel + step.wrong) * left
         moved = self._root * step.wrong * left
         moved += self._root**2 * (step.kernel + step.wrong) * read_off
-        moved += self._sum(self._how.n_tokens, sums) + self._sum(4, step.noise * left)
+        moved += self._sum(self._arithmetic.n_tokens, sums) + self._sum(4, step.noise * left)
         moved += step.noise * read_off
         ends = self._sum(4, read + sizes.token_change + step.size * sums)
         return known(ROOM * (off + step.momentum * sizes.apart + step.size * moved + ends))
@@ -565,7 +573,7 @@ class Worst:
         transform = update.transform_of(number, machine.input_width)
         if transform is None:
             return
-        n = self._how.n_tokens
+        n = self._arithmetic.n_tokens
         sums = as_matrix(transform, self._inputs.points).abs().sum(-1)
         points, error = self._inputs.points, self._inputs.error
         reach = float((points + error).max())
@@ -592,7 +600,12 @@ class _Step:
     ahead: float = 0.0
 
     def rounding(
-        self, labels: Tensor, values: Tensor, carried: Tensor, motion: Motion, how: Arithmetic
+        self,
+        labels: Tensor,
+        values: Tensor,
+        carried: Tensor,
+        motion: Motion,
+        arithmetic: Arithmetic,
     ) -> Tensor:
         """Return what the step may add to the error of every value, and of its last change.
 
@@ -600,24 +613,24 @@ class _Step:
         """
         n_examples = self.kernel.shape[-1]
         size, change = values.abs() + carried + labels.abs(), _largest_change(motion)
-        off = how.sum_of(4, size)  # what is left is read off the values
+        off = arithmetic.sum_of(4, size)  # what is left is read off the values
         read_off = off + self.ahead * motion.apart
         if self.ahead:
-            read_off = read_off + how.sum_of(4, self.ahead * change)
+            read_off = read_off + arithmetic.sum_of(4, self.ahead * change)
         left = (labels - values + self.ahead * motion.change).abs() + self.ahead * motion.carried
         left = (left + carried + read_off)[..., :n_examples, :]
         largest = self.kernel.abs() + self.error
         sums = largest @ left
         wrong = self.error @ left + largest @ read_off[..., :n_examples, :]
-        wrong = wrong + how.sum_of(n_examples, sums)
-        own = how.sum_of(4, self.noise * left) + self.noise * read_off[..., :n_examples, :]
+        wrong = wrong + arithmetic.sum_of(n_examples, sums)
+        own = arithmetic.sum_of(4, self.noise * left) + self.noise * read_off[..., :n_examples, :]
         wrong[..., :n_examples, :] += own
         kept = self.momentum * motion.apart
-        ends = how.sum_of(4, size + change + self.size * sums)
+        ends = arithmetic.sum_of(4, size + change + self.size * sums)
         return ROOM * (off + kept + self.size * wrong + ends)
 
     def apart(
-        self, labels: Tensor, values: Tensor, after: Tensor, motion: Motion, how: Arithmetic
+        self, labels: Tensor, values: Tensor, after: Tensor, motion: Motion, arithmetic: Arithmetic
     ) -> Tensor:
         """Return how far the change in the stream may be from the difference of the values."""
         n_examples = self.kernel.shape[-1]
@@ -627,20 +640,20 @@ class _Step:
         sums = (self.kernel.abs() + self.error) @ left
         sums[..., :n_examples, :] += self.noise * left
         # Each sum counts its rounding twice, which also covers that its terms are off.
-        return ROOM * 3 * how.sum_of(n_examples + 8, size + change + self.size * sums)
+        return ROOM * 3 * arithmetic.sum_of(n_examples + 8, size + change + self.size * sums)
 
     def moved(
-        self, tokens: Rounded, examples: Rounded, transform: Tensor, how: Arithmetic
+        self, tokens: Rounded, examples: Rounded, transform: Tensor, arithmetic: Arithmetic
     ) -> Rounded:
         """Return the inputs after x <- x + A sum_j K x_j."""
         points = tokens.points + self.kernel @ examples.points @ transform.mT
         size = examples.points.abs() + examples.error
         largest = self.kernel.abs() + self.error
         wrong = self.error @ size + self.kernel.abs() @ examples.error
-        wrong = wrong + how.sum_of(examples.points.shape[-2], largest @ size)
+        wrong = wrong + arithmetic.sum_of(examples.points.shape[-2], largest @ size)
         added = wrong @ transform.abs().mT
-        added = added + how.sum_of(len(transform), largest @ size @ transform.abs().mT)
-        error = tokens.error + added + how.sum_of(4, tokens.points.abs())
+        added = added + arithmetic.sum_of(len(transform), largest @ size @ transform.abs().mT)
+        error = tokens.error + added + arithmetic.sum_of(4, tokens.points.abs())
         return Rounded(points, (ROOM * error).nan_to_num(nan=inf, posinf=inf))
 
 
@@ -666,7 +679,7 @@ class FunctionBounds(AbstractBounds):
         return [kernel for kernel in kernels.values() if kernel.is_own]
 
     def domain(self) -> DomainBound:
-        worst = Worst(self.problem, self.how)
+        worst = Worst(self.problem, self.arithmetic)
         if self.program.n_steps > MOST_FOLLOWED:
             return DomainBound(inf, inf)
         for step in range(self.program.n_steps):
@@ -681,7 +694,7 @@ class FunctionBounds(AbstractBounds):
         none, steps = torch.zeros_like(labels), self._steps(task, len(before))
         motions = self._motions(labels, before, steps)
         bounds = (
-            _largest(step.rounding(labels, values, none, motion, self.how))
+            _largest(step.rounding(labels, values, none, motion, self.arithmetic))
             for step, values, motion in zip(steps, before, motions, strict=True)
         )
         return one_by_one(bounds, history, on_progress)
@@ -696,7 +709,7 @@ class FunctionBounds(AbstractBounds):
             yield motion
             if not is_plain and number + 1 < len(values):
                 now, after = values[number], values[number + 1]
-                apart = step.apart(labels, now, after, motion, self.how)
+                apart = step.apart(labels, now, after, motion, self.arithmetic)
                 motion = Motion(now - after, motion.carried, apart)
 
     def run(
@@ -722,7 +735,7 @@ class FunctionBounds(AbstractBounds):
         steps = self._steps(task, len(values))
         factors = self._contractions(steps, n)
         for step, factor, before in zip(steps, factors, values, strict=True):
-            added = step.rounding(labels, before, error, none, self.how)
+            added = step.rounding(labels, before, error, none, self.arithmetic)
             reading = step.size * (step.kernel[..., n:, :].norm(dim=-1, keepdim=True) * norm)
             norm = ROOM * (factor * norm + _norm_over_tokens(added[..., :n, :]))
             queries = ROOM * (error[..., n:, :] + reading + added[..., n:, :])
@@ -740,7 +753,7 @@ class FunctionBounds(AbstractBounds):
         for number, (step, before) in enumerate(zip(steps, values, strict=True)):
             change = values[max(0, number - 1)] - before
             motion = Motion(change, off.change, torch.zeros_like(change))
-            added = step.rounding(labels, before, off.left, motion, self.how)
+            added = step.rounding(labels, before, off.left, motion, self.arithmetic)
             read = norms.left + step.ahead * norms.change
             reading = step.size * (step.kernel[..., n:, :].norm(dim=-1, keepdim=True) * read)
             moved = step.momentum * off.change[..., n:, :] + reading + added[..., n:, :]
@@ -777,7 +790,11 @@ class FunctionBounds(AbstractBounds):
 
     def _steps(self, task: Task, n_steps: int) -> list[_Step]:
         """Every step, with inputs that move and carry their own rounding."""
-        update, machine, how = self.problem.functional_step, self.problem.machine, self.how
+        update, machine, arithmetic = (
+            self.problem.functional_step,
+            self.problem.machine,
+            self.arithmetic,
+        )
         tokens = Rounded(points := task.points, torch.zeros_like(points))
         steps: list[_Step] = []
         for step in range(n_steps):
@@ -785,13 +802,13 @@ class FunctionBounds(AbstractBounds):
                 examples = Rounded(*(part[..., : task.n_examples, :] for part in tokens))
                 heads = update.machine_of(step, machine).heads
                 kernel = sum_of_heads(heads, tokens.points, examples.points)
-                errors = [kernel_error(head, tokens, examples, how) for head in heads]
-                error = torch.stack(errors).sum(0) + how.sum_of(len(errors), kernel.abs())
+                errors = [kernel_error(head, tokens, examples, arithmetic) for head in heads]
+                error = torch.stack(errors).sum(0) + arithmetic.sum_of(len(errors), kernel.abs())
             kept = (update.momentum_of(step), update.lookahead_of(step))
             steps.append(_Step(update.size_of(step), update.noise, kernel, error, *kept))
             transform = update.transform_of(step, machine.input_width)
             if transform is not None:
-                tokens = steps[-1].moved(tokens, examples, as_matrix(transform, points), how)
+                tokens = steps[-1].moved(tokens, examples, as_matrix(transform, points), arithmetic)
         return steps
 
     def _contractions(self, steps: list[_Step], n: int) -> Iterator[Tensor]:

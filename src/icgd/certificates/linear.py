@@ -302,7 +302,10 @@ class LinearBounds(AbstractBounds):
         Clipped weights are at most 2 box apart, and what a clip by ReLUs rounds.
         """
         model, domain, box = self.problem.model, self.problem.domain, self.problem.box or inf
-        n_tokens, n_weights = self.program.n_examples or self.how.n_tokens, model.n_parameters
+        n_tokens, n_weights = (
+            self.program.n_examples or self.arithmetic.n_tokens,
+            model.n_parameters,
+        )
         what = f"Bounding steps on {n_tokens:,} tokens"
         n_bytes = 8 * n_tokens * (INPUTS_HELD * n_weights + SCORES_HELD)
         require_memory(what, n_bytes, "Give a smaller n_tokens, or take fewer inputs.")
@@ -320,7 +323,7 @@ class LinearBounds(AbstractBounds):
         squares = ROOM * float(inputs.square().sum())
         growth = self._scale(n_tokens) * steepest * squares + self._decay - 1
         factor = max(1.0, growth)
-        most = 2 * box + self.how.sums_terms * float(added.max())
+        most = 2 * box + self.arithmetic.sums_terms * float(added.max())
         momentum, ahead = float(kept.momentum), float(kept.ahead)
         error, n_steps = norm(added), self.program.n_steps
 
@@ -371,11 +374,11 @@ class LinearBounds(AbstractBounds):
         queries, weights = self.problem.model.design(task.queries), real[..., -1:, :].double()
         off = error.double().expand_as(real[..., -1, :]).unsqueeze(-2)
         apart, terms = off @ queries.abs().mT, (weights.abs() + off) @ queries.abs().mT
-        apart = apart + self.how.sum_of(queries.shape[-1], terms)
+        apart = apart + self.arithmetic.sum_of(queries.shape[-1], terms)
         scores = Interval.point(weights @ queries.mT).widened(apart)
         steepest = self.problem.model.link_function.slopes(scores.low, scores.high)[1]
         wrong = self._mean_error(scores, terms)
-        copied = self.how.sum_of(4, self._mean_size(scores) + wrong)
+        copied = self.arithmetic.sum_of(4, self._mean_size(scores) + wrong)
         return (steepest * apart + wrong + copied).nan_to_num(nan=inf, posinf=inf).mT
 
     @property
@@ -464,10 +467,10 @@ class LinearBounds(AbstractBounds):
         wrong = self._left_error(scores, self._looked(before, kept) @ inputs.mT, labels.size)
         size = self._size(before, inputs, self._mean_size(scores) + labels.size + wrong, kept)
         n_terms = 2 * n_examples + 16  # of both heads, and the units of the MLP
-        underflow = n_terms * self.how.least * inputs.sum(-2, keepdim=True)
-        own = scale * (wrong @ inputs) + underflow + self.how.sum_of(n_terms, size)
+        underflow = n_terms * self.arithmetic.least * inputs.sum(-2, keepdim=True)
+        own = scale * (wrong @ inputs) + underflow + self.arithmetic.sum_of(n_terms, size)
         descent = self.program.descent
-        if isinstance(descent, Mirrored) and self.how.sums_terms:
+        if isinstance(descent, Mirrored) and self.arithmetic.sums_terms:
             means = Interval(*self.problem.model.link_function.mean.bounds(scores.low, scores.high))
             left = (means + labels.times(-1.0)).size + wrong
             own = own + scale * self._mirrored_error(descent, inputs, left)
@@ -479,8 +482,12 @@ class LinearBounds(AbstractBounds):
         missed: Tensor = descent.missed(largest) * (left @ inputs)
         # The weights of an example and its mirror image add up to 1 / n times cosh(score) at most.
         score = descent.n_heads * descent.probe * largest
-        rounded = WEIGHT_ROUNDING * self.how.roundoff * score.cosh() * inputs.sum(-2, keepdim=True)
-        return missed + sum(map(abs, descent.gains)) * (rounded + inputs.shape[-2] * self.how.least)
+        rounded = (
+            WEIGHT_ROUNDING * self.arithmetic.roundoff * score.cosh() * inputs.sum(-2, keepdim=True)
+        )
+        return missed + sum(map(abs, descent.gains)) * (
+            rounded + inputs.shape[-2] * self.arithmetic.least
+        )
 
     def _looked(self, before: Tensor, kept: Kept) -> Tensor:
         """Return the size of the coefficients at which the gradient is taken."""
@@ -500,7 +507,7 @@ class LinearBounds(AbstractBounds):
         decayed = self._decay * self._looked(before, kept)
         summed = self._scale(inputs.shape[-2]) * (left @ inputs)
         descent = self.program.descent
-        if isinstance(descent, Mirrored) and self.how.sums_terms:
+        if isinstance(descent, Mirrored) and self.arithmetic.sums_terms:
             summed = descent.spread * summed
         size = before + decayed + summed + threshold
         if self.problem.proximal_step.momentum is None:
@@ -527,7 +534,7 @@ class LinearBounds(AbstractBounds):
         which also covers that these sizes are off themselves.
         """
         n_terms = 2 * n_examples + 32
-        return torch.where(earlier > 0, 3 * self.how.sum_of(n_terms, earlier + before), 0.0)
+        return torch.where(earlier > 0, 3 * self.arithmetic.sum_of(n_terms, earlier + before), 0.0)
 
     def _mean_size(self, scores: Interval) -> Tensor:
         """Return the largest size of an expected label, which rises with the score."""
@@ -537,10 +544,10 @@ class LinearBounds(AbstractBounds):
     def _left_error(self, scores: Interval, terms: Tensor, labels: Tensor) -> Tensor:
         """Return error of what is left of the labels, where heads return it, or of the means."""
         descent = self.program.descent
-        if isinstance(descent, DescendSquares) and self.how.sums_terms:
+        if isinstance(descent, DescendSquares) and self.arithmetic.sums_terms:
             n_products = len(descent.weights) * self.problem.model.n_parameters
-            return self.how.sum_of(n_products + 2, terms + labels)
-        if not (isinstance(descent, DescendByExample) and self.how.sums_terms):
+            return self.arithmetic.sum_of(n_products + 2, terms + labels)
+        if not (isinstance(descent, DescendByExample) and self.arithmetic.sums_terms):
             return self._mean_error(scores, terms)
         n_terms, error = self.problem.model.n_parameters + 2, torch.zeros_like(terms)
         for part in descent.look_ups:
@@ -551,18 +558,20 @@ class LinearBounds(AbstractBounds):
     def _head_error(self, function: str, n_terms: int, terms: Tensor) -> Tensor:
         """Return the error of a head where the terms of its argument add up to this size."""
         fit = self.program.grid_mean(function)
-        return fit.error + self.how.grid(fit, n_terms, terms)
+        return fit.error + self.arithmetic.grid(fit, n_terms, terms)
 
     def _mean_error(self, scores: Interval, terms: Tensor) -> Tensor:
         """Return the error of the expected labels, of the transformer's and of the oracle's."""
         link, looks_ahead = self.problem.model.link_function, self.problem.proximal_step.nesterov
         n_terms = (1 + looks_ahead) * self.problem.model.n_parameters + 1
-        if self.how.sums_terms:
+        if self.arithmetic.sums_terms:
             return self._head_error(self.problem.model.link, n_terms, terms)
-        off = self.how.sum_of(n_terms, terms)
+        off = self.arithmetic.sum_of(n_terms, terms)
         near = scores.widened(off)
         steepest = link.slopes(near.low, near.high)[1]
-        return steepest * off + 2 * self.how.evaluation(link.mean.name, self._mean_size(near))
+        return steepest * off + 2 * self.arithmetic.evaluation(
+            link.mean.name, self._mean_size(near)
+        )
 
     def _scale(self, n_examples: int) -> float:
         """Return the factor of each example in the step, if there are `n_examples` of them."""

@@ -172,7 +172,7 @@ class StackBounds(AbstractBounds):
         off, apart = (torch.full_like(box.low, size) for size in (proved.trajectory, proved.drift))
         data = self._any_token
         data["y"] = Interval.point(torch.zeros_like(data["y"].low))
-        domain = Enclosures(self.program, self.how)
+        domain = Enclosures(self.program, self.arithmetic)
         start = domain.start(data, Enclosure.around(box, off, own), apart)
         errors = domain.after(self.program.prediction, start)["y"].value.error
         return float(errors.nan_to_num(nan=inf, posinf=inf).max())
@@ -184,7 +184,7 @@ class StackBounds(AbstractBounds):
         schedule or with batches, steps differ.
         """
         program, before = self.program, history[..., :-1, :].double()
-        have_copies = Enclosures(program, self.how).have_copies
+        have_copies = Enclosures(program, self.arithmetic).have_copies
         if have_copies or program.schedule or program.batch_size is not None:
             return one_by_one(self._one_after_another(task, history), history, on_progress)
         if not before.numel():
@@ -265,7 +265,7 @@ class StackBounds(AbstractBounds):
 
         The layers that all steps share are gone through once.
         """
-        domain = Enclosures(self.program, self.how)
+        domain = Enclosures(self.program, self.arithmetic)
         shared = domain.after(self.program.common, domain.start(data, weights, drift))
         if not self.program.schedule:
             return [shared]

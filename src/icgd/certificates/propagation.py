@@ -131,10 +131,10 @@ class Enclosures(StackDomain[Bounded]):
 
     room = ROOM  # for what instructions say of their own errors
 
-    def __init__(self, program: StackProgram, how: Arithmetic) -> None:
-        self.program, self.how, self.layout = program, how, program.layout
+    def __init__(self, program: StackProgram, arithmetic: Arithmetic) -> None:
+        self.program, self.arithmetic, self.layout = program, arithmetic, program.layout
         # Whether registers hold copies of the weights, each of which is rounded on its own.
-        self.have_copies = how.sums_terms and program.n_registers > 0
+        self.have_copies = arithmetic.sums_terms and program.n_registers > 0
         self.found: dict[tuple[object, ...], tuple[Any, ...]] = {}
 
     # Streams.
@@ -189,7 +189,9 @@ class Enclosures(StackDomain[Bounded]):
         (first, alone), *others = terms
         if first == 1.0 and not others:  # itself, so that arguments made of it are found again
             return alone
-        found, sizes = enclosures.combination([(f, part.value) for f, part in terms], self.how)
+        found, sizes = enclosures.combination(
+            [(f, part.value) for f, part in terms], self.arithmetic
+        )
         drifts = [
             enclosures.largest(factor) * part.apart
             for factor, part in terms
@@ -204,18 +206,18 @@ class Enclosures(StackDomain[Bounded]):
             if not total.value.size.any():  # nothing is rounded where 0 is added to
                 total = value
             else:
-                total = Bounded(enclosures.add(total.value, value.value, self.how))
+                total = Bounded(enclosures.add(total.value, value.value, self.arithmetic))
         return total
 
     def multiply(self, left: Bounded, right: Bounded) -> Bounded:
-        return Bounded(enclosures.multiply(left.value, right.value, self.how))
+        return Bounded(enclosures.multiply(left.value, right.value, self.arithmetic))
 
     def scale(self, number: Bounded, value: Bounded) -> Bounded:
         return self.multiply(number, value)
 
     @_once
     def matmul(self, weights: Bounded, inputs: Bounded) -> Bounded:
-        value = enclosures.matrix_product(weights.value, inputs.value, self.how)
+        value = enclosures.matrix_product(weights.value, inputs.value, self.arithmetic)
         apart = None if weights.apart is None else inputs.sizes @ weights.apart.mT
         n_terms = weights.value.error.shape[-1] + inputs.n_terms - 1
 
@@ -248,7 +250,7 @@ class Enclosures(StackDomain[Bounded]):
 
     def constant_map(self, rows: Sequence[Sequence[float]], value: Bounded) -> Bounded:
         matrix = Enclosure.common(Interval.point(self.matrix(rows)))
-        return Bounded(enclosures.matrix_product(matrix, value.value, self.how))
+        return Bounded(enclosures.matrix_product(matrix, value.value, self.arithmetic))
 
     def matrix(self, rows: Sequence[Sequence[float]]) -> Tensor:
         """Return a constant matrix as a tensor."""
@@ -260,18 +262,22 @@ class Enclosures(StackDomain[Bounded]):
         if by == "grid":  # what heads round is added where they are read
             mean, where = self.program.grid_mean(function), argument.value.actual
             size = Interval(*function_named(function).bounds(where.low, where.high)).size
-            off = self.how.evaluation(function, size)  # of a fused run
+            off = self.arithmetic.evaluation(function, size)  # of a fused run
             return Bounded(enclosures.fitted_at(mean, argument.value, off))
         if by == "lattice":
             look_up = self.program.look_up(function)
-            rounding = self.how.head(look_up, argument.n_terms, argument.sizes, argument.distance)
+            rounding = self.arithmetic.head(
+                look_up, argument.n_terms, argument.sizes, argument.distance
+            )
             return Bounded(enclosures.fitted_at(look_up, argument.value, rounding))
         fit = self.program.relu_sum(function)
         if by == "mlp":
             rounding = self.mlp_rounding(function, argument)
         else:
-            n_copies, where = self.how.n_tokens, argument.value.actual
-            rounding = self.how.function(fit, argument.n_terms, argument.sizes, n_copies, where)
+            n_copies, where = self.arithmetic.n_tokens, argument.value.actual
+            rounding = self.arithmetic.function(
+                fit, argument.n_terms, argument.sizes, n_copies, where
+            )
         return Bounded(enclosures.fitted_at(fit, argument.value, rounding))
 
     @_once
@@ -287,7 +293,7 @@ class Enclosures(StackDomain[Bounded]):
         fit, actual = self.program.relu_sum(function), argument.value.actual
         real = numbered_function(fit.name)
         if real is None:
-            return self.how.function(fit, argument.n_terms, argument.sizes, 1, actual)
+            return self.arithmetic.function(fit, argument.n_terms, argument.sizes, 1, actual)
         first, last = touched(fit, actual)
         slopes = torch.tensor(fit.slopes, dtype=torch.float64).abs()
         # Slopes rise to one end or fall from the other: the largest is at an end, or next to it.
@@ -296,16 +302,20 @@ class Enclosures(StackDomain[Bounded]):
         steepest = 2 * reduce(torch.maximum, near)
         largest = real.bounds(actual.low, actual.high)[1]
         n_terms = fit.n_pieces + argument.n_terms + 1
-        return self.how.sum_of(n_terms, steepest * argument.sizes + 8 * largest)
+        return self.arithmetic.sum_of(n_terms, steepest * argument.sizes + 8 * largest)
 
     def lattice_error(self, function: str, n_terms: int, sizes: Tensor, apart: Tensor) -> Tensor:
         """Return how far a line or a square is off, which heads read from the lattice."""
         fit = self.program.look_up(function)
-        return enclosures.lattice_error(fit, n_terms, sizes, apart, self.how)
+        return enclosures.lattice_error(fit, n_terms, sizes, apart, self.arithmetic)
 
     def softmax(self, scores: Bounded) -> Bounded:
         n_classes = scores.value.error.shape[-1]
-        return Bounded(enclosures.shares_of(scores.value, n_classes + self.how.n_tokens, self.how))
+        return Bounded(
+            enclosures.shares_of(
+                scores.value, n_classes + self.arithmetic.n_tokens, self.arithmetic
+            )
+        )
 
     @_once
     def evaluate(self, function: str, argument: Bounded) -> Bounded:
@@ -357,7 +367,7 @@ class Enclosures(StackDomain[Bounded]):
 
     def _units_error(self, fit: RidgeSum, *places: Interval) -> Tensor:
         """Return the certified error of what the backend computes for a fit."""
-        as_such = fit.is_exact or (not self.how.sums_terms and is_computed_as_such(fit))
+        as_such = fit.is_exact or (not self.arithmetic.sums_terms and is_computed_as_such(fit))
         return enclosures.ridge_error(replace(fit, error=0.0) if as_such else fit, *places)
 
     def _units_rounding(
@@ -366,13 +376,13 @@ class Enclosures(StackDomain[Bounded]):
         """Return the rounding of sums of units, in which there are so many terms, at arguments of
         these sizes, where the function itself has this `value`.
         """
-        if not self.how.sums_terms and is_computed_as_such(fit):
-            off = self.how.sum_of(len(sizes), value.size)
+        if not self.arithmetic.sums_terms and is_computed_as_such(fit):
+            off = self.arithmetic.sum_of(len(sizes), value.size)
             if fit.name == PRODUCT:
                 return off
             # In units of its reach the factor s of a slope is at most 1, so that the product is
             # off by no more than the slope is.
-            return off + self.how.evaluation(fit.slope or fit.name, value.size)
+            return off + self.arithmetic.evaluation(fit.slope or fit.name, value.size)
         total = torch.zeros_like(value.low)
         for number, size in enumerate(sizes):
             per_size = sum(abs(unit.coefficient * unit.direction[number]) for unit in fit.units)
@@ -380,9 +390,9 @@ class Enclosures(StackDomain[Bounded]):
         constant = sum(
             abs(unit.coefficient) * (1 + STEEPEST_UNIT * abs(unit.offset)) for unit in fit.units
         )
-        n_copies = self.how.n_tokens if self.how.sums_terms else 1
+        n_copies = self.arithmetic.n_tokens if self.arithmetic.sums_terms else 1
         ulps = ceil(unit_activation_named(fit.activation).ulps)
-        return self.how.sum_of(n_terms + n_copies + len(sizes) + ulps, total + constant)
+        return self.arithmetic.sum_of(n_terms + n_copies + len(sizes) + ulps, total + constant)
 
     @_once
     def units_at_one(self, function: str) -> float:
@@ -438,18 +448,20 @@ class Enclosures(StackDomain[Bounded]):
         underflow is multiplied by the share.
         """
         weights, left, right = before.value, left_factor.value, right_factor.value
-        how, n_examples = self.how, left.error.shape[-2]
+        arithmetic, n_examples = self.arithmetic, left.error.shape[-2]
         share = ROOM * abs(scale) / n_examples
         own = left.actual.size.mT @ right.actual.size
         exactly = left.exact.size.mT @ right.exact.size
         error = share * (left.error.mT @ right.exact.size + left.actual.size.mT @ right.error)
-        summed = how.sum_of(2 * how.n_tokens, (own + exactly) / 2)
+        summed = arithmetic.sum_of(2 * arithmetic.n_tokens, (own + exactly) / 2)
         size = share * own
-        rounding = share * summed + how.sum_of(2, weights.size + share * (own + exactly))
+        rounding = share * summed + arithmetic.sum_of(2, weights.size + share * (own + exactly))
         exact = weights.exact.widened(ROOM * share * exactly)
         if is_shared:  # its square and its root are needed
             mean = (left.exact.mT @ right.exact).times(scale / n_examples)
-            sum_of_both = (weights.exact + mean).widened(how.oracle.sum_of(2, share * exactly))
+            sum_of_both = (weights.exact + mean).widened(
+                arithmetic.oracle.sum_of(2, share * exactly)
+            )
             exact = exact.intersected(sum_of_both)
         apart = before.apart
         if off is not None:
@@ -467,7 +479,7 @@ class Enclosures(StackDomain[Bounded]):
             Interval(part.low.amin(-2, keepdim=True), part.high.amax(-2, keepdim=True))
             for part in (value.value.exact, value.value.actual)
         )
-        actual = actual.widened(self.how.sum_of(self.how.n_tokens, actual.size))
+        actual = actual.widened(self.arithmetic.sum_of(self.arithmetic.n_tokens, actual.size))
         return Bounded(Enclosure(exact, actual, ROOM * exact.distance_to(actual)))
 
     # What MLP layers do to a slot.
@@ -475,7 +487,7 @@ class Enclosures(StackDomain[Bounded]):
     def clip(self, value: Bounded, bound: float, by: str | None = None) -> Bounded:
         actual, apart = value.value.actual, value.apart
         if by is None:
-            off = self.how.sum_of(2, actual.size)
+            off = self.arithmetic.sum_of(2, actual.size)
             apart = None if apart is None else ROOM * (apart + off)
         else:
             fit = self.program.ridge_sum(by)
@@ -498,10 +510,10 @@ class Enclosures(StackDomain[Bounded]):
         [low], [high] = _tensor((faces.low,)), _tensor((faces.high,))
         part, ends = value.value.mapped(vectors), Interval(low, high)
         if faces.basis is None:
-            off = self.how.sum_of(4, part.actual.size + 2 * ends.size)
+            off = self.arithmetic.sum_of(4, part.actual.size + 2 * ends.size)
             after = enclosures.clipped(part, ends, off)
         else:
-            after, off = enclosures.projected(part, ends, _tensor(faces.basis), self.how)
+            after, off = enclosures.projected(part, ends, _tensor(faces.basis), self.arithmetic)
         if apart is not None:
             own = vectors(apart)
             if faces.basis is not None:
@@ -511,14 +523,14 @@ class Enclosures(StackDomain[Bounded]):
 
     def exchange(self, value: Bounded, pairs: Sequence[tuple[int, int]]) -> Bounded:
         first, second = map(list, zip(*pairs, strict=True))
-        return Bounded(enclosures.exchanged(value.value, first, second, self.how))
+        return Bounded(enclosures.exchanged(value.value, first, second, self.arithmetic))
 
     def mean_excess(self, value: Bounded, total: float) -> Bounded:
         means = _tensor(running_means(value.value.error.shape[-1]))
-        return Bounded(enclosures.mean_excess(value.value, means, total, self.how))
+        return Bounded(enclosures.mean_excess(value.value, means, total, self.arithmetic))
 
     def threshold(self, value: Bounded, threshold: Bounded, most: float) -> Bounded:
-        return Bounded(enclosures.above(value.value, threshold.value, most, self.how))
+        return Bounded(enclosures.above(value.value, threshold.value, most, self.arithmetic))
 
     def zero(self, value: Bounded) -> Bounded:
         zeros = value.value.error.new_zeros(()).expand_as(value.value.error)  # takes no memory
@@ -537,8 +549,8 @@ class Enclosures(StackDomain[Bounded]):
         order.
         """
         n_terms, sizes = value.n_terms, value.sizes
-        rounding = self.how.sum_of(2 * n_terms + 4, sizes + 2 * before.value.size)
-        exact = value.value.exact.widened(self.how.oracle.sum_of(n_terms + 2, sizes))
+        rounding = self.arithmetic.sum_of(2 * n_terms + 4, sizes + 2 * before.value.size)
+        exact = value.value.exact.widened(self.arithmetic.oracle.sum_of(n_terms + 2, sizes))
         error, actual = value.value.error + rounding, value.value.actual.widened(rounding)
         after = Enclosure.around(exact, error, actual)
         if bound is not None:
@@ -552,8 +564,8 @@ class Enclosures(StackDomain[Bounded]):
             raise TypeError("An average whose share changes is bounded step by step")
         old, new, share = before.value, after.value, 1.0 - keeps
         sizes = after.sizes + 2 * old.size + new.size
-        rounding = self.how.sum_of(2 * after.n_terms + 6, sizes)
-        oracle = self.how.oracle.sum_of(2, sizes)
+        rounding = self.arithmetic.sum_of(2 * after.n_terms + 6, sizes)
+        oracle = self.arithmetic.oracle.sum_of(2, sizes)
         exact = (new.exact.times(share) + old.exact.times(keeps)).widened(oracle)
         actual = (new.actual.times(share) + old.actual.times(keeps)).widened(rounding)
         error = share * new.error + keeps * old.error + rounding
@@ -587,13 +599,13 @@ class Enclosures(StackDomain[Bounded]):
         """
         mean = self.program.grid_mean(function)
         if labels is not None:
-            if self.how.sums_terms:
-                return mean.error + self.how.grid(mean, n_terms, sizes, labels)
+            if self.arithmetic.sums_terms:
+                return mean.error + self.arithmetic.grid(mean, n_terms, sizes, labels)
             surface = surface_of(loss_named(function), mean.reach, mean.label_reach)
-            return torch.full_like(sizes, surface.rounding * self.how.roundoff)
-        if not self.how.sums_terms and is_computed_as_such(mean):
+            return torch.full_like(sizes, surface.rounding * self.arithmetic.roundoff)
+        if not self.arithmetic.sums_terms and is_computed_as_such(mean):
             return torch.zeros_like(sizes)
-        return self.how.grid(mean, n_terms, sizes)
+        return self.arithmetic.grid(mean, n_terms, sizes)
 
     def not_negative(self, value: Bounded) -> Bounded:
         """Nor is what rounding makes of it."""
@@ -619,7 +631,7 @@ class Enclosures(StackDomain[Bounded]):
         n_rows = matrix.value.error.shape[-2]
         columns = weights.value.mapped(lambda part: part[..., :n_rows].unsqueeze(-3))
         n_terms = weights.value.error.shape[-2]
-        product = enclosures.matrix_product(columns, matrix.value.mT, self.how, n_terms)
+        product = enclosures.matrix_product(columns, matrix.value.mT, self.arithmetic, n_terms)
         return Bounded(product.mT)
 
     def scale_rows(self, weights: Bounded, matrix: Bounded) -> Bounded:
@@ -627,7 +639,7 @@ class Enclosures(StackDomain[Bounded]):
         columns = weights.value.mapped(lambda part: part[..., None, :, :n_rows, None])
         rows = matrix.value.mapped(lambda part: part.unsqueeze(-3))
         n_terms = weights.value.error.shape[-2] + 1
-        product = enclosures.multiply(columns, rows, self.how, n_terms)
+        product = enclosures.multiply(columns, rows, self.arithmetic, n_terms)
         return Bounded(product.mapped(lambda part: part.flatten(-3)))
 
     def accumulate_rows(
@@ -635,7 +647,9 @@ class Enclosures(StackDomain[Bounded]):
     ) -> Bounded:
         """All rows, of one token after another, are in one outer product."""
         shape, n_rows = weights.value.error.shape[-2:], left.value.error.shape[-1]
-        longer = Enclosures(self.program, replace(self.how, n_tokens=n_rows * self.how.n_tokens))
+        longer = Enclosures(
+            self.program, replace(self.arithmetic, n_tokens=n_rows * self.arithmetic.n_tokens)
+        )
         after = longer._accumulated(
             weights.mapped(lambda part: part.flatten(-2).unsqueeze(-2)),
             left.mapped(lambda part: part.flatten(-2).unsqueeze(-1)),
@@ -670,9 +684,9 @@ class Enclosures(StackDomain[Bounded]):
             Enclosure.around(exact, after.error, actual),
             self.program.relu_sum(step.table),
         )
-        least, largest, n_terms, rounding = reading(table, self.how)
-        rounding = rounding + self.how.sum_of(n_terms, slots[step.write].value.actual.size)
-        is_found = key_error(step.key, table, self.program, self.how) <= FLAT
+        least, largest, n_terms, rounding = reading(table, self.arithmetic)
+        rounding = rounding + self.arithmetic.sum_of(n_terms, slots[step.write].value.actual.size)
+        is_found = key_error(step.key, table, self.program, self.arithmetic) <= FLAT
         off = table.error + rounding if is_found else torch.full_like(real.error, inf)
         known = Interval(least - rounding, largest + rounding)
         return Bounded(Enclosure.around(real.exact, real.error + off, known))
@@ -698,7 +712,7 @@ def _tensor(rows: tuple[tuple[float, ...], ...]) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def reading(table: ReluSum, how: Arithmetic) -> tuple[float, float, int, Tensor]:
+def reading(table: ReluSum, arithmetic: Arithmetic) -> tuple[float, float, int, Tensor]:
     """Return the least and the largest answer in a table, the number of terms, and their rounding.
 
     Only the terms on one side of the anchor are not zero, and they grow towards the end. A backend
@@ -706,15 +720,15 @@ def reading(table: ReluSum, how: Arithmetic) -> tuple[float, float, int, Tensor]
     """
     answers = table.intercepts()[::2]  # the flat pieces
     size = torch.tensor(max(map(abs, answers)), dtype=torch.float64)
-    n_terms, rounding = 0, how.sum_of(0, size)
+    n_terms, rounding = 0, arithmetic.sum_of(0, size)
     rows = [(term.scale, term.shift, term.coefficient) for term in table.terms()]
     scale, shift, coefficient = torch.tensor(rows, dtype=torch.float64).reshape(-1, 3).T
-    for end in (table.low, table.high) if how.sums_terms else ():
+    for end in (table.low, table.high) if arithmetic.sums_terms else ():
         values = (scale * end + shift).relu()
         used = coefficient.abs() * (values > 0)
         n_terms = max(n_terms, int((used > 0).sum()))
-        rounded_values = how.sum_of(2, 2 * used.sum() * max(abs(table.low), abs(table.high)))
-        one_side = how.sum_of(n_terms, size + used @ values) + rounded_values
+        rounded_values = arithmetic.sum_of(2, 2 * used.sum() * max(abs(table.low), abs(table.high)))
+        one_side = arithmetic.sum_of(n_terms, size + used @ values) + rounded_values
         rounding = torch.maximum(rounding, one_side)
     return min(answers), max(answers), n_terms, rounding
 
@@ -724,7 +738,11 @@ FLAT = 7 / 32
 
 
 def key_error(
-    key: Combination, table: ReluSum, program: StackProgram, how: Arithmetic, offset: float = 0.0
+    key: Combination,
+    table: ReluSum,
+    program: StackProgram,
+    arithmetic: Arithmetic,
+    offset: float = 0.0,
 ) -> float:
     """Return how far rounding can move a key, which is exact in the levels that it encodes.
 
@@ -734,15 +752,17 @@ def key_error(
     """
     one = torch.ones(1, dtype=torch.float64)
     n_terms, sizes = (2, (1 + 2 * abs(offset)) * one) if offset else (1, one)
-    level = how.function(program.relu_sum(IDENTITY), n_terms, sizes, n_copies=1)
-    error = how.sum_of(2, one * max(abs(table.low), abs(table.high)))
+    level = arithmetic.function(program.relu_sum(IDENTITY), n_terms, sizes, n_copies=1)
+    error = arithmetic.sum_of(2, one * max(abs(table.low), abs(table.high)))
     instructions = [part for layer in program.block for part in layer.instructions]
     means = {part.write: part for part in instructions if isinstance(part, AverageExamples)}
     for slot, factor in key.terms():
         read = level
         if (mean := means.get(slot)) is not None:
             score, value = (sum(map(abs, part.coefficients)) for part in (mean.score, mean.value))
-            off = score * level + how.sum_of(3, score * one) + how.sum_of(0, one)  # exp rounds too
-            read = value * (level + 2 * off + how.sum_of(how.n_tokens + 3, one))
+            off = (
+                score * level + arithmetic.sum_of(3, score * one) + arithmetic.sum_of(0, one)
+            )  # exp rounds too
+            read = value * (level + 2 * off + arithmetic.sum_of(arithmetic.n_tokens + 3, one))
         error += abs(factor) * read
     return float(error)

@@ -36,7 +36,7 @@ from icgd.reprs import number, with_repr
 from icgd.shapes import History, Predictions
 
 
-def bounds_of(problem: Problem, program: AbstractProgram, how: Arithmetic) -> AbstractBounds:
+def bounds_of(problem: Problem, program: AbstractProgram, arithmetic: Arithmetic) -> AbstractBounds:
     """Pick the bounds of a program that trains `problem`, computed as `how` says.
 
     Raises `SizeError` if the intervals of all weights do not fit into memory.
@@ -51,7 +51,7 @@ def bounds_of(problem: Problem, program: AbstractProgram, how: Arithmetic) -> Ab
         kind = FunctionBounds
     elif isinstance(problem.oracle, LinearOracle):
         kind = LinearBounds
-    return kind(problem, program, how)
+    return kind(problem, program, arithmetic)
 
 
 def real_training(problem: Problem, task: Task, n_steps: int) -> History:
@@ -316,7 +316,7 @@ class Certificate:
             domain_step=proved.step,
             domain_trajectory=proved.trajectory,
             paper_step=bounds.paper_step(),
-            n_tokens=bounds.how.n_tokens,
+            n_tokens=bounds.arithmetic.n_tokens,
             widest=bounds.widest,
             condition=bounds.condition,
             stated=bounds.stated,

@@ -45,7 +45,17 @@ from icgd.program.layout import (
     value_slot,
 )
 from icgd.program.meaning import AnyDomain, StackDomain, Value
-from icgd.program.wires import SIGN, Factor, Heads, Over, Units, Wire, Wiring, by_slot, relu_pairs
+from icgd.program.wires import (
+    SIGN,
+    AxisFactor,
+    Factor,
+    Heads,
+    Units,
+    Wire,
+    Wiring,
+    by_slot,
+    relu_pairs,
+)
 
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
@@ -809,7 +819,7 @@ class AddGradient(Instruction):
         return Heads(
             axes={"probe": len(steps), "row": rows},
             query=(
-                Wire(SCALE_SIGN, factor=Over(("probe",), tuple(probe for probe, _ in steps))),
+                Wire(SCALE_SIGN, factor=AxisFactor(("probe",), tuple(probe for probe, _ in steps))),
                 Wire(LOG_EXAMPLES, feature=1),
                 Wire(SINK, feature=1),
                 Wire(IS_EXAMPLE, feature=2, factor=-MASKED),
@@ -824,7 +834,7 @@ class AddGradient(Instruction):
                 Wire(IS_MEMORY, feature=3, factor=-1.0),
             ),
             value=row_wires(self.right, self.bias, columns),
-            output=(Wire(self.write, ("row", "entry"), "entry", Over(("probe",), gains)),),
+            output=(Wire(self.write, ("row", "entry"), "entry", AxisFactor(("probe",), gains)),),
             label=f"row {{row}} of {self.write}, probe {{probe}}",
         )
 
@@ -841,7 +851,7 @@ class AddGradient(Instruction):
         2.2 SHARE exp(6 x) of mean(|left| |right|) + mean|left| mean|right|. The rest is rounding:
         of n exponentials, each of a number below 48, divided by the probe.
         """
-        if not bounds.how.sums_terms:
+        if not bounds.arithmetic.sums_terms:
             return None
         left_size = left.value.actual.size
         right_mean = right.value.actual.size / right.value.error.shape[-2]
@@ -850,5 +860,5 @@ class AddGradient(Instruction):
         largest = (6 * x.amax(-2, keepdim=True)).exp()
         shared = 2.2 * SHARE * largest * (left_size + left_size.mean(-2, keepdim=True))
         exponentials = 1.84 / self.probe * (3 * x).exp()
-        rounded = bounds.how.sum_of(bounds.how.n_tokens + 48, exponentials)
+        rounded = bounds.arithmetic.sum_of(bounds.arithmetic.n_tokens + 48, exponentials)
         return HeadError(missed.mT @ right_mean, (shared + rounded).mT @ right_mean)

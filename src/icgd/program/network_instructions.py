@@ -39,7 +39,17 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import IS_EXAMPLE, IS_MEMORY, IS_QUERY, IS_REGISTER, MASKED, ONE
 from icgd.program.meaning import NOWHERE, StackDomain, Value
-from icgd.program.wires import SIGN, Heads, Over, Rows, Units, Wire, Wiring, by_slot, relu_pairs
+from icgd.program.wires import (
+    SIGN,
+    AxisFactor,
+    Heads,
+    Rows,
+    Units,
+    Wire,
+    Wiring,
+    by_slot,
+    relu_pairs,
+)
 
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
@@ -123,7 +133,7 @@ class MapDifferences(Instruction):
         n = program.layout.width_of(self.source)
         scale, shift, coefficient = program.relu_sum(self.function).term_factors
         unlike = tuple(tuple(float(row != column) for column in range(n)) for row in range(n))
-        differ = Over(("class", "other"), unlike)  # a score less itself needs no weight
+        differ = AxisFactor(("class", "other"), unlike)  # a score less itself needs no weight
         return Units(
             axes={"class": n, "other": n, "term": len(scale.numbers)},
             reads=(
@@ -169,7 +179,7 @@ class MapRowSums(Instruction):
         """relu(scale * sum_j source[class, j] + shift) for every class and piece."""
         n = program.layout.width_of(self.write)
         scale, shift, coefficient = program.relu_sum(self.function).term_factors
-        all_others = Over(("other",), (1.0,) * n)
+        all_others = AxisFactor(("other",), (1.0,) * n)
         return Units(
             axes={"class": n, "term": len(scale.numbers)},
             reads=(Wire(self.source, (("class", "other"),), factor=(all_others, scale)),),
@@ -222,7 +232,7 @@ class Covary(Instruction):
     def wires(self, program: AbstractProgram) -> Wiring:
         """Query left - mean(left), key right - mean(right), value 1, output 1 / width."""
         width = program.layout.width_of(self.left)
-        centre = Over(("k", "feature"), centring(width))
+        centre = AxisFactor(("k", "feature"), centring(width))
         return Heads(
             axes={},
             query=(Wire(self.left, ("k",), "feature", centre),),
@@ -275,7 +285,7 @@ class ScaleCentred(Instruction):
     def wires(self, program: AbstractProgram) -> Wiring:
         """Query [source[k] - mean(source); -along[k]], key [1; share], value scale."""
         width = program.layout.width_of(self.source)
-        query = [Wire(self.source, ("j",), factor=Over(("k", "j"), centring(width)))]
+        query = [Wire(self.source, ("j",), factor=AxisFactor(("k", "j"), centring(width)))]
         key = [Wire(ONE)]
         if self.along is not None and self.share is not None:
             query.append(Wire(self.along, ("k",), 1, -1.0))
@@ -299,7 +309,7 @@ class ScaleCentred(Instruction):
             return value
         width = source.value.error.shape[-1]
         sizes = source.value.size @ bounds.matrix(centring(width)).abs()
-        off = bounds.how.sum_of(2 * width, sizes)
+        off = bounds.arithmetic.sum_of(2 * width, sizes)
         return value.intersected(self.reach + 2 * bounds.room * scale.value.size * off)
 
 
@@ -542,7 +552,7 @@ def table_units(
         axes={"term": len(scale.numbers)},
         reads=tuple(Wire(slot, factor=(c, scale)) for slot, c in by_slot(key.terms()).items()),
         shift=shift,
-        writes=(Wire(write, ("entry",), factor=Over(("entry", "term"), rows)),),
+        writes=(Wire(write, ("entry",), factor=AxisFactor(("entry", "term"), rows)),),
         label=label,
     )
     return (units, *wiped)
