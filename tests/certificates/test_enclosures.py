@@ -12,7 +12,7 @@ from icgd.approximation.lattice import Lattice, fit_on_lattice, fit_to_accuracy
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.backends.registry import BACKENDS
 from icgd.certificates import enclosures
-from icgd.certificates.enclosures import Arithmetic, Interval, fit_error, n_knots, uneven_response
+from icgd.certificates.enclosures import Arithmetic, Interval, drift_response, fit_error, n_knots
 from icgd.problems.functions import FUNCTIONS, OWN, function_named
 from icgd.program.functions import LatticeFunction
 
@@ -132,7 +132,7 @@ def test_copies_that_differ_by_token_move_a_head_by_no_more_than_its_response(na
     still = shifted_head(fit, s, torch.zeros_like(grid))
     worst = 1e-6 * torch.sign((values - still[:, None]) * grid)
     moved = (shifted_head(fit, s, worst) - still).abs().max() / 1e-6
-    assert 0.95 * uneven_response(fit) <= moved <= uneven_response(fit)
+    assert 0.95 * drift_response(fit) <= moved <= drift_response(fit)
 
 
 def test_rounding_grows_with_the_number_of_terms_and_the_unit_roundoff():

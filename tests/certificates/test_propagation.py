@@ -287,7 +287,7 @@ def test_copies_of_an_average_drift_apart():
     apart = {"w": 2.0**-30, "g": 2.0**-33, "a": 2.0**-31}
     averaged = Assignment(VALUE, "w", average="a", keeps=0.75)
     average = near_numbers([0.5, 0.5], 0.0)
-    found = recombined(averaged, arithmetic=FLOAT64, apart=apart, a=average)["a"].apart
+    found = recombined(averaged, arithmetic=FLOAT64, apart=apart, a=average)["a"].drift
     wanted = 0.25 * (0.5 * apart["w"] + 3.0 * apart["g"]) + 0.75 * apart["a"]
     assert found.tolist() == [[pytest.approx(wanted, rel=1e-3)] * 2]
     assert float(found.min()) > wanted
@@ -308,7 +308,7 @@ def test_rounding_is_that_of_a_few_operations():
 
 def test_copies_drift_apart_by_what_they_are_made_of_and_by_rounding():
     drift = {"w": 2.0**-30, "g": 2.0**-33}
-    apart = recombined(Assignment(VALUE, "w"), arithmetic=FLOAT64, apart=drift)["w"].apart
+    apart = recombined(Assignment(VALUE, "w"), arithmetic=FLOAT64, apart=drift)["w"].drift
     assert apart.tolist() == [[pytest.approx(0.5 * 2.0**-30 + 3.0 * 2.0**-33, rel=1e-3)] * 2]
     assert float(apart.min()) > 0.5 * 2.0**-30 + 3.0 * 2.0**-33
 
@@ -316,7 +316,7 @@ def test_copies_drift_apart_by_what_they_are_made_of_and_by_rounding():
 def test_copies_of_a_slot_that_is_wiped_do_not_lie_apart():
     held = Bounded(near_numbers([1.0, -2.0], 0.25), torch.full((1, 2), 0.5, dtype=torch.float64))
     wiped = bounded_after(WipeSlots(("g",)), {"g": held}, SUMS_PROGRAM, FLOAT64)["g"]
-    assert wiped.value.error.tolist() == wiped.apart.tolist() == [[0.0, 0.0]]
+    assert wiped.value.error.tolist() == wiped.drift.tolist() == [[0.0, 0.0]]
 
 
 @pytest.mark.parametrize("arithmetic", [EXACTLY, FLOAT64])
@@ -823,7 +823,7 @@ def test_a_block_leaves_the_exact_step_within_its_error():
             assert bool((found[name].value.exact.low <= matrix).all())
             assert bool((matrix <= found[name].value.exact.high).all())
             assert float(found[name].value.error.max()) < 1e-9
-            assert (found[name].apart is not None) == streams.have_copies
+            assert (found[name].drift is not None) == streams.have_copies
 
 
 @pytest.mark.parametrize("n_rows", [1, 100])

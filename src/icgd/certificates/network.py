@@ -81,10 +81,10 @@ class StackBounds(AbstractBounds):
         @cache
         def after_block(reach: float, error: float, drift: float) -> Weights:
             everywhere = self._everywhere(reach)
-            off, apart = (torch.full_like(everywhere.low, size) for size in (error, drift))
+            off, drifts = (torch.full_like(everywhere.low, size) for size in (error, drift))
             weights = Enclosure.around(everywhere, off, everywhere)
-            slots_after = self._slots_after(data, weights, apart, self._ends.numbers)
-            found = [self._weights(slots, apart) for slots in slots_after]
+            slots_after = self._slots_after(data, weights, drifts, self._ends.numbers)
+            found = [self._weights(slots, drifts) for slots in slots_after]
             return Weights(
                 error=torch.stack([after.error for after in found]).amax(0),
                 drift=torch.stack([after.drift for after in found]).amax(0),
@@ -169,11 +169,11 @@ class StackBounds(AbstractBounds):
             return inf
         box = self._everywhere(self.problem.gradient_step.reach * (1 + FLOAT32_ROUNDING))
         own = self._everywhere(proved.reach)
-        off, apart = (torch.full_like(box.low, size) for size in (proved.trajectory, proved.drift))
+        off, drift = (torch.full_like(box.low, size) for size in (proved.trajectory, proved.drift))
         data = self._any_token
         data["y"] = Interval.point(torch.zeros_like(data["y"].low))
         domain = Enclosures(self.program, self.arithmetic)
-        start = domain.start(data, Enclosure.around(box, off, own), apart)
+        start = domain.start(data, Enclosure.around(box, off, own), drift)
         errors = domain.after(self.program.prediction, start)["y"].value.error
         return float(errors.nan_to_num(nan=inf, posinf=inf).max())
 
@@ -274,7 +274,7 @@ class StackBounds(AbstractBounds):
     def _weights(self, after: State, drift: Parameters) -> Weights:
         """Return what the slots say of the weights; without copies, `drift` is theirs."""
         slots = [after[slot.name] for slot in self.program.layout.having(Role.PARAMETER)]
-        drifts = [slot.apart.flatten(-2) for slot in slots if slot.apart is not None]
+        drifts = [slot.drift.flatten(-2) for slot in slots if slot.drift is not None]
         low, high = self._ends_of_weights
         after_low, after_high = (
             torch.cat([getattr(slot.value.actual, end).flatten(-2) for slot in slots], dim=-1)
