@@ -12,18 +12,18 @@ import icgd
 from icgd.backends.registry import BACKENDS
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.linear import (
-    Kept,
     LinearBounds,
     Motion,
     Pair,
     Responses,
+    Velocities,
     affine_distances,
-    apart,
     changes,
-    grown,
+    grow_distances,
     is_affine,
     is_stable,
-    multiplied,
+    lookahead_distance,
+    multiply_norms,
     points_of,
 )
 from icgd.errors import ProgramError, SettingError, SizeError
@@ -391,22 +391,22 @@ def test_gradients_are_taken_ahead_of_the_weights():
 
 
 def test_what_is_kept_has_a_row_for_each_step():
-    kept = Kept.of(UPDATE, -RUN[:-1])
+    kept = Velocities.of(UPDATE, -RUN[:-1])
     assert kept.momentum.flatten().tolist() == kept.ahead.flatten().tolist() == [0, 0.5, 0.25]
     assert kept.change.flatten().tolist() == [0, 1, 3]
-    assert not kept.apart.any()
+    assert not kept.mismatch.any()
 
 
 def test_distances_grow_by_what_is_taken_along():
     now = Pair(torch.tensor(2.0).double(), torch.tensor(4.0).double())
-    assert float(apart(now, 0.0)) == 2.0
-    assert float(apart(now, 0.5)) == 4.0
+    assert float(lookahead_distance(now, 0.0)) == 2.0
+    assert float(lookahead_distance(now, 0.5)) == 4.0
     for momentum, ahead, left in ((0.0, 0.0, 1.0), (0.5, 0.0, 3.0), (0.5, 0.5, 2.0)):
-        moved = grown(now, 0.5, momentum, ahead)
-        assert float(moved.left) == pytest.approx(left)
+        moved = grow_distances(now, 0.5, momentum, ahead)
+        assert float(moved.value) == pytest.approx(left)
         assert float(moved.change) == pytest.approx(left + 2.0)
     nothing = Pair(*(torch.zeros(()).double(),) * 2)
-    assert float(grown(nothing, float("inf"), 0.5, 0.5).left) == 0.0
+    assert float(grow_distances(nothing, float("inf"), 0.5, 0.5).value) == 0.0
 
 
 def test_only_least_squares_without_l1_that_the_box_does_not_touch_are_affine():
@@ -472,10 +472,10 @@ def test_norms_bound_every_error_and_are_met_by_some(ahead):
             added = torch.from_numpy(draw.normal(size=(2, 3)))
             added = added / added.norm(dim=-1, keepdim=True)
             left, change = left + added[0], change + added[1]
-        assert left.norm() <= norms.left
+        assert left.norm() <= norms.value
         assert change.norm() <= norms.change
         found.append(float(left.norm()))
-    assert max(found) >= float(norms.left) / 10
+    assert max(found) >= float(norms.value) / 10
 
 
 def test_one_error_is_followed_to_rounding():
@@ -483,15 +483,15 @@ def test_one_error_is_followed_to_rounding():
     nothing, one = torch.zeros(1, 1).double(), torch.ones(1, 1).double()
     responses, norms = Responses(EIGENVALUES[:1]), Pair(nothing, nothing)
     norms = responses.after(0.4, 0.5, 0.0, one, norms)
-    assert float(norms.left) == pytest.approx(2.0 - 1.0)  # what it adds itself is not moved on
+    assert float(norms.value) == pytest.approx(2.0 - 1.0)  # what it adds itself is not moved on
     left, change = torch.ones(1).double(), torch.ones(1).double()
     for _ in range(20):
         read = left
         change = 0.5 * change - 0.4 * 0.1 * read
         left = left + change
         norms = responses.after(0.4, 0.5, 0.0, nothing, norms)
-        assert float(norms.left) >= float(left.abs()) - 1e-12
-    assert float(norms.left) <= 3 * float(left.abs())
+        assert float(norms.value) >= float(left.abs()) - 1e-12
+    assert float(norms.value) <= 3 * float(left.abs())
 
 
 def test_batches_have_norms_of_their_own():
@@ -506,15 +506,15 @@ def test_batches_have_norms_of_their_own():
             each.after(0.4, 0.5, 0.5, added[task], parts[task]) for task, each in enumerate(alone)
         ]
     for task, part in enumerate(parts):
-        torch.testing.assert_close(norms.left[task], part.left)
+        torch.testing.assert_close(norms.value[task], part.value)
         torch.testing.assert_close(norms.change[task], part.change)
 
 
 def test_where_kernels_differ_norms_are_multiplied():
     now = Pair(torch.tensor(2.0), torch.tensor(3.0))
     numbers = (torch.tensor(number) for number in (0.5, 0.25, 0.75, 1.0))
-    after = multiplied(*numbers, now)
-    assert float(after.left) == pytest.approx(0.5 * 2 + 0.75 * 3 + 1)
+    after = multiply_norms(*numbers, now)
+    assert float(after.value) == pytest.approx(0.5 * 2 + 0.75 * 3 + 1)
     assert float(after.change) == pytest.approx(0.25 * 2 + 0.75 * 3 + 1)
 
 

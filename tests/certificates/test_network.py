@@ -865,4 +865,4 @@ def test_a_program_without_a_table_has_no_such_bound():
     program = icgd.compile(case.problem, "relu-stack", n_steps=1).program
     with pytest.raises(ProgramError) as caught:
         table_step(program, case.problem)
-    assert "recursion program has no table of steps" in str(caught.value)
+    assert "relu-stack program has no table of steps" in str(caught.value)
