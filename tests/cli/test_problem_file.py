@@ -264,7 +264,7 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
         ("", "How many inputs and outputs are there. Give a table that has them .*, or widths ="),
         (
             "target = {link = 'poisson', input_width = 2}\nupdate.step_size = 0.1",
-            "poisson mean of scores up to .* score = ... under .domain. in problem.toml, or a small",
+            "poisson mean of scores up to .* score = ... under .domain. in problem.toml, or",
         ),
         (
             "construction = 'cot-ridge'\ntarget = {link = 'identity', input_width = 2}\n"

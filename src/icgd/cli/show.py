@@ -313,7 +313,7 @@ def print_report(report: Report) -> None:
     if report.furthest:
         output.print(Text(f"Furthest from real descent at the end: {report.furthest}"))
     if report.idle:
-        output.print(f"For scale, a transformer that does nothing {report.idle}.")
+        output.print(f"For comparison, {report.idle}.")
     if kinks:
         output.print(
             f"Near-kink events: {kinks:,} (inputs so close to a kink of an activation that a ramp "
