@@ -232,7 +232,7 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
         ("update.steps = 3", r"problem.toml, \[update\]: steps is no key of this section. Move it"),
         (
             "target.widths = [2, 1]\nsettings.n_steps = 3",
-            r"problem.toml: Unknown key 'n_steps' in \[settings\]; known are pieces, kink_w",
+            r"Unknown key 'n_steps' in \[settings\] of problem.toml; known are pieces, k",
         ),
         (
             "target.widths = [2, 1]\nsettings.pieces = 'many'",
@@ -355,7 +355,7 @@ def test_the_step_size_alone_may_come_from_a_table(command, tmp_path, data):
     assert problem.domain == icgd.Domain(4.0, 2.0)
     assert problem.update.step_size == pytest.approx(1 / STEEPEST, rel=1e-12)
     message = command(*made, "-o", "run.safetensors").stderr
-    assert "A linear model needs a step size: give --step-size, or --data" in message
+    assert "A linear model needs a step size: give --step-size, or a table" in message
 
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -1,9 +1,9 @@
-"""What compile, size and compare are told: a problem.toml, a table, and a few options.
+"""What compile, size and compare read: a problem.toml, a table, and a few options.
 
-problem.toml is what `icgd.Problem.from_data` reads, and beside it the number of steps, the
-construction with its settings, and the table. docs/problem_file.md has every key. Options go into
-the same data before they are read, so there is one way from a description to a problem. What is
-left out comes from the table, or has a default.
+problem.toml has what `icgd.Problem.from_data` reads, the number of steps, the construction with its
+settings, and the table; docs/problem_file.md has every key. Options are written into the same data
+first, so there is one way from a description to a problem. Keys that are left out come from the
+table, or have a default.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ DEFAULT_BOX = 3.0
 DEFAULT_DOMAIN = {"x": 4.0, "y": 2.0}
 
 SECTIONS = ("target", "update", "domain", "settings", "table", "functions")
-KEYS = ("loss", "steps", "construction", "tolerance", "initial", *SECTIONS)
+TOP_KEYS = ("loss", "steps", "construction", "tolerance", "initial")
+KEYS = (*TOP_KEYS, *SECTIONS)
 
 _problem, _table = in_panel("The problem"), in_panel("The table")
 
@@ -149,10 +150,10 @@ PLACES = (
 
 @dataclass(frozen=True)
 class Description:
-    """What is trained and how, before what is left out is filled in from the table at `path`.
+    """What is trained and how; the table at `path` fills in what is left out.
 
-    `data` is the content of `file`, which may be None, and of the options that were `given`: those
-    by their keys, such as {"update.step_size": "step_size"}.
+    `data` is the content of `file`, if there is one, and of the options that were given. `given`
+    has those options by their keys, such as {"update.step_size": "step_size"}.
     """
 
     data: Mapping[str, Any]
@@ -176,7 +177,7 @@ class Description:
         return in_users_words(self.file, self.given, self.data)
 
     def n_steps(self, default: int = DEFAULT_STEPS) -> int:
-        """Return the number of steps, or `default` if it says none."""
+        """Return the number of steps, or `default` if none is given."""
         with self._in_users_words():
             return count("steps", self.data.get("steps", default), least=0, most=MOST_STEPS)
 
@@ -263,17 +264,11 @@ class Description:
     def compiled(self) -> Compiled:
         """Return the training run, which knows how its table was read."""
         steps, settings = self.n_steps(), self.data.get("settings", {})
-        known = {name: None for each in CONSTRUCTIONS.values() for name in each.settings()}
-        with self._in_users_words():
-            for name in settings:
-                if name not in known:
-                    where = " in [settings]"
-                    raise UnknownNameError.of("key", name, known=list(known), where=where)
         problem, examples = self.filled()
         if problem.update.step_size is None:
             raise SettingError(
-                "A linear model needs a step size: give --step-size, or --data, a table whose "
-                "curvature says one."
+                "A linear model needs a step size: give --step-size, or a table with --data, "
+                "which has a curvature to take it from."
             )
         chosen, tolerance = self.data.get("construction"), self.data.get("tolerance")
         with progress("compiling"), self._in_users_words():
@@ -338,17 +333,21 @@ def read_problem_file(path: Path) -> dict[str, Any]:
         if (name in SECTIONS) is not isinstance(value, dict):
             form = f"a table, [{name}]" if name in SECTIONS else f"one value, {name} = ..."
             raise SettingError(f"{path}: {name} must be {form}, got {quoted(value)}.")
-    table_keys = ("data", *(option.name for option in TABLE_OPTIONS))
-    for section in content.keys() & set(SECTIONS) - {"functions"}:
-        for name in content[section]:
-            if name in KEYS and name not in SECTIONS:
+    settings = [name for each in CONSTRUCTIONS.values() for name in each.settings()]
+    known = {
+        "table": ["data", *(option.name for option in TABLE_OPTIONS)],
+        "settings": list(dict.fromkeys(settings)),
+    }
+    for section in SECTIONS:
+        for name in content.get(section, {}):
+            if name in TOP_KEYS and section != "functions":
                 raise SettingError(
                     f"{path}, [{section}]: {name} is no key of this section. Move it to the top of "
                     "the file, above the first [section]."
                 )
-            if section == "table" and name not in table_keys:
-                where = f" in [table] of {path}"
-                raise UnknownNameError.of("key", name, known=table_keys, where=where)
+            if name not in known.get(section, [name]):
+                where = f" in [{section}] of {path}"
+                raise UnknownNameError.of("key", name, known=known[section], where=where)
     return content
 
 
@@ -364,7 +363,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _value(option: str, value: Any, given: Mapping[str, Any]) -> Any:
-    """Return what an option says, as problem.toml has it."""
+    """Return the value of an option as problem.toml has it."""
     match option:
         case "hidden" | "widths":
             try:
@@ -393,7 +392,7 @@ def _plain(text: Any) -> Any:
 
 
 def _warn_of_former(given: Mapping[str, Any]) -> None:
-    """Say in one line where old options go in problem.toml."""
+    """Warn, in one line, where old options belong in problem.toml."""
     if not given:
         return
     lines = []
