@@ -19,7 +19,6 @@ import numpy as np
 
 from icgd.backends.run import OnProgress
 from icgd.certificates.report import Report
-from icgd.compiled import Compiled
 from icgd.environment import one_thread
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, INK, ORANGE, RED, Axes, Figure
@@ -75,10 +74,6 @@ class Settings:
             update=GradientStep(self.step_size, self.box),
             domain=Domain(self.x_bound, self.y_bound),
         )
-
-    def compiled(self, n_steps: int) -> Compiled:
-        """Return the first `n_steps` steps of the problem's gradient descent."""
-        return compile(self.problem, "relu-stack", n_steps=n_steps, pieces=self.pieces)
 
 
 N_STAGES = 4
@@ -148,9 +143,9 @@ def numbers(settings: Settings | None = None, on_progress: OnProgress | None = N
     x, queries, y = x[training], x[held_out], y_scaling.applied(mpg[training])
 
     start = perf_counter()
-    compiled = settings.compiled(settings.n_steps)
+    problem = settings.problem
+    compiled = compile(problem, "relu-stack", n_steps=settings.n_steps, pieces=settings.pieces)
     compile_seconds = perf_counter() - start
-    problem = compiled.problem
     task = compiled.task(x, y, queries=queries, seed=settings.weight_seed)
     start = perf_counter()
     run = compiled.run_task(task, backend="literal")
