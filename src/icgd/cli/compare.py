@@ -1,4 +1,4 @@
-"""`icgd compare`: one problem through every construction."""
+"""`icgd compare`: compare all constructions of one problem."""
 
 from __future__ import annotations
 
