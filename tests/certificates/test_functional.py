@@ -562,7 +562,7 @@ def test_no_tolerance_rests_on_an_estimate():
     icgd.register_kernel("unstated", falling)
     x, y, _ = data()
     program = compiled("unstated")
-    message = "no Lipschitz constant was stated of the kernel 'unstated'"
+    message = "no Lipschitz constant was given for the kernel 'unstated'"
     for task in (None, program.task(x, y)):
         with pytest.raises(ToleranceError, match=message):
             icgd.compile(program.problem, n_steps=1, tolerance=1e-3, task=task)

@@ -436,8 +436,8 @@ class Report:
         certificate: what is proved for every run.
         step_errors: |w_l - step(w_{l-1})|, the errors that the theorems bound.
         step_bounds: bounds (b) of `step_errors`.
-        step_sizes: |step(w_{l-1}) - w_{l-1}|, the sizes of exact steps, and so the errors of doing
-            nothing. A step with an error as large is useless, whatever its bounds.
+        step_sizes: |step(w_{l-1}) - w_{l-1}|, the size of exact steps, which is the error of a run
+            that leaves the weights unchanged. A step with a larger error is useless.
         trajectory_errors: the distance from real gradient descent in float64.
         trajectory_bounds: bounds (b) of `trajectory_errors`, by balls, or by contraction where that
             is tighter; None if there is neither. They include the error of float64 itself.
@@ -502,7 +502,7 @@ class Report:
             "steps": f"{self.step_errors.shape[-1]:,}",
             "backend": self.backend_in_words,
             "error of a step": self._largest("step_errors", "step_bounds"),
-            **({"doing nothing": idle} if (idle := self.idle) else {}),
+            **({"for comparison": idle} if (idle := self.idle) else {}),
             "distance from real descent": self._largest("trajectory_errors", "trajectory_bounds"),
             **({"furthest at the end": self.furthest} if self.furthest else {}),
             **({"error of predictions": predictions} if predictions else {}),
@@ -559,17 +559,18 @@ class Report:
 
     @property
     def idle(self) -> str | None:
-        """The error of doing nothing, compared with the run's own errors; None without steps.
+        """The size of exact steps, and the ratio of errors to it, or None if no step was taken.
 
-        The comparison is an average over all tasks and steps.
+        A run that leaves the weights unchanged has errors of this size, a ratio of 1.
         """
         if self.step_sizes is None or not self.step_sizes.numel():
             return None
-        text, total = f"would err by {number(float(self.step_sizes.max()))}", self.step_sizes.sum()
+        largest, total = number(float(self.step_sizes.max())), self.step_sizes.sum()
+        text = f"exact steps move a weight by up to {largest}"
         if not total > 0:
             return text
-        share = number(float(self.step_errors.sum() / total))
-        return f"{text}; errors are {share} times as large on average"
+        ratio = number(float(self.step_errors.sum() / total))
+        return f"{text}; the mean error is {ratio} times the mean step"
 
     @property
     def dtype(self) -> str:
