@@ -494,7 +494,7 @@ def network(target, loss="squared", **settings):
         ("cot-glm", network(icgd.MLP((2, 3, 1))), r"one output and no bias, icgd.MLP\(\(2, 1\)\)"),
         ("cot-glm", network(icgd.MLP((2, 1), biases=True)), "one output and no bias"),
         ("cot-glm", network(icgd.MLP((2, 1)), batch_size=2), "not gradient steps .* of 2"),
-        ("cot-glm", network(icgd.MLP((2, 1)), loss="l1"), "the l1 loss jumps at 0, where a mean"),
+        ("cot-glm", network(icgd.MLP((2, 1)), loss="l1"), "the l1 loss jumps at 0, and a mean"),
         ("cot-ridge", network(icgd.MLP((2, 1))), "not the weights of a network"),
     ],
 )

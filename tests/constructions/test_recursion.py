@@ -143,14 +143,14 @@ def test_a_target_that_is_too_deep_is_refused_before_any_work():
     )
     assert RECURSION.why_not(deepest) is None
     assert RECURSION.why_not(deeper) == (
-        "it pushes the derivatives of every layer by all matrices below it forward, which are "
+        "it pushes forward the Jacobian of every layer with respect to every matrix below, "
         "32896 for 257 layers; give at most 256 layers."
     )
 
 
 def test_a_loss_that_couples_its_outputs_and_data_without_digits_are_refused():
     coupled = make_case(MLP((2, 3, 2), "tanh"), "cross_entropy").problem
-    assert "couples all outputs" in RECURSION.why_not(coupled)
+    assert "is not a sum of such functions" in RECURSION.why_not(coupled)
     huge = problem_of((2, 3, 1), domain=Domain(1e12, 1.0))
     assert "can reach 4e+12 on the domain" in RECURSION.why_not(huge)
 
