@@ -157,7 +157,7 @@ def test_a_loss_that_couples_its_outputs_and_data_without_digits_are_refused():
 
 @pytest.mark.parametrize("activation", ["sigmoid", "tanh", "cos"])
 def test_kinks_by_units_without_kinks_are_refused(activation):
-    with pytest.raises(SettingError, match=rf"{activation} units have no kink to put there"):
+    with pytest.raises(SettingError, match=rf"{activation} units cannot fit a jump"):
         built(problem_of((2, 3, 1), "relu"), activation)
 
 
@@ -177,7 +177,7 @@ def test_a_box_too_large_for_the_units_is_refused_with_its_error_and_what_would_
     error, advice = rest.split(", above accuracy=0.5. ")
     assert box.startswith("The box [-30.")
     assert error.startswith("32 cos units: the error of clip would be 0.5")
-    assert advice == "About 64 would do; or use a smaller box."
+    assert advice == "Use about 64 units, or use a smaller box."
     assert built(wide, "cos", units=64).activation == "cos"
 
 
