@@ -522,7 +522,7 @@ def test_the_number_of_examples_has_to_be_given_and_kept():
 
 def test_what_cannot_be_decoded_is_refused():
     problem, (x, y, _) = problem_of("logistic"), data()
-    with pytest.raises(ProgramError, match="linear-stack is not one layer that reads a window"):
+    with pytest.raises(ProgramError, match="linear-stack is not a chain of one layer"):
         icgd.decode(compiled_of(problem), x, y)
     compiled = compiled_of(problem, construction="cot-glm", n_examples=6)
     with pytest.raises(UnknownNameError, match=r"Unknown mask 'causal'.*block, window"):
