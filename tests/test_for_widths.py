@@ -228,13 +228,13 @@ def test_networks_that_padding_would_change_are_refused():
         problem = icgd.Problem(network, loss, SQUARED, domain)
         return icgd.compile(problem, "relu-stack", n_steps=1).for_widths(widths)
 
-    with pytest.raises(ConstructionError, match="2 of 3 classes cannot be trained"):
+    with pytest.raises(ConstructionError, match="widths has 2 classes instead of 3"):
         narrowed(icgd.MLP((2, 3, 3)), "cross_entropy", (2, 3, 2))
     with pytest.raises(ConstructionError, match="no label within 1 keeps a padded output"):
         narrowed(icgd.MLP((2, 3, 2), "tanh", "softplus"), "squared", (2, 3, 1))
     with pytest.raises(ConstructionError, match=r"no label within 0\.25 keeps a padded output"):
         narrowed(icgd.MLP((2, 3, 2)), "logistic", (2, 3, 1), icgd.Domain(1.0, 0.25))
-    with pytest.raises(ConstructionError, match="the norm of layer 1 takes the mean"):
+    with pytest.raises(ConstructionError, match="the norm of layer 1 uses the mean"):
         narrowed(icgd.MLP((2, 3, 2), "relu", norms=(1,)), "squared", (2, 2, 2))
     assert narrowed(icgd.MLP((2, 3, 2), "relu", norms=(1,)), "squared", (1, 3, 1)).padding
 

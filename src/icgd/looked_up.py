@@ -279,7 +279,7 @@ class UniversalFunction:
         return run.trace["y"][..., -1, :, :].mT.contiguous()
 
     def _task(self, matrix: Tensor) -> Task:
-        """Return a task whose examples are the columns, without weights or queries."""
+        """Return a task with the matrix columns as examples, and no weights or queries."""
         x = matrix.mT.contiguous()
         no_weights = x.new_empty(*x.shape[:-2], 0)
         return Task(x, torch.zeros_like(x), x[..., :0, :], no_weights)

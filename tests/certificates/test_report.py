@@ -474,7 +474,7 @@ def test_each_is_picked_by_its_problem_and_program(kind):
     problem, program, expected = parts[kind]
     picked = bounds_of(problem, program, DOUBLE)
     assert type(picked) is expected
-    assert (picked.problem, picked.program, picked.how) == (problem, program, DOUBLE)
+    assert (picked.problem, picked.program, picked.arithmetic) == (problem, program, DOUBLE)
     assert 0 < picked.domain().step < float("inf")
 
 
