@@ -334,7 +334,7 @@ def test_a_kernel_cannot_be_told_to_stop(command, toml, tmp_path):
     file = toml("target = {kernel = 'rbf', input_width = 4}")
     command("compile", file, "-o", "run.safetensors")
     refusal = command("run", "run.safetensors", "train.csv", "--stop-below", "1").refusal()
-    assert refusal.startswith("stop_below works with runs that train weights only")
+    assert refusal.startswith("--stop-below works with runs that train weights only")
 
 
 def test_a_run_in_float32_of_what_was_compiled_for_float64_says_so(run, tmp_path):
