@@ -532,8 +532,8 @@ class Worst:
         # A bound on `_Step.mismatch` of this step, with the values after it.
         values = 2 * (self.value + self._label) + 2 * self.value
         sums = (self._root * (step.kernel + step.kernel_error) + step.noise) * read
-        apart = 3 * self._sum(arithmetic.n_tokens + 8, values + step.size * sums)
-        self._mismatch = nan_to_infinity(ROOM * apart)
+        mismatch = 3 * self._sum(arithmetic.n_tokens + 8, values + step.size * sums)
+        self._mismatch = nan_to_infinity(ROOM * mismatch)
 
         added = self._root * added
         if is_stable_momentum:
@@ -653,9 +653,9 @@ class _Step:
             + self.noise * read_error[..., :n_examples, :]
         )
         sum_error[..., :n_examples, :] += noise_error
-        kept = self.momentum * motion.mismatch
+        velocity_error = self.momentum * motion.mismatch
         ends = arithmetic.sum_of(4, size + change + self.size * sums)
-        return ROOM * (read_rounding + kept + self.size * sum_error + ends)
+        return ROOM * (read_rounding + velocity_error + self.size * sum_error + ends)
 
     def mismatch(
         self, labels: Tensor, values: Tensor, after: Tensor, motion: Motion, arithmetic: Arithmetic

@@ -139,13 +139,13 @@ class Responses:
 
 
 def multiply_norms(
-    contraction: Tensor, reach: Tensor, kept: Tensor, added: Tensor, now: Pair
+    contraction: Tensor, reach: Tensor, velocity_norm: Tensor, added: Tensor, now: Pair
 ) -> Pair:
     """Return the norms after a step, by the norms of its matrices.
 
-    These are `contraction` of I - size K, `reach` of size K, and `kept` of m - c size K.
+    These are `contraction` of I - size K, `reach` of size K, and `velocity_norm` of m - c size K.
     """
-    of_change = kept * now.change + added
+    of_change = velocity_norm * now.change + added
     return Pair(
         ROOM * (contraction * now.value + of_change), ROOM * (reach * now.value + of_change)
     )

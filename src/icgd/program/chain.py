@@ -300,12 +300,16 @@ class ChainProgram(AbstractProgram):
             return (), {}
         half = self.functions[0].half
         points = range(-half, half + 1)
-        names = {name for part in layer.instructions for name in part.functions()}
+        names = {name for instruction in layer.instructions for name in instruction.functions()}
         scales = tuple(g / half for g in points)
         codes = {OFFSET: tuple(-g * g / 2 for g in points)}
         names &= {f.name for f in self.functions if value_slot(f.name) in self.layout.names}
         codes |= {value_slot(f.name): f.values for f in self.functions if f.name in names}
-        shares = [part for part in layer.instructions if isinstance(part, ShareColumns)]
+        shares = [
+            instruction
+            for instruction in layer.instructions
+            if isinstance(instruction, ShareColumns)
+        ]
         if not shares:
             return scales, codes
         classes = shares[0].classes
