@@ -134,7 +134,7 @@ class Guarantee:
         excess_rounding: a bound on the rounding of `excess`, in either direction.
         excess_bound: the bound of Theorem 3.3 on `excess`, for steps up to 1 / beta.
         backend: the backend that ran.
-        fused_because: why the fused backend ran, if nobody asked for it.
+        fused_because: why the fused backend ran, if it was not requested.
 
     Example:
         >>> import icgd

@@ -313,10 +313,8 @@ class LinearBounds(AbstractBounds):
         The distance of clipped weights is at most 2 box, plus the rounding of a clip by ReLUs.
         """
         model, domain, box = self.problem.model, self.problem.domain, self.problem.box or inf
-        n_tokens, n_weights = (
-            self.program.n_examples or self.arithmetic.n_tokens,
-            model.n_parameters,
-        )
+        n_tokens = self.program.n_examples or self.arithmetic.n_tokens
+        n_weights = model.n_parameters
         what = f"Bounding steps on {n_tokens:,} tokens"
         n_bytes = 8 * n_tokens * (INPUTS_HELD * n_weights + SCORES_HELD)
         require_memory(what, n_bytes, "Give a smaller n_tokens, or take fewer inputs.")

@@ -706,10 +706,8 @@ class Enclosures(StackDomain[Bounded]):
         delta = self.multiply(slope, self.loss_slope(step.loss, prediction, y))
         after = self._accumulated(w, delta, x, step.scale).value
         exact, actual = after.exact.clipped(step.bound), after.actual.clipped(step.bound)
-        real, table = (
-            Enclosure.around(exact, after.error, actual),
-            self.program.relu_sum(step.table),
-        )
+        real = Enclosure.around(exact, after.error, actual)
+        table = self.program.relu_sum(step.table)
         least, largest, n_terms, rounding = reading(table, self.arithmetic)
         rounding = rounding + self.arithmetic.sum_of(n_terms, slots[step.write].value.actual.size)
         is_on_flat = key_error(step.key, table, self.program, self.arithmetic) <= FLAT

@@ -59,8 +59,8 @@ NO_CLASS_SCORE = 4 * MASKED
 end."""
 
 LARGEST_STATE = 2.0**64
-"""The largest state of an optimiser: no box bounds it, and gates close no more, so a run beyond it
-is stopped."""
+"""The largest state of an optimiser, which no box bounds; a run beyond it is stopped, because gates
+cannot close larger numbers."""
 
 ASKS, ANSWERS = "asks", "answers"
 """The slots of positions: the query of the newest column, and the keys of all columns."""

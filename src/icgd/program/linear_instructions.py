@@ -586,11 +586,7 @@ class MoveByVelocity(Instruction):
 
     def wires(self, program: AbstractProgram) -> Heads:
         """Return a head that reads weights and velocity of the first column, and adds to both."""
-        width, velocity_factor, decay = (
-            program.layout.width_of(self.slot),
-            self.velocity_factor,
-            self.decay,
-        )
+        width, factor, decay = program.layout.width_of(self.slot), self.velocity_factor, self.decay
         return Heads(
             axes={},
             query=(Wire(ONE, feature=-1),),
@@ -599,8 +595,8 @@ class MoveByVelocity(Instruction):
             output=(
                 Wire(self.slot, ("entry",), "entry", -decay),
                 Wire(self.velocity, ("entry",), "entry", -decay),
-                Wire(self.slot, ("entry",), "entry", velocity_factor, width),
-                Wire(self.velocity, ("entry",), "entry", velocity_factor - 1, width),
+                Wire(self.slot, ("entry",), "entry", factor, width),
+                Wire(self.velocity, ("entry",), "entry", factor - 1, width),
             ),
             label=f"{self.slot} and {self.velocity}, moved on",
             grid=FIRST_COLUMN,
