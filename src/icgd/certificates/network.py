@@ -621,17 +621,17 @@ def closed_form(program: StackProgram, problem: Problem) -> float | None:
     update other than plain descent, for a program with look-ups or units of any activation, or for
     one that lacks a function of the paper's backward pass. A table of steps has a bound of its own.
     """
-    target, slope_parts = problem.network, problem.loss_function.slope_parts
+    target, slope_terms = problem.network, problem.loss_function.slope_terms
     if not problem.gradient_step.is_plain or not target.is_chain or target.biases:
         return None
-    if slope_parts is None or problem.domain.rate is not None:
+    if slope_terms is None or problem.domain.rate is not None:
         return None
     if program.n_registers or not all(isinstance(fit, ReluSum) for fit in program.functions):
         return None
     step = table_step
     if program.step_table is None:
         activations = [target.layer_activation(layer) for layer in range(1, target.depth + 1)]
-        needed = {term.function.name for term in slope_parts}
+        needed = {term.function.name for term in slope_terms}
         needed |= {f.name for a in activations for f in (a.value, a.derivative)}
         if not needed <= {function.name for function in program.functions}:
             return None
@@ -665,7 +665,7 @@ def closed_form_step(program: StackProgram, problem: Problem) -> float:
     carried = _times(slope_lipschitz, vector * forward * value_error)
     slope_error = max(s.error for s in slopes) + carried
     loss, loss_lipschitz, loss_fit = 0.0, 0.0, 0.0  # B_u, L_u, eps_u
-    for term in problem.loss_function.slope_parts or ():
+    for term in problem.loss_function.slope_terms or ():
         argument = abs(term.prediction) * outputs[-1] + abs(term.label) * problem.domain.y
         constants = _constants(program, term.function, argument)
         loss += constants.size + constants.error
@@ -728,7 +728,7 @@ def step_lipschitz(problem: Problem, n_examples: int) -> float:
     first = _on(activation.derivative, argument)
     second = _on(activation.derivative.derivative(), argument)
     u = u_p = u_y = _constant(0.0)  # the slope of the loss, and its derivatives
-    for term in problem.loss_function.slope_parts or ():
+    for term in problem.loss_function.slope_terms or ():
         argument_of_loss = prediction.times(term.prediction) + y.times(term.label)
         steepness = _on(term.function.derivative(), argument_of_loss)
         u = u + _on(term.function, argument_of_loss)

@@ -329,10 +329,10 @@ class Enclosures(StackDomain[Bounded]):
 
     def loss_slope(self, loss: str, prediction: Bounded, label: Bounded) -> Bounded:
         values, real = [], loss_named(loss)
-        if real.slope_parts is None:  # the instruction adds the heads' error in its `own_error`
+        if real.slope_terms is None:  # the instruction adds the heads' error in its `own_error`
             fit = self.program.grid_mean(loss)
             return Bounded(enclosures.slope_at(real, fit, prediction.value, label.value))
-        for term in real.slope_parts:
+        for term in real.slope_terms:
             arguments = [(term.prediction, prediction), (term.label, label)]
             values.append(Bounded(function_at(term.function, self.combine(arguments).value)))
         return self.add(*values)
