@@ -734,7 +734,7 @@ def _proved_quotient(function: ScalarFunction, half_width: float, quotient: Quot
 #
 #     a b      = ((a + b)^2 - (a - b)^2) / 4
 #     s r'(t)  = sum_k factor_k (r(t + shift_k s) - r(t - shift_k s)) + a small remainder
-#     u(p, y)  = the sum of a loss's `slope_parts`
+#     u(p, y)  = the sum of a loss's `slope_terms`
 #
 # The second is the difference quotient above. If r has kinks, r' jumps, which only units that bend
 # like relu can fit.
@@ -823,13 +823,13 @@ def fit_loss_slope(
 ) -> RidgeSum:
     """Fit u(p, y) = d loss / d p on |p| <= half_widths[0], |y| <= half_widths[1]."""
     check_box(half_widths, activation, units)
-    if loss.slope_parts is None:
+    if loss.slope_terms is None:
         raise SettingError(
             f"The slope of the {loss.name} loss couples all outputs; it is not a sum of functions "
             "of one variable. Use squared, logistic or huber."
         )
-    n_units, terms = units // len(loss.slope_parts), []
-    for part in loss.slope_parts:
+    n_units, terms = units // len(loss.slope_terms), []
+    for part in loss.slope_terms:
         axis = (part.prediction, part.label)
         sides = zip(axis, half_widths, strict=True)
         reach = sum((abs(entry) * width for entry, width in sides), 0.0)

@@ -497,7 +497,7 @@ class _Step:
         return f"({FUNCTIONS[name].format(value)})"
 
     def _entry_loss_slope(self, op: Op, prediction: str, label: str) -> str:
-        slope_terms = loss_named(op.options[0]).slope_parts
+        slope_terms = loss_named(op.options[0]).slope_terms
         if slope_terms is None:
             raise NoLoopError(op.options[0])
         terms = []

@@ -75,7 +75,7 @@ from icgd.problems.functions import (
     KinkedFunction,
     is_kinked,
 )
-from icgd.problems.losses import SlopePart
+from icgd.problems.losses import SlopeTerm
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GRADIENT, WEIGHTS, AbstractGradientStep, Rule
 from icgd.problems.problem import Problem
@@ -185,7 +185,7 @@ class CotNetwork(AbstractConstruction):
                 "example per round, or the number of examples for all of them."
             )
         if not problem.loss_function.is_softmax and not all(
-            _fits_in_a_row(part) for part in problem.loss_function.slope_parts or (None,)
+            _fits_in_a_row(part) for part in problem.loss_function.slope_terms or (None,)
         ):
             return (
                 f"its blocks can hold u(t, y) only if that is a line or a clipped line in t - y, "
@@ -306,7 +306,7 @@ class LossSlope:
     bound: float | None = None
 
 
-def _fits_in_a_row(part: SlopePart | None) -> bool:
+def _fits_in_a_row(part: SlopeTerm | None) -> bool:
     """Return whether a row of a block can hold this part of a loss slope."""
     if part is None:  # the slope is not a sum of parts
         return False

@@ -303,10 +303,10 @@ class CotGlm(AbstractOneLayer):
         look_ups, reaches = [], {LINE: reach}  # LINE also returns predictions
         kinds: dict[str, ScalarFunction] = {}
         slopes: tuple[GridMean, ...] = ()
-        if (loss := problem.loss_function).slope_parts is None:
+        if (loss := problem.loss_function).slope_terms is None:
             slopes = (mean_of_slope(loss, reach, ROUNDING_ROOM * domain.y),)
             look_ups.append(LookUp(loss.name, score=1.0, label=1.0, is_slope=True))
-        for part in loss.slope_parts or ():
+        for part in loss.slope_terms or ():
             name, factor = part.function.name, 1.0
             if (slope := factor_of(part.function)) is not None:
                 name, factor = LINE, slope

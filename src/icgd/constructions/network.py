@@ -20,7 +20,7 @@ from icgd.problems.functions import (
     slope_of,
     split_at_jumps,
 )
-from icgd.problems.losses import Loss, SlopePart
+from icgd.problems.losses import Loss, SlopeTerm
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import (
     AVERAGE,
@@ -165,9 +165,9 @@ def network_layout(
 # The functions that a construction evaluates.
 
 
-def loss_parts(problem: Problem) -> tuple[SlopePart, ...]:
+def loss_parts(problem: Problem) -> tuple[SlopeTerm, ...]:
     """Return the summands of the loss slope; none if it is not a sum of one-variable functions."""
-    return problem.loss_function.slope_parts or ()
+    return problem.loss_function.slope_terms or ()
 
 
 def factor_of(function: ScalarFunction) -> float | None:
@@ -177,7 +177,7 @@ def factor_of(function: ScalarFunction) -> float | None:
     return float(function(one)) if is_line else None
 
 
-def loss_argument(part: SlopePart, prediction: str) -> Combination:
+def loss_argument(part: SlopeTerm, prediction: str) -> Combination:
     """Return the argument of a part of the loss slope, from predictions and labels."""
     factors = {prediction: part.prediction, "y": part.label}
     used = {slot: factor for slot, factor in factors.items() if factor != 0.0}
@@ -392,7 +392,7 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
     return BackwardRanges(tuple(slopes), *map(tuple, rows))
 
 
-def largest_loss_argument(problem: Problem, part: SlopePart, prediction: float) -> float:
+def largest_loss_argument(problem: Problem, part: SlopeTerm, prediction: float) -> float:
     """Return the largest argument of a part of the loss slope."""
     return abs(part.prediction) * prediction + abs(part.label) * problem.domain.y
 
@@ -408,7 +408,7 @@ def composed_slope(problem: Problem, largest: float, slot: str = "prediction") -
 
 def is_composed(problem: Problem) -> bool:
     """Return whether the slope of the loss needs a `Composition`."""
-    return problem.loss_function.slope_parts is None and not problem.loss_function.is_softmax
+    return problem.loss_function.slope_terms is None and not problem.loss_function.is_softmax
 
 
 def largest_loss_slope(problem: Problem, prediction: float) -> float:

@@ -183,7 +183,7 @@ class Recursion(AbstractConstruction):
                 "it pushes forward the Jacobian of every layer with respect to every matrix below, "
                 f"{depth * (depth - 1) // 2} for {depth} layers; give at most {DEEPEST} layers."
             )
-        if problem.loss_function.slope_parts is None:
+        if problem.loss_function.slope_terms is None:
             return (
                 f"its MLP layer evaluates functions of one prediction and one label, and the slope "
                 f"of the {problem.loss} loss is not a sum of such functions; use the logistic "

@@ -166,7 +166,7 @@ class Universal(AbstractConstruction):
                 f"{size.n_examples}) = {size.paper_entries} entries ({size.entries} without "
                 "repetitions)."
             )
-        if problem.loss_function.slope_parts is None:
+        if problem.loss_function.slope_terms is None:
             return f"the slope of the {problem.loss} loss of a single output is 0."
         if reason := text_objection(problem):
             return reason
