@@ -104,8 +104,8 @@ def test_the_examples_of_the_estimators_page_run(capsys):
     assert len(blocks) == 2
     assert len(blocks[0].replace("\n\n", "\n").splitlines()) == 3
     exec(blocks[0], {})
-    with pytest.warns(match="Descent is not done"):
+    with pytest.warns(match="Training has not converged"):
         exec(blocks[1], {})
     printed = capsys.readouterr().out
-    assert "With standardised inputs about 2,200 steps in all would do" in printed
+    assert "With standardised inputs about 2,200 steps in total suffice" in printed
     assert printed.endswith("True\n")

@@ -232,7 +232,9 @@ def test_progress_is_told(estimator):
 
 def test_the_device_is_one_of_torch():
     assert InContextRidge(device="cpu").fit(X, Y).compiled_
-    with pytest.raises(SettingError, match=r"device must be a device of torch, got 'abacus'"):
+    with pytest.raises(
+        SettingError, match=r"device is 'abacus'; expected an available device of torch"
+    ):
         InContextRidge(device="abacus").fit(X, Y)
 
 

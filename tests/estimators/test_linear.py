@@ -109,8 +109,8 @@ def test_a_run_that_is_not_done_says_by_how_much_and_what_would_do():
     with pytest.warns(ConvergenceWarning) as caught:
         InContextLasso(0.1, max_iter=20).fit(X_SQUARES, Y_SQUARES)
     text = str(caught[0].message)
-    assert text.startswith("Descent is not done after 20 steps: ")
-    assert "99.6% of what there is to gain on the objective is gained, 0.409% is left" in text
+    assert text.startswith("Training has not converged after 20 steps: ")
+    assert "the objective fell 99.6% of the way to its minimum, 0.409% is left" in text
     assert "more steps of" in text
     assert "max_iter=20" in text
 
