@@ -211,7 +211,7 @@ def test_wrong_objects_are_named_and_numbers_of_numpy_become_plain_numbers_that_
     assert done.returncode == 0, done.stderr
     found, is_same, initial, *parts = json.loads(done.stdout)
     assert found["names"] == "head must be of type KernelHead, got 'rbf'."
-    assert found["class"].startswith("construction is the class ReluStack; an object of it is")
+    assert found["class"].startswith("construction is the class ReluStack; expected an instance")
     assert found["loss"].startswith("loss is the class MSELoss, which is not read.")
     assert is_same
     assert initial == "(0.5, 0.25)"

@@ -308,10 +308,10 @@ class ContextHead:
                 f"levels or {tokens}."
             )
 
-    def key(self, own: Sequence[str]) -> Combination:
+    def key(self, own_levels: Sequence[str]) -> Combination:
         """Return the context plus the number of the token, whose digits are its own levels."""
-        digits = tuple(self.levels**place * self.levels / 2 for place in range(len(own)))
-        return Combination((CONTEXT, *own), (1.0, *digits[::-1]))
+        digits = tuple(self.levels**place * self.levels / 2 for place in range(len(own_levels)))
+        return Combination((CONTEXT, *own_levels), (1.0, *digits[::-1]))
 
     def own_numbers(self) -> Tensor:
         """Return the numbers that own tokens add to their keys, centred around 0."""
