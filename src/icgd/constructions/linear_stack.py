@@ -92,7 +92,7 @@ FARTHEST_MIRRORED = 2.0**900
 """The limit for mirrored heads, whose factors and gates are up to a billion times larger."""
 
 MOST_DIFFERENT = 3 * 10**4
-"""The largest number of steps with layers of their own; more take minutes and gigabytes."""
+"""The largest number of steps with separate layers; more take minutes and gigabytes."""
 
 COEFFICIENTS, INTERCEPT, MEAN = "w", "b", "mean"
 """Slots of the coefficients, of the intercept, and of the expected label."""
@@ -241,15 +241,15 @@ class LinearStack(AbstractConstruction):
                 *(Slot(name, (1,), Role.CONSTANT) for name in constants),
             )
         )
-        alike = update.is_constant or n_steps == 0
-        steps = range(1) if alike else range(n_steps)
+        are_equal = update.is_constant or n_steps == 0
+        steps = range(1) if are_equal else range(n_steps)
         return StackProgram(
             construction=self.name,
             layout=layout,
             functions=(mean, fit_relu_sum(IDENTITY_FUNCTION, -gate, gate)),
             block=tuple(layer for step in steps for layer in step_layers(step)),
             n_steps=n_steps,
-            steps_per_block=1 if alike else n_steps,
+            steps_per_block=1 if are_equal else n_steps,
             prediction=(
                 Layer("expected label", (predict,)),
                 Layer("copy prediction", (copy, wipe)),

@@ -114,7 +114,7 @@ LARGEST_NORM_ERROR = 0.05
 """The largest relative error of the root of a norm, for which `largest_norm` is a bound."""
 
 LEAST_ROOT, LARGEST_ROOT = 1e-30, 1e40
-"""Limits on the largest argument of a root, so that no power in a proof leaves float64."""
+"""Limits on the largest gradient or deviation, so that no power of it in a proof overflows."""
 
 EXPONENTIALS, SHARES = "exponentials", "shares"
 
@@ -192,7 +192,7 @@ class ReluStack(AbstractConstruction):
         update = UpdateLayers(target, problem.gradient_step)
         functions = _fitted_functions(problem, self.pieces, self.kink_width)
         prediction, bias = output_slot(target, target.depth), bias_slot(target)
-        # A slope of the loss that is not a sum of one-variable functions has layers of its own,
+        # A slope of the loss that is not a sum of one-variable functions takes several layers,
         # fitted for all predictions that can occur.
         composed = None
         if is_composed(problem):
