@@ -225,7 +225,7 @@ def test_the_dense_weights_are_those_of_the_block():
     compiled = icgd.compile(PROBLEM, n_steps=2, construction="cot-network")
     n_weights = sum(weight.numel() for weight in compiled.block().parameters())
     assert n_weights == compiled.summary().parameters
-    with pytest.raises(SettingError, match="cot-network is one block of layers"):
+    with pytest.raises(SettingError, match="is one block of layers, applied again and again"):
         compiled.transformer()
 
 
