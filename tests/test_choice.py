@@ -359,7 +359,7 @@ def test_ramps_that_are_left_to_a_construction_do_not_stand_in_the_way(name):
 def test_where_no_number_lies_on_a_ramp_rounding_is_to_blame():
     problem = problem_with("relu")
     task = near_a_kink(problem)
-    with pytest.raises(ToleranceError, match="Rounding or the size of the domain stands in"):
+    with pytest.raises(ToleranceError, match="Rounding or the size of the domain limits"):
         icgd.compile(problem, "relu-stack", n_steps=1, tolerance=1e-18, task=task)
 
 
