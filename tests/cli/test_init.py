@@ -94,8 +94,8 @@ def test_the_compiled_file_knows_categories_dates_and_gaps(command, tmp_path):
     assert len(json.loads(outcome.stdout)["predictions"]) == 1
     (tmp_path / "new.csv").write_text("size,colour,day\n1,gren,2024-01-03\n")
     assert command(*asked).refusal() == (
-        "new.csv, line 2, column 'colour' has the category 'gren', which the examples lack; known "
-        "are blue, green, red. Did you mean 'green'?"
+        "new.csv, line 2, column 'colour' has the category 'gren', which the examples do "
+        "not have; known are blue, green, red. Did you mean 'green'?"
     )
 
 

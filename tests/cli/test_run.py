@@ -436,7 +436,7 @@ def test_a_query_cannot_be_dropped_and_is_not_scored_if_its_class_is_unknown(com
     outcome = command(*run, "--json")
     assert outcome.stderr == (
         "icgd: warning: The predictions are not scored: q.csv, column 'kind' has the class 'Lily', "
-        "which the examples lack; known are lily, rose. Did you mean 'lily'?\n"
+        "which the examples do not have; known are lily, rose. Did you mean 'lily'?\n"
     )
     data = json.loads(outcome.stdout)
     assert (outcome.code, len(data["predictions"]), data["score"]) == (0, 1, None)
@@ -504,8 +504,8 @@ GAPS = "age,size,price\n1,,3\n4,,6\n"
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (GAPS, ("--missing", "drop"), "data.csv, column 'size' has no value at all"),
-        (GAPS, ("--missing", "mean"), "data.csv, column 'size' has no value at all"),
+        (GAPS, ("--missing", "drop"), "data.csv, column 'size' has no values"),
+        (GAPS, ("--missing", "mean"), "data.csv, column 'size' has no values"),
         (GAPS, (), "Fill it, or remove the line, or give --missing drop, mean or median."),
         (
             "age,size,price\n1,2,3\n4,5,\n",
@@ -516,7 +516,7 @@ GAPS = "age,size,price\n1,,3\n4,,6\n"
         (
             "age,size,price\n1,2,3\n",
             ("--ignore", "age", "--ignore", "size", "--ignore", "price"),
-            "data.csv has no column beside those that are ignored: age, size, price.",
+            "data.csv has no columns besides the ignored ones: age, size, price.",
         ),
     ],
 )

@@ -109,7 +109,7 @@ def _table_options(given: GivenTable) -> tuple[dict[str, Any], dict[str, str]]:
     names = [name for name in columns if table.is_of_names(name)]
     if names:
         options["ignore"] = [*options.get("ignore", []), *names]
-        reasons["ignore"] = "another text in every row"
+        reasons["ignore"] = "a different text in every row"
     kept = [name for name in columns if name not in names]
     codes = table.codes(kept)
     if codes and "encode" not in options:
