@@ -106,7 +106,7 @@ def test_what_users_may_have_written_is_not_replaced(command, tmp_path):
     (tmp_path / "problem.toml").write_text("steps = 3\n")
     (tmp_path / "cars.csv").write_text("a,b\n1,2\n3,5\n")
     for words in (("init", "cars.csv"), ("example", "cars.csv")):
-        assert "exists already, and has another content" in command(*words).refusal()
+        assert "exists already, with other content" in command(*words).refusal()
     assert (tmp_path / "problem.toml").read_text() == "steps = 3\n"
 
 
@@ -201,7 +201,7 @@ def test_categories_of_parquet_are_texts_and_what_is_no_number_is_refused(comman
     for column in (pl.duration(hours=pl.col("a")), pl.concat_list("a", "b")):
         frame.select("a", "b", bad=column, y="y").write_parquet(tmp_path / "e.parquet")
         refusal = command("init", "e.parquet", "-o", "e.toml").refusal()
-        assert refusal.startswith("e.parquet, column 'bad' holds ")
+        assert refusal.startswith("e.parquet, column 'bad' has type ")
         assert refusal.endswith("--ignore bad.")
 
 

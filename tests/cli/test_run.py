@@ -334,7 +334,7 @@ def test_a_kernel_cannot_be_told_to_stop(command, toml, tmp_path):
     file = toml("target = {kernel = 'rbf', input_width = 4}")
     command("compile", file, "-o", "run.safetensors")
     refusal = command("run", "run.safetensors", "train.csv", "--stop-below", "1").refusal()
-    assert refusal.startswith("stop_below works with runs that train weights only")
+    assert refusal.startswith("--stop-below works with runs that train weights only")
 
 
 def test_a_run_in_float32_of_what_was_compiled_for_float64_says_so(run, tmp_path):
@@ -436,7 +436,7 @@ def test_a_query_cannot_be_dropped_and_is_not_scored_if_its_class_is_unknown(com
     outcome = command(*run, "--json")
     assert outcome.stderr == (
         "icgd: warning: The predictions are not scored: q.csv, column 'kind' has the class 'Lily', "
-        "which the examples do not have; known are lily, rose. Did you mean 'lily'?\n"
+        "which the examples lack; known are lily, rose. Did you mean 'lily'?\n"
     )
     data = json.loads(outcome.stdout)
     assert (outcome.code, len(data["predictions"]), data["score"]) == (0, 1, None)
@@ -527,7 +527,7 @@ def test_what_nothing_can_be_made_of_is_said_with_what_would_help(
     made = ("compile", "--data", "data.csv", "-o", "run.safetensors")
     refusal = command(*made, *options).refusal()
     assert message in refusal
-    assert ("--ignore size" in refusal) == ("no value at all" in message)
+    assert ("--ignore size" in refusal) == ("has no values" in message)
     assert listing(tmp_path) == ["data.csv"]
 
 

@@ -61,7 +61,7 @@ def test_penalties_have_a_curve_of_their_own():
     run = drawn.compiled("linear-stack").run(x, Y)
     [losses] = run.plot().figure.axes
     assert lines_of(losses) == [run.loss_curve.tolist(), run.objective_curve.tolist()]
-    assert [text.get_text() for text in losses.texts] == ["loss", "with penalties"]
+    assert [text.get_text() for text in losses.texts] == ["loss", "loss plus penalties"]
     assert losses.get_yscale() == "linear"  # this loss is negative
 
 
@@ -103,7 +103,7 @@ def test_of_many_coefficients_the_largest_are_drawn():
     _, panels = plotting.new_figure(5.0, 4.0, 1)
     run_picture._draw_coefficients(panels[0], {f"c{i}": float(i) for i in range(40)})
     assert [bar.get_width() for bar in panels[0].patches] == [float(i) for i in range(25, 40)]
-    assert panels[0].get_title(loc="left") == "The largest 15 of 40"
+    assert panels[0].get_title(loc="left") == "The 15 largest of 40 trained coefficients"
 
 
 def test_one_named_input_is_the_name_of_its_axis():

@@ -30,12 +30,12 @@ COMMANDS = {
     "run": "Train on a table in one forward pass, and predict.",
     "verify": "Compare every step with real gradient descent, and with what was proved.",
     "certify": "Run on a table, and write a certificate that icgd-check accepts without icgd.",
-    "guarantee": "Compare the end of a linear model's descent with Theorems 3.1 to 3.3 of cot.",
+    "guarantee": "Check the result of a linear model's descent against Theorems 3.1 to 3.3 of cot.",
     "draw": "Draw the layers of a transformer, and what each reads and writes in the residual "
     "stream.",
     "size": "Print how large the transformer would be, without building it.",
     "compare": "Run one problem through every construction that accepts it, and compare them.",
-    "theorems": "Try the statements of the papers, and print what was measured beside what is "
+    "theorems": "Test the statements of the papers, and print what was measured beside what is "
     "allowed.",
     "resources": "Count the parameter matrices of a transformer that learns a function through a "
     "network.",
@@ -44,21 +44,24 @@ COMMANDS = {
     "reproduce": "Train the models of a published figure; write its numbers (JSON, CSV) and its "
     "picture.",
 }
-"""The subcommands in the order of the help, each with the first sentence of its own."""
+"""The subcommands in the order of the help, with the first sentence of each."""
 
 PAPERS = ("theorems", "resources", "train", "plot", "reproduce")
-"""The subcommands of the second package, which knows icgd and is not known by it."""
+"""The subcommands of `icgd_papers`, which imports icgd and is not imported by it."""
 
 FIRST_STEPS = """\
 icgd compiles a training run into the weights of a transformer, and proves how close it comes.
 
   icgd demo                      a training run on real data, its proof and its picture, in seconds
 
-  icgd example cars.csv          a table to begin with
-  icgd init cars.csv             problem.toml: label, bounds and scaling as the table has them
+  icgd example cars.csv          write a table to begin with
+  icgd init cars.csv             write problem.toml, with label, bounds and scaling of the table
   icgd compile problem.toml -o run.safetensors
+                                 write the transformer whose forward pass is this training run
   icgd run run.safetensors cars.csv --queries cars.csv
+                                 train on the table in a forward pass, and predict
   icgd verify run.safetensors cars.csv
+                                 compare with exact gradient descent, and prove the distance
 
 icgd --help lists all commands, and icgd COMMAND --help has an example of each.
 """
@@ -68,7 +71,7 @@ class LateCommand(TyperCommand):
     """A subcommand that is imported when it is called or asked for help."""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """Return the context of the real subcommand, which then is invoked in place of this one."""
+        """Return the context of the real subcommand, which runs in place of this one."""
         package = "icgd_papers.cli" if self.name in PAPERS else "icgd.cli"
         function = getattr(import_module(f"{package}.{self.name}"), str(self.name))
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -120,6 +123,9 @@ SPELLINGS = {
     r"\bDomain\((\w+)=\.\.\.\)": r"\1 = ... under [domain] in problem.toml",
     r"\bbackend='(\w+)'": r"--backend \1",
     r"\blink='(\w+)'": r"link = '\1' under [target] in problem.toml",
+    r"\bicgd\.compile\(problem, .*?, (\w+)=\.\.\.\)": r"\1 = ... under [settings] in problem.toml",
+    r"^n_(tokens|examples|steps) must": r"--\1 must",
+    r"^stop_below\b": "--stop-below",
 }
 """How the advice of the library, which speaks Python, is spelled on the command line."""
 
@@ -168,7 +174,7 @@ def main() -> None:
 
 
 def _refusal(error: IcgdError) -> SystemExit:
-    """Print an error, and return the exit of the program."""
+    """Print an error, and return the exception that ends the program."""
     _print_line("error", error)
     with suppress(OSError):
         sys.stdout.flush()
