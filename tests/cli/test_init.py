@@ -94,8 +94,8 @@ def test_the_compiled_file_knows_categories_dates_and_gaps(command, tmp_path):
     assert len(json.loads(outcome.stdout)["predictions"]) == 1
     (tmp_path / "new.csv").write_text("size,colour,day\n1,gren,2024-01-03\n")
     assert command(*asked).refusal() == (
-        "new.csv, line 2, column 'colour' has the category 'gren', which the examples lack; known "
-        "are blue, green, red. Did you mean 'green'?"
+        "new.csv, line 2, column 'colour' has the category 'gren', which the examples do "
+        "not have; known are blue, green, red. Did you mean 'green'?"
     )
 
 
@@ -201,7 +201,7 @@ def test_categories_of_parquet_are_texts_and_what_is_no_number_is_refused(comman
     for column in (pl.duration(hours=pl.col("a")), pl.concat_list("a", "b")):
         frame.select("a", "b", bad=column, y="y").write_parquet(tmp_path / "e.parquet")
         refusal = command("init", "e.parquet", "-o", "e.toml").refusal()
-        assert refusal.startswith("e.parquet, column 'bad' holds ")
+        assert refusal.startswith("e.parquet, column 'bad' has type ")
         assert refusal.endswith("--ignore bad.")
 
 

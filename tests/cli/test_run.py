@@ -504,8 +504,8 @@ GAPS = "age,size,price\n1,,3\n4,,6\n"
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (GAPS, ("--missing", "drop"), "data.csv, column 'size' has no value at all"),
-        (GAPS, ("--missing", "mean"), "data.csv, column 'size' has no value at all"),
+        (GAPS, ("--missing", "drop"), "data.csv, column 'size' has no values"),
+        (GAPS, ("--missing", "mean"), "data.csv, column 'size' has no values"),
         (GAPS, (), "Fill it, or remove the line, or give --missing drop, mean or median."),
         (
             "age,size,price\n1,2,3\n4,5,\n",
@@ -516,7 +516,7 @@ GAPS = "age,size,price\n1,,3\n4,,6\n"
         (
             "age,size,price\n1,2,3\n",
             ("--ignore", "age", "--ignore", "size", "--ignore", "price"),
-            "data.csv has no column beside those that are ignored: age, size, price.",
+            "data.csv has no columns besides the ignored ones: age, size, price.",
         ),
     ],
 )
@@ -527,7 +527,7 @@ def test_what_nothing_can_be_made_of_is_said_with_what_would_help(
     made = ("compile", "--data", "data.csv", "-o", "run.safetensors")
     refusal = command(*made, *options).refusal()
     assert message in refusal
-    assert ("--ignore size" in refusal) == ("no value at all" in message)
+    assert ("--ignore size" in refusal) == ("has no values" in message)
     assert listing(tmp_path) == ["data.csv"]
 
 
