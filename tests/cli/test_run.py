@@ -373,7 +373,7 @@ def test_text_classes_with_an_output_each(command, tmp_path):
     network = ("--hidden", "4", "--loss", "cross_entropy", "--steps", "40", "--step-size", "1")
     fill = ("--missing", "drop", "--standardize")
     data = trained_on(command, tmp_path, IRIS, *fill, compile_options=network)
-    assert data["labels"] == ["kind", "kind lily", "kind rose"]
+    assert data["labels"] == ["kind", "score of lily", "score of rose"]
     assert [row[0] for row in data["predictions"]] == ["rose", "lily", "rose", "lily"]
     assert (data["measure"], data["score"]) == ("accuracy", 1.0)
 
@@ -382,7 +382,7 @@ def test_text_classes_with_one_output(command, toml, tmp_path):
     file = toml("steps = 300\ntarget.link = 'logistic'\nupdate.l2 = 0.01")
     fill = ("--missing", "mean", "--standardize")
     data = trained_on(command, tmp_path, IRIS, *fill, compile_options=(file,))
-    assert data["labels"] == ["kind", "kind rose"]
+    assert data["labels"] == ["kind", "score of rose"]
     assert [row[0] for row in data["predictions"]] == ["rose", "lily", "rose", "lily"]
     assert all((row[1] > 0.5) == (row[0] == "rose") for row in data["predictions"])
 
