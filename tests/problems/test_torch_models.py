@@ -333,21 +333,6 @@ def test_what_changes_training_from_outside_is_refused(name):
         icgd.from_torch(model, loss, optimizer, domain=icgd.Domain(1.0, 1.0))
 
 
-def test_a_scheduler_may_not_part_the_step_sizes_of_groups():
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
-    optimizer = SGD([{"params": part.parameters()} for part in model], lr=0.1)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda i: 1.0, lambda i: 0.5**i])
-    with pytest.raises(UnreadableError, match=r"step sizes, 0\.1 and 0\.05 in step 2"):
-        icgd.from_torch(
-            model,
-            nn.MSELoss(),
-            optimizer,
-            domain=icgd.Domain(1.0, 1.0),
-            scheduler=scheduler,
-            n_steps=3,
-        )
-
-
 class Ignoring(nn.Sequential):
     """A forward that relies on a module to overwrite its input."""
 
@@ -393,14 +378,15 @@ def trained(
     optimizer: torch.optim.Optimizer,
     batches: Iterable[tuple[Tensor, Tensor]],
     scheduler: Any = None,
+    every: int = 1,
 ) -> list[list[Tensor]]:
     """The parameters before the first step and after every step of torch's own loop."""
     history = [[part.detach().clone() for part in model.parameters()]]
-    for x, y in batches:
+    for number, (x, y) in enumerate(batches, start=1):
         optimizer.zero_grad()
         loss(model(x), y).backward()
         optimizer.step()
-        if scheduler is not None:
+        if scheduler is not None and number % every == 0:
             scheduler.step()
         history.append([part.detach().clone() for part in model.parameters()])
     return history
@@ -671,7 +657,8 @@ def of_loader(x: Tensor, y: Tensor, size: int, n_epochs: int, generator: Any) ->
 @pytest.mark.parametrize(
     "loss", [nn.CrossEntropyLoss(), nn.CrossEntropyLoss(WEIGHTS), nn.MSELoss()]
 )
-def test_epochs_are_those_of_a_data_loader(size, shuffled, loss):
+@pytest.mark.parametrize("per", ["batch", "epoch"])
+def test_epochs_are_those_of_a_data_loader(size, shuffled, loss, per):
     model, (x, y) = classifier(), data()
     y = torch.cat([y, y[:, :1]], 1) if isinstance(loss, nn.MSELoss) else CLASSES
     generator = torch.Generator().manual_seed(3) if shuffled else None
@@ -679,11 +666,18 @@ def test_epochs_are_those_of_a_data_loader(size, shuffled, loss):
     scheduler = lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
     options = {"epochs": 3, "generator": generator, "n_examples": 6, "batch_size": size}
     problem = icgd.from_torch(
-        model, loss, optimizer, domain=icgd.Domain(2.0, 1.0), scheduler=scheduler, **options
+        model,
+        loss,
+        optimizer,
+        domain=icgd.Domain(2.0, 1.0),
+        scheduler=scheduler,
+        scheduler_per=per,
+        **options,
     )
     batches = of_loader(x, y, size, 3, generator)
     start = copy.deepcopy(model)
-    real = trained(model, loss, optimizer, batches, scheduler)
+    every = len(batches) // 3 if per == "epoch" else 1
+    real = trained(model, loss, optimizer, batches, scheduler, every)
     task = icgd.as_task(problem, x, y)
     assert problem.n_steps == len(batches)
     history = problem.oracle.train(task, len(batches))

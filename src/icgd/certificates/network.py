@@ -341,8 +341,12 @@ def _outline(end: End) -> End:
         if not isinstance(part, Recombine):
             return part
         assignments = (
-            replace(each, value=replace(each.value, coefficients=(0.0,) * len(each.value.slots)))
+            replace(
+                each,
+                value=replace(each.value, coefficients=zeros, of_bias=each.value.of_bias and zeros),
+            )
             for each in part.assignments
+            for zeros in [(0.0,) * len(each.value.slots)]
         )
         return replace(part, assignments=tuple(assignments))
 
@@ -364,7 +368,11 @@ def least_kept(update: AbstractGradientStep, n_steps: int, name: str = WEIGHTS) 
     if name == AVERAGE:
         shares = [update.kept_of_average(step) for step in steps]
     else:
-        shares = [abs(update.rule(step).linear[name][name]) for step in steps]
+        shares = [
+            abs(variant.rule(step).linear[name][name])
+            for variant in update.variants
+            for step in steps
+        ]
     least = min(shares, default=1.0)
     return least * (1 - 2.0**-40) if least < 1.0 else 1.0  # the program's share is rounded
 

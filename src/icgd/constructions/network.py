@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import sqrt
 
@@ -519,6 +519,12 @@ class UpdateLayers:
         self.sets = dict(zip(self.layers, sets_of(target, update.box).layers, strict=True))
         # The layers whose rows are on a simplex: their lengths, and what they add up to.
         self.simplices = {j: s.simplex for j, s in self.sets.items() if s.simplex is not None}
+        # The updates of a layer's weights, and of its biases where their options differ.
+        self.groups: dict[int, tuple[AbstractGradientStep, AbstractGradientStep | None]] = {}
+        for j in self.layers:
+            weights, bias = (update.of_weights(f"{kind}_{j}") for kind in (WEIGHTS, "bias"))
+            differs = target.biases and bias is not weights
+            self.groups[j] = (weights, bias if differs else None)
         self._shared: dict[str, Layer] = {}
         # The slots that bounds of weights are multiplied by: |s| in a copy s w of them, and s.
         self.unit, self.scale = unit, scale
@@ -551,29 +557,33 @@ class UpdateLayers:
         )
         # What fills the gradient with weight decay before the examples add to it. A rule without a
         # root has the decay among its coefficients instead.
-        decay = update.rule(0).decay if update.has_root else 0.0
+        decays = self._sums(lambda of: {GRADIENT: {WEIGHTS: of.rule(0).decay}})
         self.decayed: tuple[Instruction, ...] = tuple(
-            map_everywhere(
-                Combination((f"{WEIGHTS}_{layer}",), (decay,)),
-                IDENTITY_FUNCTION.name,
-                f"{GRADIENT}_{layer}",
-            )
-            for layer in self.layers
-            if decay
+            map_everywhere(sums[GRADIENT], IDENTITY_FUNCTION.name, f"{GRADIENT}_{layer}")
+            for layer, sums in decays.items()
+            if update.has_root
+            and any((*sums[GRADIENT].coefficients, *(sums[GRADIENT].of_bias or ())))
         )
 
     def end(self, step: int, scratch: tuple[str, ...]) -> tuple[Layer, ...]:
         """Return the layers of a step after the gradient; they wipe `scratch`."""
         update, layers, rule = self.update, self.layers, self.update.rule(step)
         before: list[Layer] = []
-        sums = rule.linear if rule.root is None else {WEIGHTS: rule.weights}
+
+        def last_sums(of: AbstractGradientStep) -> dict[str, Sum]:
+            own = of.rule(step)
+            return own.linear if own.root is None else {WEIGHTS: own.weights}
+
+        sums = self._sums(last_sums)
         if rule.root is not None:
             function = reciprocal_root(rule.root.eps).name
             roots = (
-                map_everywhere(_of_layer(rule.root.argument, j), function, f"{ROOT}_{j}")
+                map_everywhere(
+                    _of_layer({ROOT: rule.root.argument}, j)[ROOT], function, f"{ROOT}_{j}"
+                )
                 for j in layers
             )
-            state = self._recombine(dict(rule.state))
+            state = self._recombine({j: _of_layer(rule.state, j) for j in layers})
             wiped = WipeSlots(tuple(f"{PRODUCT}_{j}" for j in layers))
             squares = self._products("squares", GRADIENT, GRADIENT)
             moments = Layer("moments", (*roots, state, wiped))
@@ -591,8 +601,9 @@ class UpdateLayers:
             after = (Layer("project", moved), *after)
             moved = (self._recombine(sums),)
             if keeps is not None:
-                mean: Sum = {AVERAGE: keeps, WEIGHTS: 1.0 - keeps}
-                after = (*after, Layer("average", (self._recombine({AVERAGE: mean}),)))
+                mean = {AVERAGE: {AVERAGE: keeps, WEIGHTS: 1.0 - keeps}}
+                means = self._recombine({j: _of_layer(mean, j) for j in layers})
+                after = (*after, Layer("average", (means,)))
         last = Layer(
             "clip and wipe" if is_plain else "update", (*moved, WipeSlots(cleared), *turns)
         )
@@ -659,13 +670,27 @@ class UpdateLayers:
             Layer("simplex", (*ends, excesses)),
         )
 
-    def _recombine(self, sums: dict[str, Sum], keeps: float | None = None) -> Recombine:
+    def _sums(
+        self, sums_of: Callable[[AbstractGradientStep], dict[str, Sum]]
+    ) -> dict[int, dict[str, Combination]]:
+        """Return sums that depend on the group of the weights, for every layer."""
+        by_update = {id(update): sums_of(update) for update in self.update.variants}
+        return {
+            layer: _of_layer(
+                by_update[id(of)], layer, None if bias is None else by_update[id(bias)]
+            )
+            for layer, (of, bias) in self.groups.items()
+        }
+
+    def _recombine(
+        self, sums: dict[int, dict[str, Combination]], keeps: float | None = None
+    ) -> Recombine:
         """Set slots of all layers to sums of others; boxes clip weights, which may be averaged."""
         assignments = []
-        for layer in self.layers:
+        for layer, values in sums.items():
             bound = self.sets[layer].bound if self._boxes_only else None
-            for kind, terms in sums.items():
-                value, write = _of_layer(terms, layer), f"{kind}_{layer}"
+            for kind, value in values.items():
+                write = f"{kind}_{layer}"
                 if kind != WEIGHTS:
                     assignments.append(Assignment(value, write))
                 elif keeps is None:
@@ -709,10 +734,20 @@ def tournament(width: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     return tuple(stages)
 
 
-def _of_layer(terms: Sum, layer: int) -> Combination:
-    """Return a sum of quantities as a combination of a layer's slots."""
-    slots = (f"{SLOT_OF.get(name, name)}_{layer}" for name in terms)
-    return Combination(tuple(slots), tuple(terms.values()))
+def _of_layer(
+    sums: Mapping[str, Sum], layer: int, of_bias: Mapping[str, Sum] | None = None
+) -> dict[str, Combination]:
+    """Return sums of quantities as combinations of a layer's slots; its bias may have others."""
+    found = {}
+    for kind, terms in sums.items():
+        others = None if of_bias is None else of_bias[kind]
+        names = dict.fromkeys((*terms, *(others or ())))  # without decay a sum has fewer terms
+        found[kind] = Combination(
+            tuple(f"{SLOT_OF.get(name, name)}_{layer}" for name in names),
+            tuple(terms.get(name, 0.0) for name in names),
+            None if others is None else tuple(others.get(name, 0.0) for name in names),
+        )
+    return found
 
 
 def require_few_ends(update: AbstractGradientStep, n_steps: int, n_sums: int) -> None:

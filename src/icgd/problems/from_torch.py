@@ -25,15 +25,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from icgd.errors import UnreadableError, quoted
+from icgd.errors import SettingError, UnreadableError, quoted
 from icgd.problems.data import Domain
 from icgd.problems.losses import smooth_l1
 from icgd.problems.optimisers import (
+    CHECKS,
     AbstractGradientStep,
     AdamStep,
     GradientStep,
     MomentumStep,
     RmspropStep,
+    Schedule,
 )
 from icgd.problems.preprocessing import Preprocessing
 from icgd.problems.problem import Problem
@@ -46,6 +48,12 @@ LEAST_BOX = 4.0
 IGNORED = ("foreach", "fused", "capturable", "differentiable")
 """Options of optimisers that change how a step is computed, and not what it is."""
 
+OF_GROUPS = ("lr", "weight_decay")
+"""The options in which parameter groups may differ."""
+
+PERIODS = ("batch", "epoch")
+"""After what a script may step its scheduler."""
+
 
 def from_torch(
     model: nn.Module,
@@ -54,6 +62,7 @@ def from_torch(
     *,
     domain: Domain,
     scheduler: Any = None,
+    scheduler_per: str | None = None,
     n_steps: int | None = None,
     batch_size: int | None = None,
     n_examples: int | None = None,
@@ -64,9 +73,9 @@ def from_torch(
 ) -> Problem:
     """Turn a model, a loss and an optimiser of torch into a problem that starts at its weights.
 
-    The arguments are not changed. A scheduler is stepped once after every step, `n_steps` times,
-    on a copy. `box` bounds every weight, which torch does not: choose it so large that no weight
-    reaches it (default: twice the largest initial weight, and at least 4).
+    The arguments are not changed: a scheduler is stepped on a copy. `box` bounds every weight,
+    which torch does not: choose it so large that no weight reaches it (default: twice the largest
+    initial weight, and at least 4).
 
     With `epochs`, steps take the batches of a `DataLoader` of `batch_size`: in the order of the
     data, or shuffled by a `generator`, which is used as the DataLoader would. The problem remembers
@@ -80,9 +89,11 @@ def from_torch(
             CrossEntropyLoss, or the function of `torch.nn.functional` of one of them, also with
             options by `functools.partial`.
         optimizer: SGD, Adam, AdamW or RMSprop over all parameters of the model, before its first
-            step. Its groups must have the same options.
+            step. Its groups may differ in lr and weight_decay.
         domain: How large inputs and labels may be.
         scheduler: A scheduler of `torch.optim.lr_scheduler` that does not look at the loss.
+        scheduler_per: "batch" or "epoch": how often the script calls `scheduler.step()`. Required
+            with epochs of several batches; otherwise it is called after every step.
         n_steps: The number of steps, for a scheduler without epochs.
         batch_size: How many examples a step takes; by default all.
         n_examples: The number of examples, for epochs, and for a loss with `reduction="sum"`
@@ -125,14 +136,15 @@ def from_torch(
     n_outputs = network.layers[-1].width if network else None
     name, factor, preprocessing = _loss(loss, n_outputs, batch_size or n_examples, refuse)
     options = _options(optimizer, network, refuse)
-    sizes = _step_sizes(optimizer, scheduler, n_steps, refuse)
+    n_between = _steps_between(scheduler, scheduler_per, batches, epochs, refuse)
+    sizes = _step_sizes(optimizer, scheduler, n_steps, n_between, refuse)
     if network is None or obstacles:
         raise UnreadableError(_together(obstacles))
     initial, target = network.initial(), network.target()
     if box is None:
         largest = 2 * float(initial.abs().max())
         box = max(LEAST_BOX, 2.0 ** ceil(log2(largest)) if largest else LEAST_BOX)
-    update = _update(optimizer, options, sizes, network.sets(box), batch_size, factor)
+    update = _update(optimizer, options, sizes, network, box, batch_size, factor)
     update = replace(update, average=average)
     preprocessing = replace(preprocessing, batches=batches, flatten=network.flattens)
     if preprocessing.reduction == "sum" and batch_size is None:
@@ -184,6 +196,30 @@ def _batches(
     data: Any = rows  # which a DataLoader indexes like any list
     loader: Any = DataLoader(data, size, collate_fn=tuple, **options)
     return tuple(batch for _ in range(count("epochs", epochs)) for batch in loader)
+
+
+def _steps_between(
+    scheduler: Any,
+    per: str | None,
+    batches: Sequence[Sequence[int]],
+    epochs: int | None,
+    refuse: Refuse,
+) -> int:
+    """Return the number of steps after which the script steps its scheduler."""
+    if per is not None and per not in PERIODS:
+        refuse(f"scheduler_per is {quoted(per)}, expected 'batch' or 'epoch'.")
+        return 1
+    if per == "epoch" and not batches:
+        refuse("scheduler_per='epoch' needs epochs. Pass epochs, n_examples and batch_size.")
+        return 1
+    n_batches = len(batches) // (epochs or 1)
+    if scheduler is not None and per is None and n_batches > 1:
+        refuse(
+            f"The scheduler {called(scheduler)} may be stepped after each of the {n_batches} "
+            "batches of an epoch or after the last one, which no script object tells. Pass "
+            "scheduler_per='batch' or scheduler_per='epoch', as the script calls scheduler.step()."
+        )
+    return n_batches if per == "epoch" else 1
 
 
 # The loss.
@@ -303,14 +339,14 @@ LOSS_FUNCTIONS: dict[Any, type[nn.Module]] = {
 
 def _options(
     optimizer: torch.optim.Optimizer, network: Network | None, refuse: Refuse
-) -> dict[str, Any]:
-    """Return the options of an optimiser, which are the same for all parameters of the model."""
+) -> list[dict[str, Any]]:
+    """Return the options of every parameter group, which differ in lr and weight_decay at most."""
     where = f"optimizer ({called(optimizer)})"
     if type(optimizer) not in OPTIMISERS:
         known = ", ".join(kind.__name__ for kind in OPTIMISERS)
         refuse(f"optimizer is {called(optimizer)}, which is not read. It may be {known}.")
     if not isinstance(optimizer, torch.optim.Optimizer):
-        return {}
+        return []
     if optimizer.state:
         refuse(
             f"The optimizer {called(optimizer)} has already taken steps, and remembers them. Give "
@@ -321,14 +357,14 @@ def _options(
             f"{where} has step hooks, which may change gradients or weights. Give one without "
             "hooks."
         )
-    first, *others = [_plain(group) for group in optimizer.param_groups]
+    first, *others = groups = _plain_groups(optimizer)
     for number, group in enumerate(others, start=1):
-        for option in (name for name in group if group[name] != first.get(name)):
+        for option in (o for o in group if o not in OF_GROUPS and group[o] != first[o]):
             refuse(
                 f"optimizer.param_groups[{number}] has {option} = {quoted(group[option])}, "
-                f"expected {quoted(first.get(option))} as in group 0: a compiled step has "
-                "one rule for all weights. Give all groups the same, or freeze a group by "
-                "requires_grad_(False)."
+                f"expected {quoted(first[option])} as in group 0: groups of a compiled step differ "
+                f"in {' and '.join(OF_GROUPS)} only. Give all groups the same {option}, or freeze "
+                "a group by requires_grad_(False)."
             )
     if network is not None:
         named = list(network.parameters())
@@ -350,94 +386,167 @@ def _options(
     if isinstance(optimizer, torch.optim.RMSprop):
         expected["momentum"] = 0
     require_options(where, first, expected, refuse)
-    return first
+    _, names = OPTIMISERS.get(type(optimizer), (None, ()))
+    for name in (name for name in names if name in first):
+        try:
+            CHECKS[name](f"{where}: {name}", first[name])
+        except SettingError as error:
+            refuse(f"{error} Change it in the script too.")
+    is_float32 = isinstance(first["lr"], Tensor) and first["lr"].dtype != torch.float64
+    if is_float32 and isinstance(optimizer, torch.optim.Adam):  # also AdamW
+        refuse(
+            f"{where} has lr = {quoted(first['lr'])} in {first['lr'].dtype}, in which torch then "
+            "computes the factors of a step, expected a number or a tensor of torch.float64. Pass "
+            f"lr={float(first['lr']):g}."
+        )
+    return groups
 
 
-def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a parameter group that determine a step."""
-    left_out = ("params", "initial_lr", *IGNORED)
-    return {name: value for name, value in group.items() if name not in left_out}
+def _plain_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Return the options of every parameter group that determine a step."""
+    names = [name for name in optimizer.defaults if name not in IGNORED]
+    return [{name: group[name] for name in names} for group in optimizer.param_groups]
 
 
 def _step_sizes(
-    optimizer: torch.optim.Optimizer, scheduler: Any, n_steps: int | None, refuse: Refuse
-) -> float | tuple[float, ...]:
-    """Return the step size, or that of every step if there is a scheduler."""
+    optimizer: torch.optim.Optimizer,
+    scheduler: Any,
+    n_steps: int | None,
+    n_between: int,
+    refuse: Refuse,
+) -> list[Schedule]:
+    """Return the step size of every parameter group, or those of all steps with a scheduler.
+
+    The scheduler is stepped after every `n_between` steps.
+    """
     if not isinstance(optimizer, torch.optim.Optimizer):
-        return 1.0
+        return []
+    constant: list[Schedule] = [float(group["lr"]) for group in optimizer.param_groups]
     if scheduler is None:
         if getattr(optimizer.step, "_wrapped_by_lr_sched", False):
             refuse(
                 f"The optimizer {called(optimizer)} has a scheduler, which from_torch was not "
                 "given. Pass it as scheduler=..., or make the optimizer without it."
             )
-        return float(optimizer.param_groups[0]["lr"])
+        if not any(constant):
+            refuse("The optimizer has lr = 0, which trains nothing. Give it a positive lr.")
+        return constant
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         refuse(
             f"The scheduler {called(scheduler)} looks at the loss, which a compiled run cannot. "
             "Use one whose step sizes are known beforehand, such as CosineAnnealingLR."
         )
-        return 1.0
+        return constant
     is_one = isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler)
     if not is_one or scheduler.optimizer is not optimizer:
         refuse(
             "The scheduler does not belong to this optimizer, so its step sizes would not be used. "
             "Make it from the optimizer that you pass."
         )
-        return 1.0
+        return constant
     if n_steps is None:
         refuse(
             f"The scheduler {called(scheduler)} needs n_steps: it gives a step size for each step. "
             "Pass n_steps, or epochs."
         )
-        return 1.0
-    sizes: list[float] = []
-    others: list[dict[str, Any]] = []
+        return constant
+    groups_of_steps = list[list[dict[str, Any]]]()
     copied = copy.deepcopy(scheduler)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the optimiser was not stepped before
-        for _ in range(count("n_steps", n_steps)):
-            group, *rest = map(_plain, copied.optimizer.param_groups)
-            different = next((other["lr"] for other in rest if other["lr"] != group["lr"]), None)
-            if different is not None:
-                refuse(
-                    f"scheduler ({called(scheduler)}) gives groups of parameters different step "
-                    f"sizes, {float(group['lr']):g} and {float(different):g} in step "
-                    f"{len(sizes) + 1}: a compiled step has one rule for all weights. Give all "
-                    "groups the same."
-                )
-                return 1.0
-            sizes.append(float(group.pop("lr")))
-            others.append(group)
-            copied.step()
-    changed = {name for group in others for name in group if group[name] != others[0][name]}
-    for name in sorted(changed):
-        refuse(
-            f"scheduler ({called(scheduler)}) has {name} = {quoted(others[-1][name])} in the end, "
-            f"expected {quoted(others[0][name])} as in the first step: only step sizes may change. "
-            "Leave it constant, such as by cycle_momentum=False."
-        )
-    return tuple(sizes)
+        for step in range(1, count("n_steps", n_steps) + 1):
+            groups = _plain_groups(copied.optimizer)
+            # Schedulers change a tensor in place, so it must become a number now.
+            groups_of_steps.append([{**group, "lr": float(group["lr"])} for group in groups])
+            if step % n_between == 0:
+                copied.step()
+    before, *_, after = groups_of_steps * 2
+    for name in sorted({name for groups in groups_of_steps for name in groups[0]} - {"lr"}):
+        if any(
+            group[name] != first[name]
+            for groups in groups_of_steps
+            for group, first in zip(groups, before, strict=True)
+        ):
+            refuse(
+                f"scheduler ({called(scheduler)}) has {name} = {quoted(after[0][name])} in the "
+                f"end, expected {quoted(before[0][name])} as in the first step: only step sizes "
+                "may change. Leave it constant, such as by cycle_momentum=False."
+            )
+    return [tuple(group["lr"] for group in groups) for groups in zip(*groups_of_steps, strict=True)]
+
+
+def _groups(
+    optimizer: torch.optim.Optimizer,
+    network: Network,
+    base: int,
+    options: Sequence[Mapping[str, Any]],
+) -> dict[str, Mapping[str, Any]]:
+    """Return the options in which weights differ from those of parameter group `base`, by name.
+
+    Fixed columns take the options of their layer's others: one rule for a layer costs less.
+    """
+    numbers = {
+        id(part): number
+        for number, group in enumerate(optimizer.param_groups)
+        for part in group["params"]
+    }
+    found: dict[str, Mapping[str, Any]] = {}
+    for layer, of_layer in enumerate(network.layers, start=1):
+        kinds = {"weights": (of_layer.weight, of_layer.bias)}
+        if network.biases:
+            kinds["bias"] = (of_layer.bias, of_layer.weight)
+        for kind, parts in kinds.items():
+            number = next((numbers[id(part)] for part in parts if id(part) in numbers), base)
+            differing = {o: v for o, v in options[number].items() if v != options[base][o]}
+            if differing:
+                found[f"{kind}_{layer}"] = differing
+    return found
 
 
 def _update(
     optimizer: torch.optim.Optimizer,
-    options: Mapping[str, Any],
-    sizes: float | tuple[float, ...],
-    box: Any,
+    options: Sequence[Mapping[str, Any]],
+    sizes: Sequence[Schedule],
+    network: Network,
+    box: float,
     batch_size: int | None,
     factor: float,
 ) -> AbstractGradientStep:
+    """Return the update, by the options of the first parameter group that moves its weights."""
+    still = [not any(size) if isinstance(size, tuple) else not size for size in sizes]
+    if all(still):  # as in a schedule of one step that warms up from 0
+        still = [False] * len(still)
+    frozen = {
+        id(part)
+        for group, stands in zip(optimizer.param_groups, still, strict=True)
+        for part in group["params"]
+        if stands
+    }
+    sets, base = network.sets(box, frozen), still.index(False)
     kind, names = OPTIMISERS[type(optimizer)]
-    own = {name: _number(options[name]) for name in names if name in options}
-    if isinstance(optimizer, torch.optim.SGD) and not own["momentum"] and not own["weight_decay"]:
-        if isinstance(sizes, tuple):
-            return GradientStep(tuple(factor * size for size in sizes), box, batch_size)
-        return GradientStep(factor * sizes, box, batch_size)
-    if isinstance(optimizer, torch.optim.AdamW) or options.get("decoupled_weight_decay"):
+    own = {name: _number(options[base][name]) for name in names if name in options[base]}
+    decays = [_number(group["weight_decay"]) for group in options]
+    is_plain = isinstance(optimizer, torch.optim.SGD) and not own["momentum"] and not any(decays)
+    if is_plain:  # which has no factor of the gradient: the step size takes it
+        sizes = [_times(factor, size) for size in sizes]
+    of_groups = [
+        {"step_size": sizes[number], "weight_decay": decays[number]}
+        for group, stands in enumerate(still)
+        for number in [base if stands else group]
+    ]
+    groups = _groups(optimizer, network, base, of_groups)
+    if is_plain:
+        return GradientStep(sizes[base], sets, batch_size, groups=groups)
+    if isinstance(optimizer, torch.optim.AdamW) or options[base].get("decoupled_weight_decay"):
         own["decoupled"] = True
-    update: AbstractGradientStep = kind(sizes, box, batch_size, gradient_scale=factor, **own)
+    update: AbstractGradientStep = kind(
+        sizes[base], sets, batch_size, gradient_scale=factor, groups=groups, **own
+    )
     return update
+
+
+def _times(factor: float, size: Schedule) -> Schedule:
+    return tuple(factor * s for s in size) if isinstance(size, tuple) else factor * size
 
 
 def _number(value: Any) -> Any:

@@ -364,6 +364,13 @@ class NetworkOracle(AbstractOracle):
         super().__post_init__()
         loss_named(self.loss)
         self.sets  # noqa: B018 - it checks that the sets suit the network
+        kinds = ("weights", "bias") if self.target.biases else ("weights",)
+        names = [f"{kind}_{j}" for kind in kinds for j in range(1, self.target.depth + 1)]
+        for name in (name for name, _ in self.update.groups if name not in names):
+            raise SettingError(
+                f"groups: {name} is no name of weights of this network, which has "
+                f"{', '.join(names)}."
+            )
 
     def started_from(self, initial: Sequence[float]) -> NetworkOracle:
         if len(initial) != self.target.n_parameters:
@@ -514,7 +521,7 @@ class NetworkOracle(AbstractOracle):
             parts = self._split(weights)
             weights, average = parts.pop(WEIGHTS), parts.pop(AVERAGE, None)
             gradient = self.gradient(data, weights, number)
-            moved, after = self.update.rule(number).applied(weights, gradient, parts)
+            moved, after = self._moved(number, weights, gradient, parts)
             clipped = self.sets.project(moved)
             if average is not None:
                 kept = self.update.kept_of_average(number)
@@ -522,6 +529,43 @@ class NetworkOracle(AbstractOracle):
             return torch.cat([clipped, *after.values()], dim=-1) if after else clipped
 
         return step
+
+    def _moved(
+        self, number: int, weights: Parameters, gradient: Parameters, parts: dict[str, Parameters]
+    ) -> tuple[Parameters, dict[str, Parameters]]:
+        """Return the weights before they are projected, and the new state."""
+        moved, after = self.update.rule(number).applied(weights, gradient, parts)
+        for update, belongs in self._groups:
+            own, own_state = update.rule(number).applied(weights, gradient, parts)
+            moved = torch.where(belongs, own, moved)
+            after = {name: torch.where(belongs, own_state[name], after[name]) for name in after}
+        return moved, after
+
+    @cached_property
+    def _groups(self) -> list[tuple[AbstractGradientStep, Tensor]]:
+        """The updates of groups with options of their own, and masks of their weights."""
+        found = []
+        for update in self.update.variants[1:]:
+            masks = []
+            columns = self._columns_of(update)
+            for shape, ends in zip(self.target.matrix_shapes, columns, strict=True):
+                mask = torch.zeros(shape, dtype=torch.bool)
+                mask[:, slice(*(ends or (0, 0)))] = True
+                masks.append(mask.flatten())
+            found.append((update, torch.cat(masks)))
+        return found
+
+    def _columns_of(self, update: AbstractGradientStep) -> list[tuple[int, int] | None]:
+        """Return the range of columns of every layer's matrix that an update moves, if any."""
+        columns = list[tuple[int, int] | None]()
+        for layer, (_, n_columns) in enumerate(self.target.matrix_shapes, start=1):
+            width = self.target.widths[layer - 1]
+            ranges = {f"weights_{layer}": (0, width)}
+            if self.target.biases:
+                ranges[f"bias_{layer}"] = (width, n_columns)
+            own = [ends for name, ends in ranges.items() if self.update.of_weights(name) is update]
+            columns.append((own[0][0], own[-1][1]) if own else None)
+        return columns
 
     def described(self, task: Task, n_steps: int) -> dict[str, Any]:
         target, update = self.target, self.update
@@ -551,11 +595,24 @@ class NetworkOracle(AbstractOracle):
         longer = 1 + n_steps // (400 if is_plain else 100)  # plain steps lose few bits
         return prod(task.batch) * n_steps * of_step * longer
 
-    def _described_rule(self, step: int) -> dict[str, Any]:
-        """Describe the rule of a step, a table of sums, with exact numbers."""
-        rule, average = self.update.rule(step), None
-        if self.update.average is not None:
-            average = self.update.kept_of_average(step).hex()
+    def _described_rule(self, step: int) -> Any:
+        """Describe the rule of a step, a table of sums, with exact numbers.
+
+        If groups of weights have rules of their own, there is one for each, with its columns.
+        """
+        if self.update.by_name:
+            parts = [(update, self._columns_of(update)) for update in self.update.variants]
+            return [
+                {"columns": [ends and [*ends] for ends in columns], **self._rule_data(update, step)}
+                for update, columns in parts
+                if any(columns)
+            ]
+        return self._rule_data(self.update, step)
+
+    def _rule_data(self, update: AbstractGradientStep, step: int) -> dict[str, Any]:
+        rule, average = update.rule(step), None
+        if update.average is not None:
+            average = update.kept_of_average(step).hex()
         root = None
         if rule.root is not None:
             argument, eps = _hex_sum(rule.root.argument), rule.root.eps.hex()

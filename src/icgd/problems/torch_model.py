@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -155,21 +155,30 @@ class Layer:
     eps: float | None = None
     sources: list[int] = field(default_factory=list)
 
-    def parts(self, n_inputs: int, *, biases: bool) -> tuple[Tensor, Tensor]:
-        """Return the matrix of the layer, with its bias as the last column, and what is trained."""
+    def parts(
+        self, n_inputs: int, frozen: Collection[int], *, biases: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return the matrix of the layer, with its bias as the last column, and what is trained.
+
+        That excludes parameters that require no gradient, and those whose ids are `frozen`.
+        """
+
+        def trains(part: Tensor) -> bool:
+            return part.requires_grad and id(part) not in frozen
+
         if self.weight is None:
             matrix = torch.eye(self.width, dtype=torch.float64)
             trained = torch.zeros(self.width, self.width, dtype=torch.bool)
         elif self.weight.ndim == 1:
             matrix = torch.diag(self.weight.detach().double())
-            trained = torch.eye(self.width, dtype=torch.bool) & self.weight.requires_grad
+            trained = torch.eye(self.width, dtype=torch.bool) & trains(self.weight)
         else:
             matrix = self.weight.detach().double()
-            trained = torch.full((self.width, n_inputs), self.weight.requires_grad)
+            trained = torch.full((self.width, n_inputs), trains(self.weight))
         if biases:
             zero = torch.zeros(self.width, dtype=torch.float64)
             column = zero if self.bias is None else self.bias.detach().double()
-            learns = torch.full((self.width,), self.bias is not None and self.bias.requires_grad)
+            learns = torch.full((self.width,), self.bias is not None and trains(self.bias))
             matrix = torch.hstack([matrix, column[:, None]])
             trained = torch.hstack([trained, learns[:, None]])
         return matrix, trained
@@ -210,18 +219,22 @@ class Network:
             norm_eps=next((part.eps for part in self.layers if part.eps is not None), NORM_EPS),
         )
 
-    def _parts(self) -> list[tuple[Tensor, Tensor]]:
+    def _parts(self, frozen: Collection[int] = ()) -> list[tuple[Tensor, Tensor]]:
         widths = (self.n_inputs, *(layer.width for layer in self.layers))
         pairs = zip(self.layers, widths, strict=False)
-        return [layer.parts(n_inputs, biases=self.biases) for layer, n_inputs in pairs]
+        return [layer.parts(n_inputs, frozen, biases=self.biases) for layer, n_inputs in pairs]
 
     def initial(self) -> Tensor:
         """Return all weights in one vector; a bias is the last column of its layer's matrix."""
         return torch.cat([matrix.flatten() for matrix, _ in self._parts()])
 
-    def sets(self, box: float) -> float | tuple[WeightSet, ...]:
-        """Return the box of all weights, with equal ends for those that are fixed."""
-        parts = self._parts()
+    def sets(self, box: float, frozen: Collection[int] = ()) -> float | tuple[WeightSet, ...]:
+        """Return the box of all weights, with equal ends for those that are fixed.
+
+        These are the entries that no parameter has, and parameters that are not trained: those
+        that require no gradient, and those whose ids are `frozen`.
+        """
+        parts = self._parts(frozen)
         if all(bool(trained.all()) for _, trained in parts):
             return box
         return tuple(

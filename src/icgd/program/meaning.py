@@ -118,6 +118,10 @@ class StackDomain(TokenDomain[Value]):
         """All coordinates of a token times its number."""
 
     @abstractmethod
+    def scale_columns(self, value: Value, factor: float, last: float) -> Value:
+        """Return the value times `factor`, but its last column, that of a bias, times `last`."""
+
+    @abstractmethod
     def matmul(self, weights: Value, inputs: Value) -> Value:
         """`weights @ inputs` at every token."""
 
