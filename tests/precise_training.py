@@ -178,7 +178,7 @@ LOSSES: dict[str, Callable[[Number, Number], tuple[Number, Number]]] = {
     "huber": lambda p, y: smooth_l1(p - y, real(1)),
     "log_cosh": lambda p, y: (mp.log(mp.cosh(p - y)), mp.tanh(p - y)),
     "poisson": lambda p, y: (mp.exp(p) - y * p, mp.exp(p) - y),
-    "l1": lambda p, y: (abs(p - y), real(1) if p > y else real(-1)),
+    "l1": lambda p, y: (abs(p - y), mp.sign(p - y)),
     "-y*sigmoid(-y*t) on -64 to 64": lambda p, y: (
         mp.log1p(mp.exp(-y * p)),
         -y * sigmoid(-y * p),
