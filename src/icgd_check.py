@@ -368,7 +368,7 @@ LOSSES: dict[str, tuple[Slope, float]] = {  # gradients in predictions p, and th
     "cross_entropy": (lambda p, y: [a - b for a, b in zipped(softmax(p), y)], 0.5),
     "log_cosh": (lambda p, y: [(a - b).tanh() for a, b in zipped(p, y)], 1.0),
     "poisson": (lambda p, y: [a.exp() - b for a, b in zipped(p, y)], inf),
-    "l1": (lambda p, y: [sign(a - b) for a, b in zipped(p, y)], inf),
+    "l1": (lambda p, y: [slope_of_size(a - b) for a, b in zipped(p, y)], inf),
 }
 
 
@@ -377,8 +377,8 @@ def step(below: arb, above: arb, z: arb) -> arb:
     return above if z > ZERO else below if z <= ZERO else below.union(above)
 
 
-def sign(z: arb) -> arb:
-    """1 above 0, -1 below and 0 at 0."""
+def slope_of_size(z: arb) -> arb:
+    """1 above 0, -1 below, and 0 at 0."""
     return step(ZERO, ONE, z) - step(ZERO, ONE, -z)
 
 

@@ -749,6 +749,7 @@ REFUSED = {
         },
         "after each of the 2 batches of an epoch or after the last one",
     ),
+    "counts without a box": ({"loss": nn.PoissonNLLLoss()}, "PoissonNLLLoss needs box=...: its"),
     "months": ({"scheduler_per": "month"}, "scheduler_per is 'month', expected 'batch' or 'epoch'"),
     "epochs of none": ({"scheduler_per": "epoch"}, "scheduler_per='epoch' needs epochs."),
     "some parameters": (

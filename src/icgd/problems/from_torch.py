@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader
 
 from icgd.errors import SettingError, UnreadableError, quoted
 from icgd.problems.data import Domain
-from icgd.problems.losses import smooth_l1
+from icgd.problems.losses import POISSON, smooth_l1
 from icgd.problems.optimisers import (
     CHECKS,
     AbstractGradientStep,
@@ -102,7 +102,7 @@ def from_torch(
             which may be smaller.
         generator: What shuffles the data before every epoch, in the state that it has before the
             first.
-        box: The largest size of a weight.
+        box: The largest size of a weight. PoissonNLLLoss requires it.
         average: The decay of an exponential moving average of the weights, which then predicts, as
             `AveragedModel` with `get_ema_avg_fn(average)` does if it is updated after every step.
 
@@ -135,6 +135,12 @@ def from_torch(
         batch_size, n_steps = len(batches[0]), len(batches)
     n_outputs = network.layers[-1].width if network else None
     name, factor, preprocessing = _loss(loss, n_outputs, batch_size or n_examples, refuse)
+    if name == POISSON.name and box is None:
+        refuse(
+            "PoissonNLLLoss needs box=...: its slope, exp(prediction), is approximated for all "
+            "predictions that the box allows, and the default box leaves no accurate digit of it. "
+            "Pass a box little larger than the weights get, and compile with many pieces."
+        )
     options = _options(optimizer, network, refuse)
     n_between = _steps_between(scheduler, scheduler_per, batches, epochs, refuse)
     sizes = _step_sizes(optimizer, scheduler, n_steps, n_between, refuse)

@@ -695,7 +695,9 @@ class NetworkOracle(AbstractOracle):
         if bool(at_box.any()):
             yield BoxWarning(
                 f"A weight ends at the {sets_in_words(self.update.box)}, which PyTorch does not "
-                "have: the run is no longer the one of your script. Give a larger box."
+                "have: the run is no longer the one of your script. Give a larger box; if the "
+                "script's own weights stay within this one, a function is approximated too "
+                "coarsely, and more pieces or a smaller box help."
             )
 
     def preactivations(self, task: Task, weights: Parameters, number: int) -> list[Tensor]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -320,6 +321,23 @@ class _Tracer(fx.Tracer):
             setattr(torch.autograd.Function, "apply", apply)  # noqa: B010
 
 
+@contextmanager
+def _restored(root: nn.Module) -> Iterator[None]:
+    """Undo what a forward does to attributes and buffers of its modules while it is traced."""
+    attributes = [(vars(module), dict(vars(module))) for module in root.modules()]
+    registries = [(module._buffers, dict(module._buffers)) for module in root.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in root.buffers()]
+    try:
+        yield
+    finally:
+        for current, before in (*attributes, *registries):
+            current.clear()
+            current.update(before)
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+
+
 def _refuse_function(function: type, *args: Any, **kwargs: Any) -> None:
     raise TypeError(f"{function.__name__} is a torch.autograd.Function with a backward of its own")
 
@@ -392,7 +410,9 @@ class _Reader:
             self._check(place_of(name), module)
         tracer = _Tracer()
         try:
-            graph = tracer.trace(self.root)
+            with _restored(self.root):
+                graph = tracer.trace(self.root)
+                again = _Tracer().trace(nn.Sequential(self.root[0]))
         except Exception as error:  # of any kind: the forward is the user's own code
             self.refuse(
                 f"The forward of {called(self.root[0])} cannot be traced: "
@@ -400,6 +420,12 @@ class _Reader:
                 "on values; give each branch a model of its own."
             )
             return None
+        if str(again) != str(graph):
+            self.refuse(
+                f"The forward of {called(self.root[0])} computes something else when it is called "
+                "again, as if it counted its calls or drew a random number. Make it compute the "
+                "same in every step."
+            )
         if tracer.without_gradients:
             self.refuse(
                 f"The forward of {called(self.root[0])} computes "
