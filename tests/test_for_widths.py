@@ -241,7 +241,7 @@ def test_networks_that_padding_would_change_are_refused():
 
 def test_what_needs_the_compiled_widths_says_so():
     _, narrow = compiled_of("relu")
-    with pytest.raises(ConstructionError, match=r"Take `\.whole`"):
+    with pytest.raises(ConstructionError, match=r"Use `\.whole`"):
         icgd.LearnableRun(narrow)
     assert sum(map(torch.numel, narrow.transformer().parameters())) > 0
     model = icgd.LinearModel(2)

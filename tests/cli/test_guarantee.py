@@ -51,7 +51,7 @@ def test_a_network_has_no_such_theorem(command, tmp_path):
     (tmp_path / "train.csv").write_text("0.5,0.5,0.5,1\n")
     outcome = command("guarantee", "run.safetensors", "train.csv")
     assert outcome.code == 2
-    assert "promise of a linear model" in outcome.stderr
+    assert "theorems on linear models" in outcome.stderr
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def data(tmp_path):
 
 
 def described(text: str, data: Path | None = None) -> icgd.Problem:
-    return Description(tomllib.loads(text), "problem.toml", data).problem()
+    return Description(tomllib.loads(text), None, data).problem()
 
 
 def test_every_key_reaches_the_problem():
@@ -161,7 +161,7 @@ def test_bounds_and_the_step_of_a_linear_model_come_from_the_table(data):
 )
 def test_labels_that_are_measured_are_brought_to_standard_units(data, text, is_scaled):
     table = f"{text}\ntable = {{target = 'sold', standardize = true}}"
-    _, examples = Description(tomllib.loads(table), "problem.toml", data).filled()
+    _, examples = Description(tomllib.loads(table), None, data).filled()
     sold = np.array([1.0, 0, 0, 1])
     expected = 2 * sold - 1 if is_scaled else sold
     assert examples.labels[:, 0] == pytest.approx(expected, abs=1e-14)
@@ -192,28 +192,75 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
     ("text", "message"),
     [
         ("step = 3", "Unknown key 'step' in problem.toml; .* Did you mean 'steps'?"),
-        ("target.hiden = [3]", r"Unknown key 'hiden' in \[target\]; .*Did you mean 'hidden'?"),
+        ("steps = 2.5", "problem.toml: steps must be a whole number of at least 0, got 2.5"),
+        (
+            "target.hiden = [3]",
+            r"problem.toml: Unknown key 'hiden' in \[target\]; .*Did you mean 'hidden'?",
+        ),
+        (
+            "table.target = 'sold'\ntarget.hidden = [16, 0]",
+            r"problem.toml, \[target\]: hidden\[1\] must be a whole number of at least 1, got 0",
+        ),
         (
             "target.widths = [2, 1]\nupdate.momentum = 0.5",
-            "Unknown key 'momentum' in update; known are step_size, box",
+            r"problem.toml: Unknown key 'momentum' in \[update\]; known are step_size, box, "
+            "batch_size, average. momentum is a key of the optimisers momentum, nesterov.",
         ),
         (
             "target.widths = [2, 1]\nupdate.optimiser = 'adan'",
-            "Unknown optimiser 'adan'; .* Did you mean 'adam'?",
+            r"problem.toml, \[update\]: Unknown optimiser 'adan'; .* Did you mean 'adam'?",
+        ),
+        (
+            "target.widths = [2, 1]\nupdate.box = [1, 2]",
+            r"problem.toml, \[update\]: box has 2 entries; expected 1",
         ),
         (
             "target = {widths = [2, 1], activation = 'tahn'}",
-            "Unknown activation 'tahn'; .* Did you mean 'tanh'?",
+            r"problem.toml, \[target\]: Unknown activation 'tahn'; .* Did you mean 'tanh'?",
         ),
-        ("target = 3", r"target in problem.toml must be a table, \[target\], got 3."),
-        ("loss = {a = 1}", "loss in problem.toml must be one value, loss = ..., got"),
-        ("table.ignored = ['a']", "Unknown key 'ignored' in problem.toml; .*'ignore'?"),
-        ("table.target = 5", "target must be a list of column names, such as .*, got 5"),
-        ("table.ignore = [5]", r"ignore must be a list of column names, such as .*, got \[5\]"),
-        ("table.header = 'no'", "header must be True or False, got 'no'"),
-        ("target = {link = 'probit', kernel = 'rbf'}", "has a link and a kernel in .target.; keep"),
+        (
+            "target = {widths = [2, 1], biases = 'no'}",
+            r"problem.toml, \[target\]: biases must be true or false, got 'no'",
+        ),
+        (
+            "target = {heads = 3, input_width = 2}",
+            r"problem.toml, \[target\]: heads must be a list of tables, such as .*, got 3.",
+        ),
+        ("target = 3", r"problem.toml: target must be a table, \[target\], got 3."),
+        ("loss = {a = 1}", "problem.toml: loss must be one value, loss = ..., got"),
+        ("update.steps = 3", r"problem.toml, \[update\]: steps is no key of this section. Move it"),
+        (
+            "target.widths = [2, 1]\nsettings.n_steps = 3",
+            r"problem.toml: Unknown key 'n_steps' in \[settings\]; known are pieces, kink_w",
+        ),
+        (
+            "target.widths = [2, 1]\nsettings.pieces = 'many'",
+            r"problem.toml, \[settings\]: pieces must be a whole number of at least 1, got 'many'",
+        ),
+        (
+            "table.ignored = ['a']",
+            r"Unknown key 'ignored' in \[table\] of problem.toml; .*'ignore'?",
+        ),
+        (
+            "table.codes = {age = 'date'}",
+            r"Unknown key 'codes' in \[table\] of problem.toml; known are",
+        ),
+        (
+            "table.target = 5",
+            r"\[table\]: target must be a list of column names, such as .*, got 5",
+        ),
+        (
+            "table.ignore = [5]",
+            r"\[table\]: ignore must be a list of column names, such as .*, got \[5\]",
+        ),
+        ("table.header = 'no'", r"problem.toml, \[table\]: header must be true or false, got 'no'"),
+        ("target = {link = 'probit', kernel = 'rbf'}", "kernel a kernel machine. Keep one of them"),
+        (
+            "target = {widths = [2, 1], hidden = [3]}",
+            "hidden is a part of widths. Keep one of them",
+        ),
         ("target = {kernel = 'rbf', widths = [4, 3, 1]}", "inputs and outputs, such as 4,1, got"),
-        ("", "How many inputs and outputs are there. Give --data, a table that has them, or wid"),
+        ("", "How many inputs and outputs are there. Give a table that has them .*, or widths ="),
         ("loss = tanh", "Cannot read problem.toml: Invalid value .at line 1, column"),
     ],
 )
@@ -237,11 +284,11 @@ def test_options_come_before_the_file_and_the_path_is_that_of_the_file(tmp_path,
         file, None, **{**UNGIVEN, "target": ["sold"], "hidden": "3,2", "optimiser": "adam"}
     )
     problem = made.problem()
-    assert made.n_steps == 7
+    assert made.n_steps() == 7
     assert problem.network.widths == (2, 3, 2, 1)
     assert type(problem.update) is icgd.AdamStep
-    assert made.source.path.resolve() == data
-    assert made.read == (file, made.source.path)
+    assert made.path.resolve() == data
+    assert made.read == (file, made.path)
 
 
 OLD = {

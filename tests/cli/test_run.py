@@ -183,7 +183,7 @@ def test_dense_weights_that_do_not_fit_are_refused(run, tmp_path, monkeypatch):
     message = run("--backend", "dense").refusal()
     parameters = compiled_run().summary().parameters
     assert f"{parameters:,} weights takes about " in message
-    assert message.endswith("Run with backend='fused', which needs neither weights nor scores.")
+    assert message.endswith("Run with --backend fused, which needs neither weights nor scores.")
     assert listing(tmp_path) == FILES
 
 
@@ -425,7 +425,7 @@ def test_tables_that_cannot_be_used_are_refused_before_compiling(
     assert listing(tmp_path) == ["data.csv"]
 
 
-def test_a_query_cannot_be_dropped_and_must_be_of_a_known_class(command, tmp_path):
+def test_a_query_cannot_be_dropped_and_is_not_scored_if_its_class_is_unknown(command, tmp_path):
     network = ("--hidden", "", "--steps", "1")
     trained_on(command, tmp_path, IRIS, "--missing", "drop", compile_options=network)
     run = ("run", "run.safetensors", "data.csv", "--missing", "drop", "--queries", "q.csv")
@@ -433,7 +433,13 @@ def test_a_query_cannot_be_dropped_and_must_be_of_a_known_class(command, tmp_pat
     refusal = command(*run).refusal()
     assert refusal.startswith("q.csv, line 4 has no value in column 'wide', and a query cannot be")
     (tmp_path / "q.csv").write_text("long,wide,kind\n1,1,Lily\n")
-    assert command(*run).refusal().endswith("known are lily, rose. Did you mean 'lily'?")
+    outcome = command(*run, "--json")
+    assert outcome.stderr == (
+        "icgd: warning: The predictions are not scored: q.csv, column 'kind' has the class 'Lily', "
+        "which the examples lack; known are lily, rose. Did you mean 'lily'?\n"
+    )
+    data = json.loads(outcome.stdout)
+    assert (outcome.code, len(data["predictions"]), data["score"]) == (0, 1, None)
 
 
 OWN = """\
@@ -471,7 +477,7 @@ def test_a_table_with_dates_and_gaps_becomes_a_verified_run_and_two_pictures(com
     ("options", "message"),
     [
         (("--ignore", "Tage"), "Unknown column 'Tage' in own.csv; known are Tag, 2023, 2024, Kl"),
-        (("--ignore", "Tag", "--target", "Tag"), "Column 'Tag' is both a label and ignored."),
+        (("--ignore", "Tag", "--target", "Tag"), "Column 'Tag' is both a label and ignored. Take"),
         ((), "own.csv, line 2, column 'Tag': '2024-01-01' is not a number. Give --encode, which"),
     ],
 )

@@ -244,7 +244,7 @@ def test_smooth_networks_are_proved_on_the_whole_domain():
     compiled = icgd.compile(problem, n_steps=2, construction="cot-network", tolerance=1e-10)
     assert compiled.certificate().domain_trajectory <= 1e-10
     with pytest.raises(
-        ToleranceError, match=r"with look-ups of full accuracy\. Only rounding, and"
+        ToleranceError, match=r"with look-ups of full accuracy\. Rounding and look-ups"
     ):
         icgd.compile(problem, n_steps=2, construction="cot-network", tolerance=1e-20)
 

@@ -89,7 +89,9 @@ def test_a_tolerance_is_met_by_rounding_alone_or_not_at_all():
     task = icgd.as_task(problem, case.x, case.y)
     assert icgd.compile(problem, n_steps=3, tolerance=1e-10)
     assert icgd.compile(problem, n_steps=3, tolerance=1e-13, task=task)
-    with pytest.raises(ToleranceError, match=r"tolerance=1e-16 cannot .* Only rounding errs"):
+    with pytest.raises(
+        ToleranceError, match=r"tolerance=1e-16 cannot .* Rounding is the only source"
+    ):
         icgd.compile(problem, n_steps=3, tolerance=1e-16, task=task)
 
 

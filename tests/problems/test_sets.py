@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import icgd
 import icgd_check
 from icgd.certificates import enclosures
-from icgd.certificates.balls import _sealed
+from icgd.certificates.balls import _checksummed
 from icgd.certificates.enclosures import Arithmetic, Enclosure, Interval
 from icgd.cli.app import app
 from icgd.constructions.network import (
@@ -324,7 +324,7 @@ def resealed(text, change):
     fields = json.loads(text)
     fields.pop("sha256")
     change(fields["problem"]["box"])
-    return _sealed(fields).encode()
+    return _checksummed(fields).encode()
 
 
 @pytest.mark.parametrize("case", SHAPES)

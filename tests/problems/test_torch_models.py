@@ -434,7 +434,7 @@ def test_a_model_trains_as_in_torch(name):
 def test_learnable_runs_refuse_what_they_would_leave_out():
     problem = shuffled_problem()
     compiled = icgd.compile(problem, "relu-stack")
-    with pytest.raises(SettingError, match="4 batches of 6 examples, which gradients do not pass"):
+    with pytest.raises(SettingError, match="4 batches of 6 examples, and gradients cannot pass"):
         icgd.LearnableRun(compiled)
 
 

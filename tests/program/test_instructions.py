@@ -88,7 +88,7 @@ from icgd.program.unit_instructions import (
     StartJacobian,
     WipeByUnits,
 )
-from icgd.program.wires import Over
+from icgd.program.wires import AxisFactor
 
 A, B, X = Combination.of("a"), Combination.of("b"), Combination.of("x")
 GAP = Combination(("p", "y"), (1.0, -1.0))
@@ -541,7 +541,7 @@ def test_the_last_column_may_have_coefficients_of_its_own():
     assert value.formula() == "(+1, of bias +0.75) w -0.5 g"
     assert Assignment(value, "w").change("w") == {"w": (0.0, -0.25), "g": (-0.5, -0.5)}
     layout = Layout((Slot("w", (2, 3), Role.PARAMETER),))
-    assert flat_factor(layout, "w", (0.0, -0.25)) == Over(("k",), (0.0, 0.0, -0.25) * 2)
+    assert flat_factor(layout, "w", (0.0, -0.25)) == AxisFactor(("k",), (0.0, 0.0, -0.25) * 2)
     assert flat_factor(layout, "w", (2.0, 2.0)) == 2.0
     with pytest.raises(ProgramError, match="no common coefficients"):
         value.terms()
@@ -573,12 +573,15 @@ PREDICT = PredictMean("logistic", ("w",), ("x",), 1.0, "is_query", "m")
     [
         (
             lambda: Combination(("p", "y"), (1.0,)),
-            "1 coefficients for 2 slots, expected one for each of them",
+            "1 coefficients for 2 slots, expected one coefficient for each slot",
         ),
-        (lambda: Combination((), ()), "0 coefficients for 0 slots, expected one for each of them"),
+        (
+            lambda: Combination((), ()),
+            "0 coefficients for 0 slots, expected one coefficient for each slot",
+        ),
         (
             lambda: LookUp(OF_X, ("tanh", "tanh'"), ("p",)),
-            "LookUp: looks up 2 functions into 1 slots",
+            "LookUp: has 2 functions and 1 slots",
         ),
         (
             lambda: replace(PREDICT, inputs=("x", "one")),
@@ -598,15 +601,15 @@ PREDICT = PredictMean("logistic", ("w",), ("x",), 1.0, "is_query", "m")
         ),
         (
             lambda: replace(BACKWARD, share=None),
-            "ScaleCentred: has one of `along` and `share`, expected both or neither",
+            "share=None, expected both or neither",
         ),
         (
             lambda: replace(BACKWARD, reach=4.0),
-            "ScaleCentred: promises a reach of 4, which only a norm has",
+            "ScaleCentred: has reach=4 and share='",
         ),
         (
             lambda: ScaleCentred("a", "s", "n", reach=0.0),
-            "ScaleCentred: promises a reach of 0, which only a norm has",
+            "ScaleCentred: has reach=0 and share=None; a reach must be positive",
         ),
         (lambda: ShrinkSlot("w", -1.0, 2.0), "ShrinkSlot: shrinks w by -1"),
         (lambda: ShrinkMoved("w", "v", -1.0, 2.0), "ShrinkMoved: shrinks w by -1"),

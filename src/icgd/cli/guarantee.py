@@ -11,7 +11,7 @@ from icgd.backends.registry import AUTO
 from icgd.certificates.guarantee import Guarantee, Outcome
 from icgd.cli import show
 from icgd.cli.data_options import GivenTable, takes_table
-from icgd.cli.examples import require_within
+from icgd.cli.examples import open_run
 from icgd.cli.options import AsJson, ClaimBackend, CompiledFile
 from icgd.cli.progress import progress
 from icgd.pipeline import guarantee as check
@@ -37,8 +37,7 @@ def guarantee(
 
     Example: icgd guarantee model.safetensors patients.csv --target ill
     """
-    compiled, examples = table.opened(file)
-    require_within(compiled.problem.domain, examples)
+    compiled, examples, _ = open_run(file, table)
     with progress("descending") as on_progress:
         found = check(
             compiled, examples.frame, examples.labels, backend=backend, on_progress=on_progress

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from icgd.cli import show
-from icgd.cli.data_options import GivenTable, described_source, takes_table
-from icgd.cli.examples import FILLS, Examples, read_examples
+from icgd.cli.data_options import DROP, FILLS, GivenTable, described_source, takes_table
+from icgd.cli.examples import Examples, read_examples
 from icgd.cli.options import AsJson, output
 from icgd.cli.problem_file import Description
 from icgd.cli.writing import require_writable, write_new_file
@@ -69,10 +69,10 @@ def init(
     """
     require_writable(out, read=(table.path,))
     options, reasons = _table_options(table)
-    source = described_source(table.path, options, str(out))
+    source = described_source(table.path, options, None, table.options)
     loss, reasons["loss"] = _loss(source.opened(), source.targets)
     content = {"loss": loss, "table": options}
-    problem = Description(content, str(out), table.path).problem()
+    problem = Description(content, None, table.path).problem()
     bounds = {name: float(f"{getattr(problem.domain, name):.3g}") for name in ("x", "y")}
     problem = replace(problem, domain=Domain(**bounds))
     examples = read_examples(source, problem)
@@ -101,7 +101,7 @@ def _table_options(given: GivenTable) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the options of the table, those that were not given as the table suggests, and why."""
     options = {"standardize": True, **given.options}
     reasons = {}
-    table = described_source(given.path, options, "the options").opened()
+    table = described_source(given.path, options, None, given.options).opened()
     if "target" not in options:
         options["target"] = [table.names[-1]]
         reasons["target"] = "the last column"
@@ -122,7 +122,7 @@ def _table_options(given: GivenTable) -> tuple[dict[str, Any], dict[str, str]]:
         gaps = {name: len(table.gaps(name)) for name in (*kept, *options["target"])}
         if n_missing := sum(gaps.values()):
             has_labels = not any(gaps[name] for name in options["target"])
-            options["missing"] = FILLS[0] if has_labels else "drop"
+            options["missing"] = FILLS[0] if has_labels else DROP
             where = ", ".join(name for name, number in gaps.items() if number)
             reasons["missing"] = f"{counted(n_missing, 'value')} missing, in {where}"
     return options, reasons
@@ -146,18 +146,18 @@ def _rendered(
     reasons: Mapping[str, str],
 ) -> str:
     """Return the text of problem.toml, with a comment where the table gave the reason."""
-    path = os.path.relpath(examples.source.path.absolute(), out.absolute().parent)
+    path = os.path.relpath(examples.source.data.absolute(), out.absolute().parent)
     lines = [
         f"{name} = {_toml(value)}" + (f"  # {reasons[name]}" if name in reasons else "")
         for name, value in options.items()
     ]
     return TEMPLATE.format(
-        table=examples.source.path.name,
+        table=examples.source.data.name,
         loss=_toml(problem.loss),
         loss_reason=reasons["loss"],
         inputs=counted(problem.target.input_width, "input"),
         outputs=counted(problem.target.output_width, "output"),
-        units=" in standard units" if examples.source.standardized else "",
+        units=" in standard units" if examples.source.standardize else "",
         x=problem.domain.x,
         y=problem.domain.y,
         path=_toml(path),

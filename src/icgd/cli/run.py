@@ -16,13 +16,7 @@ from torch import Tensor
 from icgd.backends.run import Run
 from icgd.cli import show
 from icgd.cli.data_options import GivenTable, takes_table
-from icgd.cli.examples import (
-    Examples,
-    Queries,
-    read_queries,
-    require_within,
-    score,
-)
+from icgd.cli.examples import Examples, labels_of, open_run, score
 from icgd.cli.exit_codes import INTERRUPTED
 from icgd.cli.options import (
     AsJson,
@@ -51,6 +45,7 @@ from icgd.many_tasks import CHUNK_SIZE, FAILURES, run_tasks
 from icgd.pipeline import load
 from icgd.problems.convergence import Convergence, convergence
 from icgd.problems.data import Task
+from icgd.problems.tables import Numbers
 
 _tasks = in_panel("Many tasks")
 FAILED = 1
@@ -132,9 +127,8 @@ def run(
     if weights_out:
         require_weights_file(weights_out)
     require_writable(out, weights_out, plot, read=(file, table.path, queries))
-    compiled, examples = table.opened(file)
-    asked = read_queries(queries, examples) if queries else None
-    require_within(compiled.problem.domain, examples, asked)
+    compiled, examples, asked = open_run(file, table, queries)
+    labels = labels_of(asked, examples) if asked else None
     task = compiled.task(
         examples.frame,
         examples.labels,
@@ -143,17 +137,17 @@ def run(
         dtype=dtype,
     )
     outcome, result = _train(
-        compiled, task, examples, asked, backend=backend, stop_below=stop_below
+        compiled, task, examples, labels, backend=backend, stop_below=stop_below
     )
     if not outcome.predictions:  # no queries, or Ctrl-C before anything could predict
-        asked = out = None
+        asked = out = labels = None
     if weights_out:
         write_weights(weights_out, result.weights)
     if out and asked:
         answers = outcome.labels, outcome.predictions
         write_file(out, predictions_content(asked.table.frame, *answers))
     if plot:
-        result.plot(plot, labels=examples.named(asked.labels) if asked else None)
+        result.plot(plot, labels=examples.named(labels))
     if as_json:
         show.print_json(outcome)
     else:
@@ -219,14 +213,14 @@ class Outcome:
 
 
 def _train(
-    compiled: Compiled, task: Task, examples: Examples, asked: Queries | None, **options: Any
+    compiled: Compiled, task: Task, examples: Examples, labels: Numbers | None, **options: Any
 ) -> tuple[Outcome, Run]:
     """Return what is printed of a run, and the run itself."""
     result, ending = _ended_run(compiled, task, options)
     predictions = result.predictions.double().numpy()
     measure, value = None, None
-    if asked is not None and asked.labels is not None and len(predictions):
-        measure, value = score(predictions, asked.labels, examples.classes, compiled.problem.loss)
+    if labels is not None and len(predictions):
+        measure, value = score(predictions, labels, examples.classes, compiled.problem.loss)
     first, last = result.parameters[0], result.parameters[-1]
     oracle = compiled.problem.oracle
     outcome = Outcome(

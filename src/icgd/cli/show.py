@@ -302,7 +302,7 @@ def print_report(report: Report) -> None:
     if report.furthest:
         output.print(Text(f"Furthest from real descent at the end: {report.furthest}"))
     if report.idle:
-        output.print(f"Doing nothing {report.idle}.")
+        output.print(f"For comparison, {report.idle}.")
     output.print(f"Near-kink events: {report.near_kinks.count:,}")
     if report.beyond_paper:
         output.print(

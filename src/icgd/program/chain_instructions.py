@@ -30,7 +30,7 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import OFFSET, ONE, Layout, value_slot
 from icgd.program.meaning import BlockDomain, Value
-from icgd.program.wires import Heads, Over, Units, Wire, Wiring, by_slot
+from icgd.program.wires import AxisFactor, Heads, Units, Wire, Wiring, by_slot
 
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
@@ -553,7 +553,7 @@ class FindBlock(Instruction):
             value.append(Wire(row, ("k",), "k", start=first))
             output.append(Wire(write, ("k",), "k", start=first))
             first += program.layout.slot(row).width
-        factors = Over(("f",), FINDING)
+        factors = AxisFactor(("f",), FINDING)
         return Heads(
             axes={"head": 1},
             query=(Wire(self.asks, ("f",), "f", factors),),

@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar, final
 
-from icgd.program.wires import Over
+from icgd.program.wires import AxisFactor
 
 AnyFunction = TypeVar("AnyFunction", bound="Function")
 
@@ -151,12 +151,12 @@ class ReluSum(Function):
         return tuple(term for term in terms if term.coefficient != 0.0)
 
     @cached_property
-    def term_factors(self) -> tuple[Over, Over, Over]:
+    def term_factors(self) -> tuple[AxisFactor, AxisFactor, AxisFactor]:
         """The scales, shifts and coefficients of its terms, along the axis "term"."""
         return (
-            Over(("term",), tuple(term.scale for term in self.terms())),
-            Over(("term",), tuple(term.shift for term in self.terms())),
-            Over(("term",), tuple(term.coefficient for term in self.terms())),
+            AxisFactor(("term",), tuple(term.scale for term in self.terms())),
+            AxisFactor(("term",), tuple(term.shift for term in self.terms())),
+            AxisFactor(("term",), tuple(term.coefficient for term in self.terms())),
         )
 
     def intercepts(self) -> tuple[float, ...]:
@@ -181,7 +181,9 @@ class ReluSum(Function):
         return replace(self, errors=(0.0,) * self.n_pieces)
 
 
-def joint_terms(functions: Sequence[ReluSum]) -> tuple[Over, Over, tuple[Over, ...]]:
+def joint_terms(
+    functions: Sequence[ReluSum],
+) -> tuple[AxisFactor, AxisFactor, tuple[AxisFactor, ...]]:
     """Return the scales and shifts of the terms that any of the functions has, each once.
 
     Then, for every function, its coefficients of these terms, 0 where it does not have one.
@@ -189,9 +191,9 @@ def joint_terms(functions: Sequence[ReluSum]) -> tuple[Over, Over, tuple[Over, .
     own = [{(t.scale, t.shift): t.coefficient for t in f.terms()} for f in functions]
     terms = tuple(dict.fromkeys(term for coefficients in own for term in coefficients))
     return (
-        Over(("term",), tuple(scale for scale, _ in terms)),
-        Over(("term",), tuple(shift for _, shift in terms)),
-        tuple(Over(("term",), tuple(part.get(term, 0.0) for term in terms)) for part in own),
+        AxisFactor(("term",), tuple(scale for scale, _ in terms)),
+        AxisFactor(("term",), tuple(shift for _, shift in terms)),
+        tuple(AxisFactor(("term",), tuple(part.get(term, 0.0) for term in terms)) for part in own),
     )
 
 
@@ -333,22 +335,22 @@ class RidgeSum(Function):
         return len(self.units)
 
     @cached_property
-    def directions(self) -> tuple[Over, ...]:
+    def directions(self) -> tuple[AxisFactor, ...]:
         """For each argument its entries of the directions, along the axis "term"."""
         return tuple(
-            Over(("term",), tuple(unit.direction[argument] for unit in self.units))
+            AxisFactor(("term",), tuple(unit.direction[argument] for unit in self.units))
             for argument in range(len(self.half_widths))
         )
 
     @cached_property
-    def offset(self) -> Over:
+    def offset(self) -> AxisFactor:
         """The offsets, along the axis "term"."""
-        return Over(("term",), tuple(unit.offset for unit in self.units))
+        return AxisFactor(("term",), tuple(unit.offset for unit in self.units))
 
     @cached_property
-    def coefficient(self) -> Over:
+    def coefficient(self) -> AxisFactor:
         """The coefficients, along the axis "term"."""
-        return Over(("term",), tuple(unit.coefficient for unit in self.units))
+        return AxisFactor(("term",), tuple(unit.coefficient for unit in self.units))
 
     @property
     def fineness(self) -> str:

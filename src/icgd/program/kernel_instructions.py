@@ -13,9 +13,9 @@ from icgd.program.meaning import FunctionDomain, Value
 from icgd.program.wires import (
     ITSELF_AT_EXAMPLES,
     ITSELF_AT_TOKENS,
+    AxisFactor,
     Heads,
     Kernel,
-    Over,
     Rows,
     Wire,
     Wiring,
@@ -135,7 +135,7 @@ class DescendFunction(Instruction):
             if matrix is None:
                 return (Wire(self.inputs, ("j",), "j"),)
             rows = (*matrix, *((0.0,) * width,) * (width - len(matrix)))
-            return (Wire(self.inputs, ("j",), "direction", Over(("direction", "j"), rows)),)
+            return (Wire(self.inputs, ("j",), "direction", AxisFactor(("direction", "j"), rows)),)
 
         def add(scale: float) -> tuple[Wire, ...]:
             """Outputs that add `scale` times what is read."""
@@ -146,7 +146,7 @@ class DescendFunction(Instruction):
             query, key = map(scores, term.matrices)
             value, output = read, add(-self.step_size * term.weight)
             if self.transform is not None:
-                matrix = Over(("to", "from"), self.transform)
+                matrix = AxisFactor(("to", "from"), self.transform)
                 value += (Wire(self.inputs, ("from",), "from", start=labels),)
                 output += (Wire(self.inputs, ("to",), "from", (term.weight, matrix), labels),)
             label, kernel = f"kernel {number}, {term.kernel}", Kernel(term.kernel, term.shape)

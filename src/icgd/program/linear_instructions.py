@@ -49,7 +49,17 @@ from icgd.program.layout import (
     Layout,
 )
 from icgd.program.meaning import StackDomain, Value
-from icgd.program.wires import SIGN, Factor, Grid, Heads, Over, Wire, Wiring, parts_of, relu_pairs
+from icgd.program.wires import (
+    SIGN,
+    AxisFactor,
+    Factor,
+    Grid,
+    Heads,
+    Wire,
+    Wiring,
+    factors_in,
+    relu_pairs,
+)
 from icgd.reprs import counted
 
 if TYPE_CHECKING:
@@ -261,12 +271,12 @@ class Mirrored(Descent):
     ) -> Heads:
         """Heads that have `query` times `key` less the label for a score, times m * probe."""
         multiples = tuple(m * self.probe for m in range(1, self.n_heads + 1))
-        gains, probes = (Over(("multiple",), numbers) for numbers in (self.gains, multiples))
+        gains, probes = (AxisFactor(("multiple",), numbers) for numbers in (self.gains, multiples))
         read = (*(wire.slot for wire in key), self.label, *self.inputs)
         return Heads(
             axes={"multiple": self.n_heads},
             query=(
-                *(replace(wire, factor=(*parts_of(wire.factor), probes)) for wire in query),
+                *(replace(wire, factor=(*factors_in(wire.factor), probes)) for wire in query),
                 Wire(ONE, feature=-1, factor=probes),
             ),
             key=(

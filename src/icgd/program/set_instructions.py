@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from icgd.program.instructions import Changed, Instruction, LayerKind, Read, Written
 from icgd.program.layout import ONE
 from icgd.program.meaning import StackDomain, Value
-from icgd.program.wires import SIGN, Over, Rows, Units, Wire, Wiring
+from icgd.program.wires import SIGN, AxisFactor, Rows, Units, Wire, Wiring
 
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
@@ -94,23 +94,23 @@ class ProjectSlot(Instruction):
         (n_rows, width), (start, stop) = shape, part.columns
         column: str | int = start or "k"  # a bias is one column
         at: tuple[str | int, ...] = ("row", column)
-        axes, basis = {"face": len(part.low)}, tuple[Over, ...]()
+        axes, basis = {"face": len(part.low)}, tuple[AxisFactor, ...]()
         if part.basis is None:
             axes = {"row": n_rows, "k": stop - start}
         elif part.each_row:
-            axes, basis = {"row": n_rows, **axes}, (Over(("face", "k"), part.basis),)
+            axes, basis = {"row": n_rows, **axes}, (AxisFactor(("face", "k"), part.basis),)
         elif column != "k":
-            basis = (Over(("face", "row"), part.basis),)
+            basis = (AxisFactor(("face", "row"), part.basis),)
         else:  # of the whole matrix, with 0 for its bias
             gap, at = (0.0,) * (width - stop), ("k",)
             rows = (in_rows(row, stop) for row in part.basis)
             full = tuple(tuple(n for own in each for n in (*own, *gap)) for each in rows)
-            basis = (Over(("face", "k"), full),)
+            basis = (AxisFactor(("face", "k"), full),)
 
-        def numbers(values: Iterable[float]) -> Over:
+        def numbers(values: Iterable[float]) -> AxisFactor:
             if part.basis is None:
-                return Over(("row", "k"), in_rows(tuple(values), stop - start))
-            return Over(("face",), tuple(values))
+                return AxisFactor(("row", "k"), in_rows(tuple(values), stop - start))
+            return AxisFactor(("face",), tuple(values))
 
         pairs = [*zip(part.low, part.high, strict=True)]
         lowered_by: tuple[Wire, ...]
@@ -222,13 +222,15 @@ class MeanExcess(Instruction):
                 Wire(
                     self.source,
                     ("row", "entry"),
-                    factor=(SIGN, Over(("column", "entry"), running_means(columns))),
+                    factor=(SIGN, AxisFactor(("column", "entry"), running_means(columns))),
                 ),
                 Wire(
                     ONE,
                     factor=(
                         SIGN,
-                        Over(("column",), tuple(-self.total / (j + 1) for j in range(columns))),
+                        AxisFactor(
+                            ("column",), tuple(-self.total / (j + 1) for j in range(columns))
+                        ),
                     ),
                 ),
             ),

@@ -36,7 +36,7 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import EXAMPLE_SHARE, IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Layout
 from icgd.program.meaning import StackDomain, Value
-from icgd.program.wires import SIGN, Heads, Over, Units, Wire, Wiring, by_slot
+from icgd.program.wires import SIGN, AxisFactor, Heads, Units, Wire, Wiring, by_slot
 
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
@@ -52,7 +52,7 @@ class ByUnits(Instruction):
 
 
 def argument_scores(
-    argument: Argument, scale: Over, layout: Layout
+    argument: Argument, scale: AxisFactor, layout: Layout
 ) -> tuple[list[Wire], list[Wire], int]:
     """Query and key of the scores scale * argument[k], and the feature for what is added to them.
 
@@ -70,7 +70,7 @@ def argument_scores(
 
 
 def offsets(
-    fit: RidgeSum, slope: Over, axis: tuple[str, int], bias: str | None, feature: int = 0
+    fit: RidgeSum, slope: AxisFactor, axis: tuple[str, int], bias: str | None, feature: int = 0
 ) -> Wire:
     """Return the offset of every unit; at the last place of the axis, a constant takes an
     argument's part.
@@ -82,7 +82,7 @@ def offsets(
     name, size = axis
     last = tuple(a + b for a, b in zip(fit.offset.numbers, slope.numbers, strict=True))  # type: ignore[operator]
     rows = (*(fit.offset.numbers,) * (size - 1), last)
-    return Wire(ONE, feature=feature, factor=Over((name, "term"), rows))  # type: ignore[arg-type]
+    return Wire(ONE, feature=feature, factor=AxisFactor((name, "term"), rows))  # type: ignore[arg-type]
 
 
 def ridge_units(
@@ -196,7 +196,7 @@ class PassOn(ByUnits):
     def own_error(self, bounds: Any, value: Any, weights: Any) -> Any:
         """Return the rounding of the head of the bias."""
         return value.perturbed(
-            bounds.how.sum_of(bounds.how.n_tokens, weights.value.size[..., -1:].mT)
+            bounds.arithmetic.sum_of(bounds.arithmetic.n_tokens, weights.value.size[..., -1:].mT)
         )
 
 
@@ -452,7 +452,7 @@ class ByGatedHeads(Instruction):
 
         A left factor beyond the gate would let queries in.
         """
-        if not bounds.how.sums_terms:
+        if not bounds.arithmetic.sums_terms:
             return HeadError(0.0)
         if not bool((left.value.actual.size <= self.gate).all()):
             return HeadError(inf)
@@ -595,7 +595,9 @@ class WipeByUnits(ByUnits):
 
     def left_over(self, bounds: Any) -> float:
         """Return the most that is left in a slot of numbers up to the reach."""
-        return self.reach * (bounds.units_at_one(self.function) if bounds.how.sums_terms else 0.0)
+        return self.reach * (
+            bounds.units_at_one(self.function) if bounds.arithmetic.sums_terms else 0.0
+        )
 
     def own_error(self, bounds: Any, value: Any, before: Any) -> Any:
         """Return what is left in the slot; of numbers beyond the reach it may be anything."""

@@ -30,7 +30,7 @@ Rows = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
-class Over:
+class AxisFactor:
     """A number for each place of an axis, or for each pair of places of two axes, row by row."""
 
     axes: tuple[str, ...]
@@ -43,10 +43,10 @@ class Over:
             return (len(self.numbers),)
         return len(self.numbers), len(self.numbers[0])  # type: ignore[arg-type]
 
-    def __truediv__(self, divisor: float) -> Over:
+    def __truediv__(self, divisor: float) -> AxisFactor:
         """Return the quotients of numbers along one axis."""
         quotients = tuple(number / divisor for number in self.numbers)  # type: ignore[operator]
-        return Over(self.axes, quotients)
+        return AxisFactor(self.axes, quotients)
 
     def nonzeros(self, extents: Mapping[str, int]) -> int:
         """Return how many numbers are not 0, of those at so many first places of the axes."""
@@ -64,15 +64,15 @@ class Over:
         return sum(wanted[-1] - row[: wanted[-1]].count(0.0) for row in rows)
 
 
-SIGN = Over(("sign",), (1.0, -1.0))
+SIGN = AxisFactor(("sign",), (1.0, -1.0))
 """The factors of heads in pairs, on an axis whose places labels show as + and -."""
 
-Factor = float | Over | tuple[float | Over, ...]
+Factor = float | AxisFactor | tuple[float | AxisFactor, ...]
 """A number, numbers over axes, or a product of such, multiplied from left to right; each axis
 occurs in one of them at most."""
 
 
-def parts_of(factor: Factor) -> tuple[float | Over, ...]:
+def factors_in(factor: Factor) -> tuple[float | AxisFactor, ...]:
     """Return the numbers whose product a factor is."""
     return factor if isinstance(factor, tuple) else (factor,)
 
@@ -118,8 +118,8 @@ def span(wire: Wire, axes: dict[str, int], layout: Layout) -> Span:
     shape = layout.slot(wire.slot).shape
     places = [*zip(wire.at, (prod(shape),) if len(wire.at) == 1 else shape, strict=False)]
     limits = [(place, size) for place, size in places if isinstance(place, str)]
-    for part in parts_of(wire.factor):
-        if isinstance(part, Over):
+    for part in factors_in(wire.factor):
+        if isinstance(part, AxisFactor):
             limits += zip(part.axes, part.shape, strict=True)
     extents = dict(axes)
     for axis, size in limits:
@@ -151,8 +151,8 @@ def span(wire: Wire, axes: dict[str, int], layout: Layout) -> Span:
 def nonzeros(factor: Factor, extents: Mapping[str, int]) -> int:
     """Return how many entries are not 0, of a wire with this factor and these extents."""
     count, free = 1, dict(extents)
-    for part in parts_of(factor):
-        if isinstance(part, Over):
+    for part in factors_in(factor):
+        if isinstance(part, AxisFactor):
             count *= part.nonzeros(extents)
             for axis in part.axes:
                 del free[axis]
