@@ -737,7 +737,14 @@ REFUSED = {
         "The optimizer has lr = 0",
     ),
     "lr in float32": (
-        {"optimizer": lambda model: AdamW(model.parameters(), lr=torch.tensor(0.25))},
+        {
+            "optimizer": lambda model: AdamW(
+                [
+                    {"params": model[0].parameters()},
+                    {"params": model[2].parameters(), "lr": torch.tensor(0.25)},
+                ]
+            )
+        },
         "lr = tensor(0.2500) in torch.float32, in which torch then computes",
     ),
     "batches or epochs": (

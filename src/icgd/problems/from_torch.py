@@ -1,12 +1,12 @@
-r"""A training run as people write it in PyTorch, as a problem: model, loss, optimiser.
+r"""Read a PyTorch training script (model, loss, optimiser) as a `Problem`.
 
     model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, eps=1e-3)
     problem = icgd.from_torch(model, nn.MSELoss(), optimizer, domain=icgd.Domain.of(X, y))
 
-Conventions are torch's. A risk here is half the mean over examples of losses summed over outputs,
-so that the gradient is multiplied by what torch's reduction makes of that: by 2 / d for a mean over
-d outputs. Whatever cannot be read is reported in one message, each obstacle with a way out.
+Conventions are torch's. icgd minimises half the mean over examples of losses summed over outputs,
+so the gradient is multiplied by the factor that torch's reduction implies: 2 / d for a mean over d
+outputs. All obstacles are collected and reported in one message, each with a remedy.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from icgd.problems.settings import count
 from icgd.problems.torch_model import Network, Refuse, called, read_model, require_options
 
 LEAST_BOX = 4.0
-"""The box of weights that are all small; others have twice their largest."""
+"""The smallest default box; large initial weights make it twice the largest of them."""
 
 IGNORED = ("foreach", "fused", "capturable", "differentiable")
-"""Options of optimisers that change how a step is computed, and not what it is."""
+"""Options of optimisers that change how a step is computed, but not its result."""
 
 OF_GROUPS = ("lr", "weight_decay")
 """The options in which parameter groups may differ."""
 
 PERIODS = ("batch", "epoch")
-"""After what a script may step its scheduler."""
+"""The periods after which a script may step its scheduler."""
 
 
 def from_torch(
@@ -83,25 +83,25 @@ def from_torch(
 
     Args:
         model: An `nn.Sequential`, or a module of your own, that computes a chain of layers of
-            Linear, LayerNorm and activations, with sums of earlier values as shortcuts. What is
-            frozen stays as it is. Weights in float32 are taken as they are, in float64.
+            Linear, LayerNorm and activations, with sums of earlier values as shortcuts. Frozen
+            parameters stay fixed. Weights in float32 are converted to float64.
         loss: MSELoss, BCEWithLogitsLoss, HuberLoss, SmoothL1Loss, L1Loss, PoissonNLLLoss or
             CrossEntropyLoss, or the function of `torch.nn.functional` of one of them, also with
             options by `functools.partial`.
         optimizer: SGD, Adam, AdamW or RMSprop over all parameters of the model, before its first
             step. Its groups may differ in lr and weight_decay.
-        domain: How large inputs and labels may be.
-        scheduler: A scheduler of `torch.optim.lr_scheduler` that does not look at the loss.
+        domain: Bounds on inputs and labels.
+        scheduler: A scheduler of `torch.optim.lr_scheduler` that does not depend on the loss.
         scheduler_per: "batch" or "epoch": how often the script calls `scheduler.step()`. Required
             with epochs of several batches; otherwise it is called after every step.
         n_steps: The number of steps, for a scheduler without epochs.
         batch_size: How many examples a step takes; by default all.
         n_examples: The number of examples, for epochs, and for a loss with `reduction="sum"`
             without batches.
-        epochs: How often training goes through the data in batches of `batch_size`, the last of
+        epochs: The number of passes through the data in batches of `batch_size`, the last of
             which may be smaller.
-        generator: What shuffles the data before every epoch, in the state that it has before the
-            first.
+        generator: The generator that shuffles the data before every epoch, in its state before
+            the first.
         box: The largest size of a weight. PoissonNLLLoss requires it.
         average: The decay of an exponential moving average of the weights, which then predicts, as
             `AveragedModel` with `get_ema_avg_fn(average)` does if it is updated after every step.
@@ -110,7 +110,7 @@ def from_torch(
         The problem; its `initial` are the model's weights.
 
     Raises:
-        UnreadableError: If parts cannot be read, or would change the result; it names all of them.
+        UnreadableError: If the script cannot be read; the message lists all obstacles.
         SettingError: If a number is not positive.
 
     Example:
@@ -168,7 +168,7 @@ def from_torch(
 
 
 def _together(obstacles: Sequence[str]) -> str:
-    """Return one message about all obstacles."""
+    """Return one message that lists all obstacles."""
     if len(obstacles) == 1:
         return obstacles[0]
     lines = (f"  {number}. {obstacle}" for number, obstacle in enumerate(obstacles, start=1))
@@ -182,7 +182,7 @@ def _batches(
     batch_size: int | None,
     refuse: Refuse,
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the examples of every step; none without epochs."""
+    """Return the examples of every step, or an empty tuple without epochs."""
     if epochs is None:
         if generator is not None:
             refuse("generator shuffles epochs, and there are none. Pass epochs, or leave it out.")
@@ -197,7 +197,7 @@ def _batches(
     size, rows = count("batch_size", batch_size), range(count("n_examples", n_examples))
     options: dict[str, Any] = {"shuffle": generator is not None}
     if generator is not None:
-        # A DataLoader draws a seed for its workers from the generator as well: let it do so.
+        # A real DataLoader, because it also draws a seed for its workers from the generator.
         options["generator"] = torch.Generator().set_state(generator.get_state())
     data: Any = rows  # which a DataLoader indexes like any list
     loader: Any = DataLoader(data, size, collate_fn=tuple, **options)
@@ -234,11 +234,14 @@ def _steps_between(
 def _loss(
     loss: Any, n_outputs: int | None, n_examples: int | None, refuse: Refuse
 ) -> tuple[str, float, Preprocessing]:
-    """Return the name of the loss, the factor of the gradient of half its mean, and the labels'."""
-    module, unread = _loss_module(loss, refuse), ("squared", 1.0, Preprocessing())
+    """Return the loss's name, the factor of the gradient of half its mean, and label preprocessing.
+
+    A loss that is refused is replaced by the squared loss, so that other obstacles are found too.
+    """
+    module, fallback = _loss_module(loss, refuse), ("squared", 1.0, Preprocessing())
     if module is None:
-        return unread
-    name, own_factor = LOSSES[type(module)](module)
+        return fallback
+    name, multiple = LOSSES[type(module)](module)
     where, options = f"loss ({called(module)})", {**vars(module), **module._buffers}
     expected = {"pos_weight": None, "ignore_index": -100}
     expected |= {"log_input": True, "full": False}  # of PoissonNLLLoss
@@ -250,9 +253,9 @@ def _loss(
     if reduction not in ("mean", "sum"):
         refuse(
             f"loss has reduction = {quoted(reduction)}, expected 'mean' or 'sum': a gradient needs "
-            "one number. Choose the one that the script takes of it."
+            "one number. Choose the reduction that the script applies to it."
         )
-        return unread
+        return fallback
     preprocessing = Preprocessing(reduction=reduction) if reduction == "sum" else Preprocessing()
     if is_softmax:
         weights = () if module.weight is None else tuple(module.weight.tolist())
@@ -272,18 +275,18 @@ def _loss(
             preprocessing = replace(preprocessing, class_weights=weights, label_smoothing=smoothing)
     if reduction == "mean":
         n_means = 1 if is_softmax else n_outputs or 1
-        return name, 2 * own_factor / n_means, preprocessing
+        return name, 2 * multiple / n_means, preprocessing
     if n_examples is None:
         refuse(
             'The loss has reduction="sum", whose gradient grows with the number of examples. '
             "Pass n_examples or batch_size."
         )
-        return unread
-    return name, 2 * own_factor * count("n_examples", n_examples), preprocessing
+        return fallback
+    return name, 2 * multiple * count("n_examples", n_examples), preprocessing
 
 
 def _loss_module(loss: Any, refuse: Refuse) -> Any:
-    """Return a loss as its module, also if it is the function of it."""
+    """Return the module of a loss, which may be given as a function."""
     if type(loss) in LOSSES:
         kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         if any(vars(loss)[kind] for kind in kinds) or "forward" in vars(loss):
@@ -304,13 +307,13 @@ def _loss_module(loss: Any, refuse: Refuse) -> Any:
                 "Leave it out."
             )
         return kind(**{name: value for name, value in options.items() if name in known_options})
-    known = ", ".join(kind.__name__ for kind in LOSSES)
+    readable = ", ".join(kind.__name__ for kind in LOSSES)
     if isinstance(loss, nn.Module | type) or not callable(loss):
         what = called(loss)
     else:
         what = f"the function {getattr(function, '__name__', quoted(function))}"
     refuse(
-        f"loss is {what}, which is not read. It may be {known}, or their function of "
+        f"loss is {what}, which is not read. It may be {readable}, or their function of "
         "torch.nn.functional; another one is written as icgd.Loss(slope=...) in an icgd.Problem."
     )
     return None
@@ -319,14 +322,14 @@ def _loss_module(loss: Any, refuse: Refuse) -> Any:
 LOSSES: dict[type[nn.Module], Callable[[Any], tuple[str, float]]] = {
     nn.MSELoss: lambda loss: ("squared", 1.0),
     nn.BCEWithLogitsLoss: lambda loss: ("logistic", 1.0),
-    # huber is delta times smooth l1 of that width
+    # The Huber loss is delta times the smooth l1 loss of that width.
     nn.HuberLoss: lambda loss: (smooth_l1(loss.delta).name, loss.delta),
     nn.SmoothL1Loss: lambda loss: (smooth_l1(loss.beta).name if loss.beta else "l1", 1.0),
     nn.CrossEntropyLoss: lambda loss: ("cross_entropy", 1.0),
     nn.L1Loss: lambda loss: ("l1", 1.0),
     nn.PoissonNLLLoss: lambda loss: ("poisson", 1.0),
 }
-"""How losses are called here, and how many times as large torch's are."""
+"""The name of each loss here, and the multiple of it that torch's loss is."""
 
 LOSS_FUNCTIONS: dict[Any, type[nn.Module]] = {
     functional.mse_loss: nn.MSELoss,
@@ -337,7 +340,7 @@ LOSS_FUNCTIONS: dict[Any, type[nn.Module]] = {
     functional.l1_loss: nn.L1Loss,
     functional.poisson_nll_loss: nn.PoissonNLLLoss,
 }
-"""The modules of functions; both take the same options."""
+"""The module that is equivalent to each function; both take the same options."""
 
 
 # The optimiser.
@@ -349,8 +352,8 @@ def _options(
     """Return the options of every parameter group, which differ in lr and weight_decay at most."""
     where = f"optimizer ({called(optimizer)})"
     if type(optimizer) not in OPTIMISERS:
-        known = ", ".join(kind.__name__ for kind in OPTIMISERS)
-        refuse(f"optimizer is {called(optimizer)}, which is not read. It may be {known}.")
+        readable = ", ".join(kind.__name__ for kind in OPTIMISERS)
+        refuse(f"optimizer is {called(optimizer)}, which is not read. It may be {readable}.")
     if not isinstance(optimizer, torch.optim.Optimizer):
         return []
     if optimizer.state:
@@ -374,16 +377,22 @@ def _options(
             )
     if network is not None:
         named = list(network.parameters())
-        given = {id(part) for group in optimizer.param_groups for part in group["params"]}
-        missing = [n for n, part in named if part.requires_grad and id(part) not in given]
+        in_groups = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        ids = set(map(id, in_groups))
+        missing = [
+            name
+            for name, parameter in named
+            if parameter.requires_grad and id(parameter) not in ids
+        ]
         if missing:
             refuse(
                 f"The optimizer does not train the {', '.join(missing)}. Give it all parameters of "
                 "the model, or freeze those by requires_grad_(False)."
             )
-        own = {id(part) for _, part in named}
-        trained = (part for group in optimizer.param_groups for part in group["params"])
-        if any(part.requires_grad and id(part) not in own for part in trained):
+        ids_of_model = {id(parameter) for _, parameter in named}
+        if any(
+            parameter.requires_grad and id(parameter) not in ids_of_model for parameter in in_groups
+        ):
             refuse(
                 "The optimizer trains other parameters too. Give it exactly the parameters of the "
                 "model."
@@ -398,12 +407,13 @@ def _options(
             CHECKS[name](f"{where}: {name}", first[name])
         except SettingError as error:
             refuse(f"{error} Change it in the script too.")
-    is_float32 = isinstance(first["lr"], Tensor) and first["lr"].dtype != torch.float64
-    if is_float32 and isinstance(optimizer, torch.optim.Adam):  # also AdamW
+    rates = [group["lr"] for group in groups if isinstance(group["lr"], Tensor)]
+    imprecise = next((rate for rate in rates if rate.dtype != torch.float64), None)
+    if imprecise is not None and isinstance(optimizer, torch.optim.Adam):  # also AdamW
         refuse(
-            f"{where} has lr = {quoted(first['lr'])} in {first['lr'].dtype}, in which torch then "
+            f"{where} has lr = {quoted(imprecise)} in {imprecise.dtype}, in which torch then "
             "computes the factors of a step, expected a number or a tensor of torch.float64. Pass "
-            f"lr={float(first['lr']):g}."
+            f"lr={float(imprecise):g}."
         )
     return groups
 
@@ -466,7 +476,7 @@ def _step_sizes(
             groups_of_steps.append([{**group, "lr": float(group["lr"])} for group in groups])
             if step % n_between == 0:
                 copied.step()
-    before, *_, after = groups_of_steps * 2
+    before, after = groups_of_steps[0], groups_of_steps[-1]
     for name in sorted({name for groups in groups_of_steps for name in groups[0]} - {"lr"}):
         if any(
             group[name] != first[name]
@@ -492,21 +502,24 @@ def _groups(
     Fixed columns take the options of their layer's others: one rule for a layer costs less.
     """
     numbers = {
-        id(part): number
+        id(parameter): number
         for number, group in enumerate(optimizer.param_groups)
-        for part in group["params"]
+        for parameter in group["params"]
     }
-    found: dict[str, Mapping[str, Any]] = {}
-    for layer, of_layer in enumerate(network.layers, start=1):
-        kinds = {"weights": (of_layer.weight, of_layer.bias)}
+    groups: dict[str, Mapping[str, Any]] = {}
+    for number_of_layer, layer in enumerate(network.layers, start=1):
+        kinds = {"weights": (layer.weight, layer.bias)}
         if network.biases:
-            kinds["bias"] = (of_layer.bias, of_layer.weight)
-        for kind, parts in kinds.items():
-            number = next((numbers[id(part)] for part in parts if id(part) in numbers), base)
+            kinds["bias"] = (layer.bias, layer.weight)
+        for kind, candidates in kinds.items():
+            number = next(
+                (numbers[id(parameter)] for parameter in candidates if id(parameter) in numbers),
+                base,
+            )
             differing = {o: v for o, v in options[number].items() if v != options[base][o]}
             if differing:
-                found[f"{kind}_{layer}"] = differing
-    return found
+                groups[f"{kind}_{number_of_layer}"] = differing
+    return groups
 
 
 def _update(
@@ -519,34 +532,36 @@ def _update(
     factor: float,
 ) -> AbstractGradientStep:
     """Return the update, by the options of the first parameter group that moves its weights."""
-    still = [not any(size) if isinstance(size, tuple) else not size for size in sizes]
-    if all(still):  # as in a schedule of one step that warms up from 0
-        still = [False] * len(still)
+    stands_still = [not any(size) if isinstance(size, tuple) else not size for size in sizes]
+    if all(stands_still):  # as in a schedule of one step that warms up from 0
+        stands_still = [False] * len(stands_still)
     frozen = {
-        id(part)
-        for group, stands in zip(optimizer.param_groups, still, strict=True)
-        for part in group["params"]
-        if stands
+        id(parameter)
+        for group, is_still in zip(optimizer.param_groups, stands_still, strict=True)
+        for parameter in group["params"]
+        if is_still
     }
-    sets, base = network.sets(box, frozen), still.index(False)
+    sets, base = network.sets(box, frozen), stands_still.index(False)
     kind, names = OPTIMISERS[type(optimizer)]
-    own = {name: _number(options[base][name]) for name in names if name in options[base]}
+    settings = {name: _number(options[base][name]) for name in names if name in options[base]}
     decays = [_number(group["weight_decay"]) for group in options]
-    is_plain = isinstance(optimizer, torch.optim.SGD) and not own["momentum"] and not any(decays)
+    is_plain = (
+        isinstance(optimizer, torch.optim.SGD) and not settings["momentum"] and not any(decays)
+    )
     if is_plain:  # which has no factor of the gradient: the step size takes it
         sizes = [_times(factor, size) for size in sizes]
     of_groups = [
         {"step_size": sizes[number], "weight_decay": decays[number]}
-        for group, stands in enumerate(still)
-        for number in [base if stands else group]
+        for group, is_still in enumerate(stands_still)
+        for number in [base if is_still else group]
     ]
     groups = _groups(optimizer, network, base, of_groups)
     if is_plain:
         return GradientStep(sizes[base], sets, batch_size, groups=groups)
     if isinstance(optimizer, torch.optim.AdamW) or options[base].get("decoupled_weight_decay"):
-        own["decoupled"] = True
+        settings["decoupled"] = True
     update: AbstractGradientStep = kind(
-        sizes[base], sets, batch_size, gradient_scale=factor, groups=groups, **own
+        sizes[base], sets, batch_size, gradient_scale=factor, groups=groups, **settings
     )
     return update
 
@@ -568,11 +583,11 @@ OPTIMISERS: dict[type[torch.optim.Optimizer], tuple[Callable[..., Any], Sequence
     torch.optim.AdamW: (AdamStep, ("betas", "eps", "weight_decay")),
     torch.optim.RMSprop: (RmspropStep, ("alpha", "eps", "weight_decay")),
 }
-"""What optimisers are here, and which of their options say what a step does."""
+"""The update of each optimiser, and the options that it takes over."""
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Write named weights of a network (weights_1, bias_1, ...) into a model of its shape."""
+    """Copy named weights of a network (weights_1, bias_1, ...) into a model of the same shape."""
     obstacles: list[str] = []
     network = read_model(model, obstacles.append)
     if network is None:
@@ -593,9 +608,11 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
                     f"{name} of the run {fault}, where the model expects {expected}. Load into a "
                     "model of the shape that was compiled; of a batch of tasks, load one task."
                 )
-            part = layer.bias if name.startswith("bias") else layer.weight
-            if part is not None:
-                loaded.append((part, value.diagonal() if part.ndim < value.ndim else value))
+            parameter = layer.bias if name.startswith("bias") else layer.weight
+            if parameter is not None:
+                loaded.append(
+                    (parameter, value.diagonal() if parameter.ndim < value.ndim else value)
+                )
     for name, value in named.items():
         if name.startswith(("weights_", "bias_")) and name not in names:
             raise UnreadableError(
@@ -603,5 +620,5 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
                 "weights. Load into a model of the shape that was compiled."
             )
     with torch.no_grad():
-        for part, value in loaded:
-            part.copy_(value)
+        for parameter, value in loaded:
+            parameter.copy_(value)
