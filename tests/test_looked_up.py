@@ -169,8 +169,8 @@ def test_a_function_that_is_not_equivariant_is_refused_with_the_input():
     assert str(caught.value) == (
         "f is not permutation-equivariant: at Z = [[-0.5, -0.5]] it is [[-0.5, -1.0]], but with "
         "the columns of Z in the order [1, 0] (counted from 0) it is [[-0.5, -1.0]] instead of "
-        "[[-1.0, -0.5]]. A transformer without positions computes only functions whose columns "
-        "are permuted along."
+        "[[-1.0, -0.5]]. A transformer without positional encodings computes equivariant functions "
+        "only."
     )
 
 
@@ -240,7 +240,7 @@ def test_sizes_that_do_not_fit_are_refused(settings, message):
         (lambda Z: Z.sum(), "f must return an array of shape (1, 2), that of its argument; at Z "),
         (lambda Z: "none", "f must return numbers, an array of shape (1, 2); at Z = [[-0.5, -0.5]"),
         (lambda Z: Z * 1j, "f must return real numbers, but at Z ="),
-        (lambda Z: Z / 0.0 * 0, "f must be finite, and at most 1e+12, where float64 leaves digits"),
+        (lambda Z: Z / 0.0 * 0, "f must be finite and at most 1e+12 in absolute value"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

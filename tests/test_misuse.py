@@ -18,7 +18,10 @@ X, Y = np.ones((3, 2)), np.ones(3)
 
 CALLS = {
     "MLP: width 0": (lambda: icgd.MLP((2, 0)), "widths[1] must be a whole number of at least 1,"),
-    "MLP: one width": (lambda: icgd.MLP((2,)), "widths must name the input and at least one layer"),
+    "MLP: one width": (
+        lambda: icgd.MLP((2,)),
+        "widths must have an input width and at least one layer width",
+    ),
     "MLP: activation": (
         lambda: icgd.MLP((2, 1), "tahn"),
         "Unknown activation 'tahn'; known are",
@@ -211,7 +214,9 @@ def test_wrong_objects_are_named_and_numbers_of_numpy_become_plain_numbers_that_
     assert done.returncode == 0, done.stderr
     found, is_same, initial, *parts = json.loads(done.stdout)
     assert found["names"] == "head must be of type KernelHead, got 'rbf'."
-    assert found["class"].startswith("construction is the class ReluStack; an object of it is")
+    assert found["class"].startswith(
+        "construction is the class ReluStack; expected an instance of it"
+    )
     assert found["loss"].startswith("loss is the class MSELoss, which is not read.")
     assert is_same
     assert initial == "(0.5, 0.25)"

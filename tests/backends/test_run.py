@@ -83,7 +83,7 @@ def test_a_linear_model_has_coefficients_and_an_objective():
     penalty = 0.25 * run.parameters[:, :2].square().sum(-1)
     assert run.objective_curve.tolist() == pytest.approx((run.loss_curve + penalty).tolist())
     assert run.loss_in_words == (
-        "mean over all examples of the loss that matches the identity link, "
+        "mean over all examples of the matching loss of the identity link, "
         "(z - y)^2 / 2 less y^2 / 2"
     )
 

@@ -416,7 +416,7 @@ def test_a_kernel_of_the_users_own_is_not_proved():
     machine = icgd.KernelMachine(2, "mine for a proof")
     problem = icgd.Problem(machine, "squared", icgd.FunctionalStep(0.1), icgd.Domain(1.0, 1.0))
     compiled, given = icgd.compile(problem, n_steps=1), ([[0.5, 0.5]], [[1.0]])
-    message = "The kernel 'mine for a proof' is a function of your own, which no ball can enclose"
+    message = "The kernel 'mine for a proof' is your own function, which ball arithmetic"
     for call in (
         lambda: icgd.verify(compiled, *given, rigorous=True),
         lambda: compiled.certify(*given),

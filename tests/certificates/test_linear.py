@@ -95,7 +95,7 @@ def test_what_mirrored_heads_miss_is_proved_for_residuals_of_any_size(n_heads):
             for m, gain in enumerate(heads.gains, start=1)
         )
         missed = (returned - (left * inputs).mean()).abs() / (left * inputs).abs().mean()
-        ratios.append(float(missed / heads.missed(left.abs().max())))
+        ratios.append(float(missed / heads.truncation(left.abs().max())))
     assert 0.01 < max(ratios) <= 1.0
 
 

@@ -39,7 +39,7 @@ def test_tables_show_size_functions_and_certificate(compiled):
     assert f"{run.summary().parameters:,} (" in text
     assert "tanh    10 pieces" in text
     assert f"{run.certificate().domain_step:.2g}" in text
-    title = "Largest error of anything learnt, proved for all data in the domain (literal backend,"
+    title = "Largest error of a trained value, proved for all data in the domain (literal backend,"
     assert f"{title} float64, up to 1,024 tokens)" in " ".join(text.split())
     assert text.endswith("Saved run.safetensors\n")
 
@@ -65,7 +65,7 @@ def test_json_holds_the_librarys_numbers(compiled):
         "says_nothing": ["domain_trajectory"],
     }
     assert certificate.domain_trajectory >= 6.0, "two weights in the box are no farther apart"
-    assert compiled(PIECES).stdout.count("no information (the box)") == 1
+    assert compiled(PIECES).stdout.count("no information (beyond the box)") == 1
     assert data["summary"]["parameters"] == summary.parameters
     assert data["summary"]["dense_bytes"] == 8 * summary.parameters
     assert {"name": "identity", "fineness": "1 piece", "error": 0.0} in data["functions"]

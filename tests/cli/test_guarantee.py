@@ -70,7 +70,7 @@ def test_what_is_not_known_is_said_and_is_no_success(flat):
     assert outcome.code == 2
     text = " ".join(outcome.stdout.split())
     assert "Whether every promise is kept is not known" in text
-    assert "minimiser known up to not known" in text
+    assert "accuracy of the minimiser not known" in text
     assert "Every promise is kept" not in text
     data = json.loads(flat("--json").stdout)
     assert (data["verdict"], data["holds"]) == ("NOT_KNOWN", False)

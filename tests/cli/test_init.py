@@ -106,7 +106,7 @@ def test_what_users_may_have_written_is_not_replaced(command, tmp_path):
     (tmp_path / "problem.toml").write_text("steps = 3\n")
     (tmp_path / "cars.csv").write_text("a,b\n1,2\n3,5\n")
     for words in (("init", "cars.csv"), ("example", "cars.csv")):
-        assert "exists already, and has another content" in command(*words).refusal()
+        assert "exists already, with other content" in command(*words).refusal()
     assert (tmp_path / "problem.toml").read_text() == "steps = 3\n"
 
 

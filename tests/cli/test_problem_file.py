@@ -13,6 +13,7 @@ from icgd.cli.problem_file import FORMER, KEYS, SECTIONS, Description, descripti
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.errors import IcgdError, SettingError
 from icgd.problems.problem import OPTIMISERS
+from icgd.problems.tables import MISSING
 from tests.cli.files import PROBLEM, listing
 
 SOLD = "age,sold,size\n1,1,0.5\n-2,0,1\n0.5,0,-1\n2,1,3\n"
@@ -231,7 +232,7 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
         ("update.steps = 3", r"problem.toml, \[update\]: steps is no key of this section. Move it"),
         (
             "target.widths = [2, 1]\nsettings.n_steps = 3",
-            r"problem.toml: Unknown key 'n_steps' in \[settings\]; known are pieces, kink_w",
+            r"Unknown key 'n_steps' in \[settings\] of problem.toml; known are pieces, k",
         ),
         (
             "target.widths = [2, 1]\nsettings.pieces = 'many'",
@@ -261,6 +262,15 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
         ),
         ("target = {kernel = 'rbf', widths = [4, 3, 1]}", "inputs and outputs, such as 4,1, got"),
         ("", "How many inputs and outputs are there. Give a table that has them .*, or widths ="),
+        (
+            "target = {link = 'poisson', input_width = 2}\nupdate.step_size = 0.1",
+            "poisson mean of scores up to .* score = ... under .domain. in problem.toml, or",
+        ),
+        (
+            "construction = 'cot-ridge'\ntarget = {link = 'identity', input_width = 2}\n"
+            "update.step_size = 0.1",
+            "one number of examples. Give it: n_examples = ... under .settings. in prob",
+        ),
         ("loss = tanh", "Cannot read problem.toml: Invalid value .at line 1, column"),
     ],
 )
@@ -319,7 +329,9 @@ def test_options_of_the_last_release_still_work_and_say_where_they_go(command, t
     outcome = command("compile", *line.split(), "--steps", "1", "-o", "run.safetensors")
     assert outcome.code == 0, outcome
     assert icgd.load(tmp_path / "run.safetensors").problem == OLD[line]
-    assert outcome.stderr.startswith("icgd: warning: Write these into problem.toml, which `icgd")
+    assert outcome.stderr.startswith(
+        "icgd: warning: These options will be removed in the next release."
+    )
     widths = [int(width) for width in line.split()[1].split(",")]
     assert f"widths = {widths} under [target] (--widths)" in outcome.stderr
     betas = "betas = [0.9, 0.75] under [update] (--beta2)"
@@ -343,7 +355,7 @@ def test_the_step_size_alone_may_come_from_a_table(command, tmp_path, data):
     assert problem.domain == icgd.Domain(4.0, 2.0)
     assert problem.update.step_size == pytest.approx(1 / STEEPEST, rel=1e-12)
     message = command(*made, "-o", "run.safetensors").stderr
-    assert "A linear model needs a step size: give --step-size, or --data" in message
+    assert "A linear model needs a step size: give --step-size, or a table" in message
 
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -357,6 +369,7 @@ def test_the_page_has_every_key():
     sections = {f"[{name}]" for name in SECTIONS}
     assert [key for key in keys if f"`{key}`" not in page and f"`[{key}]`" not in page] == []
     assert [name for name in sections - {"[functions]"} if f"`{name}`" not in page] == []
+    assert [cell for cell in MISSING if cell and f"`{cell}`" not in page] == []
 
 
 def test_the_example_of_the_page_is_compiled(command, tmp_path, toml):

@@ -271,14 +271,14 @@ def test_the_tables_of_a_linear_model_tell_the_same(ridge):
 
 def test_a_run_that_is_not_done_says_what_would_do(ridge, tmp_path):
     run, _ = ridge
-    assert "Descent is not done" not in run().stdout
+    assert "Training has not converged" not in run().stdout
     loaded = icgd.load(tmp_path / "run.safetensors")
     icgd.compile(loaded.problem, n_steps=2).save(tmp_path / "run.safetensors", weights=False)
     text = " ".join(run().stdout.split())
     found = json.loads(run("--json").stdout)["convergence"]
     assert found["left"] > found["enough"] == 1e-4
-    assert f"gained, {100 * found['left']:.3g}% is left" in text
-    assert f"About {found['more_steps']:.0f} more steps of 0.1 would do." in text
+    assert f"to its minimum, {100 * found['left']:.3g}% is left" in text
+    assert f"It needs about {found['more_steps']:.0f} more steps of 0.1." in text
 
 
 def test_an_interrupted_run_prints_what_it_knows(ridge, tmp_path, monkeypatch):
@@ -334,7 +334,7 @@ def test_a_kernel_cannot_be_told_to_stop(command, toml, tmp_path):
     file = toml("target = {kernel = 'rbf', input_width = 4}")
     command("compile", file, "-o", "run.safetensors")
     refusal = command("run", "run.safetensors", "train.csv", "--stop-below", "1").refusal()
-    assert refusal.startswith("stop_below is for runs that train weights")
+    assert refusal.startswith("--stop-below works with runs that train weights only")
 
 
 def test_a_run_in_float32_of_what_was_compiled_for_float64_says_so(run, tmp_path):

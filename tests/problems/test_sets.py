@@ -485,7 +485,9 @@ def test_a_narrower_network_has_boxes_alone():
     x, y = data(0)
     assert icgd.verify(narrow, x, y, seed=0).verdict is icgd.Verdict.HOLDS
     wide = icgd.compile(problem_with(icgd.Simplex()), "relu-stack", n_steps=1)
-    with pytest.raises(ConstructionError, match="sets of weights of the compiled widths"):
+    with pytest.raises(
+        ConstructionError, match=r"box of the compiled problem, .* is made for its widths"
+    ):
         wide.for_widths((3, 2, 2))
 
 

@@ -877,7 +877,7 @@ def test_an_activation_whose_range_is_not_found_leaves_the_other_constructions(m
     def without_range(problem: icgd.Problem, *, gated: bool) -> str | None:
         raise SettingError("x has too many turns to find its range.")
 
-    monkeypatch.setattr("icgd.constructions.softmax_stack.outside_domain", without_range)
+    monkeypatch.setattr("icgd.constructions.softmax_stack.domain_objection", without_range)
     model = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
     optimizer = SGD(model.parameters(), lr=0.1)
     problem = icgd.from_torch(model, nn.MSELoss(), optimizer, domain=icgd.Domain(1.0, 1.0))

@@ -593,7 +593,7 @@ PREDICT = PredictMean("logistic", ("w",), ("x",), 1.0, "is_query", "m")
         ),
         (
             lambda: replace(MOMENTUM, velocity=None),
-            "DescendFunction: has momentum, but no slot for the velocity",
+            "but no slot for the velocity",
         ),
         (
             lambda: replace(SELECT, zeros=()),

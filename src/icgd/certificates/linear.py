@@ -507,7 +507,7 @@ class LinearBounds(AbstractBounds):
     def _mirrored_error(self, descent: Mirrored, inputs: Tensor, residual: Tensor) -> Tensor:
         """Return the truncation error of mirrored heads, and the rounding of their softmax."""
         largest = residual.amax(-1, keepdim=True)
-        truncation: Tensor = descent.missed(largest) * (residual @ inputs)
+        truncation: Tensor = descent.truncation(largest) * (residual @ inputs)
         # The softmax weights of an example and its mirror image sum to at most cosh(score) / n.
         score = descent.n_heads * descent.probe * largest
         rounding = (

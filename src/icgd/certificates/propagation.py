@@ -163,7 +163,7 @@ class Enclosures(StackDomain[Bounded]):
             instruction for layer in self.program.block for instruction in layer.instructions
         ):
             if isinstance(instruction, WipeByUnits):
-                left_over |= dict.fromkeys(instruction.slots, instruction.left_over(self))
+                left_over |= dict.fromkeys(instruction.slots, instruction.residue(self))
         for name, largest in left_over.items():
             zeros = like.new_zeros(*leading, self.layout.width_of(name))
             slots[name] = Bounded(Enclosure.around(Interval.point(zeros), zeros + largest))

@@ -30,12 +30,12 @@ COMMANDS = {
     "run": "Train on a table in one forward pass, and predict.",
     "verify": "Compare every step with real gradient descent, and with what was proved.",
     "certify": "Run on a table, and write a certificate that icgd-check accepts without icgd.",
-    "guarantee": "Compare the end of a linear model's descent with Theorems 3.1 to 3.3 of cot.",
+    "guarantee": "Check the result of a linear model's descent against Theorems 3.1 to 3.3 of cot.",
     "draw": "Draw the layers of a transformer, and what each reads and writes in the residual "
     "stream.",
     "size": "Print how large the transformer would be, without building it.",
     "compare": "Run one problem through every construction that accepts it, and compare them.",
-    "theorems": "Try the statements of the papers, and print what was measured beside what is "
+    "theorems": "Test the statements of the papers, and print what was measured beside what is "
     "allowed.",
     "resources": "Count the parameter matrices of a transformer that learns a function through a "
     "network.",
@@ -54,11 +54,14 @@ icgd compiles a training run into the weights of a transformer, and proves how c
 
   icgd demo                      a training run on real data, its proof and its picture, in seconds
 
-  icgd example cars.csv          a table to begin with
-  icgd init cars.csv             problem.toml: label, bounds and scaling as the table has them
+  icgd example cars.csv          write a table to begin with
+  icgd init cars.csv             write problem.toml, with label, bounds and scaling of the table
   icgd compile problem.toml -o run.safetensors
+                                 write the transformer whose forward pass is this training run
   icgd run run.safetensors cars.csv --queries cars.csv
+                                 train on the table in a forward pass, and predict
   icgd verify run.safetensors cars.csv
+                                 compare with exact gradient descent, and prove the distance
 
 icgd --help lists all commands, and icgd COMMAND --help has an example of each.
 """
@@ -120,6 +123,9 @@ SPELLINGS = {
     r"\bDomain\((\w+)=\.\.\.\)": r"\1 = ... under [domain] in problem.toml",
     r"\bbackend='(\w+)'": r"--backend \1",
     r"\blink='(\w+)'": r"link = '\1' under [target] in problem.toml",
+    r"\bicgd\.compile\(problem, .*?, (\w+)=\.\.\.\)": r"\1 = ... under [settings] in problem.toml",
+    r"^n_(tokens|examples) must": r"--\1 must",
+    r"^stop_below\b": "--stop-below",
 }
 """How the advice of the library, which speaks Python, is spelled on the command line."""
 

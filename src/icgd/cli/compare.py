@@ -54,7 +54,7 @@ def _print(result: Comparison) -> None:
     _print_sizes(result)
     names = ("", "backend", "one step", "(b) this run", "(a) any data", "whole run")
     rows = [_error_cells(row) for row in result.rows]
-    show.print_columns("Largest error of anything learnt, and its bounds", names, rows)
+    show.print_columns("Largest error of a trained value, and its bounds", names, rows)
     times = [_time_cells(row) for row in result.rows]
     title = "Processor time of a run; the transformer's weights are built first"
     show.print_columns(title, ("", "backend", "time", "times real training"), times)

@@ -18,7 +18,7 @@ from icgd.cli.options import in_panel, in_users_words, option_name, options_of, 
 from icgd.environment import warn
 from icgd.errors import DataError, SettingError, UnknownNameError, quoted
 from icgd.problems.settings import flag, is_row, set_fields
-from icgd.problems.tables import MISSING, Codes, Reading, Table, read_table
+from icgd.problems.tables import MISSING, READERS, Codes, Reading, Table, read_table
 
 REFUSE, DROP, FILLS = "refuse", "drop", ("mean", "median")
 CHOICES = (REFUSE, DROP, *FILLS)
@@ -58,8 +58,8 @@ class Source:
     missing: Annotated[
         str | None,
         _table(
-            f"What to do about missing values: {', '.join(CHOICES)}. In a CSV file these are empty "
-            f"cells and, in any case, {', '.join(MISSING[1:])}. Default: refuse."
+            f"What to do about missing values: {', '.join(CHOICES)}. Default: refuse. In CSV files "
+            f"they are empty cells, {', '.join(MISSING[1:])}, in small or capital letters."
         ),
     ] = None
     standardize: Annotated[
@@ -129,6 +129,11 @@ class Source:
         columns = [name for name in table.names if name not in targets]
         codes = table.codes(columns) if self.codes is None else self.codes
         return table.encoded(codes), codes
+
+
+def is_table(path: Path) -> bool:
+    """Return whether the name of a file is that of a table, where another file is expected."""
+    return path.suffix.lower() in (".csv", ".gz", *READERS)
 
 
 TABLE_OPTIONS = options_of(Source)[1:-2]

@@ -12,10 +12,10 @@ import polars as pl
 from scipy.special import expit, softmax
 
 from icgd.cli.classes import Classes
-from icgd.cli.data_options import DROP, FILLS, GivenTable, Source
+from icgd.cli.data_options import DROP, FILLS, GivenTable, Source, is_table
 from icgd.compiled import Compiled
 from icgd.environment import warn
-from icgd.errors import DataError, DomainError, quoted
+from icgd.errors import DataError, DomainError, FileError, quoted
 from icgd.pipeline import load
 from icgd.problems.data import Domain
 from icgd.problems.linear_model import LinearModel
@@ -43,7 +43,7 @@ EXPECTED_LABEL[POISSON.name] = np.exp
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs and labels as the transformer sees them, and what their columns are called."""
+    """Inputs and labels as the transformer sees them, with the names of their columns."""
 
     inputs: Numbers
     labels: Numbers
@@ -60,9 +60,7 @@ class Examples:
     codes: Codes = field(default_factory=dict)
 
     def answers(self, predictions: Numbers) -> list[list[float | str]]:
-        """Return a row for each query, in the units of the table; the class first, if there are
-        any.
-        """
+        """Return a row for each query, in the units of the table; a class comes first."""
         rows: list[list[float | str]] = self.label_scaling.undone(predictions).tolist()
         if self.classes is None:
             return rows
@@ -76,7 +74,7 @@ class Examples:
         return pl.DataFrame(self.inputs, schema=list(self.input_names))
 
     def named(self, labels: Numbers | None) -> pl.DataFrame | None:
-        """Labels of queries with the names of the outputs, if they are known."""
+        """Return labels of queries with the names of the outputs, if they are known."""
         if labels is None:
             return None
         return pl.DataFrame(labels, schema=list(self.answer_names[-labels.shape[1] :]))
@@ -125,7 +123,7 @@ def widths_in(source: Source, loss: str) -> tuple[int, int]:
 
 
 def read_examples(source: Source, problem: Problem) -> Examples:
-    """Return examples in a table; the labels are the columns that it names, or the last ones."""
+    """Return the examples in a table, as the problem needs them."""
     table = source.opened()
     targets = _targets(table, source, problem)
     columns = _input_columns(table, targets, source)
@@ -142,9 +140,16 @@ def read_examples(source: Source, problem: Problem) -> Examples:
     table, fills = _without_gaps(table, inputs, targets, source.missing)
     classes, labels = _labels(table, targets, problem)
     x = table.numbers(inputs)
-    measured = classes is None and _measures_labels(problem)
-    x_scaling = _scaling(x, bool(source.standardize))
-    y_scaling = _scaling(labels, bool(source.standardize) and measured)
+    # Labels may be scaled if the loss depends on their distance to the prediction.
+    if isinstance(problem.target, LinearModel):
+        is_measured = problem.target.link == "identity"
+    else:
+        is_measured = problem.loss in MEASURING or problem.loss.startswith((SMOOTH_L1, QUANTILE))
+    is_measured = is_measured and classes is None
+    x_scaling, y_scaling = (
+        Scaling.of(numbers) if source.standardize and is_scaled else Scaling.none(numbers.shape[1])
+        for numbers, is_scaled in ((x, True), (labels, is_measured))
+    )
     return Examples(
         inputs=x_scaling.applied(x),
         labels=y_scaling.applied(labels),
@@ -161,6 +166,15 @@ def read_examples(source: Source, problem: Problem) -> Examples:
     )
 
 
+def load_run(file: Path) -> Compiled:
+    """Return the compiled run in a file; say so if the file is a table."""
+    if is_table(file):
+        raise FileError(
+            f"{file} is a table. The first argument is a file that `icgd compile` wrote."
+        )
+    return load(file)
+
+
 def open_run(
     file: Path, table: GivenTable, queries: Path | None = None
 ) -> tuple[Compiled, Examples, Queries | None]:
@@ -168,7 +182,7 @@ def open_run(
 
     All numbers are within the domain that it was compiled for.
     """
-    compiled = load(file)
+    compiled = load_run(file)
     examples = read_examples(table.source(compiled.table, file), compiled.problem)
     asked = read_queries(queries, examples) if queries else None
     require_within(compiled.problem.domain, examples, asked)
@@ -190,8 +204,13 @@ def read_queries(path: Path, examples: Examples) -> Queries:
     inputs = inputs.encoded(examples.codes)
     if examples.fills is not None:
         inputs = inputs.filled(examples.fills)
-    else:
-        _refuse_gaps(inputs, examples.input_names)
+    for name in examples.input_names:
+        if gaps := inputs.gaps(name):
+            raise DataError(
+                f"{path}, line {gaps[0]} has no value in column {quoted(name)}, and a query cannot "
+                "be dropped. Fill it, or give --missing mean or median, which are those of the "
+                "examples."
+            )
     x = examples.input_scaling.applied(inputs.numbers(examples.input_names))
     return Queries(x, table)
 
@@ -235,13 +254,6 @@ def _input_columns(table: Table, targets: Sequence[str], source: Source) -> tupl
     return columns
 
 
-def _measures_labels(problem: Problem) -> bool:
-    """Return whether labels may be scaled: the loss depends on their distance to a prediction."""
-    if isinstance(problem.target, LinearModel):
-        return bool(problem.target.link == "identity")
-    return problem.loss in MEASURING or problem.loss.startswith((SMOOTH_L1, QUANTILE))
-
-
 def _numbers_classes(problem: Problem) -> bool:
     """Return whether one column of numbers may say the class of every example."""
     return problem.loss == CROSS_ENTROPY.name and problem.target.output_width > 1
@@ -282,44 +294,27 @@ def _cells(table: Table, name: str) -> list[str]:
     return [f"{number:.12g}" for number in table.numbers([name])[:, 0]]
 
 
-def _scaling(numbers: Numbers, is_scaled: bool) -> Scaling:
-    return Scaling.of(numbers) if is_scaled else Scaling.none(numbers.shape[1])
-
-
 def require_within(domain: Domain, examples: Examples, queries: Queries | None = None) -> None:
     """Raise `DomainError` for the largest number that the transformer was not made for."""
-    path, units = examples.source.data, " in standard units" * bool(examples.source.standardize)
-    _require_within(path, examples.inputs, examples.input_names, domain.x, "x", units)
+    path = examples.source.data
     labels = examples.label_names * (examples.labels.shape[1] // len(examples.label_names))
-    _require_within(path, examples.labels, labels, domain.y, "y", units)
+    checked = [
+        (path, examples.inputs, examples.input_names, examples.input_scaling, "x"),
+        (path, examples.labels, labels, examples.label_scaling, "y"),
+    ]
     if queries is not None:
-        names, path = examples.input_names, queries.table.path
-        _require_within(path, queries.inputs, names, domain.x, "x", units)
-
-
-def _require_within(
-    path: Path, numbers: Numbers, names: Sequence[str], bound: float, key: str, units: str
-) -> None:
-    largest = np.abs(numbers).max(0)
-    column = int(largest.argmax())
-    if largest[column] > bound:
-        value = float(numbers[np.abs(numbers[:, column]).argmax(), column])
-        raise DomainError(
-            f"{path}, column {quoted(names[column])} goes to {value:.6g}{units}, but the "
-            f"transformer was made for {bound:g} at most. Compile with [domain] {key} = "
-            f"{abs(value) * 1.001:.4g} or larger in problem.toml, or with --data a table that "
-            "holds such values."
-        )
-
-
-def _refuse_gaps(table: Table, inputs: Sequence[str]) -> None:
-    for name in inputs:
-        gaps = table.gaps(name)
-        if gaps:
-            raise DataError(
-                f"{table.path}, line {gaps[0]} has no value in column {quoted(name)}, and a query "
-                "cannot be dropped. Fill it, or give --missing mean or median, which are those of "
-                "the examples."
+        checked.append((queries.table.path, queries.inputs, *checked[0][2:]))
+    for path, numbers, names, scaling, key in checked:
+        bound, largest = getattr(domain, key), np.abs(numbers).max(0)
+        column = int(largest.argmax())
+        if largest[column] > bound:
+            value = float(numbers[np.abs(numbers[:, column]).argmax(), column])
+            units = " in standard units" * bool(scaling.scale[column] != 1)
+            raise DomainError(
+                f"{path}, column {quoted(names[column])} goes to {value:.6g}{units}, but the "
+                f"transformer was made for {bound:g} at most. Compile with [domain] {key} = "
+                f"{abs(value) * 1.001:.4g} or larger in problem.toml, or with --data a table that "
+                "holds such values."
             )
 
 
@@ -347,8 +342,9 @@ def labels_of(queries: Queries, examples: Examples) -> Numbers | None:
 def score(
     predictions: Numbers, labels: Numbers, classes: Classes | None, loss: str
 ) -> tuple[str, float]:
-    """Return the accuracy of classes, or R^2, which is 1 - squared error / variance over all
-    outputs. Scores of a loss that has a link are compared with labels as expected labels.
+    """Return the accuracy of classes, or R^2, which is 1 - squared error / variance.
+
+    If the loss has a link, predictions are scores, and their expected labels are compared.
     """
     if classes is not None:
         found, true = classes.decoded(predictions), classes.decoded(labels)

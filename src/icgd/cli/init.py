@@ -1,4 +1,4 @@
-"""`icgd init`: a problem.toml for a table, with what was found in it."""
+"""`icgd init`: write a problem.toml for a table, with what was found in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from icgd.reprs import counted
 
 TEMPLATE = """\
 # What `icgd compile` trains: written by `icgd init` for {table}.
-# docs/problem_file.md has every key. Options of a command come before what is said here.
+# docs/problem_file.md has every key. Options of a command replace these keys.
 
 loss = {loss}  # {loss_reason}
 steps = 100
@@ -63,7 +63,7 @@ def init(
 ) -> None:
     """Write a problem.toml for a table, with the label, bounds and scaling found in it.
 
-    Texts that differ in every row are left out, other texts and dates are encoded.
+    Columns of texts that differ in every row are ignored; other texts and dates are encoded.
 
     Example: icgd init train.csv --target price
     """
@@ -98,7 +98,7 @@ def init(
 
 
 def _table_options(given: GivenTable) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the options of the table, those that were not given as the table suggests, and why."""
+    """Return the options of a table, found in it unless they are given, and the reasons."""
     options = {"standardize": True, **given.options}
     reasons = {}
     table = described_source(given.path, options, None, given.options).opened()
@@ -109,7 +109,7 @@ def _table_options(given: GivenTable) -> tuple[dict[str, Any], dict[str, str]]:
     names = [name for name in columns if table.is_of_names(name)]
     if names:
         options["ignore"] = [*options.get("ignore", []), *names]
-        reasons["ignore"] = "another text in every row"
+        reasons["ignore"] = "a different text in every row"
     kept = [name for name in columns if name not in names]
     codes = table.codes(kept)
     if codes and "encode" not in options:
@@ -145,7 +145,7 @@ def _rendered(
     options: Mapping[str, Any],
     reasons: Mapping[str, str],
 ) -> str:
-    """Return the text of problem.toml, with a comment where the table gave the reason."""
+    """Return the text of problem.toml, with the reason for each value found in the table."""
     path = os.path.relpath(examples.source.data.absolute(), out.absolute().parent)
     lines = [
         f"{name} = {_toml(value)}" + (f"  # {reasons[name]}" if name in reasons else "")
@@ -172,5 +172,5 @@ def _words(value: Any) -> str:
 
 
 def _toml(value: Any) -> str:
-    """Return a text, number, truth value or list as TOML has it, which is as JSON has it."""
+    """Return a text, number, Boolean or list in TOML, which writes these as JSON does."""
     return json.dumps(value, ensure_ascii=False)

@@ -1,9 +1,9 @@
-"""What compile, size and compare are told: a problem.toml, a table, and a few options.
+"""What compile, size and compare read: a problem.toml, a table, and a few options.
 
-problem.toml is what `icgd.Problem.from_data` reads, and beside it the number of steps, the
-construction with its settings, and the table. docs/problem_file.md has every key. Options go into
-the same data before they are read, so there is one way from a description to a problem. What is
-left out comes from the table, or has a default.
+problem.toml has what `icgd.Problem.from_data` reads, the number of steps, the construction with its
+settings, and the table; docs/problem_file.md has every key. Options are written into the same data
+first, so there is one way from a description to a problem. Keys that are left out come from the
+table, or have a default.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from typing import Annotated, Any
 
 import typer
 
-from icgd.cli.data_options import TABLE_OPTIONS, Source, described_source, given_options
+from icgd.cli.data_options import (
+    TABLE_OPTIONS,
+    Source,
+    described_source,
+    given_options,
+    is_table,
+)
 from icgd.cli.examples import Examples, read_examples, require_within, widths_in
 from icgd.cli.options import in_panel, in_users_words, option_name, options_of, with_options
 from icgd.cli.progress import progress
@@ -45,82 +51,68 @@ DEFAULT_BOX = 3.0
 DEFAULT_DOMAIN = {"x": 4.0, "y": 2.0}
 
 SECTIONS = ("target", "update", "domain", "settings", "table", "functions")
-KEYS = ("loss", "steps", "construction", "tolerance", "initial", *SECTIONS)
+TOP_KEYS = ("loss", "steps", "construction", "tolerance", "initial")
+KEYS = (*TOP_KEYS, *SECTIONS)
 
 _problem, _table = in_panel("The problem"), in_panel("The table")
 
 
-def _usual(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Description of the problem, which `icgd init` writes. Options replace its keys.",
-            metavar="PROBLEM.toml",
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        _table(
-            "Take inputs, outputs, bounds (with room for a quarter more) and the step size of a "
-            "linear model from this table.",
-            "--data",
-            "--bounds-from",
-            metavar="DATA",
-        ),
-    ] = None,
-    hidden: Annotated[
-        str | None,
-        _problem(
-            f"Widths of the hidden layers. Default: {','.join(map(str, DEFAULT_HIDDEN))}.",
-            metavar="N,...,N",
-        ),
-    ] = None,
-    activation: Annotated[
-        str | None,
-        _problem(
-            f"Activation of the hidden layers: {', '.join(ACTIVATIONS)}. Default: {MLP.activation}."
-        ),
-    ] = None,
-    loss: Annotated[
-        str | None,
-        _problem(
-            f"One of {', '.join(LOSS_NAMES)}, or the text of a slope u(t, y) of your own, such as "
-            f"'tanh(t - y)'. Default: {SQUARED.name}."
-        ),
-    ] = None,
-    step_size: Annotated[
-        float | None,
-        _problem(
-            f"Learning rate. Default: {DEFAULT_STEP_SIZE}; for a linear model 1 / curvature of the "
-            "table."
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        _problem(f"Training steps. Default: {DEFAULT_STEPS}; compare: {COMPARED_STEPS}."),
-    ] = None,
-    optimiser: Annotated[
-        str | None,
-        _problem(
-            f"One of {', '.join(OPTIMISERS)}, as in torch.optim. Default: sgd.",
-            "--optimiser",
-            "--optimizer",
-        ),
-    ] = None,
-) -> None:
-    """Take the options for the usual case."""
+File = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Description of the problem, which `icgd init` writes. Options replace its keys.",
+        metavar="PROBLEM.toml",
+    ),
+]
+TableFile = Annotated[
+    Path | None,
+    _table(
+        "Take inputs, outputs, bounds (with room for a quarter more) and the step size of a linear "
+        "model from this table.",
+        "--data",
+        "--bounds-from",
+        metavar="DATA",
+    ),
+]
 
-
-PLACES = {
-    "hidden": "target.hidden",
-    "activation": "target.activation",
-    "loss": "loss",
-    "step_size": "update.step_size",
-    "steps": "steps",
-    "optimiser": "update.optimiser",
-    **{option.name: f"table.{option.name}" for option in TABLE_OPTIONS},
+USUAL: dict[str, tuple[str, type, str]] = {
+    "hidden": (
+        "target.hidden",
+        str,
+        f"Widths of the hidden layers. Default: {','.join(map(str, DEFAULT_HIDDEN))}.",
+    ),
+    "activation": (
+        "target.activation",
+        str,
+        f"Activation of the hidden layers: {', '.join(ACTIVATIONS)}. Default: {MLP.activation}.",
+    ),
+    "loss": (
+        "loss",
+        str,
+        f"One of {', '.join(LOSS_NAMES)}, or the text of a slope u(t, y) of your own, such as "
+        f"'tanh(t - y)'. Default: {SQUARED.name}.",
+    ),
+    "step_size": (
+        "update.step_size",
+        float,
+        f"Learning rate. Default: {DEFAULT_STEP_SIZE}; of a linear model 1 / curvature of the "
+        "table.",
+    ),
+    "steps": (
+        "steps",
+        int,
+        f"Training steps. Default: {DEFAULT_STEPS}; compare: {COMPARED_STEPS}.",
+    ),
+    "optimiser": (
+        "update.optimiser",
+        str,
+        f"One of {', '.join(OPTIMISERS)}, as in torch.optim. Default: sgd.",
+    ),
 }
-"""The key of problem.toml that each option stands for."""
+"""The options for the usual case: the key of problem.toml, the type and the help of each."""
+
+NAMES = {"optimiser": ("--optimiser", "--optimizer")}
+METAVARS = {"hidden": "N,...,N"}
 
 FLAGS = ("biases", "intercept")
 FORMER = {
@@ -146,18 +138,22 @@ FORMER = {
         for name in names.split()
     },
 }
-"""The options of the last release, which work for one more: the keys of problem.toml they are now.
+"""The options of the last release, which work for one more, and the keys that replace them."""
 
-They go with everything that this module says of `FORMER`.
-"""
+PLACES = (
+    {name: key for name, (key, *_) in USUAL.items()}
+    | FORMER
+    | {option.name: f"table.{option.name}" for option in TABLE_OPTIONS}
+)
+"""The key of problem.toml that each option stands for."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """What is trained and how, before what is left out is filled in from the table at `path`.
+    """What is trained and how; the table at `path` fills in what is left out.
 
-    `data` is the content of `file`, which may be None, and of the options that were `given`: those
-    by their keys, such as {"update.step_size": "step_size"}.
+    `data` is the content of `file`, if there is one, and of the options that were given. `given`
+    has those options by their keys, such as {"update.step_size": "step_size"}.
     """
 
     data: Mapping[str, Any]
@@ -181,7 +177,7 @@ class Description:
         return in_users_words(self.file, self.given, self.data)
 
     def n_steps(self, default: int = DEFAULT_STEPS) -> int:
-        """Return the number of steps, or `default` if it says none."""
+        """Return the number of steps, or `default` if none is given."""
         with self._in_users_words():
             return count("steps", self.data.get("steps", default), least=0, most=MOST_STEPS)
 
@@ -268,17 +264,11 @@ class Description:
     def compiled(self) -> Compiled:
         """Return the training run, which knows how its table was read."""
         steps, settings = self.n_steps(), self.data.get("settings", {})
-        known = {name: None for each in CONSTRUCTIONS.values() for name in each.settings()}
-        with self._in_users_words():
-            for name in settings:
-                if name not in known:
-                    where = " in [settings]"
-                    raise UnknownNameError.of("key", name, known=list(known), where=where)
         problem, examples = self.filled()
         if problem.update.step_size is None:
             raise SettingError(
-                "A linear model needs a step size: give --step-size, or --data, a table whose "
-                "curvature says one."
+                "A linear model needs a step size: give --step-size, or a table with --data, "
+                "which has a curvature to take it from."
             )
         chosen, tolerance = self.data.get("construction"), self.data.get("tolerance")
         with progress("compiling"), self._in_users_words():
@@ -300,7 +290,7 @@ class Description:
         return {**table, "codes": dict(examples.codes)} if examples.codes else table
 
 
-def description_from(file: Path | None, data: Path | None, **options: Any) -> Description:
+def description_from(file: File = None, data: TableFile = None, **options: Any) -> Description:
     """Return what a file and options describe together; options replace keys of the file."""
     content = {} if file is None else read_problem_file(file)
     table = given_options({option.name: options.pop(option.name) for option in TABLE_OPTIONS})
@@ -313,7 +303,7 @@ def description_from(file: Path | None, data: Path | None, **options: Any) -> De
     if {"hidden", "widths"} & given.keys():
         for key in ("hidden", "widths"):
             content.get("target", {}).pop(key, None)
-    places = {name: (PLACES | FORMER)[name] for name in (*given, *table)}
+    places = {name: PLACES[name] for name in (*given, *table)}
     for name, value in (given | table).items():
         *sections, key = places[name].split(".")
         part = content.setdefault(sections[0], {}) if sections else content
@@ -343,22 +333,26 @@ def read_problem_file(path: Path) -> dict[str, Any]:
         if (name in SECTIONS) is not isinstance(value, dict):
             form = f"a table, [{name}]" if name in SECTIONS else f"one value, {name} = ..."
             raise SettingError(f"{path}: {name} must be {form}, got {quoted(value)}.")
-    table_keys = ("data", *(option.name for option in TABLE_OPTIONS))
-    for section in content.keys() & set(SECTIONS) - {"functions"}:
-        for name in content[section]:
-            if name in KEYS and name not in SECTIONS:
+    settings = [name for each in CONSTRUCTIONS.values() for name in each.settings()]
+    known = {
+        "table": ["data", *(option.name for option in TABLE_OPTIONS)],
+        "settings": list(dict.fromkeys(settings)),
+    }
+    for section in SECTIONS:
+        for name in content.get(section, {}):
+            if name in TOP_KEYS and section != "functions":
                 raise SettingError(
                     f"{path}, [{section}]: {name} is no key of this section. Move it to the top of "
                     "the file, above the first [section]."
                 )
-            if section == "table" and name not in table_keys:
-                where = f" in [table] of {path}"
-                raise UnknownNameError.of("key", name, known=table_keys, where=where)
+            if name not in known.get(section, [name]):
+                where = f" in [{section}] of {path}"
+                raise UnknownNameError.of("key", name, known=known[section], where=where)
     return content
 
 
 def _toml(path: Path) -> dict[str, Any]:
-    if path.suffix.lower() in (".csv", ".gz", ".parquet", ".arrow"):
+    if is_table(path):
         raise FileError(f"{path} is a table, not a problem.toml. Give it as --data {path}.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -369,7 +363,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _value(option: str, value: Any, given: Mapping[str, Any]) -> Any:
-    """Return what an option says, as problem.toml has it."""
+    """Return the value of an option as problem.toml has it."""
     match option:
         case "hidden" | "widths":
             try:
@@ -398,7 +392,7 @@ def _plain(text: Any) -> Any:
 
 
 def _warn_of_former(given: Mapping[str, Any]) -> None:
-    """Say in one line where old options go in problem.toml."""
+    """Warn, in one line, where old options belong in problem.toml."""
     if not given:
         return
     lines = []
@@ -409,25 +403,28 @@ def _warn_of_former(given: Mapping[str, Any]) -> None:
         lines.append(f"{key} = {json.dumps(text)} {place} ({option_name(option)})")
     warn(
         FutureWarning(
-            "Write these into problem.toml, which `icgd init DATA` makes; their options go with "
-            f"the next release: {', '.join(lines)}."
+            "These options will be removed in the next release. Write them into problem.toml, "
+            f"which `icgd init DATA` makes: {', '.join(lines)}."
         )
     )
 
 
 def takes_problem(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command what describes a problem in place of its parameter `described`."""
+
+    def parameter(name: str, kind: Any, option: Any) -> Parameter:
+        annotation = Annotated[kind | None, option]
+        return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+    usual = [
+        parameter(name, kind, _problem(text, *NAMES.get(name, ()), metavar=METAVARS.get(name)))
+        for name, (_, kind, text) in USUAL.items()
+    ]
     former = [
-        Parameter(
-            name,
-            Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                bool | None if name in FLAGS else str | None,
-                typer.Option(option_name(name), hidden=True),
-            ],
+        parameter(
+            name, bool if name in FLAGS else str, typer.Option(option_name(name), hidden=True)
         )
         for name in FORMER
     ]
-    options = (*options_of(_usual), *TABLE_OPTIONS, *former)
-    return with_options(command, "described", options, description_from)
+    offered = (*options_of(description_from)[:2], *usual, *TABLE_OPTIONS, *former)
+    return with_options(command, "described", offered, description_from)

@@ -576,7 +576,7 @@ class MapSlots(Instruction):
         return {self.write: domain.where(self.only_where, closed_by, total, before)}
 
     def wires(self, program: AbstractProgram) -> list[Units]:
-        """relu(scale * argument[k] + shift - gate * never_where) for each coordinate and piece."""
+        """Return relu(scale * argument[k] + shift - gate * flags) for each coordinate and term."""
         families = []
         for summand in self.summands:
             scale, shift, coefficient = program.relu_sum(summand.function).term_factors
@@ -620,7 +620,7 @@ class ClipSlots(Instruction):
         return {name: domain.clip(slots[name], self.bound) for name in self.slots}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """-relu(w - bound * unit) + relu(-w - bound * unit)."""
+        """Return -relu(w - bound * unit) + relu(-w - bound * unit)."""
         lowered_by = (Wire(self.unit, factor=-self.bound),)
         return relu_pairs(program.layout, self.slots, "clip", lowered_by=lowered_by)
 
@@ -640,7 +640,7 @@ class WipeSlots(Instruction):
         return {name: domain.zero(slots[name]) for name in self.slots}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """-relu(h) + relu(-h)."""
+        """Return -relu(h) + relu(-h)."""
         return relu_pairs(program.layout, self.slots, "wipe")
 
     def formula(self) -> str:

@@ -385,7 +385,7 @@ class Recombine(Instruction):
         return written
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """+-relu(+-d), then -+relu(+-value - bound * unit), for every coordinate."""
+        """Return +-relu(+-d), then -+relu(+-value - bound * unit), for every coordinate."""
         families = []
         for assignment in self.assignments:
             for write, share in assignment.shares.items():
