@@ -256,7 +256,8 @@ class Problem:
             data[part] = {name: value for name, value in data[part].items() if value is not None}
         if isinstance(self.update, AbstractGradientStep):
             data["update"]["box"] = sets_data(self.update.box)
-        for name in ("heads", "nesterov"):
+            data["update"]["groups"] = {name: dict(part) for name, part in self.update.groups}
+        for name in ("heads", "nesterov", "groups"):
             if not data["update"].get(name):
                 data["update"].pop(name, None)
         for name in ("initial", "preprocessing"):
@@ -345,7 +346,9 @@ def _update(data: Mapping[str, Any], target: Target) -> Update:
     if "optimiser" in fields:
         name = fields.pop("optimiser")
         kind, defaults = named("optimiser", name, OPTIMISERS)
-        if kind is GradientStep and fields.get("weight_decay"):  # sgd of torch.optim has it
+        decays = [fields, *fields.get("groups", {}).values()]
+        # sgd of torch.optim has weight decay
+        if kind is GradientStep and any(part.get("weight_decay") for part in decays):
             kind, defaults = MomentumStep, {"momentum": 0.0}
         return _made(kind, "[update]", {**defaults, **fields})
     kind = next((kind for field, kind in UPDATES.items() if field in fields), GradientStep)
