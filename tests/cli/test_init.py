@@ -263,6 +263,6 @@ def test_several_columns_may_be_ignored_in_one_option_or_in_many(command, tmp_pa
 
 
 def test_a_table_whose_inputs_are_all_names_is_refused_by_their_names(command, tmp_path):
-    (tmp_path / "d.csv").write_text('amount,y\n"1,234",1\n"2,345",2\n')
+    (tmp_path / "d.csv").write_text('amount,y\n"1,234",1\n"2,345",2\n"3,1",3\n"4,5",4\n')
     refusal = command("init", "d.csv").refusal()
     assert refusal.startswith("d.csv has no column to learn from: amount has a different text")
