@@ -268,4 +268,6 @@ def _largest_around(bound: ComplexSize, panels: list[Tensor]) -> list[float]:
         wide_y = (y - along * y_half, y + along * y_half)
         found[0] = max(found[0], bound(wide_t, across * t_half, (c, d), 0.0))
         found[1] = max(found[1], bound((a, b), 0.0, wide_y, across * y_half))
+        if min(found) == inf:
+            break
     return found

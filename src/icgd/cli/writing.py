@@ -13,8 +13,8 @@ import typer
 from safetensors.torch import save
 from torch import Tensor
 
+from icgd import pictures
 from icgd.errors import FileError
-from icgd.pictures.picture import writer_for
 from icgd.weights.files import is_same_file, require_replaceable, whole_file
 
 
@@ -70,7 +70,7 @@ def _require_apart(path: Path, taken: Iterable[Path]) -> None:
 def require_picture(path: Path | None) -> None:
     """Raise `FileError` if there is a name, but without an ending that pictures are written to."""
     if path is not None:
-        writer_for(path)
+        pictures.picture.writer_for(path)
 
 
 def predictions_content(
