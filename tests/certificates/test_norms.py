@@ -66,7 +66,7 @@ def factor_of(problem, task, radius):
 
 
 @pytest.mark.parametrize("radius", [1e-7, 0.03])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_no_two_points_near_a_start_are_further_apart_after_a_step_than_its_factor_says(
     seed, radius
 ):
