@@ -167,7 +167,7 @@ def test_a_tolerance_that_nobody_proves_is_refused_with_all_reasons():
     with pytest.raises(ToleranceError) as refused:
         icgd.compile(problem_of((2, 3, 1), "relu"), n_steps=1, tolerance=1e-6)
     text = str(refused.value)
-    assert text.startswith("tolerance=1e-06 cannot be proved by any construction that serves this ")
+    assert text.startswith("tolerance=1e-06 cannot be proved by any construction that can compile ")
     for name in ("relu-stack", "softmax-stack", "recursion"):
         assert f"{name}: tolerance=1e-06 cannot be proved: the smallest bound is " in text
 
@@ -208,7 +208,7 @@ def test_settings_that_nobody_has_are_refused():
     owned = "; ".join(f"{c.name} has {', '.join(c.settings())}" for c in able)
     assert "relu-stack has pieces, kink_width; " in owned
     assert str(refused.value) == (
-        "No construction that serves this problem has all of the given settings (peices): "
+        "No construction that can compile this problem has all of the given settings (peices): "
         f"{owned}. Did you mean 'pieces'?"
     )
     with pytest.raises(SettingError, match=r"settings \(pieces, registers\): relu-stack has"):
@@ -335,8 +335,8 @@ def test_a_ramp_that_a_run_comes_to_lie_on_is_named_with_its_width():
         )
     assert str(refused.value).endswith(
         "The run comes too close to a kink of the activation: 3 preactivations lie on the ramp "
-        "that stands in for the jump of its slope; see report.near_kinks. Leave "
-        "kink_width=0.00012207 out, or make it smaller."
+        "that approximates the jump of its slope; see report.near_kinks. Omit "
+        "kink_width=0.00012207, or make it smaller."
     )
 
 
@@ -433,7 +433,7 @@ def test_the_search_goes_past_settings_that_are_too_coarse_for_the_ranges(monkey
 def test_a_tolerance_that_a_kink_forbids_says_so_for_chains_too():
     update = icgd.GradientStep(0.1, 1.0, batch_size=2)
     problem = icgd.Problem(icgd.MLP((2, 3, 1), "relu"), "squared", update, icgd.Domain(1.0, 1.0))
-    with pytest.raises(ToleranceError, match=r"fall on a kink of the activation"):
+    with pytest.raises(ToleranceError, match=r"put a unit on a kink of its activation"):
         icgd.compile(problem, n_steps=1, construction="cot-network", tolerance=1e-6)
 
 
@@ -511,8 +511,8 @@ def test_without_a_task_a_long_run_says_that_the_bound_proves_nothing(monkeypatc
         )
     assert str(refused.value) == (
         "tolerance=0.001 of the final weights cannot be proved: the smallest bound is 2, with 64 "
-        "pieces. The bound of the weights grows from step to step, and after 500 steps it proves "
-        "nothing but that they stay in the box. Prove it for one run with task=..."
+        "pieces. The bound on the weights grows with every step; after 500 steps it is as large as "
+        "the box and proves nothing. Prove it for one run with task=..."
     )
 
 
@@ -540,15 +540,15 @@ def test_a_run_that_expands_distances_says_that_it_is_too_long(of):
         return str(refused.value)
 
     grows = (
-        r"the smallest bound is (\S+), with .* A step errs by at most \S+, and the bound grows "
-        r"from step to step, to (\S+) after 40\. Take fewer or shorter steps\.$"
+        r"the smallest bound is (\S+), with .* The error of a step is at most \S+, but the bound "
+        r"grows with every step, to (\S+) after 40\. Take fewer or shorter steps\.$"
     )
     bounds = re.search(grows, refusal(40)).groups()
     assert [float(bound) for bound in bounds] == pytest.approx([2 * far[39]] * 2, rel=0.01)
     where = 1 + next(step for step, distance in enumerate(far) if 2 * distance >= box)
     assert (
-        f"The bound of the weights grows from step to step, and after {where} of 60 steps it "
-        "proves nothing but that they stay in the box. Take fewer or shorter steps."
+        f"The bound on the weights grows with every step; after {where} of 60 steps it is as "
+        "large as the box and proves nothing. Take fewer or shorter steps."
     ) in refusal(60)
 
 
@@ -586,9 +586,9 @@ def test_a_tolerance_for_an_optimiser_that_remembers_is_proved_for_one_run_only(
     with pytest.raises(ToleranceError) as refused:
         icgd.compile(problem, "relu-stack", n_steps=2, tolerance=1e-2)
     assert str(refused.value) == (
-        "tolerance=0.01 cannot be proved: the smallest bound is inf, with any setting. On the "
-        "whole domain nothing is known of the first moment and second moment that a step starts "
-        "with. Prove it for one run with task=..."
+        "tolerance=0.01 cannot be proved: the bound is infinite with any setting, because on "
+        "the whole domain nothing bounds the first moment and second moment at the start of a "
+        "step. Prove it for one run with task=..."
     )
     task = icgd.as_task(problem, torch.tensor([[0.5, -0.25], [1.0, 0.5]]), torch.tensor([1.0, 0.0]))
     compiled = icgd.compile(problem, "relu-stack", n_steps=2, tolerance=1e-2, task=task)

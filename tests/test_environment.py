@@ -115,7 +115,7 @@ def test_what_is_left_of_the_containers_limit_counts_if_it_is_less(tmp_path, ver
         **version("", 9 * GIB, GIB),
     }
     found = usable_memory(written(tmp_path, meminfo(8 * GIB) | files))
-    assert found == Memory(int(0.6 * 2 * GIB), "60% of what the container's limit leaves")
+    assert found == Memory(int(0.6 * 2 * GIB), "60% of the memory left under the container's limit")
 
 
 @on_10_gib
@@ -154,7 +154,7 @@ def test_what_is_left_of_the_limit_on_the_process_counts_if_it_is_less(tmp_path,
     most = 1000 * os.sysconf("SC_PAGE_SIZE")
     monkeypatch.setattr(memory.resource, "getrlimit", lambda kind: (most, most))
     left = 995 * os.sysconf("SC_PAGE_SIZE")
-    expected = Memory(int(0.6 * left), "60% of what the limit on this process leaves")
+    expected = Memory(int(0.6 * left), "60% of the memory left under this process's limit")
     assert usable_memory(tmp_path) == expected
 
 

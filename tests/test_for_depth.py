@@ -109,7 +109,7 @@ def test_a_run_that_leaves_the_grids_of_the_block_is_stopped():
 def test_other_constructions_and_widths_that_do_not_fit_are_refused():
     with pytest.raises(SettingError, match="Only the block of cot-network"):
         compiled_of(TARGETS["relu"], "relu-stack").for_depth(3)
-    with pytest.raises(SettingError, match="depth=3 does not say how wide"):
+    with pytest.raises(SettingError, match="depth=3 does not determine the widths"):
         compiled_of(icgd.MLP((2, 3, 4, 3, 1), "relu")).for_depth(3)
     with pytest.raises(SettingError, match="the activation tanh"):
         compiled_of(icgd.MLP((3, 2), "tanh")).for_depth(2)

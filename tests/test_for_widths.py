@@ -184,7 +184,7 @@ def test_padded_units_of_sigmoid_would_learn():
     wide = icgd.Problem(icgd.MLP((2, 4, 1), "sigmoid"), "squared", SQUARED, DOMAIN)
     compiled = icgd.compile(wide, "softmax-stack", n_steps=2)
     with pytest.raises(
-        ConstructionError, match=r"widths\[1\] cannot be 2 of 4: sigmoid\(0\) = 0.5"
+        ConstructionError, match=r"widths\[1\] must be 4, not 2: sigmoid\(0\) = 0.5"
     ):
         compiled.for_widths((2, 2, 1))
     x, y, (first, second) = data(icgd.MLP((2, 2, 1), "sigmoid"))
@@ -211,7 +211,7 @@ def test_workers_of_many_tasks_know_the_widths():
 
 REFUSED = {
     "wider": ((4, 7, 2), r"widths\[1\] is 7, wider than the 6"),
-    "shallower": ((4, 2), "are those of 1 layers, but the transformer was compiled for 2"),
+    "shallower": ((4, 2), "has 1 layers, but the transformer was compiled for 2"),
     "no width": ((4, 6, 0), r"widths\[2\] must be a whole number of at least 1"),
 }
 
@@ -228,20 +228,20 @@ def test_networks_that_padding_would_change_are_refused():
         problem = icgd.Problem(network, loss, SQUARED, domain)
         return icgd.compile(problem, "relu-stack", n_steps=1).for_widths(widths)
 
-    with pytest.raises(ConstructionError, match="2 of 3 classes cannot be trained"):
+    with pytest.raises(ConstructionError, match="widths has 2 classes instead of 3"):
         narrowed(icgd.MLP((2, 3, 3)), "cross_entropy", (2, 3, 2))
-    with pytest.raises(ConstructionError, match="no label within 1 leaves a padded output"):
+    with pytest.raises(ConstructionError, match="no label within 1 keeps a padded output"):
         narrowed(icgd.MLP((2, 3, 2), "tanh", "softplus"), "squared", (2, 3, 1))
-    with pytest.raises(ConstructionError, match=r"no label within 0\.25 leaves a padded output"):
+    with pytest.raises(ConstructionError, match=r"no label within 0\.25 keeps a padded output"):
         narrowed(icgd.MLP((2, 3, 2)), "logistic", (2, 3, 1), icgd.Domain(1.0, 0.25))
-    with pytest.raises(ConstructionError, match="the norm of layer 1 takes the mean"):
+    with pytest.raises(ConstructionError, match="the norm of layer 1 uses the mean"):
         narrowed(icgd.MLP((2, 3, 2), "relu", norms=(1,)), "squared", (2, 2, 2))
     assert narrowed(icgd.MLP((2, 3, 2), "relu", norms=(1,)), "squared", (1, 3, 1)).padding
 
 
 def test_what_needs_the_compiled_widths_says_so():
     _, narrow = compiled_of("relu")
-    with pytest.raises(ConstructionError, match=r"Take `\.whole`"):
+    with pytest.raises(ConstructionError, match=r"Use `\.whole`"):
         icgd.LearnableRun(narrow)
     assert sum(map(torch.numel, narrow.transformer().parameters())) > 0
     model = icgd.LinearModel(2)

@@ -116,16 +116,16 @@ def test_three_layers_with_one_head_whose_scratch_is_empty_in_the_end(case):
     assert np.abs(answer - f(nearest(found, matrix.numpy()))).max() <= 1e-6
 
 
-def test_doing_nothing_is_told_beside_the_error():
+def test_a_report_compares_errors_with_the_distance_from_the_argument():
     found = icgd.universal(np.zeros_like, d=1, n=2, D=4, lipschitz=1.0)
     report = found.verify(np.zeros_like, [[0.3, -0.4]])
     assert (float(report.errors), float(report.idle_errors)) == (0.0, pytest.approx(0.5))
-    told = "would err by 0.5; errors are 0 times as large on average"
-    assert report.facts()["doing nothing"] == told
+    text = "f(Z) is up to 0.5 from Z; the mean error is 0 times the mean distance"
+    assert report.facts()["for comparison"] == text
     assert "every error is within the bound; backend: literal" in repr(report)
     wrong = found.verify(lambda Z: Z + 9, [[0.3, -0.4]])
     assert not wrong.holds
-    assert "an error exceeds the bound: the function is steeper" in repr(wrong)
+    assert "an error exceeds the bound: f is steeper" in repr(wrong)
 
 
 def test_files_hold_the_table_and_not_the_function(tmp_path):
@@ -152,7 +152,7 @@ def test_files_hold_the_table_and_not_the_function(tmp_path):
 def test_what_it_shows_and_draws(tmp_path):
     found = icgd.universal(moved, d=2, n=2, D=3, lipschitz=2.0)
     assert repr(found) == (
-        "UniversalFunction(function: of 2 x 2 matrices in [-1, 1], Lipschitz constant 2 (stated); "
+        "UniversalFunction(function: of 2 x 2 matrices in [-1, 1], Lipschitz constant 2 (assumed); "
         "table: 81 keys, of D^(dn) = 81 entries; layers: 3 layers; error: at most 1.34; the "
         "lemma's bound: 11.61)"
     )
@@ -169,8 +169,8 @@ def test_a_function_that_is_not_equivariant_is_refused_with_the_input():
     assert str(caught.value) == (
         "f is not permutation-equivariant: at Z = [[-0.5, -0.5]] it is [[-0.5, -1.0]], but with "
         "the columns of Z in the order [1, 0] (counted from 0) it is [[-0.5, -1.0]] instead of "
-        "[[-1.0, -0.5]]. A transformer without positions computes only functions whose columns "
-        "are permuted along."
+        "[[-1.0, -0.5]]. A transformer without positional encodings computes equivariant functions "
+        "only."
     )
 
 
@@ -240,7 +240,7 @@ def test_sizes_that_do_not_fit_are_refused(settings, message):
         (lambda Z: Z.sum(), "f must return an array of shape (1, 2), that of its argument; at Z "),
         (lambda Z: "none", "f must return numbers, an array of shape (1, 2); at Z = [[-0.5, -0.5]"),
         (lambda Z: Z * 1j, "f must return real numbers, but at Z ="),
-        (lambda Z: Z / 0.0 * 0, "f must be finite, and at most 1e+12, where float64 leaves digits"),
+        (lambda Z: Z / 0.0 * 0, "f must be finite and at most 1e+12 in absolute value"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -253,7 +253,7 @@ def test_what_is_no_function_of_matrices_is_refused(f, message):
 @pytest.mark.parametrize(
     ("matrix", "kind", "message"),
     [
-        ([[0.1, 0.2, 0.3]], DataError, "Z has shape (1, 3), but the transformer was made for (1, "),
+        ([[0.1, 0.2, 0.3]], DataError, "Z has shape (1, 3); expected (1, "),
         ([[0.1, 1.5]], DomainError, "Z[0, 1] is 1.5, outside [-1, 1]. Rescale the data, or give u"),
         ([[0.1, 0.50005]], DataError, "Z[0, 1] is 0.50005, on the ramp between two levels: the ta"),
         ([[0.1, float("nan")]], DataError, "Z[0, 1] is nan; every entry must be finite."),

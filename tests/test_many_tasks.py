@@ -197,7 +197,7 @@ def test_a_warning_is_given_once_with_its_file(tmp_path):
         diverging = icgd.compile(problem, "functional", n_steps=2)
         icgd.run_tasks(diverging, tmp_path, tmp_path / "out", chunk_size=2)
     assert [warning.category for warning in caught] == [errors.DivergenceWarning]
-    assert str(caught[0].message).startswith("In a.safetensors, and maybe elsewhere: The steps")
+    assert str(caught[0].message).startswith("In a.safetensors, and maybe other files: The steps")
 
 
 # Stops and going on
@@ -245,7 +245,7 @@ def test_stops_lose_no_task_and_repeat_none(compiled, folder, tmp_path, monkeypa
 
 def test_ctrl_c_says_how_to_go_on(compiled, folder, tmp_path):
     progress = stop_after(2, KeyboardInterrupt())
-    with pytest.raises(errors.InterruptedRunError, match="4 of 16 tasks are done and kept in"):
+    with pytest.raises(errors.InterruptedRunError, match="4 of 16 tasks are finished and saved in"):
         icgd.run_tasks(compiled, folder, tmp_path / "out", chunk_size=2, on_progress=progress)
     assert len(names(tmp_path / "out")) == 2
 
@@ -267,7 +267,7 @@ def test_a_full_disk_tears_nothing(compiled, folder, tmp_path, monkeypatch):
             icgd.run_tasks(compiled, folder, output, chunk_size=2)
     assert re.fullmatch(
         r"Cannot write .*part-000000-000002.parquet: No space left on device. 4 of 16 tasks are "
-        r"done and kept in .*out. Run the same again to go on.",
+        r"finished and saved in .*out. Run it again to resume.",
         str(refusal.value),
     )
     assert sorted(path.name for path in output.iterdir() if path.name != ".lock") == [
@@ -304,14 +304,16 @@ def test_a_second_process_is_refused(compiled, folder, tmp_path):
 )
 def test_other_settings_are_refused(compiled, folder, tmp_path, change, message):
     icgd.run_tasks(compiled, folder, tmp_path / "out")
-    with pytest.raises(errors.FileError, match=f"was begun with something else: {message}"):
+    with pytest.raises(
+        errors.FileError, match=f"was begun with other tasks or settings: {message}"
+    ):
         icgd.run_tasks(compiled, folder, tmp_path / "out", **change)
 
 
 def test_other_inputs_are_refused(compiled, folder, tmp_path):
     output, file = tmp_path / "out", folder / "b.safetensors"
     icgd.run_tasks(compiled, folder, output)
-    with pytest.raises(errors.FileError, match="the compiled run was another one"):
+    with pytest.raises(errors.FileError, match="the compiled run is a different one"):
         icgd.run_tasks(icgd.compile(PROBLEM, "relu-stack", n_steps=4), folder, output)
     content = file.read_bytes()
     file.write_bytes(content)
@@ -321,7 +323,7 @@ def test_other_inputs_are_refused(compiled, folder, tmp_path):
     with pytest.raises(errors.FileError, match=r"b.safetensors has changed. Nothing was changed"):
         icgd.run_tasks(compiled, folder, output)
     file.rename(folder / "c.safetensors")
-    message = "b.safetensors is no longer there; c.safetensors is new"
+    message = "b.safetensors is missing; c.safetensors is new"
     with pytest.raises(errors.FileError, match=message):
         icgd.run_tasks(compiled, folder, output)
 
@@ -333,11 +335,13 @@ def test_a_folder_of_something_else_is_refused(compiled, folder, tmp_path):
     with pytest.raises(errors.FileError, match=r"manifest.json is damaged \('settings'\)"):
         icgd.run_tasks(compiled, folder, output)
     (output / "manifest.json").unlink()
-    with pytest.raises(errors.FileError, match=r"has results, but no manifest.json"):
+    with pytest.raises(errors.FileError, match=r"has results but no manifest.json"):
         icgd.run_tasks(compiled, folder, output)
     with pytest.raises(errors.FileError, match="it holds the tasks"):
         icgd.run_tasks(compiled, folder, folder)
-    with pytest.raises(errors.DataError, match=r"has no tasks: .parquet and .safetensors files"):
+    with pytest.raises(
+        errors.DataError, match=r"has no tasks; expected .parquet or .safetensors files"
+    ):
         icgd.run_tasks(compiled, tmp_path, output)
     with pytest.raises(errors.DataError, match="There is no folder"):
         icgd.run_tasks(compiled, tmp_path / "none", output)
@@ -353,7 +357,7 @@ def test_a_folder_of_something_else_is_refused(compiled, folder, tmp_path):
         ({"seed": -1}, "seed"),
         ({"backend": "fast"}, "backend"),
         ({"dtype": "float16"}, "dtype"),
-        ({"ray_address": "auto", "n_workers": 2}, "n_workers has no effect under Ray"),
+        ({"ray_address": "auto", "n_workers": 2}, "n_workers has no effect with ray_address"),
     ],
 )
 def test_impossible_settings_leave_no_output(compiled, folder, tmp_path, setting, message):
@@ -376,20 +380,20 @@ def with_task(frame: pl.DataFrame, values: list[object]) -> pl.DataFrame:
 
 SMALL = table([3, 3])
 BAD_TABLES = {
-    "truncated": (lambda path: truncated(SMALL, path), "damaged, or no parquet file"),
-    "empty file": (lambda path: path.write_bytes(b""), "damaged, or no parquet file"),
+    "truncated": (lambda path: truncated(SMALL, path), "damaged, or not a parquet file"),
+    "empty file": (lambda path: path.write_bytes(b""), "damaged, or not a parquet file"),
     "no rows": (lambda path: SMALL.head(0).write_parquet(path), "the file has no rows"),
     "no column": (
         lambda path: SMALL.drop("x_2").write_parquet(path),
-        "there is no column x_2; expected are task, x_1 to x_2, y, and query if there are queries",
+        "there is no column x_2; expected task, x_1 to x_2, y, and query if there are queries",
     ),
     "texts": (
         lambda path: SMALL.with_columns(pl.col("x_1").cast(pl.String)).write_parquet(path),
-        "column x_1 holds String; numbers are expected",
+        "column x_1 has type String; expected numbers",
     ),
     "fractions": (
         lambda path: SMALL.with_columns(pl.col("task") / 2).write_parquet(path),
-        "column task holds Float64; whole numbers are expected",
+        "column task has type Float64; expected integers",
     ),
     "no number": (
         lambda path: with_task(SMALL, [1, 1, 1, 2, None, 2]).write_parquet(path),
@@ -397,15 +401,15 @@ BAD_TABLES = {
     ),
     "scattered": (
         lambda path: with_task(SMALL, [1, 1, 2, 2, 1, 1]).write_parquet(path),
-        "rows of task 1 do not stand together; sort the file by task",
+        "the rows of task 1 are not consecutive; sort the file by task",
     ),
     "flags": (
         lambda path: SMALL.with_columns(pl.col("query").cast(pl.Int8)).write_parquet(path),
-        "column query holds Int8; true or false is expected",
+        "column query has type Int8; expected true or false",
     ),
     "too many inputs": (
         lambda path: SMALL.with_columns(x_3=pl.lit(1.0)).write_parquet(path),
-        "there is a column x_3 that the model does not take; its inputs are x_1 to x_2",
+        "there is a column x_3, which the model does not use; its inputs are x_1 to x_2",
     ),
 }
 
@@ -426,19 +430,22 @@ def truncated_tensors(path: Path) -> None:
 
 
 BAD_TENSORS = {
-    "truncated": (truncated_tensors, "damaged, or no safetensors file"),
-    "no tensor": (saved(y=None), "there is no tensor y; x and y are expected"),
+    "truncated": (truncated_tensors, "damaged, or not a safetensors file"),
+    "no tensor": (saved(y=None), "there is no tensor y; expected x and y"),
     "bfloat16": (
         saved(x=torch.ones(2, 4, 2).bfloat16()),
-        "tensor x holds BF16; expected: F64, F32",
+        "tensor x has type BF16; expected F64, F32",
     ),
     "ragged": (saved(y=torch.ones(3, 4)), r"shapes x \(2, 4, 2\), y \(3, 4\), queries \(2, 2, 2\)"),
-    "too wide": (saved(x=torch.ones(2, 4, 3)), r"expected is x \(tasks, examples, 2\)"),
+    "too wide": (saved(x=torch.ones(2, 4, 3)), r"expected x \(tasks, examples, 2\)"),
     "scalar": (saved(y=torch.tensor(1.0)), r"y \(\), queries"),
     "no tasks": (saved(x=torch.ones(0, 4, 2), y=torch.ones(0, 4), queries=None), "shapes x"),
-    "misspelt": (saved(querys=torch.ones(2, 1, 2)), "there is a tensor querys; expected are x and"),
-    "twice": (saved(task=torch.tensor([4, 4])), "number 4 stands twice in the tensor task"),
-    "fractions": (saved(task=torch.tensor([1.0, 2.0])), "tensor task holds F32"),
+    "misspelt": (
+        saved(querys=torch.ones(2, 1, 2)),
+        "there is an unknown tensor querys; expected x and",
+    ),
+    "twice": (saved(task=torch.tensor([4, 4])), "number 4 occurs twice in the tensor task"),
+    "fractions": (saved(task=torch.tensor([1.0, 2.0])), "tensor task has type F32"),
     "numbers in a table": (saved(task=torch.ones(2, 2).int()), r"task has shape \(2, 2\)"),
 }
 BAD_FILES = [(f"{name}.parquet", *case) for name, case in BAD_TABLES.items()]
@@ -449,7 +456,9 @@ def test_a_damaged_part_is_told(compiled, folder, tmp_path):
     icgd.run_tasks(compiled, folder, tmp_path / "out")
     part = sorted((tmp_path / "out").glob("part-*.parquet"))[0]
     part.write_bytes(part.read_bytes()[:-20])
-    with pytest.raises(errors.FileError, match=r"A part of .* is damaged .* Delete it"):
+    with pytest.raises(
+        errors.FileError, match=r"A part-\*.parquet file in .* is damaged .* Delete it"
+    ):
         icgd.run_tasks(compiled, folder, tmp_path / "out")
 
 
@@ -484,7 +493,7 @@ def test_a_damaged_page_costs_its_chunk_alone(compiled, tmp_path):
     failed = results.failures["task"].to_list()
     assert failed == list(range(10, 10 + len(failed)))
     assert 0 < len(failed) <= 100
-    assert "damaged, or no parquet file" in results.failures["reason"][0]
+    assert "damaged, or not a parquet file" in results.failures["reason"][0]
     sound, whole = (read(tmp_path / output)[len(failed) :] for output in ("out", "whole"))
     assert sound.equals(whole)
 
@@ -623,5 +632,7 @@ def test_a_kernel_of_ones_own_runs_in_ones_own_process(tmp_path, monkeypatch):
     compiled = icgd.compile(problem, "functional", n_steps=2)
     save_file(tensors(4), tmp_path / "a.safetensors")
     assert icgd.run_tasks(compiled, tmp_path, tmp_path / "out").failures.rows() == []
-    with pytest.raises(errors.SettingError, match=r"cannot make the compiled run: Unknown kernel"):
+    with pytest.raises(
+        errors.SettingError, match=r"cannot rebuild the compiled run: Unknown kernel"
+    ):
         icgd.run_tasks(compiled, tmp_path, tmp_path / "other", n_workers=2)

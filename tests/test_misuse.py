@@ -16,7 +16,10 @@ X, Y = np.ones((3, 2)), np.ones(3)
 
 CALLS = {
     "MLP: width 0": (lambda: icgd.MLP((2, 0)), "widths[1] must be a whole number of at least 1,"),
-    "MLP: one width": (lambda: icgd.MLP((2,)), "widths must name the input and at least one layer"),
+    "MLP: one width": (
+        lambda: icgd.MLP((2,)),
+        "widths must have an input width and at least one layer width",
+    ),
     "MLP: activation": (
         lambda: icgd.MLP((2, 1), "tahn"),
         "Unknown activation 'tahn'; known are",
@@ -171,7 +174,7 @@ def test_wrong_objects_are_named():
             lambda: icgd.KernelMachine(2, ["rbf", "exp"]),
         ),
         (
-            "construction is the class ReluStack; an object of it is",
+            "construction is the class ReluStack; expected an instance of it",
             lambda: icgd.compile(PROBLEM, icgd.ReluStack, n_steps=1),
         ),
         (

@@ -75,7 +75,7 @@ def test_a_name_with_settings_is_short_for_an_object():
     assert by_name == icgd.compile(problem_with(), icgd.ReluStack(pieces=9), n_steps=2)
     assert by_name != icgd.compile(problem_with(), icgd.ReluStack(), n_steps=2)
     assert by_name.chosen_because is None
-    with pytest.raises(SettingError, match=r"Put it into the object: ReluStack\(pieces=9\)"):
+    with pytest.raises(SettingError, match=r"Pass it to the object: ReluStack\(pieces=9\)"):
         icgd.compile(problem_with(), icgd.ReluStack(), n_steps=2, pieces=9)
     with pytest.raises(SettingError, match="Give either pieces or tolerance, not both"):
         icgd.compile(problem_with(), icgd.ReluStack(pieces=9), n_steps=2, tolerance=0.1)

@@ -1,7 +1,7 @@
 """icgd compiles a training run into the weights of a transformer and proves how close it comes.
 
-What a user may call stands in `__init__.pyi`. Each name is imported from its home when it is first
-used, so that `import icgd` takes no time and `icgd --help` needs no torch.
+`__init__.pyi` lists the public names. Each is imported on first use, so `import icgd` is fast and
+`icgd --help` does not need torch.
 """
 
 import ast
@@ -12,7 +12,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _STAGES = ("training", "exports")
-"""Modules that a user calls by name, such as `icgd.exports.to_onnx`."""
+"""Public modules, for names such as `icgd.exports.to_onnx`."""
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
 _HOME_OF = {
@@ -27,13 +27,13 @@ __all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
-    """Return what is called `name`, imported now."""
+    """Import and return the public name or module `name`."""
     if name in _STAGES:
         return import_module(f"icgd.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'icgd' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
-    return found
+    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""What a user may call: the one list of public names, and where each of them is defined."""
+"""The list of all public names, with the module that defines each."""
 
 from icgd import exports as exports
 from icgd.approximation.general_decay import (

@@ -1,4 +1,4 @@
-"""The command `icgd`, also as `python -m icgd`. What takes time to import waits for `main`."""
+"""The command `icgd`, also run as `python -m icgd`. `main` imports the slow modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from icgd.cli.exit_codes import INTERRUPTED
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it without a traceback, also while it is imported."""
+    """Run the command line; Ctrl-C exits without a traceback, even during imports."""
     try:
         import_module("icgd.cli.app").main()
     except KeyboardInterrupt:

@@ -1,17 +1,19 @@
-"""Which construction compiles a problem, and how fine it is.
+"""Choose the construction that compiles a problem, and how finely it approximates.
 
-A user names a construction with its settings, or none: then the one that serves best is chosen.
-With a tolerance the candidates are the constructions that prove it. Without one they are those
-whose functions are accurate to rounding, or, if there are none, all. The one with the fewest
-weights is chosen, then the one with the fewest FLOPs, which stand for time. Where none is accurate
-to rounding, the most accurate functions come first. Fits take time. So a construction is not built
-if it is known to be too coarse before anything is fitted, or if its sketch has more weights than
-the best run so far.
+If the user names no construction, the candidates are:
 
-A tolerance asks for the coarsest setting of a construction that proves it. It is of a step, or of a
-whole run: of its final weights, or of its predictions. For one run on known data, balls prove that.
-For all data in the domain a bound is carried from step to step and grows with each, so that it soon
-proves nothing.
+- with a tolerance, the constructions that prove it;
+- without one, those whose functions are accurate to rounding, or all if there are none.
+
+The candidate with the fewest weights is chosen, then the one with the fewest FLOPs (a proxy for
+time). If none is accurate to rounding, the smallest function error decides first. Fitting functions
+is slow, so a construction is skipped if it is known to be too coarse before any fit, or if its
+sketch already has more weights than the best run so far.
+
+A tolerance selects the coarsest setting that proves it. It bounds the error of one step, of the
+final weights or of the predictions. For one run on given data, ball arithmetic proves the last two.
+For all data in the domain, the bound is propagated from step to step and grows with each, so it
+soon proves nothing.
 """
 
 from __future__ import annotations
@@ -52,8 +54,8 @@ def construction_named(name: str) -> AbstractConstruction:
     """Return the construction called `name`."""
     if isinstance(name, type) and issubclass(name, AbstractConstruction):
         raise ConstructionError(
-            f"construction is the class {name.__name__}; an object of it is expected, which has "
-            f"settings. Give {name.__name__}()."
+            f"construction is the class {name.__name__}; expected an instance of it. "
+            f"Give {name.__name__}()."
         )
     return named("construction", name, CONSTRUCTIONS)
 
@@ -68,8 +70,8 @@ def construction_for(
     if settings and construction is chosen:
         given = ", ".join(f"{name}={quoted(value)}" for name, value in settings.items())
         raise ConstructionError(
-            f"{given} was given beside a construction object, which has its own settings. Put it "
-            f"into the object: {type(construction).__name__}({given})."
+            f"{given} was given together with a construction object, which has its own settings. "
+            f"Pass it to the object: {type(construction).__name__}({given})."
         )
     construction = with_settings(construction, settings or {})
     _require_able(construction, problem)
@@ -85,7 +87,7 @@ def _require_able(construction: AbstractConstruction, problem: Problem) -> None:
     hint = (
         f"Constructions that can: {', '.join(able)}."
         if able
-        else "No construction takes it as it is."
+        else "No other construction can either."
     )
     raise UnsupportedProblemError(
         f"{construction.name} cannot compile this problem: {reason} {hint}"
@@ -95,24 +97,24 @@ def _require_able(construction: AbstractConstruction, problem: Problem) -> None:
 def with_settings(
     construction: AbstractConstruction, settings: Mapping[str, Any]
 ) -> AbstractConstruction:
-    """Return the construction with these settings in place of its own."""
-    own = construction.settings()
+    """Return a copy of the construction with these settings replaced."""
+    valid = construction.settings()
     for name in settings:
-        if name not in own:
+        if name not in valid:
             owners = [c.name for c in CONSTRUCTIONS.values() if name in c.settings()]
-            has = f"its settings are {', '.join(own)}" if own else "it has no settings"
+            has = f"its settings are {', '.join(valid)}" if valid else "it has no settings"
             hint = f" {name} is a setting of {', '.join(owners)}." if owners else ""
             raise ConstructionError(
                 f"{construction.name} has no setting {quoted(name)}; {has}."
-                f"{hint or did_you_mean(name, own)}"
+                f"{hint or did_you_mean(name, valid)}"
             )
     return replace(construction, **settings)
 
 
 def able_to_serve(problem: Problem, settings: Mapping[str, Any]) -> list[AbstractConstruction]:
-    """Return the constructions that serve `problem` with these settings.
+    """Return the constructions that can compile `problem` with these settings.
 
-    A last resort is among them only if there is no other.
+    Last-resort constructions are included only if no other construction can.
     """
     able = [c for c in CONSTRUCTIONS.values() if c.why_not(problem) is None]
     if not able:
@@ -123,11 +125,11 @@ def able_to_serve(problem: Problem, settings: Mapping[str, Any]) -> list[Abstrac
         )
     owners = [c for c in able if set(settings) <= set(c.settings())] or able[:1]
     if len(able) > 1 and not set(settings) <= set(owners[0].settings()):
-        known = [name for c in able for name in c.settings()]
+        valid = [name for c in able for name in c.settings()]
         has = "; ".join(f"{c.name} has {', '.join(c.settings()) or 'none'}" for c in able)
-        hints = (did_you_mean(name, known) for name in settings if name not in known)
+        hints = (did_you_mean(name, valid) for name in settings if name not in valid)
         raise ConstructionError(
-            "No construction that serves this problem has all of the given settings "
+            "No construction that can compile this problem has all of the given settings "
             f"({', '.join(settings)}): {has}.{''.join(hints)}"
         )
     first_choices = [c for c in owners if not c.is_last_resort] or owners
@@ -140,19 +142,22 @@ def able_to_serve(problem: Problem, settings: Mapping[str, Any]) -> list[Abstrac
 
 STEP, WEIGHTS, PREDICTIONS = "step", "weights", "predictions"
 OF = {STEP: "", WEIGHTS: " of the final weights", PREDICTIONS: " of the predictions"}
-"""What a tolerance may be of, and how it is said."""
+"""The quantities that a tolerance may bound, each with its wording in messages."""
 
 LARGEST_EXCESS = {STEP: 1e6, WEIGHTS: 64.0, PREDICTIONS: 64.0}
-"""A bound that is further above the tolerance says little about the setting that is needed. Those
-of a whole run grow by more than errors do."""
+"""Cap on bound / tolerance when extrapolating to the next setting.
+
+Larger ratios say little about the setting that is needed. Bounds of whole runs grow faster than
+errors do, so their cap is lower.
+"""
 
 
 class Evidence(NamedTuple):
-    """What is proved of a compiled run: the `bound` that a tolerance is about, and how it grows.
+    """The proved `bound` on the quantity that a tolerance limits, and how it grows over the steps.
 
-    `steps` and `grown` bound what each step adds, and the weights after it; nothing is known of
-    them if the tolerance is of a step. Weights are known to be as close as `trivial` without a
-    proof. `history` has the weights of the run, if there is one.
+    `steps` bounds the error that each step adds, `grown` the error of the weights after it; both
+    are empty for a tolerance of one step. `trivial` bounds the distance of weights without any
+    proof, by the diameter of their box. `history` has the weights of the run, if there was a run.
     """
 
     compiled: Compiled
@@ -165,9 +170,9 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a step may err in any weight: on the whole domain, or in the run on a `task`.
+    """The largest error allowed in any weight of a step: on the whole domain, or on one `task`.
 
-    It may also be `of` the weights after the run, or of its predictions, beside real training.
+    `of` may choose the final weights or the predictions of the run instead of a step.
     """
 
     size: float
@@ -180,13 +185,13 @@ class Tolerance:
             raise UnknownNameError.of("tolerance_of", self.of, known=list(OF))
         if self.task is not None and self.of == PREDICTIONS and not self.task.n_queries:
             raise DataError(
-                "tolerance_of='predictions' is about predictions at queries, and the task has "
-                "none. Give them: icgd.as_task(problem, X, y, queries=...)."
+                "tolerance_of='predictions' needs queries to predict at, and the task has none. "
+                "Give them: icgd.as_task(problem, X, y, queries=...)."
             )
 
     @property
     def in_words(self) -> str:
-        """The tolerance, and what it is of if that is not a step."""
+        """The tolerance as messages state it, such as "tolerance=0.1 of the predictions"."""
         return f"tolerance={self.size:g}{OF[self.of]}"
 
     def meeting(
@@ -194,16 +199,16 @@ class Tolerance:
     ) -> Compiled:
         """Return the compiled run with about the coarsest setting that proves the tolerance.
 
-        The search gives up at the finest setting, where twice the best setting is no better, and
-        where a run has more weights than there is `room` for. If the construction has narrower
-        ramps, a run is tried with them. It raises `ToleranceError` then.
+        The search stops at the finest setting, when doubling the best setting no longer helps, or
+        when a run has more weights than there is `room` for. If the construction allows narrower
+        ramps, the search is repeated with them. Then `ToleranceError` is raised.
         """
         if self.task is None and problem.update.has_root:
             remembered = " and ".join(problem.gradient_step.state).replace("_", " ")
             raise ToleranceError(
-                f"{self.in_words} cannot be proved: the smallest bound is inf, with any setting. "
-                f"On the whole domain nothing is known of the {remembered} that a step starts "
-                "with. Prove it for one run with task=..."
+                f"{self.in_words} cannot be proved: the bound is infinite with any setting, "
+                f"because on the whole domain nothing bounds the {remembered} at the start of a "
+                "step. Prove it for one run with task=..."
             )
         narrower = construction.narrower(problem) if self.task else None
         try:
@@ -231,7 +236,7 @@ class Tolerance:
         while True:
             try:
                 program = replace(construction, **{name: setting}).program(problem, n_steps)
-            except SettingError:  # too coarse for the problem
+            except SettingError:  # this setting is too coarse for the problem
                 if setting == finest:
                     raise
                 setting = min(2 * setting, finest)
@@ -239,12 +244,13 @@ class Tolerance:
             compiled = Compiled(problem, program)
             if compiled.summary().parameters > room:
                 raise ToleranceError(
-                    f"{self.in_words} takes {construction.name} more than {room:,.0f} weights."
+                    f"{construction.name} needs more than {room:,.0f} weights for {self.in_words}."
                 )
             evidence = self.evidence(compiled)
             if evidence.bound <= self.size:
                 return compiled
-            # Beyond the box, where all bounds are alike, the error of the functions tells progress.
+            # All bounds beyond the box are equally useless, so there progress is measured by the
+            # error of the functions.
             progress = (min(problem.box or inf, evidence.bound), function_error(program))
             if best is None or progress < best[0]:
                 best = progress, setting, evidence
@@ -260,7 +266,7 @@ class Tolerance:
             setting = min(max(construction.finer(setting, excess), setting + 1), finest)
 
     def evidence(self, compiled: Compiled) -> Evidence:
-        """Return what is proved for this run: of a step, or after the last one."""
+        """Return what is proved of this run: for each step, or after the last one."""
         task = self.task
         if task is None:
             proved = compiled.certificate()
@@ -268,7 +274,7 @@ class Tolerance:
             steps, grown = [proved.domain_step], [proved.domain_trajectory]
             bound = {STEP: steps[0], WEIGHTS: grown[0], PREDICTIONS: proved.domain_predictions}
             return Evidence(compiled, bound[self.of], steps, grown, proved.widest)
-        backend = chosen_backend(AUTO, compiled.program, task).name  # as `verify` chooses it
+        backend = chosen_backend(AUTO, compiled.program, task).name  # the backend `verify` uses
         bounds = compiled.bounds_for(task, backend)
         self._require_proof(bounds.estimated)
         run = compiled.run_task(task, backend=backend)
@@ -276,7 +282,7 @@ class Tolerance:
         if self.of == STEP:
             return Evidence(compiled, _largest(bounds.steps(task, history)), history=history)
         real = real_training(compiled.problem, task, n_steps)
-        by_balls = not bounds.stated  # no ball encloses a kernel of the user's own
+        by_balls = not bounds.stated  # ball arithmetic cannot evaluate a user's own kernel
         of_run = bounds_of_run(bounds, task, run, real, by_balls=by_balls)
         growth = _over_tasks(of_run.steps), _over_tasks(of_run.trajectory)
         at_end = growth[1][-1] if n_steps else 0.0
@@ -288,24 +294,24 @@ class Tolerance:
         """Raise `ToleranceError` if bounds would be estimates."""
         if estimated:
             raise ToleranceError(
-                f"{self.in_words} cannot be proved: no Lipschitz constant was stated of the kernel "
+                f"{self.in_words} cannot be proved: no Lipschitz constant was given for the kernel "
                 f"{', '.join(map(repr, estimated))}. Register it with icgd.register_kernel(..., "
                 "lipschitz=...)."
             )
 
     def _require_exact(self, construction: AbstractConstruction, compiled: Compiled) -> None:
-        """Raise `ToleranceError` unless a run that cannot be finer is exact enough."""
+        """Raise `ToleranceError` if a construction that cannot be refined is not exact enough."""
         evidence = self.evidence(compiled)
         if evidence.bound <= self.size:
             return
-        finest, errs = "exact arithmetic", "rounding errs"
+        finest, sources = "exact arithmetic", "Rounding is the only source of error"
         if can_be_finer(compiled.program):
             finest = "look-ups of full accuracy"
-            errs = "rounding, and look-ups as fine as they can be, err"
-        helps = (
-            "a smaller box or domain helps" if self.task else "prove it for one run with task=..."
+            sources = "Rounding and look-ups at full accuracy are the only sources of error"
+        remedy = (
+            "Give a smaller box or domain." if self.task else "Prove it for one run with task=..."
         )
-        reason = self._reason(construction, evidence, f"Only {errs}: {helps}.")
+        reason = self._reason(construction, evidence, f"{sources}. {remedy}")
         raise ToleranceError(
             f"{self.in_words} cannot be proved: the smallest bound is {evidence.bound:.3g}, with "
             f"{finest}. {reason}"
@@ -314,53 +320,54 @@ class Tolerance:
     def _reason(
         self, construction: AbstractConstruction, evidence: Evidence, otherwise: str
     ) -> str:
-        """Return what stands in the way: the length of a run, a kink, or else `otherwise`."""
+        """Return why the tolerance fails: the run's length, a kink, or else `otherwise`."""
         length = None if self.of == STEP else self._length_reason(evidence)
         return length or self._kink_reason(construction, evidence) or otherwise
 
     def _length_reason(self, evidence: Evidence) -> str | None:
-        """Return how the bound grows with the steps, if it is the steps that make it too large."""
+        """Return how the bound grows over the steps, if that growth makes it too large."""
         steps, grown, n_steps = evidence.steps, evidence.grown, evidence.compiled.program.n_steps
         if not grown or grown[-1] <= 2 * n_steps * max(steps):
             return None
-        helps = "Take fewer or shorter steps."
+        remedy = "Take fewer or shorter steps."
         if self.task is None:
-            helps = "Prove it for one run with task=..."
+            remedy = "Prove it for one run with task=..."
         where = next((k for k, bound in enumerate(grown, 1) if not bound < evidence.trivial), None)
         if where is None:
             return (
-                f"A step errs by at most {max(steps):.3g}, and the bound grows from step to step, "
-                f"to {grown[-1]:.3g} after {n_steps:,}. {helps}"
+                f"The error of a step is at most {max(steps):.3g}, but the bound grows with every "
+                f"step, to {grown[-1]:.3g} after {n_steps:,}. {remedy}"
             )
         after = f"after {where:,} of {n_steps:,} steps" if self.task else f"after {n_steps:,} steps"
         return (
-            f"The bound of the weights grows from step to step, and {after} it proves nothing but "
-            f"that they stay in the box. {helps}"
+            f"The bound on the weights grows with every step; {after} it is as large as the "
+            f"box and proves nothing. {remedy}"
         )
 
     def _kink_reason(self, construction: AbstractConstruction, evidence: Evidence) -> str | None:
-        """Return how a kink of the activation stands in the way, or None if none does."""
+        """Return why a kink of the activation prevents the proof, or None if none does."""
         compiled, history = evidence.compiled, evidence.history
         if not compiled.program.has_kinks:
             return None
         if self.task is None or history is None:
             return (
-                "On the whole domain some data fall on a kink of the activation. Prove it for one "
+                "Some data in the domain put a unit on a kink of its activation. Prove it for one "
                 "run with task=..., or use a smooth activation."
             )
         events = near_kinks(compiled.program, compiled.problem, self.task, history).count
         if not events:
             return None
         width = getattr(construction, "kink_width", None)
-        remedy = "" if width is None else f" Leave kink_width={width:g} out, or make it smaller."
+        remedy = "" if width is None else f" Omit kink_width={width:g}, or make it smaller."
         return (
             f"The run comes too close to a kink of the activation: {events:,} preactivations lie "
-            f"on the ramp that stands in for the jump of its slope; see report.near_kinks.{remedy}"
+            "on the ramp that approximates the jump of its slope; see report.near_kinks."
+            f"{remedy}"
         )
 
 
 def goal_of(size: float | None, of: str, task: Task | None) -> Tolerance | None:
-    """Return the tolerance that was asked for, or None; what it is of means nothing without it."""
+    """Return the requested tolerance, or None; raise if `of` or `task` is given without one."""
     if size is not None:
         return Tolerance(size, task, of)
     if task is not None:
@@ -371,14 +378,14 @@ def goal_of(size: float | None, of: str, task: Task | None) -> Tolerance | None:
 
 
 def _largest(bounds: Tensor | None) -> float:
-    """Return the largest bound, infinite if there is none."""
+    """Return the largest bound, or infinity if there are no bounds."""
     if bounds is None:
         return inf
     return float(bounds.max()) if bounds.numel() else 0.0
 
 
 def _over_tasks(bounds: Tensor | None) -> list[float]:
-    """Return the largest bound of all tasks, for each step."""
+    """Return for each step the largest bound over all tasks."""
     if bounds is None:
         return [inf]
     largest: list[float] = bounds.unsqueeze(0).flatten(0, -2).amax(0).tolist()
@@ -386,14 +393,19 @@ def _over_tasks(bounds: Tensor | None) -> list[float]:
 
 
 def function_error(program: AbstractProgram) -> float:
-    """Return largest certified error of a function, except at jumps, which no program can have."""
+    """Return the largest certified error of any function except ramps.
+
+    A ramp replaces a jump, which no continuous program can compute, so its error says nothing
+    about accuracy.
+    """
     functions = (function for function in program.functions if not function.is_ramp)
     return max((function.largest_error for function in functions), default=0.0)
 
 
 def can_be_finer(program: AbstractProgram) -> bool:
-    """Return whether a function errs that is not a line or a square, which are accurate at any
-    setting.
+    """Return whether a finer setting would make some function more accurate.
+
+    The identity and the square are accurate at any setting.
     """
     curves = (f for f in program.functions if f.name not in (IDENTITY, SQUARE))
     return any(not (curve.is_exact or curve.is_ramp) for curve in curves)
@@ -408,13 +420,13 @@ SMALLEST_ERROR = "none is accurate to rounding here, and none smaller has more a
 
 Cost = Callable[[Compiled], tuple[float, ...]]
 Build = Callable[[AbstractConstruction, float], Compiled | None]
-"""From a construction and a number of weights to a run with no more, or None if it is no use."""
+"""Builds a run with at most the given number of weights; None if the run is not acceptable."""
 
 
 def choose(
     problem: Problem, n_steps: int, settings: Mapping[str, Any], goal: Tolerance | None
 ) -> Compiled:
-    """Return the run compiled by the best construction that has these settings."""
+    """Compile the problem with the best construction that has these settings."""
     candidates = able_to_serve(problem, settings)
     choice = _Choice(problem, n_steps)
     if goal is not None:
@@ -422,7 +434,7 @@ def choose(
             raise SettingError(f"Give either {setting} or tolerance, not both.")
         best = choice.meeting(goal, candidates)
     elif len(candidates) > 1:
-        dtype = getattr(candidates[0], "dtype", "float64")  # all have the same
+        dtype = getattr(candidates[0], "dtype", "float64")  # equal in all candidates
         best = choice.accurate(candidates, FULL_ACCURACY[dtype])
     else:
         best = choice.build(candidates[0])
@@ -436,7 +448,7 @@ def _cost(run: Compiled) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class _Choice:
-    """The choice for one problem; `refusals` says why constructions could not be built."""
+    """The choice for one problem; `refusals` records why constructions could not be built."""
 
     problem: Problem
     n_steps: int
@@ -455,21 +467,21 @@ class _Choice:
             raise next(iter(self.refusals.values()))
         if best is None:
             raise ToleranceError(
-                f"{goal.in_words} cannot be proved by any construction that serves this problem. "
-                f"{listed(self.refusals)}"
+                f"{goal.in_words} cannot be proved by any construction that can compile this "
+                f"problem. {listed(self.refusals)}"
             )
         fewest = f"no other construction proves {goal.in_words} with fewer weights"
         return replace(best, chosen_because=fewest)
 
     def accurate(self, candidates: list[AbstractConstruction], accuracy: float) -> Compiled:
-        """Return smallest run whose functions are this accurate, or else the most accurate one."""
+        """Return the smallest run with this accuracy, or else the most accurate run."""
 
         def build(construction: AbstractConstruction, room: float) -> Compiled | None:
             run = self.build(construction)
             return run if function_error(run.program) <= accuracy else None
 
-        hopeful = [c for c in candidates if c.may_be_accurate(self.problem)]
-        if (best := self.best(hopeful, build)) is not None:
+        promising = [c for c in candidates if c.may_be_accurate(self.problem)]
+        if (best := self.best(promising, build)) is not None:
             return replace(best, chosen_because=SMALLEST_OF_ACCURATE)
         others = [c for c in candidates if c.name not in self.refusals]
         best = self.best(
@@ -484,10 +496,10 @@ class _Choice:
     def best(
         self, candidates: list[AbstractConstruction], build: Build, cost: Cost = _cost
     ) -> Compiled | None:
-        """Return the run of the least cost among those that can be built, or None if there is none.
+        """Return the cheapest run that can be built, or None.
 
-        Candidates with smaller sketches are built first. Once a sketch has more weights than the
-        best run, nothing smaller follows.
+        Candidates are built in order of their sketches' sizes. A sketch is a lower bound on the
+        weights of a run, so the search ends once it exceeds the best run.
         """
         least: dict[str, int] = {}
         for candidate in candidates:

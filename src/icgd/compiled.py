@@ -1,4 +1,4 @@
-"""A compiled training run: the object that users hold."""
+"""The compiled training run, the object that users work with."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ from icgd.weights.sizes import Summary, summarise
 from icgd.weights.sparse import ENTRY_BYTES, sparse_weights
 
 STORED_WEIGHTS = 2**28
-"""The most bytes of weights that `save` stores by default."""
+"""The largest size of weights, in bytes, that `save` stores by default."""
 
 TYPICAL_TOKENS = 33
 """The default prompt length of a summary: 32 examples and a query."""
 
 LARGEST_DEPTH = 10**6
-"""The most layers that `for_depth` writes down."""
+"""The largest depth that `for_depth` accepts."""
 
 CERTIFIED_TOKENS = 1024
-"""The default prompt length up to which the rounding terms of a certificate hold."""
+"""The default limit on prompt lengths for which a certificate holds; rounding grows with length."""
 
 
 @with_repr
@@ -73,10 +73,10 @@ class Compiled:
         problem: what is trained.
         program: the layers, what each does, and how often they are repeated.
         chosen_because: why the construction was chosen, if `icgd.compile` chose it.
-        wide: the problem that the program was compiled for, if `problem` is that of a narrower
-            network: see `for_widths`.
-        table: how the command line reads tables for it, such as `{"standardize": True}`, if
-            `icgd compile` made it of a table; saved with it.
+        wide: the problem that the program was compiled for, if `problem` has a narrower network:
+            see `for_widths`.
+        table: how the command line reads tables for this run, such as `{"standardize": True}`, if
+            `icgd compile` compiled it for a table; saved with the run.
 
     Example:
         >>> import icgd
@@ -96,7 +96,7 @@ class Compiled:
     table: Mapping[str, Any] | None = field(default=None, compare=False, kw_only=True)
 
     def facts(self) -> dict[str, str]:
-        """Return what it shows of itself in a line or in a notebook.
+        """Return a summary of the run, as shown in its repr and in notebooks.
 
         Returns:
             A text for each name.
@@ -114,12 +114,12 @@ class Compiled:
 
     @cached_property
     def padding(self) -> Padding | None:
-        """How a narrower network stands inside the one that was compiled."""
+        """The embedding of the narrower network in the compiled one, or None if they are equal."""
         return None if self.wide is None else Padding(self.wide, self.problem)
 
     @property
     def whole(self) -> Compiled:
-        """The same transformer at work on the network that it was compiled for."""
+        """The same transformer on the network that it was compiled for."""
         return self if self.wide is None else replace(self, problem=self.wide, wide=None)
 
     @property
@@ -127,15 +127,15 @@ class Compiled:
         """The program, if it is a stack of layers that trains the network it was compiled for."""
         if self.wide is not None:
             raise ConstructionError(
-                f"This run trains a {self.problem.target.in_words()} inside the transformer of a "
-                f"{self.wide.target.in_words()}, whose weights are the same. Take `.whole`, the "
-                "run that was compiled, and pad its data with zeros."
+                f"This run trains a {self.problem.target.in_words()} in a transformer compiled for "
+                f"a {self.wide.target.in_words()}. Use `.whole`, which has the same weights, and "
+                "pad its data with zeros."
             )
         if not isinstance(self.program, StackProgram):
             raise ConstructionError(
-                f"{self.program.construction} is one block of layers that writes a chain, not a "
-                "stack of layers; its weights are those of block(). Compile with relu-stack for a "
-                "whole transformer."
+                f"{self.program.construction} is one block of layers, applied again and again to a "
+                "growing sequence, not a stack of layers; block() returns its weights. Compile "
+                "with relu-stack for a whole transformer."
             )
         return self.program
 
@@ -157,10 +157,9 @@ class Compiled:
             y: a label for each row of X.
             queries: inputs whose labels are to be predicted.
             initial: the initial weights.
-            seed: what initial weights are drawn from, if none are given; the default is 0.
+            seed: the seed of the random initial weights if none are given; the default is 0.
             dtype: "float64" or "float32".
-            rates: a number for each example by which its gradient is multiplied, where the domain
-                has a largest rate.
+            rates: a factor for the gradient of each example, if the domain has a largest rate.
 
         Returns:
             The task.
@@ -198,33 +197,32 @@ class Compiled:
         skip_zeros: bool = False,
         engine: str = "auto",
     ) -> Run:
-        """One forward pass: the data go into the prompt, weights and predictions come out.
+        """Train on the data and predict at the queries, in one forward pass.
 
         Args:
             X: the inputs, (n, d_x), or (tasks, n, d_x) for many tasks at once.
             y: a label for each row of X.
             queries: inputs whose labels are predicted.
             initial: the initial weights.
-            seed: what initial weights are drawn from, if none are given; the default is 0.
+            seed: the seed of the random initial weights if none are given; the default is 0.
             backend: "fused", which is fast and computes no head, or the transformer itself:
-                "literal", every head from the weights that are not 0, or "dense", with matrices.
-                "auto" is literal if that takes no more than some 20 seconds, and else fused.
+                "literal", every head from its nonzero weights, or "dense", with matrices. "auto"
+                is literal for runs of up to about 20 seconds, otherwise fused.
             dtype: "float64" or "float32".
             trace: the slots to record after every layer; True records all of them.
-            history: whether the weights after every step are kept, or only the first and the last;
-                a number, say 100, keeps those after every 100 steps, and the last.
-            on_progress: is called with the number of steps done and the number in all.
-            stop_below: with it the run stops after the first step that moves no weight by more;
-                with batches it stops after a whole pass of such steps over the examples.
-            rates: a number for each example by which its gradient is multiplied, where the domain
-                has a largest rate.
-            skip_zeros: whether a literal run leaves out tokens that add exactly 0.
-            engine: what performs the steps of fused runs: "torch", "compiled" (loops that numba
-                compiles, with torch where an operation has none), or "auto", which compiles work
-                of seconds if numba is installed. Both are within the bounds, a rounding apart.
+            history: whether to record the weights after every step, or only the first and the last;
+                a number, say 100, records those after every 100 steps and the last.
+            on_progress: a callback, called with the number of finished steps and their total.
+            stop_below: stop after the first step that moves no weight by more than this; with
+                batches, after a whole pass of such steps over the examples.
+            rates: a factor for the gradient of each example, if the domain has a largest rate.
+            skip_zeros: whether a literal run skips tokens that add exactly 0.
+            engine: what performs the steps of fused runs: "torch", "compiled" (loops compiled by
+                numba, and torch for operations without one), or "auto", which compiles runs of
+                seconds if numba is installed. Both satisfy the bounds; they differ by rounding.
 
         Returns:
-            What was learnt and predicted.
+            The run, with the learnt weights and the predictions.
 
         Raises:
             DataError: if the data do not fit the problem.
@@ -232,12 +230,11 @@ class Compiled:
             UnknownNameError: if no backend, dtype or engine has this name.
             MissingExtraError: if the compiled engine is asked for and numba is not installed.
             LayoutError: if `trace` names no slot of the program.
-            SettingError: if `stop_below` is not positive, or if a function is trained, or if
-                `history` is neither a truth value nor a positive whole number.
-            OverflowedRunError: if the run leaves the range of numbers.
-            SizeError: if the transformer, or the weights of all steps that are kept, do not fit
-                into memory.
-            InterruptedRunError: on Ctrl-C; its `partial` is the run up to the last whole step.
+            SettingError: if `stop_below` is not positive or a function is trained, or if `history`
+                is neither a bool nor a positive integer.
+            OverflowedRunError: if a value exceeds the range of the dtype.
+            SizeError: if the transformer or the recorded weights do not fit into memory.
+            InterruptedRunError: on Ctrl-C; its `partial` is the run up to the last complete step.
 
         Example:
             >>> import icgd
@@ -266,30 +263,30 @@ class Compiled:
         skip_zeros: bool = False,
         engine: str = "auto",
     ) -> Run:
-        """One forward pass on a task, with the options of `run`.
+        """Train on a task and predict at its queries, with the options of `run`.
 
         Args:
             task: the data.
             backend: "fused", "literal", "dense" or "auto".
             trace: the slots to record after every layer; True records all of them.
-            history: whether the weights after every step are kept, or after how many steps.
-            on_progress: is called with the number of steps done and the number in all.
-            stop_below: with it the run stops after the first step that moves no weight by more.
-            skip_zeros: whether a literal run leaves out tokens that add exactly 0.
+            history: whether to record the weights after every step, or after how many steps.
+            on_progress: a callback, called with the number of finished steps and their total.
+            stop_below: stop after the first step that moves no weight by more than this.
+            skip_zeros: whether a literal run skips tokens that add exactly 0.
             engine: what performs the steps of fused runs: "auto", "torch" or "compiled".
 
         Returns:
-            What was learnt and predicted.
+            The run, with the learnt weights and the predictions.
 
         Raises:
-            DataError: if the task is not one of this problem.
+            DataError: if the task does not fit this problem.
             UnknownNameError: if no backend or engine has this name.
             MissingExtraError: if the compiled engine is asked for and numba is not installed.
             LayoutError: if `trace` names no slot of the program.
-            SettingError: if `stop_below` is not positive, or if a function is trained, or if
-                `history` is neither a truth value nor a positive whole number.
-            OverflowedRunError: if the run leaves the range of numbers.
-            InterruptedRunError: on Ctrl-C; its `partial` is the run up to the last whole step.
+            SettingError: if `stop_below` is not positive or a function is trained, or if `history`
+                is neither a bool nor a positive integer.
+            OverflowedRunError: if a value exceeds the range of the dtype.
+            InterruptedRunError: on Ctrl-C; its `partial` is the run up to the last complete step.
 
         Example:
             >>> import icgd
@@ -317,7 +314,7 @@ class Compiled:
         skip_zeros: bool = False,
         engine: str = "auto",
     ) -> Run:
-        """Run a task that `task` has made, which is not checked again."""
+        """Run a task that has been validated."""
         program, oracle, dtype = self.program, self.problem.oracle, task.x.dtype
         if not isinstance(history, bool):
             history = count("history", history)
@@ -337,22 +334,24 @@ class Compiled:
         runner = BACKENDS[backend]
         if engine == "compiled" and backend != FusedBackend.name:
             raise SettingError(
-                f"engine='compiled' is for backend='fused', and this is {backend!r}: leave it out."
+                f"engine='compiled' works with backend='fused' only, and the backend is "
+                f"{backend!r}. Omit engine."
             )
         if flag("skip_zeros", skip_zeros) and not isinstance(runner, LiteralBackend):
             raise SettingError(
-                f"skip_zeros is for backend='literal', and this is {backend!r}: leave it out."
+                f"skip_zeros works with backend='literal' only, and the backend is {backend!r}. "
+                "Omit it."
             )
         if not abs(program.largest_number[1]) <= torch.finfo(dtype).max:
             raise out_of_range(*program.largest_number, dtype)
-        kept = n_kept(program.n_steps, options.every(program.n_steps))
+        n_recorded = n_kept(program.n_steps, options.every(program.n_steps))
         require_memory(
-            f"The history of {kept - 1:,} steps",
-            kept * task.initial.numel() * task.initial.itemsize,
-            "Keep fewer: history=100 keeps every hundredth step, history=False the last one.",
+            f"The history of {n_recorded - 1:,} steps",
+            n_recorded * task.initial.numel() * task.initial.itemsize,
+            "history=100 records every hundredth step, history=False the last step only.",
         )
-        for doubt in oracle.warnings_before(task, program.n_steps):
-            warn(doubt)
+        for warning in oracle.warnings_before(task, program.n_steps):
+            warn(warning)
         attend = attention if self.padding is None else partial(_padded_attention, self.padding)
         origin = Origin(self.problem, program, task, backend, attend)
         try:
@@ -361,18 +360,16 @@ class Compiled:
             if isinstance(interruption.partial, Run):
                 interruption.partial = self._read(interruption.partial, origin)
             raise
-        for doubt in oracle.warnings_after(task, run.parameters[..., -1, :]):
-            warn(doubt)
+        for warning in oracle.warnings_after(task, run.parameters[..., -1, :]):
+            warn(warning)
         return run
 
     def _prompted(self, task: Task) -> Task:
-        """The task as the prompt has it."""
+        """Return the task as it is written into the prompt, padded for a narrower network."""
         return task if self.padding is None else self.padding.task(task)
 
     def _read(self, run: Run, origin: Origin) -> Run:
-        """Return the run of `problem`, which knows what it came from; traces are those of the
-        stream.
-        """
+        """Return the run in the widths of `problem`, with its origin; traces stay padded."""
         if (padding := self.padding) is not None:
             labels = padding.labels(run.predictions)
             run = replace(run, parameters=padding.read(run.parameters), predictions=labels)
@@ -386,19 +383,19 @@ class Compiled:
         backend: str = "literal",
         dtype: str | torch.dtype = "float64",
     ) -> Certificate:
-        """Return what is proved for every task in the domain, before any run.
+        """Return the bounds that are proved for every task in the domain, without a run.
 
         Args:
-            n_tokens: the bounds hold for prompts of up to so many tokens.
-            backend: the backend whose rounding they include.
-            dtype: the precision whose rounding they include.
+            n_tokens: the largest prompt length, in tokens, for which the bounds hold.
+            backend: the backend whose rounding errors they include.
+            dtype: the precision of the run.
 
         Returns:
             The bounds.
 
         Raises:
             UnknownNameError: if no backend or dtype has this name.
-            SettingError: if `n_tokens` is no positive whole number.
+            SettingError: if `n_tokens` is not a positive integer.
 
         Example:
             >>> import icgd
@@ -421,7 +418,7 @@ class Compiled:
             backend: "fused", "literal" or "dense".
 
         Returns:
-            The bounds, which prove what holds of a run.
+            The bounds, whose methods bound the errors of a run.
 
         Raises:
             UnknownNameError: if no backend has this name.
@@ -453,33 +450,32 @@ class Compiled:
         on_progress: OnProgress | None = None,
         rates: Any = None,
     ) -> Proof:
-        """Run on one task, and prove its distance from exact descent in real numbers.
+        """Run one task and prove its distance from exact descent in real numbers.
 
-        `icgd-check` accepts or refuses the certificate without icgd.
+        The program `icgd-check` verifies the certificate independently of icgd.
 
         Args:
             X: the inputs, (n, d_x).
             y: a label for each row of X.
-            path: the file that the certificate is written to, if there is one.
-            queries: inputs whose predictions are in the run.
+            path: the file to write the certificate to, if any.
+            queries: inputs to predict at; the certificate covers the predictions.
             initial: the initial weights.
-            seed: what initial weights are drawn from, if none are given; the default is 0.
-            backend: "literal", "fused" or "dense"; "auto" is literal for runs of up to some 20
-                seconds and else fused, which the certificate names.
+            seed: the seed of the random initial weights if none are given; the default is 0.
+            backend: "literal", "fused" or "dense"; "auto" is literal for runs of up to about 20
+                seconds, otherwise fused. The certificate names the backend.
             dtype: "float64" or "float32".
-            files: those that the transformer and the data were read from; the certificate then
+            files: the files that the transformer and the data were read from; the certificate
                 names their SHA-256.
-            on_progress: is called with the number of steps done and the number in all.
-            rates: a number for each example by which its gradient is multiplied, where the domain
-                has a largest rate.
+            on_progress: a callback, called with the number of finished steps and their total.
+            rates: a factor for the gradient of each example, if the domain has a largest rate.
 
         Returns:
             The certificate.
 
         Raises:
-            ProofError: if exact descent has no finite enclosure, if the run has no steps, or for a
-                kernel of your own.
-            DataError: if the data do not fit the problem, or are more than one task.
+            ProofError: if exact descent has no finite enclosure, if the run has no steps, or if
+                the kernel is your own.
+            DataError: if the data do not fit the problem, or have more than one task.
             FileError: if `path` cannot be written, or is one of `files`.
 
         Example:
@@ -509,18 +505,17 @@ class Compiled:
         return proof
 
     def summary(self, n_tokens: int | None = None) -> Summary:
-        """Return the numbers of layers, heads, weights and FLOPs, counted without building a
-        weight.
+        """Return the numbers of layers, heads, weights and FLOPs, without building any weights.
 
         Args:
-            n_tokens: the length of the prompt; the default is 33, or what the program is made for:
-                its examples and a query.
+            n_tokens: the length of the prompt; the default is 33, or the examples that the program
+                is made for and a query.
 
         Returns:
             The sizes.
 
         Raises:
-            SettingError: if `n_tokens` is no positive whole number.
+            SettingError: if `n_tokens` is not a positive integer.
 
         Example:
             >>> import icgd
@@ -544,7 +539,7 @@ class Compiled:
             dtype: the precision of the weights, "float64" or "float32".
 
         Returns:
-            The module, which maps a residual stream to the one after the last layer.
+            The module, which maps the residual stream of the prompt to that after the last layer.
 
         Raises:
             SettingError: if the program is a chain, which has no transformer of fixed depth.
@@ -562,7 +557,7 @@ class Compiled:
 
     @own_modes()
     def block(self, dtype: str | torch.dtype = "float64") -> nn.Module:
-        """Return the layers that exist as weights: those of a chain's block, or all of a stack.
+        """Return the layers with weights: the block of a chain, or all layers of a stack.
 
         Args:
             dtype: the precision of the weights, "float64" or "float32".
@@ -584,12 +579,11 @@ class Compiled:
         return build_block(self.program, dtype_named(dtype))
 
     def for_depth(self, depth: int) -> Compiled:
-        """Return the same block of cot-network at work on a target of `depth` layers.
+        """Return the same block of cot-network, applied to a target of `depth` layers.
 
-        Not a weight of the block changes: only the mask, which is no part of it, and what the
-        prompt says of each layer. Hidden layers are as wide as before. Grids cover what they
-        covered; a run that leaves them raises `OverflowedRunError`, so compile the deepest target
-        to have the widest grids.
+        No weight of the block changes, only the mask and the description of each layer in the
+        prompt. Hidden layers keep their width. Grids keep their ranges; a run that leaves them
+        raises `OverflowedRunError`, so compile the deepest target to have the widest grids.
 
         Args:
             depth: the number of layers of the new target.
@@ -598,8 +592,8 @@ class Compiled:
             The compiled run of the new target.
 
         Raises:
-            SettingError: if the program is no chain, if hidden layers differ in width, or if the
-                block lacks an activation that the depth needs.
+            SettingError: if the program is not a chain, if hidden layers differ in width, or if
+                the block lacks an activation that the depth needs.
 
         Example:
             >>> import icgd
@@ -612,33 +606,32 @@ class Compiled:
         """
         if not isinstance(self.program, ChainProgram):
             raise ConstructionError(
-                "Only the block of cot-network trains networks of every depth, and this is "
-                f"{self.program.construction}, whose layers belong to one depth. Compile with "
-                "cot-network, or compile the deeper problem itself."
+                "Only the block of cot-network trains networks of any depth; the layers of "
+                f"{self.program.construction} are made for one depth. Compile with cot-network, "
+                "or compile the deeper problem itself."
             )
         return Compiled(
             *for_depth(self.problem, self.program, count("depth", depth, most=LARGEST_DEPTH))
         )
 
     def for_widths(self, widths: Sequence[int]) -> Compiled:
-        """Return the same transformer at work on a network that is nowhere wider than the compiled
-        one.
+        """Return the same transformer, applied to a network none of whose layers is wider.
 
-        Not a weight changes: inputs, labels and weights are padded with zeros in the prompt, and
-        what is padded stays 0. Exact training is that of the narrow network, and bounds are those
-        of the compiled one. Traces and attention show the padded units too.
+        No weight of the transformer changes: inputs, labels and initial weights are padded with
+        zeros in the prompt, and the padded entries stay 0. Exact training is that of the narrow
+        network; bounds are those of the compiled one. Traces and attention include the padded
+        units.
 
         Args:
-            widths: the widths of the layers, as many as were compiled, from the input to the
-                output.
+            widths: the widths of the layers from input to output, one for each compiled layer.
 
         Returns:
             The compiled run of the narrower network.
 
         Raises:
-            SettingError: if there are more or fewer layers, if a layer is wider, or if padded units
-                would not stay 0: hidden ones of sigmoid and softplus, except in cot-network, those
-                of layers with a norm, and further classes.
+            SettingError: if the number of layers differs, if a layer is wider, or if padded units
+                would not stay 0: hidden units of sigmoid and softplus (except in cot-network),
+                units of layers with a norm, and additional classes.
 
         Example:
             >>> import icgd
@@ -650,25 +643,24 @@ class Compiled:
             torch.Size([5, 2])
         """
         narrow = narrowed(self.whole.problem, widths)
-        if isinstance(self.program, ChainProgram):  # its block closes padded units by itself
+        if isinstance(self.program, ChainProgram):  # the block itself masks padded units
             program = replace(self.program, shapes=narrow.network.matrix_shapes)
             return replace(self, problem=narrow, program=program)
         if narrow.network == self.whole.problem.network:
             return self.whole
-        Padding(self.whole.problem, narrow)  # which it checks
+        Padding(self.whole.problem, narrow)  # raises if padded units would not stay 0
         return replace(self, problem=narrow, wide=self.whole.problem)
 
     def draw(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
-        """Return the transformer as one picture: its layers, their heads, and what they read and
-        write.
+        """Draw the transformer: its layers, their heads, and what they read and write.
 
         Columns are the slots of the residual stream, rows are the layers.
 
         Args:
-            path: the file that the picture is also written to, as SVG or PNG by its ending.
+            path: a file to write the picture to as well, .svg or .png.
 
         Returns:
-            The picture, which a notebook shows.
+            The picture, which notebooks display.
 
         Raises:
             FileError: if the name has another ending, or if the file cannot be written.
@@ -704,19 +696,18 @@ class Compiled:
     def save(self, path: str | os.PathLike[str], *, weights: bool | str | None = None) -> None:
         """Write a safetensors file that `icgd.load` reads.
 
-        It holds the problem and the program, from which everything is rebuilt. It may hold the
-        weights too, for other tools: docs/exports/files.md has a loader for plain torch.
+        The file holds the problem and the program, from which everything is rebuilt. It may also
+        hold the weights for other tools: docs/exports/files.md has a loader for plain torch.
 
         Args:
             path: the file.
-            weights: "dense" (or True), "sparse", which are the indices and values of those that are
-                not 0, or "none" (or False). The default is the first of these that takes no more
-                than 256 MiB.
+            weights: "dense" (or True), "sparse" (indices and values of the nonzero weights), or
+                "none" (or False). The default is the first of these that takes at most 256 MiB.
 
         Raises:
-            FileError: if it cannot be written.
+            FileError: if the file cannot be written.
             SizeError: if the weights do not fit into memory.
-            UnknownNameError: if there are no weights of this name.
+            UnknownNameError: if `weights` is none of these names.
 
         Example:
             >>> import icgd
@@ -741,8 +732,8 @@ class Compiled:
             case False | "none":
                 written = ({},)
             case _:
-                known = ("dense", "sparse", "none")
-                raise UnknownNameError.of("kind of weights", weights, known=known)
+                choices = ("dense", "sparse", "none")
+                raise UnknownNameError.of("kind of weights", weights, known=choices)
         widths = None if self.wide is None else self.problem.network.widths
         files.save(
             path, self.whole.problem, self.program, *written, widths=widths, table=self.table
@@ -752,5 +743,5 @@ class Compiled:
 def _padded_attention(
     padding: Padding, program: StackProgram, task: Task, *where: Any
 ) -> dict[str, torch.Tensor]:
-    """Patterns of heads that read a padded prompt."""
+    """Return the attention patterns of heads that read a padded prompt."""
     return attention(program, padding.task(task), *where)

@@ -1,7 +1,7 @@
-"""The exceptions and warnings of icgd, and the little that their messages share.
+"""Exceptions and warnings of icgd, and helpers for their messages.
 
-A message is written where it is raised: what is wrong, where, the value, what was expected, and
-what to do about it.
+Messages are written where they are raised: what is wrong, where, the value, what was expected, and
+what to do.
 """
 
 from __future__ import annotations
@@ -15,44 +15,42 @@ class IcgdError(Exception):
 
 
 LONGEST = 500
-"""The most characters of a value that a message shows."""
+"""The number of characters of a value that a message shows at most."""
 
 
 def quoted(value: object) -> str:
-    """Return the repr of a value in one line, cut short if it is long."""
+    """Return the repr of a value on one line, shortened if it is long."""
     if isinstance(value, int) and value.bit_length() > 4 * LONGEST:
         return f"a whole number of {value.bit_length()} bits"
     try:
         text = " ".join(repr(value).split("\n"))
-    except Exception:  # a value of any class may be wrong in any way
+    except Exception:  # a user's class may raise anything in its __repr__
         return f"an object of type {type(value).__name__}"
     return cut(text)
 
 
 def cut(text: str) -> str:
-    """Leave out the middle of a long text."""
+    """Shorten a long text by omitting its middle."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 30]} ... {text[-20:]}"
 
 
 def did_you_mean(name: object, known: Sequence[str]) -> str:
-    """Ask for the known name nearest to `name`; empty if none is near."""
+    """Return a question that suggests the known name closest to `name`, or "" if none is close."""
     closest = get_close_matches(name, known, n=1, cutoff=0.5) if isinstance(name, str) else []
     return f" Did you mean {closest[0]!r}?" if closest else ""
 
 
 def listed(reasons: Mapping[str, object]) -> str:
-    """List each reason once, after the names that share it."""
+    """Return the distinct reasons, each after the names that share it."""
     texts = dict.fromkeys(map(str, reasons.values()))
     names = {text: [name for name in reasons if str(reasons[name]) == text] for text in texts}
     return " ".join(f"{', '.join(names[text])}: {text}" for text in texts)
 
 
 def at(index: Sequence[int], columns: Sequence[str] = ()) -> str:
-    """Return the place of an entry in an array, such as [2, 0], and its column if `columns` has
-    names.
-    """
-    place = f"[{', '.join(str(i) for i in index)}]"
-    return f"{place} (column {columns[index[-1]]!r})" if columns else place
+    """Return an index as text, such as "[2, 0]", with its column's name if `columns` is given."""
+    text = f"[{', '.join(str(i) for i in index)}]"
+    return f"{text} (column {columns[index[-1]]!r})" if columns else text
 
 
 class UnknownNameError(IcgdError, ValueError):
@@ -62,13 +60,13 @@ class UnknownNameError(IcgdError, ValueError):
     def of(
         cls, kind: str, name: object, *, known: Sequence[str], where: str = ""
     ) -> UnknownNameError:
-        """Name the known ones: "Unknown {kind} {name}{where}; known are ..."."""
+        """Return the error "Unknown {kind} {name}{where}; known are ..."."""
         hint = did_you_mean(name, known)
         return cls(f"Unknown {kind} {quoted(name)}{where}; known are {', '.join(known)}.{hint}")
 
 
 class SizeError(IcgdError, MemoryError):
-    """Something takes more memory than may be used."""
+    """A computation needs more memory than may be used."""
 
 
 class MissingExtraError(IcgdError, ImportError):
@@ -80,7 +78,7 @@ class SettingError(IcgdError, ValueError):
 
 
 class ConstructionError(SettingError):
-    """A construction cannot be built with these settings, or is not the one that was meant."""
+    """A construction cannot be built with these settings, or does not support the operation."""
 
 
 class DataError(IcgdError, ValueError):
@@ -88,7 +86,7 @@ class DataError(IcgdError, ValueError):
 
 
 class DataTypeError(DataError, TypeError):
-    """Data are of a type that holds no numbers."""
+    """Data have a type that cannot hold numbers."""
 
 
 class DomainError(IcgdError, ValueError):
@@ -100,23 +98,23 @@ class UnsupportedActivationError(IcgdError, ValueError):
 
 
 class KernelError(IcgdError, ValueError):
-    """A kernel cannot be used, or returned what no kernel may return."""
+    """A kernel cannot be used, or returned invalid values."""
 
 
 class UnsupportedProblemError(IcgdError, ValueError):
-    """The chosen construction cannot serve this problem."""
+    """The chosen construction, or every construction, cannot compile this problem."""
 
 
 class UnreadableError(IcgdError, ValueError):
-    """A PyTorch training run has a part that is not read, or that would change the result."""
+    """A PyTorch training script has a part that icgd cannot read, or that changes the result."""
 
 
 class SeparableDataError(IcgdError, ValueError):
-    """A linear model has no minimiser: its coefficients would grow for ever."""
+    """A linear model has no minimiser: its coefficients would grow without bound."""
 
 
 class ToleranceError(IcgdError, ValueError):
-    """No number of pieces or registers proves the tolerance."""
+    """No setting of the construction proves the tolerance."""
 
 
 class LayoutError(IcgdError, ValueError):
@@ -132,14 +130,14 @@ class OverflowedRunError(IcgdError, ArithmeticError):
 
 
 class InterruptedRunError(IcgdError, KeyboardInterrupt):
-    """The user stopped a run; `partial` is the run up to the last whole step."""
+    """The user stopped a run; `partial` is the run up to the last complete step."""
 
     def __init__(self, message: str, partial: object) -> None:
         super().__init__(message)
         self.partial = partial
 
     def __reduce__(self) -> tuple[type[InterruptedRunError], tuple[str, object]]:
-        """Pickle the message and `partial`, to travel between processes."""
+        """Pickle the message and `partial`, so the error can cross process boundaries."""
         return type(self), (str(self), self.partial)
 
 
@@ -148,60 +146,60 @@ class ProofError(IcgdError, ArithmeticError):
 
 
 class FileError(IcgdError, ValueError):
-    """A file cannot be read as a compiled training run, or not be written."""
+    """A file cannot be read or written."""
 
 
 class ExportError(IcgdError, ValueError):
-    """A compiled transformer does not fit another tool."""
+    """A compiled transformer cannot be exported to another tool."""
 
 
 class DistributionError(IcgdError, ValueError):
-    """A law of tasks that nothing can be drawn from."""
+    """A distribution of tasks cannot be sampled."""
 
 
 class OwnCodeError(IcgdError, ImportError):
-    """A function of the user's own cannot be used."""
+    """A user's own function cannot be used."""
 
 
 class CheckpointError(IcgdError, ValueError):
-    """A checkpoint cannot be used to go on with this run."""
+    """A checkpoint cannot be used to resume this run."""
 
 
 class RunFolderError(IcgdError, RuntimeError):
-    """The folder of a run cannot be used now."""
+    """The folder of a run is in use or cannot be used."""
 
 
 class TrainingError(IcgdError, RuntimeError):
-    """A model cannot be trained, or no further."""
+    """A model cannot be trained, or not any further."""
 
 
 class InterruptedTrainingError(IcgdError, KeyboardInterrupt):
-    """The user stopped a training; the model holds its last whole step."""
+    """The user stopped a training; the model has the weights of the last complete step."""
 
 
 class WorkerError(IcgdError, RuntimeError):
-    """A process that does part of the work is gone."""
+    """A worker process died."""
 
 
 class InterruptedStudiesError(IcgdError, KeyboardInterrupt):
-    """Ctrl-C ended the studies of a figure; what they found so far is kept."""
+    """Ctrl-C stopped the studies of a figure; results so far are kept."""
 
 
 class DivergenceWarning(UserWarning):
-    """Step sizes let the error on the examples grow."""
+    """The step size is so large that the error on the examples grows."""
 
 
 class BoxWarning(UserWarning):
-    """Training was held back by its box."""
+    """The box limited the training."""
 
 
 class EstimateWarning(UserWarning):
-    """A bound rests on constants of a kernel that are estimated."""
+    """A bound uses estimated constants of a kernel, so it proves nothing."""
 
 
 class LongRunWarning(UserWarning):
-    """A run was asked for that takes minutes."""
+    """The requested run takes minutes."""
 
 
 class PrecisionWarning(UserWarning):
-    """Weights that were chosen for float64 are written in float32."""
+    """Weights chosen for float64 are exported in float32."""

@@ -1,7 +1,7 @@
-"""The layers of the transformer, as torch modules: kinds of attention, products and MLPs.
+"""Layers of the transformer as torch modules: kinds of attention, products and MLPs.
 
-Every layer adds to the residual stream what it computes. Scores are not scaled by the width of the
-heads, and no layer normalises the stream.
+Every layer adds its output to the residual stream. Scores are not divided by the square root of the
+head width, and no layer normalises the stream.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from icgd.reprs import counted, with_repr
 from icgd.shapes import Activation, Columns, Stream
 
 SCORES_AT_ONCE = 2**24
-"""Entries of the score tensor computed at once; more heads are taken in groups."""
+"""The largest number of scores computed at once; beyond it, heads are processed in groups."""
 
 SCORES_IN_CACHE = 2**18
-"""The same for sparse weights, whose heads are quick to take in small groups."""
+"""The same for sparse weights, where small groups cost little."""
 
 Reading = Float[Tensor, "head d_model d_head"]
 Writing = Float[Tensor, "head d_value d_model"]
@@ -32,23 +32,23 @@ Features = Float[Tensor, "*tasks head token feature"]
 
 
 class Family(NamedTuple):
-    """Heads (or hidden units) of equal width, one after the other, in a layer of sparse weights."""
+    """A contiguous group of heads (or hidden units) of equal width in a layer of sparse weights."""
 
     first: int
     size: int
     width: int
     row: int
-    """The first row of its first head."""
+    """The first row of the first head."""
     is_plain: bool
-    """Whether each of its rows has exactly one entry."""
+    """Whether every row has exactly one entry."""
 
 
 class SparseWeights(nn.Module):
-    """What heads (or hidden units) read or write, as the entries that are not 0.
+    """The nonzero weights of heads (or hidden units), a tensor (head, model, feature).
 
-    It stands in for a tensor (head, model, feature). A row is a feature of a head, a column is a
-    coordinate of the stream. Rows are numbered head by head, entries are sorted by row. `families`
-    has the number of heads and the features of a head for each family.
+    A row is a feature of a head, a column is a coordinate of the stream. Rows are numbered head by
+    head; entries are sorted by row. `families` gives for each family the number of heads and their
+    number of features.
     """
 
     rows: Tensor
@@ -69,38 +69,38 @@ class SparseWeights(nn.Module):
         self.register_buffer("values", values)
         self.d_model, self.families = d_model, list[Family]()
         head, row, start, ends = 0, 0, 0, [torch.zeros(1, dtype=torch.long)]
-        for size, width in families:  # a sum of no units has no heads
+        for size, width in families:  # size is 0 for a sum without units
             last = row + size * width
-            heads = row + width * torch.arange(1, size + 1, dtype=torch.int)
-            ends.append(torch.searchsorted(self.rows, heads))
+            next_heads = row + width * torch.arange(1, size + 1, dtype=torch.int)
+            ends.append(torch.searchsorted(self.rows, next_heads))
             stop = int(ends[-1][-1]) if size else start
-            own = self.rows[start:stop]
-            every_row = torch.arange(row, last, dtype=torch.int)
-            self.families.append(Family(head, size, width, row, is_plain=own.equal(every_row)))
+            family_rows = self.rows[start:stop]
+            is_plain = family_rows.equal(torch.arange(row, last, dtype=torch.int))
+            self.families.append(Family(head, size, width, row, is_plain=is_plain))
             head, row, start = head + size, last, stop
         self.ends: list[int] = torch.cat(ends).tolist()
-        """Where the entries of each head begin, and where those of the last one end."""
+        """The index of the first entry of each head, then the number of all entries."""
 
     def __len__(self) -> int:
         return len(self.ends) - 1
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The shape of the tensor that it stands in for."""
+        """The shape of the dense tensor."""
         return len(self), self.d_model, max(family.width for family in self.families)
 
     def places(self) -> dict[str, Tensor]:
         """Return the head, the coordinate of the stream and the feature of every entry."""
         heads, features = torch.empty_like(self.rows), torch.empty_like(self.rows)
         for family in self.families:
-            own = slice(self.ends[family.first], self.ends[family.first + family.size])
-            rows = self.rows[own] - family.row
-            torch.div(rows, family.width, rounding_mode="floor", out=heads[own]).add_(family.first)
-            torch.remainder(rows, family.width, out=features[own])
+            entries = slice(self.ends[family.first], self.ends[family.first + family.size])
+            rows, out = self.rows[entries] - family.row, heads[entries]
+            torch.div(rows, family.width, rounding_mode="floor", out=out).add_(family.first)
+            torch.remainder(rows, family.width, out=features[entries])
         return {"head": heads, "model": self.columns, "feature": features}
 
     def groups(self, n_tokens: int, per_head: int) -> Iterator[slice]:
-        """Heads of one family each, whose scores stay in the processor's cache."""
+        """Yield groups of heads of one family whose scores fit into the processor's cache."""
         size = max(1, SCORES_IN_CACHE // (n_tokens * per_head))
         for first, n_heads, *_ in self.families:
             for start in range(first, first + n_heads, size):
@@ -122,7 +122,7 @@ class SparseWeights(nn.Module):
 
 
 class SparsePart(NamedTuple):
-    """The entries of some heads of one family, whose rows are counted from their first one."""
+    """The entries of some heads of one family; rows are counted from the first of these heads."""
 
     rows: Tensor
     columns: Tensor
@@ -131,16 +131,16 @@ class SparsePart(NamedTuple):
     family: Family
 
     def read(self, x: Stream) -> Features:
-        """Return the features of the heads: entries times what they read, summed up row by row."""
-        found = x.mT.index_select(-2, self.columns).mul_(self.values)
-        if not self.family.is_plain:
+        """Return the features of the heads: the sparse product of the weights with the stream."""
+        terms = x.mT.index_select(-2, self.columns).mul_(self.values)
+        if not self.family.is_plain:  # sum the terms of each row
             shape = (*x.shape[:-2], self.size * self.family.width, x.shape[-2])
-            found = x.new_zeros(shape).index_add_(-2, self.rows, found)
-        by_head: Tensor = found.unflatten(-2, (self.size, self.family.width))
+            terms = x.new_zeros(shape).index_add_(-2, self.rows, terms)
+        by_head: Tensor = terms.unflatten(-2, (self.size, self.family.width))
         return by_head.mT
 
     def add(self, read: Features, total: Stream) -> None:
-        """Add to the stream what the heads write."""
+        """Add the output of the heads to the stream `total`."""
         rows = read.mT.flatten(-3, -2).index_select(-2, self.rows).mul_(self.values)
         total.mT.index_add_(-2, self.columns, rows)
 
@@ -149,14 +149,14 @@ Weights = Tensor | SparseWeights
 
 
 def features(x: Stream, weights: Tensor | SparsePart) -> Features:
-    """Return what every head reads of every token."""
+    """Return the features that every head reads from every token."""
     if isinstance(weights, SparsePart):
         return weights.read(x)
     return torch.einsum("...tm,hmd->...htd", x, weights)
 
 
 def write(read: Features, output: Tensor | SparsePart, total: Stream) -> None:
-    """Add to every token of `total` what all heads together write."""
+    """Add the summed output of all heads to every token of `total`."""
     if isinstance(output, SparsePart):
         output.add(read, total)
     else:
@@ -164,14 +164,14 @@ def write(read: Features, output: Tensor | SparsePart, total: Stream) -> None:
 
 
 def _stored(weights: Weights) -> Any:
-    """Dense weights as a parameter; sparse ones are a module of their own."""
+    """Return dense weights as a parameter; sparse weights are a module already."""
     return nn.Parameter(weights) if isinstance(weights, Tensor) else weights
 
 
 class Headed(nn.Module, ABC):
     """A layer with heads: the weights of their queries, keys, values and outputs."""
 
-    W_Q: Any  # each a parameter (head, model, feature) or (head, feature, model), or sparse
+    W_Q: Any  # parameters (head, model, feature), W_O (head, feature, model), or SparseWeights
     W_K: Any
     W_V: Any
     W_O: Any
@@ -182,7 +182,7 @@ class Headed(nn.Module, ABC):
         self.W_V, self.W_O = _stored(value), _stored(output)
 
     def groups(self, n_tokens: int, per_head: int) -> Iterator[slice]:
-        """Yield heads in groups that fit in memory, if each computes `per_head` scores a token."""
+        """Yield groups of heads that fit into memory at `per_head` scores per head and token."""
         if isinstance(self.W_Q, SparseWeights):
             yield from self.W_Q.groups(n_tokens, per_head)
             return
@@ -192,29 +192,29 @@ class Headed(nn.Module, ABC):
 
     @abstractmethod
     def attention(self, x: Stream, heads: slice) -> Scores:
-        """By how much each token (row) multiplies what it reads of each other, in some heads."""
+        """Return the attention weight of every token (row) on every other, for some heads."""
 
 
 class AbstractAttention(Headed):
     """x[i] + (1 / divisor) sum_{head, j} pattern[i, j] W_O W_V x[j], patterns made from scores."""
 
     skip_zeros: bool = False
-    """Whether tokens are left out which add exactly 0: see `live`."""
+    """Whether to skip tokens that add exactly 0: see `live`."""
 
     @abstractmethod
     def pattern(self, scores: Scores) -> Scores:
-        """Return how much every token (row) reads of every other, from <W_Q x[i], W_K x[j]>."""
+        """Return the attention weights, before division, from the scores <W_Q x[i], W_K x[j]>."""
 
     @abstractmethod
     def live(self, scores: Scores, value: Features) -> Bool[Tensor, " token"]:
-        """Return which tokens j may add anything but 0 to any token, in any of these heads."""
+        """Return which tokens j may add a nonzero value to some token in one of these heads."""
 
     def divisor(self, n_tokens: int) -> int:
-        """Return what the sum over all heads and tokens is divided by."""
+        """Return the divisor of the sum over heads and tokens."""
         return 1
 
     def scores(self, x: Stream, heads: slice) -> Scores:
-        """<W_Q x[i], W_K x[j]> of some heads, for all pairs of tokens."""
+        """Return <W_Q x[i], W_K x[j]> for all pairs of tokens in some heads."""
         return features(x, self.W_Q[heads]) @ features(x, self.W_K[heads]).mT
 
     def attention(self, x: Stream, heads: slice) -> Scores:
@@ -239,11 +239,11 @@ class ActivationAttention(AbstractAttention):
         self.activation = activation
 
     def pattern(self, scores: Scores) -> Scores:
-        # Scores are read once: a ReLU may overwrite them, which saves a pass over memory.
+        # Nothing reads the scores again, so ReLU works in place and saves a pass over memory.
         return torch.relu_(scores) if self.activation is torch.relu else self.activation(scores)
 
     def live(self, scores: Scores, value: Features) -> Bool[Tensor, " token"]:
-        """Return a finite number times 0 is 0: a token whose values are all 0 adds nothing."""
+        """Return which tokens have a nonzero value; the others add finite * 0 = 0."""
         return (value != 0.0).any(-1).flatten(0, -2).any(0)
 
     def divisor(self, n_tokens: int) -> int:
@@ -253,7 +253,7 @@ class ActivationAttention(AbstractAttention):
 class SoftmaxAttention(AbstractAttention):
     """x[i] + sum_{head, j} softmax_j(<W_Q x[i], W_K x[j]>) W_O W_V x[j].
 
-    `mask`, if one is set, says which tokens j token i may read; without it, all.
+    `mask`, if set, says which tokens j token i may attend to; the default is all.
     """
 
     mask: Bool[Tensor, "token token"] | None = None
@@ -264,23 +264,24 @@ class SoftmaxAttention(AbstractAttention):
         return torch.softmax(scores, dim=-1)
 
     def live(self, scores: Scores, value: Features) -> Bool[Tensor, " token"]:
-        """exp of less than `UNDERFLOW` is 0: a score so far below its row's largest adds nothing.
+        """Return which tokens have a score whose softmax weight does not underflow to 0.
 
-        It adds nothing to the denominator either, so the other weights stay what they are.
+        exp(score - largest score of the row) is exactly 0 below `UNDERFLOW`. Such a token adds
+        nothing to the denominator either, so the other weights do not change.
         """
-        far = scores <= scores.amax(-1, keepdim=True) + UNDERFLOW[scores.dtype]
-        return (~far).flatten(0, -2).any(0)  # what is not a number is not left out
+        underflows = scores <= scores.amax(-1, keepdim=True) + UNDERFLOW[scores.dtype]
+        return (~underflows).flatten(0, -2).any(0)  # NaN compares false, so it stays
 
 
 UNDERFLOW = {torch.float64: -746.0, torch.float32: -104.0}
-"""Below these numbers exp is less than half the smallest number of a precision, and rounds to 0."""
+"""Below this, exp is less than half the smallest subnormal number of the dtype and rounds to 0."""
 
 
 class GridAttention(Headed):
     """x[i] + sum_{head, g} softmax_g(<W_Q x[i], W_K t[g]>) W_O W_V t[g], t = A x + P.
 
-    Every grid token t[g] is a combination of the columns x, by the sequence map A, plus a position
-    code P[g] of constants. Columns read the grid tokens alone, which then are gone.
+    Every grid token t[g] is a linear combination of the columns x, by the sequence map A, plus a
+    constant position code P[g]. Columns attend to the grid tokens only, which are then discarded.
     """
 
     def __init__(
@@ -311,10 +312,10 @@ class GridAttention(Headed):
 class SequenceAttention(Headed):
     """x[i] + sum_{head, g} softmax_g(<W_Q x[i], k[g]>) W_O v[g], k = A_K x W_K + P, v = A_V x W_V.
 
-    Every head has maps A_K and A_V of its own, which make its tokens from the first columns of the
-    sequence, as many as the maps have, and position codes P, which are added to its keys. The last
-    feature of the keys may have a map A_L of its own in place of A_K. Columns before the `first` do
-    not ask, and stay as they are.
+    Every head has its own maps A_K and A_V, which combine the first columns of the sequence (as
+    many as the maps have columns) into tokens, and position codes P, added to the keys. The last
+    feature of the keys may use a map A_L instead of A_K. Columns before `first` do not attend and
+    stay unchanged.
     """
 
     def __init__(
@@ -341,7 +342,7 @@ class SequenceAttention(Headed):
         return torch.cat([x[..., : self.first, :], asked], dim=-2) if self.first else asked
 
     def asked(self, asking: Stream, x: Columns) -> Stream:
-        """Return asking columns after the layer, if x is the sequence of which tokens are made."""
+        """Return the attending columns `asking` after the layer; x is the sequence they read."""
         columns, total = x[..., : self.A_K.shape[-1], :], torch.zeros_like(asking)
         for heads in self.groups(max(1, asking[..., 0].numel()), max(self.A_K.shape[1:])):
             value = self.A_V[heads] @ features(columns, self.W_V[heads])
@@ -360,8 +361,8 @@ class SequenceAttention(Headed):
 class MirrorAttention(Headed):
     """x[i] + sum_{head, t} softmax_t(<W_Q x[i], W_K t>) W_O W_V t, over t = x[j] and J x[j].
 
-    J is a diagonal of 1 and -1, which is -1 wherever W_V reads: the mirror image J x[j] of a token
-    has the negative of its value.
+    J is a diagonal matrix of 1 and -1, which is -1 wherever W_V reads: the value of the mirror
+    image J x[j] is the negative of the value of x[j].
     """
 
     def __init__(self, *heads: Weights, mirror: Float[Tensor, " d_model"]) -> None:
@@ -369,7 +370,7 @@ class MirrorAttention(Headed):
         self.J = nn.Parameter(mirror)
 
     def attention(self, x: Stream, heads: slice) -> Scores:
-        """Return what every token reads of all tokens, and then of their mirror images."""
+        """Return the attention weights on all tokens, followed by those on their mirror images."""
         weights = self.W_K[heads]
         key = torch.cat([features(tokens, weights) for tokens in (x, self.J * x)], dim=-2)
         return torch.softmax(features(x, self.W_Q[heads]) @ key.mT, dim=-1)
@@ -378,28 +379,29 @@ class MirrorAttention(Headed):
         total, n_keys = torch.zeros_like(x), 2 * x.shape[-2]
         for heads in self.groups(x[..., 0].numel(), per_head=max(n_keys, self.W_Q.shape[-1])):
             weights, images = self.attention(x, heads).chunk(2, dim=-1)
-            # Differences first: what the sum over tokens then loses by rounding is in proportion
-            # to what the head returns, which is much smaller than the values.
+            # Subtract the weights before summing over tokens: rounding is then proportional to the
+            # output of the head, which is much smaller than the values.
             write((weights - images) @ features(x, self.W_V[heads]), self.W_O[heads], total)
         return x + total
 
 
 class Itself(Enum):
-    """The patterns of heads in which tokens read themselves alone."""
+    """Patterns of heads in which a token attends to itself only."""
 
     EXAMPLES = "every example reads itself, and queries read nothing"
     TOKENS = "every token reads itself"
 
 
 Pattern = Callable[[Tensor, Tensor], Tensor] | Itself
-"""A kernel of every query (row) and key (column), or who reads itself."""
+"""A kernel of queries (rows) and keys (columns), or the tokens that attend to themselves."""
 
 
 class KernelAttention(Headed):
     """x[i] + sum_{head, example j} K_head(W_Q x[i], W_K x[j]) W_O W_V x[j].
 
-    Feature `example_feature` of the stream is 1 on examples, which are read, and 0 on queries,
-    which are not: the mask of the papers. Only heads of `Itself.TOKENS` let a query read itself.
+    Feature `example_feature` of the stream is 1 on examples and 0 on queries: tokens attend to
+    examples only, as the mask of the papers demands. Only in heads of `Itself.TOKENS` does a query
+    attend to itself.
     """
 
     def __init__(self, *heads: Weights, patterns: Sequence[Pattern], example_feature: int) -> None:
@@ -438,13 +440,13 @@ class KernelAttention(Headed):
         return x + update
 
     def is_example(self, x: Stream) -> Bool[Tensor, " token"]:
-        """Return which tokens are examples: the same in all tasks of a batch."""
+        """Return which tokens are examples; they are the same in all tasks of a batch."""
         first_task = x.flatten(0, -3)[0] if x.ndim > 2 else x
         return first_task[:, self.example_feature] > 0.5
 
 
 class ProductLayer(Headed):
-    """x[i] + sum_head <W_Q x[i], W_K x[i]> W_O W_V x[i]: attention of a token to itself."""
+    """x[i] + sum_head <W_Q x[i], W_K x[i]> W_O W_V x[i]: every token attends to itself."""
 
     def attention(self, x: Stream, heads: slice) -> Scores:
         return torch.diag_embed(self._scores(x, heads))
@@ -481,7 +483,7 @@ class MLPLayer(nn.Module):
         if isinstance(self.W_in, Tensor):
             total = self.activation(x @ self.W_in + self.b_in) @ self.W_out
             return x + total
-        for units in self.W_in.groups(x[..., 0].numel(), per_head=1):  # heads of one feature
+        for units in self.W_in.groups(x[..., 0].numel(), per_head=1):  # a unit has one feature
             shift = self.b_in[units, None, None]
             hidden = self.activation(features(x, self.W_in[units]) + shift)
             write(hidden, self.W_out[units], total)
@@ -490,9 +492,9 @@ class MLPLayer(nn.Module):
 
 @with_repr
 class Transformer(nn.Module):
-    """`block` repeated `n_repeats` times, with the same weights each time, then `final`.
+    """`block` repeated `n_repeats` times with shared weights, then `final`.
 
-    If repetitions differ, `ends` has the last layers of each, in place of those of the block.
+    If repetitions differ, `ends` has for each one the layers that replace the last of the block.
     """
 
     def __init__(
@@ -518,7 +520,7 @@ class Transformer(nn.Module):
         }
 
     def unrolled(self) -> Iterator[nn.Module]:
-        """All layers in the order in which they run."""
+        """Yield all layers in the order in which they run."""
         for number in range(self.n_repeats):
             yield from self.repetition(number)
         yield from self.final

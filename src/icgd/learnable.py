@@ -1,14 +1,14 @@
 r"""Gradients through a compiled run: learn its step sizes and initial weights, or all weights.
 
-A compiled transformer is an ordinary torch module, so the loss at the queries has a gradient by
+A compiled transformer is an ordinary torch module, so the loss at the queries is differentiable in
 everything that the run depends on. The initial weights are part of the prompt. The step size is a
 factor of W_O in one layer of the block (`program/stack.py`); here each step has its own factor, or
 all share one:
 
     stream <- block(stream; W_O = step_size_l W_O(1)),   l = 1 .. n_steps
 
-By the chain rule this is the gradient of autograd through exact descent, as far as the functions
-of the transformer have the slopes of the real ones (docs/training/through_the_run.md).
+By the chain rule this gradient equals that of autograd through exact descent, as far as the
+approximated functions have the slopes of the exact ones (docs/training/through_the_run.md).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from icgd.shapes import History, Inputs, Labels, Parameters, Predictions, Querie
 
 @dataclass(frozen=True)
 class Steps:
-    """The weights before the first step and after every step, and their predictions.
+    """The weights before the first step and after every step, with the predictions they make.
 
     Attributes:
         parameters: the weights, (..., n_steps + 1, n_parameters).
@@ -53,7 +53,7 @@ class Steps:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[Parameters, Predictions]]) -> Steps:
-        """Stack the weights and predictions of one step after the other."""
+        """Stack the weights and predictions of consecutive steps."""
         parameters, predictions = zip(*pairs, strict=True)
         return cls(torch.stack(parameters, dim=-2), torch.stack(predictions, dim=-3))
 
@@ -61,7 +61,7 @@ class Steps:
 class AbstractRun(nn.Module, ABC):
     """A compiled run as a module that computes every head of every layer.
 
-    The parameter `initial` goes into the prompt, projected as weights are after a step.
+    The parameter `initial` is written into the prompt after the projection that ends every step.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class AbstractRun(nn.Module, ABC):
             The predictions after the last step.
 
         Raises:
-            DataError: if the data do not fit together or to the problem.
-            DomainError: if they leave the domain of the problem.
+            DataError: if the data do not fit together, or do not fit the problem.
+            DomainError: if the data leave the domain of the problem.
 
         Example:
             >>> import icgd
@@ -114,9 +114,10 @@ class AbstractRun(nn.Module, ABC):
 
     @own_modes()
     def steps(self, x: Any, y: Any, queries: Any) -> Steps:
-        """Run all steps, and read the weights and predict at the queries after each.
+        """Run all steps, and return the weights and the predictions after each.
 
-        The layers that predict follow the last step; here they are applied after every step.
+        The prediction layers follow the last step of a transformer; here they are applied after
+        every step.
 
         Args:
             x: the inputs of the examples, (n, d_x), or (tasks, n, d_x) for many tasks at once.
@@ -127,8 +128,8 @@ class AbstractRun(nn.Module, ABC):
             The weights and predictions before the first step and after every step.
 
         Raises:
-            DataError: if the data do not fit together or to the problem.
-            DomainError: if they leave the domain of the problem.
+            DataError: if the data do not fit together, or do not fit the problem.
+            DomainError: if the data leave the domain of the problem.
 
         Example:
             >>> import icgd
@@ -146,7 +147,7 @@ class AbstractRun(nn.Module, ABC):
         )
 
     def description(self) -> dict[str, Any]:
-        """Return plain data that identify the run before training, for checkpoints.
+        """Return plain data that identify the untrained run, for checkpoints.
 
         Returns:
             The kind of the run, its construction, number of steps and problem.
@@ -180,11 +181,12 @@ class AbstractRun(nn.Module, ABC):
         return read_predictions(self.program, stream, task.n_examples)
 
     def _task(self, x: Any, y: Any, queries: Any) -> Task:
-        """Check the data; keep their gradients and that of the initial weights."""
+        """Validate the data and return a task through which gradients flow to data and weights."""
         start = self.problem.network_oracle.sets.project(self.initial)
         checked = as_task(self.problem, x, y, queries=queries, initial=start, dtype=start.dtype)
-        given = {"x": x, "y": y, "queries": queries}
-        x, y, queries = (_with_gradient(*part).to(start) for part in given.items())
+        # `as_task` detaches; the tensors themselves keep their gradients.
+        arrays = {"x": x, "y": y, "queries": queries}
+        x, y, queries = (_with_gradient(name, data).to(start) for name, data in arrays.items())
         start = start.expand_as(checked.initial)
         return replace(checked, x=x, y=y.reshape(checked.y.shape), queries=queries, initial=start)
 
@@ -193,19 +195,19 @@ class AbstractRun(nn.Module, ABC):
 class LearnableRun(AbstractRun):
     """A compiled run whose step sizes and initial weights are parameters.
 
-    The weights of the transformer are those of step size 1 and do not learn. Only relu-stack and
-    softmax-stack are possible.
+    The weights of the transformer are frozen; the step sizes scale one layer of each step. The
+    construction must be relu-stack or softmax-stack.
 
     Args:
         compiled: the compiled run.
         step_sizes: one step size for all steps, or one for each; the default is the problem's.
-        initial: the initial weights; by default they are drawn.
-        seed: what the initial weights are drawn from, if none are given; the default is 0.
+        initial: the initial weights; random by default.
+        seed: the seed of the random initial weights if none are given; the default is 0.
         dtype: "float64" or "float32".
 
     Raises:
         ConstructionError: if the step size is not a factor of one layer in this construction, or
-            if the steps differ from each other.
+            if the steps have different layers.
         SettingError: if a step size is not positive, or their number is wrong.
         DataError: if `initial` has another shape than the weights.
 
@@ -234,14 +236,14 @@ class LearnableRun(AbstractRun):
         problem, n_steps = compiled.problem, compiled.program.n_steps
         if compiled.stack.schedule:
             raise ConstructionError(
-                f"Step sizes cannot be learnt for {problem.gradient_step.in_words()}: the layers "
-                "of its steps differ from each other. Give an update with one step size for all "
-                "steps and without an average."
+                f"Step sizes cannot be learnt for {problem.gradient_step.in_words()}, because its "
+                "steps have different layers. Give an update with one step size for all steps and "
+                "without averaging."
             )
-        usual = problem.gradient_step.size_of(0)
-        sizes = _step_sizes(usual if step_sizes is None else step_sizes, n_steps)
+        default = problem.gradient_step.size_of(0)
+        sizes = _step_sizes(default if step_sizes is None else step_sizes, n_steps)
         start = _start(problem, initial, seed, precision)
-        transformer = build_transformer(of_unit_step(compiled.stack, usual), precision)
+        transformer = build_transformer(of_unit_step(compiled.stack, default), precision)
         frozen = transformer.requires_grad_(requires_grad=False)
         super().__init__(problem, compiled.stack, start, frozen)
         self.place = place
@@ -256,16 +258,16 @@ class LearnableRun(AbstractRun):
         return stream
 
     def _output(self, number: int) -> Writing:
-        """Return W_O of the layer that moves the weights, in step `number`, counted from 0."""
+        """Return W_O of the layer that updates the weights, in step `number`, counted from 0."""
         unit = self.transformer.block[self.place].get_parameter("W_O")
         return self.step_sizes.expand(self.program.n_steps)[number] * unit
 
     @torch.no_grad()
     def untied(self) -> UntiedRun:
-        """Copy the run so that every weight of every layer is a parameter.
+        """Return a copy of the run in which every weight of every layer is a parameter.
 
         Returns:
-            A run that predicts the same.
+            A run with the same predictions.
 
         Example:
             >>> import icgd
@@ -288,9 +290,9 @@ class LearnableRun(AbstractRun):
 
 @final
 class UntiedRun(AbstractRun):
-    """A run whose steps share no weight: all weights of all layers are parameters.
+    """A run whose steps share no weights: all weights of all layers are parameters.
 
-    `LearnableRun.untied` makes it.
+    `LearnableRun.untied` creates it.
 
     Args:
         problem: the problem of the run.
@@ -325,7 +327,7 @@ def unrolled_descent(
     initial: Float[Tensor, " parameter"],
     step_sizes: Float[Tensor, " step"],
 ) -> Steps:
-    """Run exact gradient descent without a transformer, such that autograd can follow it.
+    """Run exact gradient descent without a transformer, differentiably by autograd.
 
     Args:
         problem: the problem of a network.
@@ -359,11 +361,12 @@ def unrolled_descent(
 
 
 def _start(problem: Problem, initial: Any, seed: int | None, dtype: torch.dtype) -> Parameters:
-    """Check or draw the initial weights as a run does."""
+    """Validate the initial weights, or draw them as a run does."""
     if problem.preprocessing not in (None, Preprocessing(), Preprocessing(flatten=True)):
         raise SettingError(
-            f"problem.preprocessing is {problem.preprocessing.in_words()}, which gradients do not "
-            "pass. Give dataclasses.replace(problem, preprocessing=None) and prepared data."
+            f"problem.preprocessing is {problem.preprocessing.in_words()}, and gradients cannot "
+            "pass through it. Give dataclasses.replace(problem, preprocessing=None) and prepared "
+            "data."
         )
     inputs = torch.zeros(1, problem.target.input_width, dtype=torch.float64)
     labels = torch.zeros(1, problem.target.output_width, dtype=torch.float64)
@@ -372,12 +375,12 @@ def _start(problem: Problem, initial: Any, seed: int | None, dtype: torch.dtype)
 
 
 def _with_gradient(name: str, data: Any) -> Tensor:
-    """Return a tensor as it is, so that gradients reach it, and other arrays as tensors."""
+    """Return a tensor unchanged, so that gradients reach it; convert other arrays to tensors."""
     return data if isinstance(data, Tensor) else as_numbers(name, data)
 
 
 def _step_sizes(given: object, n_steps: int) -> float | list[float]:
-    """Check that there is one positive number, or one for each step."""
+    """Validate one positive step size for all steps, or one for each."""
     given = as_numbers("step_sizes", given).tolist() if isinstance(given, Tensor) else given
     if not is_row(given):
         return positive("step_sizes", given)

@@ -1,13 +1,13 @@
 r"""User-given functions as transformers of three layers (wu, Lemma 16).
 
-The error bound follows the lemma's proof, with the numbers of these layers. Z is rounded to the
-centre Q(Z) of its cell, by at most e in every entry, and the table returns f(Q(Z)) up to rounding,
-so that
+The error bound follows the lemma's proof, with the constants of these layers. The layers round Z to
+the centre Q(Z) of its cell, by at most e in every entry, and the table returns f(Q(Z)) up to
+rounding, so
 
     ||transformer(Z) - f(Z)|| <= L ||Z - Q(Z)|| + rounding <= L e sqrt(dn) + rounding,
 
-in the Frobenius norm, where e is (high - low) / (2 D) plus half the width of a ramp. The lemma has
-L (8 sqrt(dn) + sqrt(n)) (high - low) / (2 D), which includes errors on ramps.
+in the Frobenius norm, where e is (high - low) / (2 D) plus half the width of a ramp. The lemma's
+bound L (8 sqrt(dn) + sqrt(n)) (high - low) / (2 D) includes errors on ramps.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from icgd.weights import files
 from icgd.weights.sizes import Summary, dense_bytes, summarise
 
 MOST_STORED = 2**28
-"""The most bytes of weights that are saved beside the table."""
+"""The largest size of weights, in bytes, that `save` stores beside the table."""
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -76,27 +76,27 @@ def universal(
     box: float | tuple[float, float] = 1.0,
     kink_width: float = KINK_WIDTH,
 ) -> UniversalFunction:
-    """Put a permutation-equivariant function into a transformer of three layers (wu, Lemma 16).
+    """Write a permutation-equivariant function into a transformer of three layers (wu, Lemma 16).
 
-    The function is tabulated here, on all prompts of D levels, and not needed any more.
+    The function is tabulated on all prompts of D levels; afterwards only the table is used.
 
     Args:
-        f: the function, of an array (d, n) to an array (d, n). Where the columns of its argument
-            are permuted, so must be those of its value.
-        d: the numbers in a token, the rows of the array.
+        f: a function of arrays (d, n) with values (d, n). A permutation of the columns of its
+            argument must permute the columns of its value in the same way.
+        d: the number of entries in a token, the rows of the array.
         n: the number of tokens, the columns of the array.
-        D: the number of levels that every number is rounded to.
-        lipschitz: a Lipschitz constant of f in the Frobenius norm, which the bound rests on.
-        box: the numbers lie in [-box, box], or in [low, high] for a pair (low, high).
-        kink_width: the width of the ramps between levels, as a share of half the box, a power of
-            two. Numbers on ramps are refused.
+        D: the number of levels that every entry is rounded to.
+        lipschitz: a Lipschitz constant of f in the Frobenius norm; the error bound assumes it.
+        box: the interval of all entries: [-box, box], or [low, high] for a pair (low, high).
+        kink_width: the width of the ramps between levels, relative to half the box, a power of
+            two. Entries on ramps are refused.
 
     Returns:
         The transformer.
 
     Raises:
-        ConstructionError: if the table is too large, or if f is not equivariant, steeper than
-            stated or not finite on it.
+        ConstructionError: if the table is too large, or if f is not equivariant, not finite or
+            steeper than `lipschitz` on its points.
         SettingError: if a setting is out of its range.
 
     Example:
@@ -111,20 +111,20 @@ def universal(
     grid = Grid(count("d", d), count("n", n), count("D", D, least=2), low, high)
     width = power_of_two("kink_width", kink_width)
     require_between("kink_width", width, NARROWEST, WIDEST)
-    with one_thread():  # heads differ in their last bits with the number of threads
+    with one_thread():  # the last bits of the weights depend on the number of threads
         program = function_program(f, grid, positive("lipschitz", lipschitz), width)
     check_program(program)
-    found = UniversalFunction(program)
-    if found.bound() == inf:
+    function = UniversalFunction(program)
+    if function.bound() == inf:
         raise ConstructionError(
-            f"D={D} with d={d} and n={n} needs keys that float64 rounds too coarsely to be told "
-            "apart. Give fewer levels or tokens, a box around 0, or a larger kink_width."
+            f"D={D} with d={d} and n={n} needs keys so close together that float64 cannot separate "
+            "them. Give fewer levels or tokens, a box around 0, or a larger kink_width."
         )
-    return found
+    return function
 
 
 def _ends(box: object) -> tuple[float, float]:
-    """Return the ends of the box."""
+    """Validate the box and return its ends."""
     ends = as_row(box)
     if len(ends) == 1:
         high = positive("box", ends[0])
@@ -140,7 +140,7 @@ def _ends(box: object) -> tuple[float, float]:
 @with_repr
 @dataclass(frozen=True)
 class UniversalFunction:
-    """A function that a transformer of three layers looks up in a table: see `icgd.universal`.
+    """A function computed by table look-up in a transformer of three layers: see `icgd.universal`.
 
     Attributes:
         program: the layers, with the table.
@@ -156,19 +156,22 @@ class UniversalFunction:
 
     @property
     def _look_up(self) -> LookUpFunction:
-        found = self.program.first(LookUpFunction)
-        if found is None:
-            raise ProgramError("The program looks no function up.")
-        return found
+        instruction = self.program.first(LookUpFunction)
+        if instruction is None:
+            raise ProgramError(
+                f"The program of {self.program.construction} has no instruction that looks up a "
+                "function. Create it with icgd.universal."
+            )
+        return instruction
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape (d, n) of what it maps, and of what it maps to."""
+        """The shape (d, n) of arguments and values."""
         return self.program.layout.width_of("x"), self._look_up.n_tokens
 
     @property
     def box(self) -> tuple[float, float]:
-        """The ends of the interval that all numbers lie in."""
+        """The ends of the interval of all entries."""
         return self._look_up.low, self._look_up.high
 
     @property
@@ -178,7 +181,7 @@ class UniversalFunction:
 
     @property
     def lipschitz(self) -> float:
-        """The Lipschitz constant that was stated of the function."""
+        """The Lipschitz constant that the user gave for the function."""
         return self._look_up.lipschitz
 
     @property
@@ -188,12 +191,12 @@ class UniversalFunction:
         return self.lipschitz * (8 * sqrt(d * n) + sqrt(n)) * (high - low) / (2 * self.levels)
 
     def bound(self, backend: str = "literal") -> float:
-        """Return the proved error in the Frobenius norm, for every Z in the box but on ramps.
+        """Return the proved bound on the Frobenius error, for every Z in the box and off the ramps.
 
-        It takes the stated Lipschitz constant for granted.
+        The bound assumes the given Lipschitz constant.
 
         Args:
-            backend: the backend whose rounding it includes.
+            backend: the backend whose rounding errors are included.
 
         Returns:
             The bound, which holds in float64.
@@ -213,30 +216,32 @@ class UniversalFunction:
         tables = [program.relu_sum(name) for name in self._look_up.tables]
         if key_error(self._look_up.key, tables[0], program, arithmetic, middle / half) > FLAT:
             return inf
-        # Every number is so far from its level, between the ramps and the ends of the box; those
-        # that are taken to be beside a ramp may be inside it by less than the room.
+        # The largest distance of an entry from its level, on the scale [-1, 1]. The check that
+        # entries are off the ramps is itself rounded, which the second term allows for.
         ends = (-1.0, *program.relu_sum(IDENTITY).knots, 1.0)
         cells = zip(level_values(self.levels).tolist(), ends[::2], ends[1::2], strict=True)
-        flat: float = max(max(level - start, end - level) for level, start, end in cells)
-        flat += 2.0**-40 * (1 + abs(middle) / half)
-        rounded = sum((table.error + float(reading(table, arithmetic)[3])) ** 2 for table in tables)
-        return self.lipschitz * sqrt(d * n) * half * flat + sqrt(n * rounded)
+        distance: float = max(max(level - start, end - level) for level, start, end in cells)
+        distance += 2.0**-40 * (1 + abs(middle) / half)
+        rounding = sum(
+            (table.error + float(reading(table, arithmetic)[3])) ** 2 for table in tables
+        )
+        return self.lipschitz * sqrt(d * n) * half * distance + sqrt(n * rounding)
 
     def run(self, Z: Any, *, backend: str = "fused") -> Tensor:
-        """One forward pass on a matrix, or on many.
+        """Apply the transformer to a matrix, or to many.
 
         Args:
-            Z: numbers in the box, (d, n) or (tasks, d, n).
+            Z: entries in the box, (d, n) or (tasks, d, n).
             backend: "fused", which reads the table, or the transformer itself: "literal", every
-                unit from the weights that are not 0, or "dense", with matrices. "auto" is literal
-                if that takes no more than some 20 seconds, and else fused.
+                unit from its nonzero weights, or "dense", with matrices. "auto" is literal for
+                runs of up to about 20 seconds, otherwise fused.
 
         Returns:
-            What the transformer makes of it, of the same shape.
+            The output of the transformer, of the same shape.
 
         Raises:
-            DataError: if Z has another shape, or a number on the ramp between two levels.
-            DomainError: if a number leaves the box.
+            DataError: if Z has another shape, or an entry on the ramp between two levels.
+            DomainError: if an entry leaves the box.
             UnknownNameError: if no backend has this name.
 
         Example:
@@ -248,18 +253,18 @@ class UniversalFunction:
         return self._run(self._checked(Z), backend)
 
     def _checked(self, Z: Any) -> Tensor:
-        """Validate Z: numbers in the box that are not on a ramp."""
+        """Validate Z: its shape, and entries in the box but not on a ramp."""
         matrix, (low, high) = checked_array("Z", Z).double(), self.box
         if matrix.ndim not in (2, 3) or matrix.shape[-2:] != self.shape:
             raise DataError(
-                f"Z has shape {tuple(matrix.shape)}, but the transformer was made for "
-                f"{self.shape}, or (tasks, {self.shape[0]}, {self.shape[1]}) for many."
+                f"Z has shape {tuple(matrix.shape)}; expected {self.shape}, or "
+                f"(tasks, {self.shape[0]}, {self.shape[1]}) for many."
             )
         outside = (matrix < low) | (matrix > high)
         if outside.any():
-            place = outside.nonzero()[0].tolist()
+            index = outside.nonzero()[0].tolist()
             raise DomainError(
-                f"Z{at(place)} is {float(matrix[tuple(place)]):.12g}, outside [{low:g}, {high:g}]. "
+                f"Z{at(index)} is {float(matrix[tuple(index)]):.12g}, outside [{low:g}, {high:g}]. "
                 "Rescale the data, or give universal a larger box."
             )
         middle, half = (low + high) / 2, (high - low) / 2
@@ -274,27 +279,27 @@ class UniversalFunction:
         return run.trace["y"][..., -1, :, :].mT.contiguous()
 
     def _task(self, matrix: Tensor) -> Task:
-        """Return a prompt whose tokens are the columns, without weights and queries."""
+        """Return a task with the matrix columns as examples, and no weights or queries."""
         x = matrix.mT.contiguous()
-        nothing = x.new_empty(*x.shape[:-2], 0)
-        return Task(x, torch.zeros_like(x), x[..., :0, :], nothing)
+        no_weights = x.new_empty(*x.shape[:-2], 0)
+        return Task(x, torch.zeros_like(x), x[..., :0, :], no_weights)
 
     def verify(self, f: Callable[[Matrix], Any], Z: Any, *, backend: str = AUTO) -> FunctionReport:
-        """Run it, and compare it with the function, with its bound and with doing nothing.
+        """Run the transformer, and compare its output with f(Z), and the error with its bounds.
 
         Args:
-            f: the function that it was made of.
-            Z: numbers in the box, (d, n) or (tasks, d, n).
-            backend: "literal", "dense" or "fused"; "auto" is literal for runs of up to some 20
-                seconds, and else fused.
+            f: the function that was tabulated.
+            Z: entries in the box, (d, n) or (tasks, d, n).
+            backend: "literal", "dense" or "fused"; "auto" is literal for runs of up to about 20
+                seconds, otherwise fused.
 
         Returns:
             The measured errors beside the bounds.
 
         Raises:
-            DataError: if Z has another shape, or a number on the ramp between two levels.
-            DomainError: if a number leaves the box.
-            ConstructionError: if f returns something else than finite numbers of the same shape.
+            DataError: if Z has another shape, or an entry on the ramp between two levels.
+            DomainError: if an entry leaves the box.
+            ConstructionError: if f does not return finite numbers of the same shape.
 
         Example:
             >>> import icgd
@@ -305,14 +310,15 @@ class UniversalFunction:
         """
         matrix = self._checked(Z)
         backend = chosen_backend(backend, self.program, self._task(matrix)).name
-        found = self._run(matrix, backend)
+        output = self._run(matrix, backend)
         points = matrix.view(-1, *self.shape)
         exact = torch.stack([answer_of(f, point) for point in points]).view_as(matrix)
-        errors, idle = (torch.linalg.matrix_norm(part - exact) for part in (found, matrix))
-        return FunctionReport(errors, self.bound(backend), self.paper_bound, idle, backend)
+        errors = torch.linalg.matrix_norm(output - exact)
+        idle_errors = torch.linalg.matrix_norm(matrix - exact)
+        return FunctionReport(errors, self.bound(backend), self.paper_bound, idle_errors, backend)
 
     def facts(self) -> dict[str, str]:
-        """Return what it shows of itself in a line or in a notebook.
+        """Return a summary of the function, as shown in its repr and in notebooks.
 
         Returns:
             A text for each name.
@@ -328,7 +334,7 @@ class UniversalFunction:
         n_keys = len(table.knots) // 2 + 1
         return {
             "function": f"of {d} x {n} matrices in [{low:g}, {high:g}], Lipschitz constant "
-            f"{self.lipschitz:g} (stated)",
+            f"{self.lipschitz:g} (assumed)",
             "table": f"{n_keys:,} keys, of D^(dn) = {self.levels ** (d * n):,} entries",
             "layers": counted(self.program.n_layers, "layer"),
             "error": f"at most {number(rounded_up(self.bound()))}",
@@ -336,8 +342,7 @@ class UniversalFunction:
         }
 
     def summary(self) -> Summary:
-        """Return the numbers of layers, heads, weights and FLOPs, counted without building a
-        weight.
+        """Return the numbers of layers, heads, weights and FLOPs, without building any weights.
 
         Returns:
             The sizes.
@@ -355,7 +360,7 @@ class UniversalFunction:
         """Return the transformer as a torch module with ordinary weights.
 
         Returns:
-            The module, which maps a residual stream to the one after the last layer.
+            The module, which maps the residual stream of the prompt to that after the last layer.
 
         Raises:
             SizeError: if the weights do not fit into memory.
@@ -369,13 +374,13 @@ class UniversalFunction:
         return build_transformer(self.program)
 
     def draw(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
-        """Return the transformer as one picture: its layers, and what they read and write.
+        """Draw the transformer: its layers, and what they read and write.
 
         Args:
-            path: the file that the picture is also written to, as SVG or PNG by its ending.
+            path: a file to write the picture to as well, .svg or .png.
 
         Returns:
-            The picture, which a notebook shows.
+            The picture, which notebooks display.
 
         Raises:
             FileError: if the name has another ending, or if the file cannot be written.
@@ -406,13 +411,13 @@ class UniversalFunction:
 
     @own_modes()
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a safetensors file with the table and the weights, not with the function.
+        """Write a safetensors file with the table and the weights, but not the function f.
 
         Args:
             path: the file.
 
         Raises:
-            FileError: if it cannot be written.
+            FileError: if the file cannot be written.
 
         Example:
             >>> import icgd
@@ -431,7 +436,7 @@ class UniversalFunction:
     @classmethod
     @own_modes()
     def load(cls, path: str | os.PathLike[str]) -> UniversalFunction:
-        """Read what `save` wrote.
+        """Read a file written by `save`.
 
         Args:
             path: the file.
@@ -440,7 +445,7 @@ class UniversalFunction:
             The function, equal to the one that was saved.
 
         Raises:
-            FileError: if there is no such file, or if it is damaged or holds something else.
+            FileError: if the file does not exist, is damaged, or holds something else.
 
         Example:
             >>> import icgd
@@ -451,22 +456,25 @@ class UniversalFunction:
         """
         program = files.load_program(path)
         if not isinstance(program, StackProgram) or program.first(LookUpFunction) is None:
-            raise FileError(f"{path} holds no function that is looked up.")
+            raise FileError(
+                f"{path} holds no function of icgd.universal. Read compiled training runs with "
+                "icgd.load."
+            )
         return cls(program)
 
 
 @with_repr
 @dataclass(frozen=True)
 class FunctionReport:
-    """Measured errors of a looked-up function beside their bounds, in the Frobenius norm.
+    """Measured errors of a tabulated function beside their bounds, in the Frobenius norm.
 
     Attributes:
-        errors: the distance from the function, of every matrix.
-        bound: what is proved of it, with the rounding of the backend, if the function has the
-            Lipschitz constant that was stated of it.
+        errors: the distance of the output from f(Z), for every matrix Z.
+        bound: the proved bound on the errors, including the backend's rounding; it assumes the
+            Lipschitz constant given for the function.
         paper_bound: the lemma's bound.
-        idle_errors: the distance of every matrix itself from what the function makes of it: what
-            doing nothing would err by.
+        idle_errors: the distance of Z from f(Z), for every matrix Z: the error of a transformer
+            that changes nothing.
         backend: the backend that ran.
 
     Example:
@@ -488,7 +496,7 @@ class FunctionReport:
         return bool((self.errors <= self.bound).all())
 
     def facts(self) -> dict[str, str]:
-        """Return what it shows of itself in a line or in a notebook.
+        """Return a summary of the report, as shown in its repr and in notebooks.
 
         Returns:
             A text for each name.
@@ -496,21 +504,21 @@ class FunctionReport:
         Example:
             >>> import icgd
             >>> halved = icgd.universal(lambda Z: Z / 2, d=1, n=2, D=4, lipschitz=0.5)
-            >>> halved.verify(lambda Z: Z / 2, [[0.8, -0.1]]).facts()["doing nothing"]
-            'would err by 0.4031; errors are 0.1961 times as large on average'
+            >>> halved.verify(lambda Z: Z / 2, [[0.8, -0.1]]).facts()["for comparison"]
+            'f(Z) is up to 0.4031 from Z; the mean error is 0.1961 times the mean distance'
         """
         broken = (
-            "an error exceeds the bound: the function is steeper than the Lipschitz constant that "
-            "was stated of it, it is another one, or the transformer is wrong"
+            "an error exceeds the bound: f is steeper than the given Lipschitz constant, f is not "
+            "the function that was tabulated, or the transformer is wrong"
         )
         measured, proved = float(self.errors.max()), number(rounded_up(self.bound))
-        compared, total = "", self.idle_errors.sum()
-        if total > 0:
-            share = number(float(self.errors.sum() / total))
-            compared = f"; errors are {share} times as large on average"
+        comparison = f"f(Z) is up to {number(float(self.idle_errors.max()))} from Z"
+        if (total := self.idle_errors.sum()) > 0:
+            ratio = number(float(self.errors.sum() / total))
+            comparison += f"; the mean error is {ratio} times the mean distance"
         return {
             "verdict": "every error is within the bound" if self.holds else broken,
             "backend": self.backend,
             "error": f"{number(measured)}, proved {proved}, the lemma's {number(self.paper_bound)}",
-            "doing nothing": f"would err by {number(float(self.idle_errors.max()))}{compared}",
+            "for comparison": comparison,
         }

@@ -1,9 +1,10 @@
-"""Run the tasks of a folder, more than fit into memory, on processes here or on machines of Ray.
+"""Run a folder of tasks, larger than memory, on local processes or on a Ray cluster.
 
-One process reads chunks of tasks, hands them out and writes what comes back; workers only compute.
-So a killed worker leaves nothing half done, and Ray's machines need no shared disk. A chunk's file
-is the only record that the chunk is done: it is there and whole, or not there. Chunks depend on the
-input and the settings alone, so any number of workers, and any number of kills, gives equal files.
+One process reads chunks of tasks, distributes them and writes the results; workers only compute. So
+a killed worker leaves nothing half done, and the machines of a cluster need no shared disk. The
+file of a chunk is the only record that the chunk is done: it is complete or absent. Chunks depend
+on the input and the settings only, so the files do not depend on the number of workers or
+interruptions.
 
 docs/many_tasks.md describes the files.
 """
@@ -64,24 +65,24 @@ from icgd.program.check import from_data
 from icgd.weights.files import whole_file
 
 CHUNK_SIZE = 1024
-"""The most tasks of a chunk, by default."""
+"""The default limit on the number of tasks in a chunk."""
 
 NUMBERS_OF_CHUNK = 2**22
-"""The most numbers of a chunk, data and weights (32 MB); a larger task is a chunk by itself."""
+"""The largest number of values in a chunk, data and weights (32 MB); a larger task is a chunk."""
 
 ROWS_AT_ONCE = 2**22
-"""How many rows of the column `task` are read at a time to find where tasks begin."""
+"""The number of rows of the column `task` that are read at a time to find the tasks."""
 
 MANIFEST, FAILURES, LOCK, OWNER = "manifest.json", "failures.csv", ".lock", ".owner"
 PARTS = "part-*.parquet"
 PARTIAL = ".*.icgd-partial"
-"""The names of temporary files, which a kill leaves behind."""
+"""The names of temporary files, which a killed process leaves behind."""
 
 FAULTS = (DataError, DomainError, KernelError, OverflowedRunError, SettingError)
-"""Errors that are a task's own; settings were checked before."""
+"""Errors that one task causes; settings are checked before the first task."""
 
 DAMAGE = (DataError, SafetensorError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
-"""Errors of a file that cannot be used. A disk that cannot be read, an OSError, is none of them."""
+"""Errors of an unusable file, as opposed to an unreadable disk (OSError), which ends the run."""
 
 TENSORS = ("x", "y", "queries", "initial", "rates")
 NUMBER_TYPES = ("F64", "F32", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
@@ -91,14 +92,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class TaskResults:
-    """What `run_tasks` wrote.
+    """The results of `run_tasks`.
 
     Attributes:
-        output: the folder; its part-*.parquet have a row for each task: file, task, predictions,
-            weights, and the reason if it failed.
-        n_tasks: the number of tasks, those that failed included.
-        failures: the tasks that could not be run, and the files that could not be read, whose task
-            is null, with the reason.
+        output: the folder; its part-*.parquet files have a row for each task: file, task,
+            predictions, weights, and the reason if the task failed.
+        n_tasks: the number of tasks, including those that failed.
+        failures: the failed tasks with their reasons; a file that could not be read is a row whose
+            task is null.
 
     Example:
         >>> import icgd
@@ -128,33 +129,35 @@ def run_tasks(
 ) -> TaskResults:
     """Run every task of a folder, and write predictions and final weights to another folder.
 
-    Call it again with the same arguments to go on after Ctrl-C, a kill or a full disk. A task that
-    cannot be run is listed in failures.csv with its file, its number and the reason.
+    Call again with the same arguments to resume after Ctrl-C, a kill or a full disk. Tasks that
+    cannot be run are listed in failures.csv with their file, their number and the reason.
 
     Args:
-        compiled: what is run on every task.
+        compiled: the run to perform on every task.
         folder: the tasks, in Parquet or safetensors files.
-        output: the folder of the results, which is made.
-        n_workers: how many processes work, each with one thread; the default is none but this one.
-        ray_address: the cluster of Ray that works instead, such as "auto"; "local" starts one here.
-        chunk_size: the most tasks that are read, run and written together.
-        seed: what the initial weights of all tasks are drawn from, unless a task brings its own.
+        output: the folder for the results; created if it does not exist.
+        n_workers: the number of worker processes, each with one thread; by default the calling
+            process does the work.
+        ray_address: the address of a Ray cluster to use instead, such as "auto"; "local" starts
+            one on this machine.
+        chunk_size: the largest number of tasks that are read, run and written together.
+        seed: the seed of the random initial weights of all tasks that bring none.
         backend: "fused", "literal" or "dense".
         dtype: "float64" or "float32".
-        on_progress: is called with the number of tasks done and the number in all.
+        on_progress: a callback, called with the number of finished tasks and their total.
 
     Returns:
-        How many tasks there were, which of them failed, and where the results are.
+        The number of tasks, those that failed, and the folder of the results.
 
     Raises:
         DataError: if the folder has no tasks.
         FileError: if the output cannot be written, or was begun with other tasks or settings.
         RunFolderError: if another process writes to the output.
-        WorkerError: if a worker is gone.
-        MissingExtraError: if Ray is asked for and not installed.
+        WorkerError: if a worker process died.
+        MissingExtraError: if Ray is requested and not installed.
         SettingError: if a setting is impossible.
         UnknownNameError: if no backend or dtype has this name.
-        InterruptedRunError: on Ctrl-C; what is done is kept.
+        InterruptedRunError: on Ctrl-C; finished chunks are kept.
 
     Example:
         >>> import icgd
@@ -174,13 +177,16 @@ def run_tasks(
     """
     named("backend", backend, BACKENDS)
     if ray_address is not None and n_workers is not None:
-        raise SettingError("n_workers has no effect under Ray, which uses its whole cluster.")
+        raise SettingError(
+            "n_workers has no effect with ray_address: Ray uses the whole cluster. Omit one of the "
+            "two."
+        )
     settings: dict[str, Any] = {
         "chunk_size": count("chunk_size", chunk_size),
         "seed": None if seed is None else count("seed", seed, least=0),
         "backend": backend,
         "dtype": dtype_name(dtype_named(dtype)),
-        "engine": "auto" if has_numba() else "torch",  # which differ by rounding
+        "engine": "auto" if has_numba() else "torch",  # a setting, as the two round differently
     }
     n_workers = None if n_workers is None else count("n_workers", n_workers)
     whole = compiled.whole
@@ -199,74 +205,72 @@ def run_tasks(
         _begin(target, paths, settings, hashlib.sha256(text.encode()).hexdigest())
         chunks = list(_planned(compiled.problem, paths, settings["chunk_size"]))
         written = {path.name for path in target.glob(PARTS)}
-        left = [chunk for chunk in chunks if chunk.file not in written]
+        pending = [chunk for chunk in chunks if chunk.file not in written]
         total = sum(chunk.n_tasks for chunk in chunks)
-        done = total - sum(chunk.n_tasks for chunk in left)
+        done = total - sum(chunk.n_tasks for chunk in pending)
         if on_progress:
             on_progress(done, total)
-        kept = f"tasks are done and kept in {target}. Run the same again to go on."
+        resume = f"tasks are finished and saved in {target}. Run it again to resume."
         seen: set[type[Warning]] = set()
         try:
             with _workers(compiled, text, settings, n_workers, ray_address) as workers:
-                for chunk, found in _finished(left, compiled.problem, workers):
-                    _write(target / chunk.file, chunk, found, settings["dtype"])
+                for chunk, results in _finished(pending, compiled.problem, workers):
+                    _write(target / chunk.file, chunk, results, settings["dtype"])
                     done += chunk.n_tasks
-                    for kind, message in found.warnings:
-                        if kind not in seen:  # say it once, not for every chunk
-                            seen.add(kind)
-                            warn(kind(f"In {chunk.path.name}, and maybe elsewhere: {message}"))
+                    for category, message in results.warnings:
+                        if category not in seen:  # warn once, not for every chunk
+                            seen.add(category)
+                            file = chunk.path.name
+                            warn(category(f"In {file}, and maybe other files: {message}"))
                     if on_progress:
                         on_progress(done, total)
-            results = pl.scan_parquet(sorted(target.glob(PARTS)), glob=False)
-            failed = results.filter(pl.col("reason").is_not_null())
+            parts = pl.scan_parquet(sorted(target.glob(PARTS)), glob=False)
+            failed = parts.filter(pl.col("reason").is_not_null())
             try:
                 failures = failed.select("file", "task", "reason").collect(engine="streaming")
             except pl.exceptions.PolarsError as error:
                 raise FileError(
-                    f"A part of {target} is damaged ({error}). Delete it, and run again: the other "
-                    "parts are kept."
+                    f"A part-*.parquet file in {target} is damaged ({error}). Delete it and run "
+                    "again; the other parts are kept."
                 ) from None
             with whole_file(target / FAILURES) as temporary:
                 temporary.write_bytes(failures.write_csv().encode())
         except KeyboardInterrupt:
-            message = f"The run was interrupted; {done:,} of {total:,} {kept}"
+            message = f"The run was interrupted; {done:,} of {total:,} {resume}"
             raise InterruptedRunError(message, None) from None
         except FileError as error:
-            raise FileError(f"{error} {done:,} of {total:,} {kept}") from None
+            raise FileError(f"{error} {done:,} of {total:,} {resume}") from None
         except WorkerError as error:
-            raise WorkerError(f"{error} {done:,} of {total:,} {kept}") from None
+            raise WorkerError(f"{error} {done:,} of {total:,} {resume}") from None
     return TaskResults(target, total, failures)
 
 
-# What a folder holds, and what was begun with it
+# Folders and the manifest
 
 
 def _members(folder: Path, output: Path) -> list[Path]:
-    """Return the files of tasks in order of their names."""
+    """Return the task files in alphabetical order."""
     if not folder.is_dir():
         raise DataError(f"There is no folder {folder}. Give the folder that holds the tasks.")
     if output.exists() and folder.samefile(output):
-        raise FileError(f"Cannot write {output}: it holds the tasks. Name another folder.")
+        raise FileError(f"Cannot write {output}: it holds the tasks. Give another folder.")
     paths = [path for path in sorted(folder.iterdir()) if path.suffix in CUTTERS and path.is_file()]
     if not paths:
-        raise DataError(
-            f"{folder} has no tasks: {' and '.join(CUTTERS)} files are expected in it, and none "
-            "is there."
-        )
+        raise DataError(f"{folder} has no tasks; expected {' or '.join(CUTTERS)} files in it.")
     return paths
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep the folder to this process; the system drops the lock of a process that is killed."""
+    """Lock the folder for this process; the system releases the lock of a killed process."""
     lock, owner = FileLock(folder / LOCK), folder / OWNER
     try:
         lock.acquire(blocking=False)
     except Timeout:
         name = owner.read_text(encoding="utf-8") if owner.exists() else "another process"
         raise RunFolderError(
-            f"{folder} is in use by {name}. Nothing was changed; wait until that process ends, or "
-            "name another folder."
+            f"{folder} is in use by {name}. Nothing was changed. Wait until that process ends, or "
+            "give another folder."
         ) from None
     except OSError as error:
         raise FileError(f"Cannot write {folder}: {error.strerror or error}.") from None
@@ -274,8 +278,8 @@ def _locked(folder: Path) -> Iterator[None]:
         with whole_file(owner) as temporary:
             text = f"process {os.getpid()} on {socket.gethostname()}"
             temporary.write_text(text, encoding="utf-8")
-        for left_by_a_kill in folder.glob(PARTIAL):
-            left_by_a_kill.unlink()
+        for abandoned in folder.glob(PARTIAL):
+            abandoned.unlink()
         yield
     finally:
         owner.unlink(missing_ok=True)
@@ -283,13 +287,13 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _begin(output: Path, paths: Sequence[Path], settings: dict[str, Any], digest: str) -> None:
-    """Write the manifest, or compare with the one that is there."""
+    """Write the manifest, or raise if an existing one describes other tasks or settings."""
     manifest = output / MANIFEST
     if not manifest.exists():
         if next(output.glob(PARTS), None):
             raise FileError(
-                f"{output} has results, but no {MANIFEST}, which says what they are results of. "
-                "Name another folder."
+                f"{output} has results but no {MANIFEST} to tell which tasks they belong to. "
+                "Give another folder."
             )
         members = [_fingerprint(path) | {"sha256": _sha256(path)} for path in paths]
         content = {"format": 1, "program": digest, "settings": settings, "members": members}
@@ -297,36 +301,36 @@ def _begin(output: Path, paths: Sequence[Path], settings: dict[str, Any], digest
             temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
         return
     try:
-        begun = json.loads(manifest.read_text(encoding="utf-8"))
-        differing = [
-            f"{name} was {begun['settings'][name]!r} and is now {value!r}"
+        recorded = json.loads(manifest.read_text(encoding="utf-8"))
+        differences = [
+            f"{name} was {recorded['settings'][name]!r} and is now {value!r}"
             for name, value in settings.items()
-            if begun["settings"][name] != value
+            if recorded["settings"][name] != value
         ]
-        if begun["program"] != digest:
-            differing.append("the compiled run was another one")
-        known = {member["file"]: member for member in begun["members"]}
+        if recorded["program"] != digest:
+            differences.append("the compiled run is a different one")
+        old = {member["file"]: member for member in recorded["members"]}
         now = {path.name: path for path in paths}
-        differing += [f"{name} is no longer there" for name in sorted(known.keys() - now.keys())]
-        differing += [f"{name} is new" for name in sorted(now.keys() - known.keys())]
-        for name in sorted(now.keys() & known.keys()):
-            before, after = known[name], _fingerprint(now[name])
+        differences += [f"{name} is missing" for name in sorted(old.keys() - now.keys())]
+        differences += [f"{name} is new" for name in sorted(now.keys() - old.keys())]
+        for name in sorted(now.keys() & old.keys()):
+            before, after = old[name], _fingerprint(now[name])
             if before["size"] == after["size"]:
-                # A file that was copied, and not changed, has another time and the same content.
+                # A copied file has another time but the same content: hash only in that case.
                 if before["mtime_ns"] == after["mtime_ns"]:
                     continue
                 if before["sha256"] == _sha256(now[name]):
                     continue
-            differing.append(f"{name} has changed")
+            differences.append(f"{name} has changed")
     except FileError:
         raise
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise FileError(f"{manifest} is damaged ({error}). Name another folder.") from None
-    if differing:
-        rest = f", and {len(differing) - 3} more" if len(differing) > 3 else ""
+        raise FileError(f"{manifest} is damaged ({error}). Give another folder.") from None
+    if differences:
+        more = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
         raise FileError(
-            f"{output} was begun with something else: {'; '.join(differing[:3])}{rest}. Nothing "
-            "was changed; restore it to go on, or name another folder to start anew."
+            f"{output} was begun with other tasks or settings: {'; '.join(differences[:3])}{more}. "
+            "Nothing was changed. Restore them to resume, or give another folder to start over."
         )
 
 
@@ -348,9 +352,9 @@ def _sha256(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Tasks of one file: its rows (Parquet) or its tasks (safetensors) from `start` to `stop`.
+    """Tasks of one file: the rows (Parquet) or tasks (safetensors) from `start` to `stop`.
 
-    A file that cannot be used is one chunk, with the `reason`.
+    An unusable file is a chunk without tasks, with the `reason`.
     """
 
     file: str
@@ -362,38 +366,38 @@ class Chunk:
 
 
 def _planned(problem: Problem, paths: Iterable[Path], chunk_size: int) -> Iterator[Chunk]:
-    """All chunks, in order; reads no more than headers and the columns `task` and `query`."""
+    """Yield all chunks in order; read only headers and the columns `task` and `query`."""
     for number, path in enumerate(paths):
         try:
             cuts = list(CUTTERS[path.suffix](problem, path, chunk_size))
         except OSError as error:
             raise FileError(f"Cannot read {path}: {error.strerror or error}.") from None
         except DAMAGE as error:
-            yield Chunk(_part(number, 0), path, 0, 0, 0, _damaged(path, error))
+            yield Chunk(_part_name(number, 0), path, 0, 0, 0, _damage_reason(path, error))
             continue
-        for place, (start, stop, n_tasks) in enumerate(cuts):
-            yield Chunk(_part(number, place), path, start, stop, n_tasks)
+        for chunk_number, (start, stop, n_tasks) in enumerate(cuts):
+            yield Chunk(_part_name(number, chunk_number), path, start, stop, n_tasks)
 
 
-def _part(member: int, place: int) -> str:
-    return f"part-{member:06d}-{place:06d}.parquet"
+def _part_name(file_number: int, chunk_number: int) -> str:
+    return f"part-{file_number:06d}-{chunk_number:06d}.parquet"
 
 
-def _damaged(path: Path, error: BaseException) -> str:
+def _damage_reason(path: Path, error: BaseException) -> str:
     text = cut(" ".join(str(error).split()))
     is_ours = isinstance(error, DataError)
-    return text if is_ours else f"damaged, or no {path.suffix[1:]} file ({text})"
+    return text if is_ours else f"damaged, or not a {path.suffix[1:]} file ({text})"
 
 
 def _cuts(sizes: Iterable[int], chunk_size: int) -> Iterator[tuple[int, int]]:
-    """Yield first task of each chunk and the one after its last, from the sizes of all tasks."""
-    first = place = total = 0
-    for place, size in enumerate(sizes):
-        if place > first and (place - first == chunk_size or total + size > NUMBERS_OF_CHUNK):
-            yield first, place
-            first, total = place, 0
+    """Yield the range (first, stop) of each chunk's tasks, from the sizes of all tasks."""
+    first = task = total = 0
+    for task, size in enumerate(sizes):
+        if task > first and (task - first == chunk_size or total + size > NUMBERS_OF_CHUNK):
+            yield first, task
+            first, total = task, 0
         total += size
-    yield first, place + 1
+    yield first, task + 1
 
 
 def _n_weights(problem: Problem) -> int:
@@ -401,20 +405,21 @@ def _n_weights(problem: Problem) -> int:
 
 
 def _parquet_cuts(problem: Problem, path: Path, chunk_size: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the first row, the stop row and the number of tasks of each chunk."""
     table = pl.scan_parquet(path, glob=False)
     schema = table.collect_schema()
     columns = _columns(problem, schema)
     if not schema["task"].is_integer():
-        raise DataError(f"column task holds {schema['task']}; whole numbers are expected")
+        raise DataError(f"column task has type {schema['task']}; expected integers")
     for name in columns["x"] + columns["y"] + columns["rates"]:
         kind = schema[name]
         if not (kind.is_float() or kind.is_integer() or kind == pl.Boolean):
-            raise DataError(f"column {name} holds {kind}; numbers are expected")
+            raise DataError(f"column {name} has type {kind}; expected numbers")
     if columns["query"] and schema["query"] != pl.Boolean:
-        raise DataError(f"column query holds {schema['query']}; true or false is expected")
+        raise DataError(f"column query has type {schema['query']}; expected true or false")
     numbers, lengths, row = [], [], 0
-    marks = table.select("task", *columns["query"])
-    while len(window := marks.slice(row, ROWS_AT_ONCE).collect()):
+    keys = table.select("task", *columns["query"])
+    while len(window := keys.slice(row, ROWS_AT_ONCE).collect()):
         for name, series in window.to_dict().items():
             if series.null_count():
                 gap = row + int(series.is_null().arg_true()[0])
@@ -426,9 +431,10 @@ def _parquet_cuts(problem: Problem, path: Path, chunk_size: int) -> Iterator[tup
     if not row:
         raise DataError("the file has no rows")
     number, length = np.concatenate(numbers), np.concatenate(lengths)
-    begins = np.flatnonzero(np.append(True, number[1:] != number[:-1]))  # windows may cut a task
+    # Join the runs of a task that a window's end cut in two.
+    begins = np.flatnonzero(np.append(True, number[1:] != number[:-1]))
     number, length = number[begins], np.add.reduceat(length, begins)
-    _require_unique(number, "rows of task {} do not stand together; sort the file by task")
+    _require_unique(number, "the rows of task {} are not consecutive; sort the file by task")
     ends = np.append(0, np.cumsum(length))
     width, n_weights = len(columns["x"]) + len(columns["y"]), _n_weights(problem)
     for first, stop in _cuts((length * width + n_weights).tolist(), chunk_size):
@@ -436,11 +442,11 @@ def _parquet_cuts(problem: Problem, path: Path, chunk_size: int) -> Iterator[tup
 
 
 def _columns(problem: Problem, schema: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the columns of each part of a task; `y` alone holds the one label, or classes."""
+    """Return the columns of each array of a task; labels of width 1 and classes are column `y`."""
     target = problem.target
-    labels = [f"y_{place}" for place in range(1, target.output_width + 1)]
+    labels = [f"y_{number}" for number in range(1, target.output_width + 1)]
     columns = {
-        "x": [f"x_{place}" for place in range(1, target.input_width + 1)],
+        "x": [f"x_{number}" for number in range(1, target.input_width + 1)],
         "y": ["y"] if "y" in schema or target.output_width == 1 else labels,
         "query": ["query"] if "query" in schema else [],
         "rates": ["rate"] if "rate" in schema else [],
@@ -448,65 +454,66 @@ def _columns(problem: Problem, schema: Mapping[str, Any]) -> dict[str, list[str]
     missing = [name for name in ("task", *columns["x"], *columns["y"]) if name not in schema]
     if missing:
         raise DataError(
-            f"there is no column {missing[0]}; expected are task, {columns['x'][0]} to "
+            f"there is no column {missing[0]}; expected task, {columns['x'][0]} to "
             f"{columns['x'][-1]}, {' and '.join(columns['y'])}, and query if there are queries"
         )
-    # Columns of other names may say what they like; an input or a label too many is a mistake.
+    # Other columns are ignored, but an additional input or label is a mistake.
     for name in schema:
         if re.fullmatch(r"[xy](_\d+)?", name) and name not in columns["x"] + columns["y"]:
             raise DataError(
-                f"there is a column {name} that the model does not take; its inputs are "
+                f"there is a column {name}, which the model does not use; its inputs are "
                 f"{columns['x'][0]} to {columns['x'][-1]}, its labels {' and '.join(columns['y'])}"
             )
     return columns
 
 
 def _tensor_cuts(problem: Problem, path: Path, chunk_size: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the first task, the stop task and the number of tasks of each chunk."""
     with safe_open(path, "np") as file:
-        parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-        if missing := {"x", "y"} - parts.keys():
-            raise DataError(f"there is no tensor {min(missing)}; x and y are expected")
-        if unknown := parts.keys() - {"task", *TENSORS}:
+        tensors = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        if missing := {"x", "y"} - tensors.keys():
+            raise DataError(f"there is no tensor {min(missing)}; expected x and y")
+        if unknown := tensors.keys() - {"task", *TENSORS}:
             raise DataError(
-                f"there is a tensor {min(unknown)}; expected are x and y, and maybe task, "
-                f"{', '.join(TENSORS[2:])}"
+                f"there is an unknown tensor {min(unknown)}; expected x and y, and optionally "
+                f"task, {', '.join(TENSORS[2:])}"
             )
-        shapes = {name: tuple(part.get_shape()) for name, part in parts.items()}
+        shapes = {name: tuple(tensor.get_shape()) for name, tensor in tensors.items()}
         lengths = {}
         for name in ("task", *TENSORS):
-            if name not in parts:
+            if name not in tensors:
                 continue
-            kind = parts[name].get_dtype()
+            kind = tensors[name].get_dtype()
             if kind not in NUMBER_TYPES or (name == "task" and kind[0] not in "IU"):
-                wanted = "whole numbers" if name == "task" else f"{', '.join(NUMBER_TYPES)}"
-                raise DataError(f"tensor {name} holds {kind}; expected: {wanted}")
+                expected = "integers" if name == "task" else f"{', '.join(NUMBER_TYPES)}"
+                raise DataError(f"tensor {name} has type {kind}; expected {expected}")
             lengths[name] = shapes[name][0] if shapes[name] else 0
         width = problem.target.input_width
         has_inputs = len(shapes["x"]) == 3 and shapes["x"][-1] == width
         if not has_inputs or len(set(lengths.values())) > 1 or not lengths["x"]:
-            found = ", ".join(f"{name} {shapes[name]}" for name in lengths)
+            actual = ", ".join(f"{name} {shapes[name]}" for name in lengths)
             raise DataError(
-                f"the tensors have the shapes {found}; expected is x (tasks, examples, {width}) "
-                "and as many tasks in each of the others"
+                f"the tensors have the shapes {actual}; expected x (tasks, examples, {width}) "
+                "and the same number of tasks in the others"
             )
         n_tasks = lengths["x"]
-        if "task" in parts:
+        if "task" in tensors:
             if len(shapes["task"]) != 1:
                 raise DataError(f"tensor task has shape {shapes['task']}; expected ({n_tasks},)")
-            _require_unique(parts["task"][:], "number {} stands twice in the tensor task")
+            _require_unique(tensors["task"][:], "number {} occurs twice in the tensor task")
     size = _n_weights(problem) + sum(prod(shapes[name][1:]) for name in TENSORS if name in shapes)
     for first, stop in _cuts((size for _ in range(n_tasks)), chunk_size):
         yield first, stop, stop - first
 
 
 def _require_unique(numbers: Array, message: str) -> None:
-    known, counts = np.unique(numbers, return_counts=True)
-    if len(known) < len(numbers):
-        raise DataError(message.format(known[counts > 1][0]))
+    distinct, counts = np.unique(numbers, return_counts=True)
+    if len(distinct) < len(numbers):
+        raise DataError(message.format(distinct[counts > 1][0]))
 
 
 CUTTERS = {".parquet": _parquet_cuts, ".safetensors": _tensor_cuts}
-"""What finds the chunks of a file, by the ending of its name."""
+"""The function that divides a file into chunks, by the extension of its name."""
 
 
 # Reading a chunk
@@ -514,14 +521,14 @@ CUTTERS = {".parquet": _parquet_cuts, ".safetensors": _tensor_cuts}
 
 @dataclass(frozen=True)
 class Group:
-    """Tasks of one shape: their places in the chunk, and arrays with an axis of tasks in front."""
+    """Tasks of one shape: their indices in the chunk, and arrays with a leading axis of tasks."""
 
     places: Array
-    parts: dict[str, Array]
+    arrays: dict[str, Array]
 
 
 def _read_parquet(problem: Problem, chunk: Chunk) -> tuple[Array, list[Group]]:
-    """Return the numbers of the tasks, and the tasks in groups of the same numbers of rows."""
+    """Return the task numbers, and the tasks grouped by their numbers of examples and queries."""
     table = pl.scan_parquet(chunk.path, glob=False)
     schema = table.collect_schema()
     columns = _columns(problem, schema)
@@ -536,13 +543,13 @@ def _read_parquet(problem: Problem, chunk: Chunk) -> tuple[Array, list[Group]]:
         is_query = frame["query"].to_numpy()
 
     def numbers(names: list[str], rows: Array) -> Array:
-        # Keep float32, in which a bound of the domain may have been rounded up.
+        # Keep float32: a value that float32 rounded up is compared with a bound rounded likewise.
         is_single = all(schema[name] == pl.Float32 for name in names)
         kind = pl.Float32 if is_single else pl.Float64
         return frame.select(pl.col(names).cast(kind)).to_numpy()[rows]
 
     x, y = numbers(columns["x"], ~is_query), numbers(columns["y"], ~is_query)
-    asked = numbers(columns["x"], is_query)
+    queries = numbers(columns["x"], is_query)
     rates = numbers(columns["rates"], ~is_query) if columns["rates"] else None
     if columns["y"] == ["y"]:
         y = y[:, 0]
@@ -554,33 +561,34 @@ def _read_parquet(problem: Problem, chunk: Chunk) -> tuple[Array, list[Group]]:
     for number, (n, q) in enumerate(shapes.T):
         places = np.flatnonzero(group_of == number)
         rows = first_example[places, None] + np.arange(n)
-        parts = {"x": x[rows], "y": y[rows]}
+        arrays = {"x": x[rows], "y": y[rows]}
         if q:
-            parts["queries"] = asked[first_query[places, None] + np.arange(q)]
+            arrays["queries"] = queries[first_query[places, None] + np.arange(q)]
         if rates is not None:
-            parts["rates"] = rates[rows]
-        groups.append(Group(places, parts))
+            arrays["rates"] = rates[rows]
+        groups.append(Group(places, arrays))
     return runs["value"].to_numpy(), groups
 
 
 def _read_tensors(problem: Problem, chunk: Chunk) -> tuple[Array, list[Group]]:
+    """Return the task numbers, and the tasks as one group."""
     rows = slice(chunk.start, chunk.stop)
     with safe_open(chunk.path, "np") as file:
         names = set(file.keys())
-        parts = {name: file.get_slice(name)[rows] for name in TENSORS if name in names}
+        arrays = {name: file.get_slice(name)[rows] for name in TENSORS if name in names}
         numbers = np.arange(chunk.start, chunk.stop)
         if "task" in names:
             numbers = file.get_slice("task")[rows].astype(np.int64)
-    if parts.get("queries", np.ones((1, 1))).shape[1] == 0:
-        del parts["queries"]
-    return numbers, [Group(np.arange(chunk.n_tasks), parts)]
+    if arrays.get("queries", np.ones((1, 1))).shape[1] == 0:
+        del arrays["queries"]
+    return numbers, [Group(np.arange(chunk.n_tasks), arrays)]
 
 
 READERS = {".parquet": _read_parquet, ".safetensors": _read_tensors}
 
 
-def _numbers(chunk: Chunk) -> Array | None:
-    """Return the numbers of tasks whose other columns are damaged."""
+def _task_numbers(chunk: Chunk) -> Array | None:
+    """Return the task numbers of a chunk whose other columns are damaged, or None."""
     try:
         rows = pl.scan_parquet(chunk.path, glob=False).select(pl.col("task").cast(pl.Int64))
         task = rows.slice(chunk.start, chunk.stop - chunk.start).collect()["task"]
@@ -594,9 +602,10 @@ def _numbers(chunk: Chunk) -> Array | None:
 
 @dataclass
 class Results:
-    """What came of a chunk: rows of predictions and weights, and reasons, by places in the chunk.
+    """The results of a chunk: predictions and weights of tasks, and reasons of failures.
 
-    `numbers` are those of the tasks, if they are known.
+    Tasks are identified by their index in the chunk. `numbers` are the task numbers, or None if
+    they cannot be read.
     """
 
     numbers: Array | None = None
@@ -606,7 +615,7 @@ class Results:
 
 
 def _run_chunk(compiled: Compiled, settings: dict[str, Any], groups: list[Group]) -> Results:
-    """Run tasks in batches of one shape, on one thread, so that workers share the cores."""
+    """Run the tasks in batches of one shape, on one thread per worker."""
     results = Results()
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -624,41 +633,41 @@ def _run_chunk(compiled: Compiled, settings: dict[str, Any], groups: list[Group]
 def _run_group(
     compiled: Compiled, settings: dict[str, Any], group: Group, results: Results
 ) -> None:
-    """Run a group as a batch; halve it while it has a task that cannot be run."""
-    places, parts = group.places, dict[str, Any](group.parts)
+    """Run a group as a batch; if a task fails, bisect the batch until it is found."""
+    places, arrays = group.places, dict[str, Any](group.arrays)
     oracle = compiled.problem.oracle
-    if "initial" not in parts and oracle.weight_shapes:  # a function starts from 0
-        # A batch would draw weights for each of its tasks; here each starts as it would by itself.
-        parts["initial"] = oracle.own_start((), settings["seed"])
-    options = {"dtype": settings["dtype"]}
+    if "initial" not in arrays and oracle.weight_shapes:  # a function starts from 0
+        # A batch would draw different weights for its tasks; here every task starts as if alone.
+        arrays["initial"] = oracle.own_start((), settings["seed"])
+    dtype = settings["dtype"]
+    options = {"backend": settings["backend"], "engine": settings["engine"], "history": False}
     try:
-        how = {"backend": settings["backend"], "engine": settings["engine"], "history": False}
-        run = compiled.run(**_as_data(parts), **options, **how)
+        run = compiled.run(**_as_arguments(arrays), dtype=dtype, **options)
     except FAULTS as error:
         if len(places) > 1:
             middle = len(places) // 2
             for half in (slice(middle), slice(middle, None)):
-                halves = {name: part[half] for name, part in group.parts.items()}
+                halves = {name: array[half] for name, array in group.arrays.items()}
                 _run_group(compiled, settings, Group(places[half], halves), results)
             return
         reason = str(error)
-        try:  # the message then has the row and the column, and not the place in the batch
-            alone = {name: part[0] for name, part in group.parts.items()}
-            compiled.task(**_as_data(alone), **options)
-        except FAULTS as plain:
-            reason = str(plain)
+        try:  # without a batch axis, the message names the row and the column of the task
+            single = {name: array[0] for name, array in group.arrays.items()}
+            compiled.task(**_as_arguments(single), dtype=dtype)
+        except FAULTS as error_of_task:
+            reason = str(error_of_task)
         results.reasons[int(places[0])] = reason
         return
     weights = run.parameters[..., -1, :]
     results.batches.append((places, run.predictions.flatten(-2).numpy(), weights.numpy()))
 
 
-def _as_data(parts: dict[str, Any]) -> dict[str, Any]:
-    return {"X" if name == "x" else name: part for name, part in parts.items()}
+def _as_arguments(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {"X" if name == "x" else name: array for name, array in arrays.items()}
 
 
 def _write(path: Path, chunk: Chunk, results: Results, dtype: str) -> None:
-    """Write a chunk's results: a row for each task, or one row if the tasks are not known."""
+    """Write the results of a chunk: a row for each task, or one row for an unreadable file."""
     kind = pl.List(pl.Float64 if dtype == "float64" else pl.Float32)
 
     def lists(rows: Array) -> pl.Series:
@@ -685,8 +694,8 @@ def _write(path: Path, chunk: Chunk, results: Results, dtype: str) -> None:
     failed = pl.DataFrame(
         {"place": pl.Series(list(results.reasons), dtype=pl.Int64), "reason": reasons}
     )
-    for part in (pl.concat(done), failed):
-        frame = frame.join(part, on="place", how="left", maintain_order="left")
+    for columns in (pl.concat(done), failed):
+        frame = frame.join(columns, on="place", how="left", maintain_order="left")
     content = io.BytesIO()
     frame.drop("place").write_parquet(content)
     with whole_file(path) as temporary:
@@ -698,7 +707,7 @@ def _write(path: Path, chunk: Chunk, results: Results, dtype: str) -> None:
 
 @dataclass(frozen=True)
 class Workers:
-    """What takes chunks, and how many of them at a time."""
+    """A pool of workers, and the number of chunks to hand out at a time."""
 
     submit: Callable[[list[Group]], Future[Results]]
     n_at_once: int
@@ -707,7 +716,7 @@ class Workers:
 def _finished(
     chunks: Iterable[Chunk], problem: Problem, workers: Workers
 ) -> Iterator[tuple[Chunk, Results]]:
-    """Read chunks as workers have room for them; give each with its results as it is done."""
+    """Read chunks when a worker is free, and yield each with its results as it finishes."""
     pending: dict[Future[Results], tuple[Chunk, Array]] = {}
 
     def next_done() -> Iterator[tuple[Chunk, Results]]:
@@ -726,10 +735,10 @@ def _finished(
         except OSError as error:
             raise FileError(f"Cannot read {chunk.path}: {error.strerror or error}.") from None
         except DAMAGE as error:
-            known = None if chunk.reason else _numbers(chunk)
-            reason = _damaged(chunk.path, error)
-            n_rows = 1 if known is None else len(known)
-            yield chunk, Results(known, reasons=dict.fromkeys(range(n_rows), reason))
+            numbers_or_none = None if chunk.reason else _task_numbers(chunk)
+            reason = _damage_reason(chunk.path, error)
+            n_rows = 1 if numbers_or_none is None else len(numbers_or_none)
+            yield chunk, Results(numbers_or_none, reasons=dict.fromkeys(range(n_rows), reason))
             continue
         pending[workers.submit(groups)] = chunk, numbers
         if len(pending) >= workers.n_at_once:
@@ -746,7 +755,7 @@ def _workers(
     n_workers: int | None,
     ray_address: str | None,
 ) -> Iterator[Workers]:
-    """Workers in this process, in others, or on the machines of Ray."""
+    """Provide workers in this process, in others, or on a Ray cluster."""
     if ray_address is not None:
         with _on_ray(text, settings, ray_address) as workers:
             yield workers
@@ -771,28 +780,26 @@ def _compiled(text: str) -> Compiled:
 
 
 def _job(text: str, settings: dict[str, Any], groups: list[Group]) -> Results:
-    """Return what a worker does with a chunk; the compiled run comes as text, because it holds
-    buffers.
-    """
+    """Run a chunk in a worker; `text` is the compiled run, which itself holds buffers."""
     try:
         compiled = _compiled(text)
     except UnknownNameError as error:
         raise SettingError(
-            f"A worker cannot make the compiled run: {error} What you registered is known to your "
-            "own process alone; run without workers."
+            f"A worker cannot rebuild the compiled run: {error} Names that you registered exist "
+            "in your own process only. Run without workers."
         ) from None
     return _run_chunk(compiled, settings, groups)
 
 
 @contextmanager
 def _in_processes(text: str, settings: dict[str, Any], n_workers: int) -> Iterator[Workers]:
-    """Processes that are spawned, not forked: a fork of a process with torch's threads may hang."""
+    """Provide spawned processes; forking a process with torch's threads may deadlock."""
     others = set(active_children())
     context = get_context("spawn")
     pool = ProcessPoolExecutor(n_workers, mp_context=context, initializer=_end_with_parent)
 
     def submit(groups: list[Group]) -> Future[Results]:
-        # A process inherits what is blocked when it starts: Ctrl-C is for this process alone.
+        # Workers inherit the signal mask, so Ctrl-C reaches this process only.
         if not hasattr(signal, "pthread_sigmask"):  # Windows
             return pool.submit(_job, text, settings, groups)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -802,22 +809,22 @@ def _in_processes(text: str, settings: dict[str, Any], n_workers: int) -> Iterat
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     try:
-        yield Workers(submit, 2 * n_workers)  # one waits for each that is worked on
+        yield Workers(submit, 2 * n_workers)  # one chunk waits for each that is being run
     except BrokenProcessPool:
         raise WorkerError(
-            "A worker's process was killed, maybe because memory ran out. Use fewer workers or "
-            "smaller chunks if that comes again."
+            "A worker process was killed, maybe because memory ran out. If this happens again, use "
+            "fewer workers or smaller chunks."
         ) from None
     except BaseException:
         for process in set(active_children()) - others:
-            process.terminate()  # nothing is lost but the chunks under way
+            process.terminate()  # only unfinished chunks are lost
         raise
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _end_with_parent() -> None:
-    """End this worker when its parent is gone, even if that was killed."""
+    """End this worker when its parent process ends, even if the parent is killed."""
     parent = parent_process()
 
     def watch() -> None:
@@ -830,7 +837,7 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _on_ray(text: str, settings: dict[str, Any], address: str) -> Iterator[Workers]:
-    """The processors of a cluster; Ray gives a job that was on a lost machine to another one."""
+    """Provide the processors of a Ray cluster; Ray repeats jobs of a lost machine on another."""
     try:
         ray = import_module("ray")
     except ImportError:

@@ -1,4 +1,4 @@
-"""The table of contents of the library: compile, verify, decode, run_causal, load."""
+"""The main functions of the library: compile, verify, decode, run_causal, guarantee, load."""
 
 from __future__ import annotations
 
@@ -65,32 +65,32 @@ def compile(
 ) -> Compiled:
     """Build a transformer whose forward pass performs `n_steps` updates of `problem`.
 
-    Without a construction the best one is chosen that serves the problem and has these settings;
-    `summary()` says why.
+    If no construction is given, the best one for the problem and the settings is chosen;
+    `summary()` gives the reason.
 
     Args:
-        problem: what is trained, on which loss, by which update, for data within which bounds.
+        problem: the target, the loss, the update and the domain of the data.
         construction: an object such as `icgd.ReluStack(pieces=128)`, or a name such as
-            "relu-stack", to which `settings` are given here.
-        n_steps: the number of training steps; by default that of the problem's schedule or
+            "relu-stack" with its `settings` given here.
+        n_steps: the number of training steps; the default is that of the problem's schedule or
             epochs.
-        tolerance: with it the construction is as fine as it must be to prove that no step errs by
-            more in any weight. The proof is for the whole domain, all backends, float64 and
-            prompts of up to 1024 tokens.
-        tolerance_of: what `tolerance` is about: a "step", the "weights" after the whole run, or
-            "predictions" at the task's queries. For all data, bounds of whole runs grow with every
-            step: give a `task`.
-        task: with it the proof of `tolerance` is for the run on this task, in its precision, by the
-            backend that `verify` takes; whole runs are proved by balls.
+        tolerance: the largest error allowed in any weight per step; the construction is refined
+            until this is proved, for the whole domain, all backends, float64 and prompts of up to
+            1024 tokens.
+        tolerance_of: the quantity that `tolerance` limits: a "step", the final "weights", or the
+            "predictions" at the task's queries. For the last two give a `task`: bounds for all
+            data grow with every step.
+        task: the data to prove `tolerance` for, in the precision of the task and on the backend
+            that `verify` chooses. Final weights and predictions are proved by ball arithmetic.
         **settings: settings of the construction, such as `pieces=128`.
 
     Returns:
         The compiled run, which can be run, verified, drawn and saved.
 
     Raises:
-        UnsupportedProblemError: if the construction, or every construction, cannot serve it.
+        UnsupportedProblemError: if the construction, or every construction, cannot compile it.
         UnknownNameError: if no construction has this name.
-        SettingError: if a setting is unknown, or does not suit the others.
+        SettingError: if a setting is unknown or contradicts another one.
         ToleranceError: if the tolerance cannot be proved.
 
     Example:
@@ -104,14 +104,14 @@ def compile(
     planned = problem.n_steps
     if n_steps is None and planned is None:
         raise SettingError(
-            "n_steps is missing: neither a schedule of step sizes nor epochs of batches say how "
-            "many steps to take. Give n_steps=5, say."
+            "n_steps is missing, and the problem has no schedule of step sizes and no epochs that "
+            "would determine it. Give it, for example n_steps=5."
         )
     n_steps = count("n_steps", planned if n_steps is None else n_steps, least=0, most=MOST_STEPS)
     if problem.preprocessing and problem.preprocessing.batches and n_steps > (planned or 0):
         raise SettingError(
-            f"n_steps={n_steps} is more than the {planned} batches of the problem's epochs. Read "
-            "the script with more epochs."
+            f"n_steps={n_steps} is more than the {planned} batches of the problem's epochs. Give "
+            "from_torch more epochs, or take fewer steps."
         )
     goal = goal_of(tolerance, tolerance_of, task)
     if construction is None:
@@ -139,40 +139,38 @@ def verify(
     on_progress: OnProgress | None = None,
     rates: Any = None,
 ) -> Report:
-    """Run `compiled`, and compare every step with the real algorithm and with what was proved.
+    """Run `compiled`, and compare every step with the real algorithm and with the proved bounds.
 
-    The real algorithm runs in float64 on the same data from the same initial weights. Of a kernel
-    of your own, what `register_kernel` was told is taken for granted, and held against the data. If
-    it was told nothing, bounds are estimates, and `EstimateWarning` says so.
+    The real algorithm runs in float64 on the same data from the same initial weights. For your own
+    kernel, the constants given to `register_kernel` are assumed, and checked on the data; without
+    them the bounds are estimates, with an `EstimateWarning`.
 
     Args:
         compiled: the run.
         X: the inputs, (n, d_x), or (tasks, n, d_x) for many tasks at once.
         y: a label for each row of X.
-        queries: inputs whose predictions are compared as well, with those of the real algorithm
-            and with what is proved.
+        queries: inputs whose predictions are compared as well.
         initial: the initial weights.
-        seed: what initial weights are drawn from, if none are given; the default is 0.
-        backend: what runs: "literal", which is the transformer itself, "dense", the same with
-            matrices, or "fused", which computes no head. "auto" is literal for runs of up to some
-            20 seconds, counted from its heads, and else fused; the report says so.
+        seed: the seed of the random initial weights if none are given; the default is 0.
+        backend: "literal", which is the transformer itself, "dense", the same with matrices, or
+            "fused", which computes no head. "auto" is literal for runs of up to about 20 seconds,
+            estimated from the number of heads, otherwise fused; the report says so.
         dtype: "float64" or "float32".
-        rigorous: whether the distance of the whole run from exact descent in real numbers is
-            proved, by balls. By default it is, unless that takes long or a kernel is your own;
-            the report then says why not.
-        on_progress: is called with the number of steps done and the number in all.
-        rates: a number for each example by which its gradient is multiplied, where the domain has a
-            largest rate.
+        rigorous: whether to prove the distance of the whole run from exact descent in real
+            numbers, by ball arithmetic. The default is True unless that takes long or the kernel
+            is your own; the report then gives the reason.
+        on_progress: a callback, called with the number of finished steps and their total.
+        rates: a factor for the gradient of each example, if the domain has a largest rate.
 
     Returns:
         Measured errors beside their bounds, and a verdict.
 
     Raises:
         DataError: if the data do not fit the problem.
-        DomainError: if they leave its domain.
-        KernelError: if they contradict what was stated of a kernel.
-        OverflowedRunError: if the run leaves the range of numbers.
-        ProofError: if `rigorous` is asked for with a kernel of your own, or takes too much memory.
+        DomainError: if the data leave its domain.
+        KernelError: if the data contradict the constants given for a kernel.
+        OverflowedRunError: if a value exceeds the range of the dtype.
+        ProofError: if `rigorous` is True and the kernel is your own or memory does not suffice.
 
     Example:
         >>> import icgd
@@ -186,18 +184,18 @@ def verify(
     start = {"initial": initial, "seed": seed}
     task = compiled.task(X, y, queries=queries, **start, dtype=dtype, rates=rates)
     n_steps, unproved = compiled.program.n_steps, None
-    trained, given, padding = compiled.problem, task, compiled.padding
-    if padding is not None:  # what is padded is held against 0
+    narrow_problem, narrow_task, padding = compiled.problem, task, compiled.padding
+    if padding is not None:  # padded weights are compared with exact zeros
         task, compiled = padding.task(task), compiled.whole
     problem, program = compiled.problem, compiled.program
     if rigorous is None:
         unproved = why_unproved(problem, task, n_steps)
     elif rigorous:
         require_enclosable(problem, task, n_steps)
-    real = real_training(trained, given, n_steps)
+    real = real_training(narrow_problem, narrow_task, n_steps)
     real = real if padding is None else padding.trained(real)
-    proves = unproved is None if rigorous is None else rigorous
-    running, bounding, proving = (part_of(on_progress, n, 2 + proves) for n in range(3))
+    by_balls = unproved is None if rigorous is None else rigorous
+    running, bounding, proving = (part_of(on_progress, n, 2 + by_balls) for n in range(3))
     backend, fused_because = chosen_backend(backend, program, task)
     run = compiled._run(task, backend, on_progress=running)
     history = run.parameters
@@ -206,14 +204,14 @@ def verify(
         warn(
             EstimateWarning(
                 "Bounds rest on Lipschitz constants of the kernel "
-                f"{', '.join(map(repr, bounds.estimated))} that are estimated from these data: "
-                "they prove nothing. State them with icgd.register_kernel(..., lipschitz=...)."
+                f"{', '.join(map(repr, bounds.estimated))} that are estimated from these data, so "
+                "they prove nothing. Give them: icgd.register_kernel(..., lipschitz=...)."
             )
         )
     progress = (bounding, proving)
     try:
-        of_run = bounds_of_run(bounds, task, run, real, by_balls=proves, on_progress=progress)
-    except ProofError as reason:  # the bits that the run turns out to need do not fit into memory
+        of_run = bounds_of_run(bounds, task, run, real, by_balls=by_balls, on_progress=progress)
+    except ProofError as reason:  # the proof turned out to need more memory than there is
         if rigorous:
             raise
         unproved = str(reason).removesuffix(".")
@@ -251,39 +249,39 @@ def decode(
     dtype: str | torch.dtype = "float64",
     on_progress: OnProgress | None = None,
 ) -> Run:
-    """Run a chain as a decoder does: every block is made of earlier ones.
+    """Run a chain autoregressively, as a decoder: every block is computed from earlier blocks.
 
-    It computes every head. All columns of the sequence are in the trace. In a chain of one layer
+    Every head is computed, and the trace has all columns of the sequence. In a chain of one layer
     `run.trace["w"]` has the coefficients of every column of every block. A chain of cot-network is
-    generated token by token: attention alone finds the earlier blocks that a block needs, by keys
-    and values that are kept. The run then is an `icgd.backends.decoder.Decoded`, which has every
+    generated token by token: attention alone finds the earlier blocks that a block needs, in a
+    cache of keys and values. The run is then an `icgd.backends.decoder.Decoded`, which has every
     token and what it read.
 
     Args:
         compiled: the run, by cot-network, cot-ridge, cot-lasso or cot-glm.
         X: the inputs, (n, d_x), or (tasks, n, d_x) for many tasks at once.
         y: a label for each row of X.
-        queries: inputs whose labels are predicted by the last block.
-        initial: the initial weights; of coefficients the default is 0.
-        seed: what initial weights of a network are drawn from, if none are given.
-        mask: of a chain of one layer: "block", the default, writes n columns at a time, which see
-            the block before them; "window" writes one column at a time, which sees the last n
-            columns, whatever block they are of.
+        queries: inputs whose labels the last block predicts.
+        initial: the initial weights; the default of coefficients is 0.
+        seed: the seed of the random initial weights of a network if none are given.
+        mask: for chains of one layer: "block" (the default) writes n columns at a time, which
+            attend to the block before them; "window" writes one column at a time, which attends to
+            the last n columns, whatever their blocks.
         dtype: "float64" or "float32".
-        on_progress: is called with the number of steps done and the number in all.
+        on_progress: a callback, called with the number of finished steps and their total.
 
     Returns:
         The run, with the coefficients after every block and the trace of all columns.
 
     Raises:
-        ProgramError: if the program is no chain.
-        SettingError: if a mask is given for cot-network, whose own head finds its blocks.
+        ProgramError: if the program is not a chain.
+        SettingError: if a mask is given for cot-network, which finds its blocks by attention.
         UnknownNameError: if no mask has this name.
         DataError: if the data do not fit the problem, or have another number of examples.
-        DomainError: if they leave its domain.
+        DomainError: if the data leave its domain.
         OverflowedRunError: if a score leaves the range of the heads.
         SizeError: if the sequence does not fit into memory.
-        InterruptedRunError: on Ctrl-C; its `partial` is the run up to the last whole block.
+        InterruptedRunError: on Ctrl-C; its `partial` is the run up to the last complete block.
 
     Example:
         >>> import icgd
@@ -299,8 +297,8 @@ def decode(
     if isinstance(program, ChainProgram):
         if mask is not None:
             raise SettingError(
-                f"mask={mask!r} is for chains of one layer; the blocks of cot-network are found by "
-                "a head of its own. Leave it out."
+                f"mask={mask!r} works with chains of one layer only; cot-network finds its blocks "
+                "by attention. Omit mask."
             )
         run: Run = decode_chain(program, task, on_progress)
     else:
@@ -324,8 +322,8 @@ def run_causal(
 ) -> Run:
     """Run a softmax-stack under a causal mask, left to right over a repeated prompt.
 
-    The prompt has (n_steps + 1) n_registers + n_steps n_examples + n_queries tokens. The old form,
-    `run_causal(compiled.stack, task)`, works for one more release.
+    The prompt has (n_steps + 1) n_registers + n_steps n_examples + n_queries tokens. The old form
+    `run_causal(compiled.stack, task)` is deprecated and will be removed in the next release.
 
     Args:
         compiled: the run, by softmax-stack.
@@ -333,17 +331,17 @@ def run_causal(
         y: a label for each row of X.
         queries: inputs whose labels are predicted.
         initial: the initial weights.
-        seed: what initial weights are drawn from, if none are given; the default is 0.
+        seed: the seed of the random initial weights if none are given; the default is 0.
         dtype: "float64" or "float32".
 
     Returns:
         The run, with the initial and the final weights and the predictions.
 
     Raises:
-        ProgramError: if the program is no stack, or has layers other than softmax attention and
-            MLPs.
+        ProgramError: if the program is not a stack, or has layers other than softmax attention
+            and MLPs.
         DataError: if the data do not fit the problem.
-        DomainError: if they leave its domain.
+        DomainError: if the data leave its domain.
         SizeError: if the dense weights do not fit into memory.
 
     Example:
@@ -356,16 +354,16 @@ def run_causal(
         >>> bool((causal.parameters - plain.parameters).abs().max() < 1e-9)
         True
     """
-    if isinstance(compiled, StackProgram):  # the old form: a program and a task
+    if isinstance(compiled, StackProgram):
         warn(
             DeprecationWarning(
-                "icgd.run_causal(program, task) goes with the next release; give it the compiled "
-                "run and the data: icgd.run_causal(compiled, X, y)."
+                "icgd.run_causal(program, task) will be removed in the next release. Give the "
+                "compiled run and the data: icgd.run_causal(compiled, X, y)."
             )
         )
         return run_left_to_right(compiled, X)
     task = compiled.task(X, y, queries=queries, initial=initial, seed=seed, dtype=dtype)
-    program: Any = compiled.program  # checked there
+    program: Any = compiled.program  # run_left_to_right raises if it is not a stack
     run = run_left_to_right(program, task)
     return with_origin(run, Origin(compiled.problem, program, task, DenseBackend.name, attention))
 
@@ -381,25 +379,26 @@ def guarantee(
     stop_below: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Guarantee:
-    """Run a linear model's descent, and compare its end with what cot's theorems promise.
+    """Train a linear model, and compare its final coefficients with the bounds of cot's theorems.
 
     Args:
         compiled: the run, by linear-stack.
         X: the inputs, (n, d_x).
         y: a label for each row of X.
         initial: the initial coefficients; the default is 0.
-        backend: "literal", "fused" or "dense"; "auto" is literal for runs of up to some 20 seconds,
-            counted from its heads, and else fused.
-        stop_below: with it the run stops after the first step that moves no coefficient by more.
-        on_progress: is called with the number of steps done and the number in all.
+        backend: "literal", "fused" or "dense"; "auto" is literal for runs of up to about 20
+            seconds, estimated from the number of heads, otherwise fused.
+        stop_below: stop after the first step that moves no coefficient by more than this.
+        on_progress: a callback, called with the number of finished steps and their total.
 
     Returns:
-        How far the run ends from the minimiser, and how far at most.
+        The distance of the final coefficients from the minimiser, beside its bounds.
 
     Raises:
-        SettingError: if it trains no linear model, or if a step is longer than the theorems allow.
-        SeparableDataError: if there is no minimiser to come close to.
-        DataError: if the data do not fit the problem, or are more than one task.
+        SettingError: if `compiled` trains something other than a linear model, or if a step is
+            longer than the theorems allow.
+        SeparableDataError: if there is no minimiser.
+        DataError: if the data do not fit the problem, or have more than one task.
 
     Example:
         >>> import icgd
@@ -414,20 +413,21 @@ def guarantee(
     bounds = compiled.bounds_for(task, backend)
     if not isinstance(bounds, LinearBounds):
         raise SettingError(
-            "A guarantee is what theorems promise of a linear model, and "
-            f"{compiled.program.construction} trains none. Use verify for its bounds."
+            "icgd.guarantee checks theorems on linear models, and "
+            f"{compiled.program.construction} trains something else. Use icgd.verify for its "
+            "bounds."
         )
     run = compiled._run(task, backend, on_progress=on_progress, stop_below=stop_below)
-    kept = check_guarantee(bounds, task, run.parameters)
-    return replace(kept, backend=backend, fused_because=fused_because)
+    checked = check_guarantee(bounds, task, run.parameters)
+    return replace(checked, backend=backend, fused_because=fused_because)
 
 
 @own_modes()
 def load(path: str | os.PathLike[str]) -> Compiled:
     """Read a compiled run that `Compiled.save` wrote.
 
-    A checksum detects damage. It does not detect a file that somebody altered and whose checksum
-    they computed again: `icgd.verify` compares what a run does with exact gradient descent.
+    A checksum detects damage, but not a deliberate change with a new checksum. `icgd.verify`
+    compares the run itself with exact gradient descent.
 
     Args:
         path: the file.
@@ -436,7 +436,7 @@ def load(path: str | os.PathLike[str]) -> Compiled:
         The run, equal to the one that was saved.
 
     Raises:
-        FileError: if there is no such file, or if it is damaged, of another program, or of a
+        FileError: if the file does not exist, is damaged, was not written by icgd, or has a
             format that this version does not read.
 
     Example:

@@ -1,4 +1,4 @@
-"""What objects show of themselves: one line in a terminal, and a small table in a notebook."""
+"""Reprs of objects: one line in a terminal, and a small table in a notebook."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from html import escape
 from typing import Protocol, TypeVar, runtime_checkable
 
 MOST_LISTED = 6
-"""How many of several things a fact names."""
+"""The largest number of items that a fact lists."""
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
 
 @runtime_checkable
 class HasFacts(Protocol):
-    """An object that knows a few facts about itself, in words."""
+    """An object with a summary of named facts."""
 
     def facts(self) -> Mapping[str, str]:
         """Return the facts by name, the most important first."""
@@ -24,20 +24,20 @@ Shown = TypeVar("Shown", bound=type[HasFacts])
 
 
 def with_repr(kind: Shown) -> Shown:
-    """Give a class with `facts` a `__repr__` of one line, and a `_repr_html_` for notebooks."""
+    """Give a class with `facts` a one-line `__repr__` and a `_repr_html_` for notebooks."""
     kind.__repr__ = line  # type: ignore[method-assign,assignment]
     kind._repr_html_ = table  # type: ignore[attr-defined]
     return kind
 
 
 def line(thing: HasFacts) -> str:
-    """Return the name of its class, and its facts in brackets."""
+    """Return the name of the class, and the facts in brackets."""
     facts = "; ".join(f"{name}: {fact}" for name, fact in thing.facts().items())
     return f"{type(thing).__name__}({facts})"
 
 
 def table(thing: HasFacts) -> str:
-    """Return the name of its class above a table of its facts."""
+    """Return HTML with the name of the class above a table of the facts."""
     rows = "".join(
         f'<tr><th style="text-align: left">{escape(name)}</th>'
         f'<td style="text-align: left">{escape(fact)}</td></tr>'
@@ -47,33 +47,33 @@ def table(thing: HasFacts) -> str:
 
 
 def number(value: float | int | None) -> str:
-    """Return a number in at most four figures, or "none"."""
+    """Return a number with at most four significant digits, or "none"."""
     return "none" if value is None else f"{value:.4g}"
 
 
 def in_short(texts: Sequence[str]) -> str:
-    """Return the first texts of a list, and how many more there are."""
-    rest = len(texts) - MOST_LISTED
-    return ", ".join(texts[:MOST_LISTED]) + (f" and {rest:,} more" if rest > 0 else "")
+    """Return the first texts of a list, and the number of those omitted."""
+    n_omitted = len(texts) - MOST_LISTED
+    return ", ".join(texts[:MOST_LISTED]) + (f" and {n_omitted:,} more" if n_omitted > 0 else "")
 
 
 def counted(n: int, noun: str) -> str:
-    """Return a number of things, such as "1 layer" and "1,200 layers"."""
+    """Return a count with its noun, such as "1 layer" or "1,200 layers"."""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def used(n_layers: int, n_times: int) -> str:
-    """Layers that are used again, such as "4 layers used 82 times"."""
+    """Return the number of layers and of their repetitions, such as "4 layers used 82 times"."""
     return counted(n_layers, "layer") + (f" used {n_times:,} times" if n_times != 1 else "")
 
 
 def duration(seconds: float) -> str:
-    """Return a time in its two largest units, such as "3 h 05 min"."""
-    whole = round(seconds)
-    if whole < MINUTE:
-        return f"{whole} s"
-    if whole < HOUR:
-        return f"{whole // MINUTE} min {whole % MINUTE:02d} s"
-    if whole < DAY:
-        return f"{whole // HOUR} h {whole % HOUR // MINUTE:02d} min"
-    return f"{whole // DAY} days {whole % DAY // HOUR} h"
+    """Return a duration in its two largest units, such as "3 h 05 min"."""
+    total = round(seconds)
+    if total < MINUTE:
+        return f"{total} s"
+    if total < HOUR:
+        return f"{total // MINUTE} min {total % MINUTE:02d} s"
+    if total < DAY:
+        return f"{total // HOUR} h {total % HOUR // MINUTE:02d} min"
+    return f"{total // DAY} days {total % DAY // HOUR} h"

@@ -1,6 +1,6 @@
-"""Names of tensor axes, used in every signature: a shape is written in words.
+"""Tensor types with named axes, used in all signatures.
 
-`*tasks` is empty for one task and one axis for a batch of tasks.
+`*tasks` is empty for a single task, and one axis for a batch of tasks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Labels = Float[Tensor, "*tasks example output_width"]
 """Labels of the examples, or predictions at them."""
 
 Rates = Float[Tensor, "*tasks example 1"]
-"""By what gradients of the examples are multiplied."""
+"""Factors of the gradients of the examples."""
 
 Queries = Float[Tensor, "*tasks query input_width"]
 """Inputs of the queries."""
@@ -29,14 +29,14 @@ Stream = Float[Tensor, "*tasks token width"]
 """The residual stream: a row of features for each token."""
 
 Columns = Float[Tensor, "*tasks column width"]
-"""Tokens of the residual stream that others read, which need not be as many."""
+"""Tokens that others attend to; their number may differ from that of the attending tokens."""
 
 Matrix = Float[Tensor, "*tasks row column"]
 """A weight matrix of the target network, one for each task."""
 
 Parameters = Float[Tensor, "*tasks parameter"]
-"""What a run trains, in one vector: all weights, layer by layer and row by row, or coefficients;
-then what the optimiser remembers of them, such as momentum."""
+"""The trained parameters as one vector: all weights, layer by layer and row by row, or
+coefficients; then the state of the optimiser, such as momentum."""
 
 History = Float[Tensor, "*tasks step parameter"]
 """The parameter vector before the first step and after every step."""
@@ -45,13 +45,13 @@ Points = Float[Tensor, "*tasks left input_width"]
 """Points of the input space."""
 
 OtherPoints = Float[Tensor, "*tasks right input_width"]
-"""Points that the first ones are compared with."""
+"""The second points of pairs, such as of a kernel."""
 
 KernelMatrix = Float[Tensor, "*tasks left right"]
-"""The kernel of every pair of points."""
+"""Kernel values of all pairs of points."""
 
 Values = Float[Tensor, "..."]
-"""Numbers that a function of one variable is applied to, entry by entry."""
+"""Arguments of a function of one variable that is applied entry by entry."""
 
 Activation = Callable[[Tensor], Tensor]
-"""What heads and hidden units apply, entry by entry."""
+"""The activation of heads and hidden units, applied entry by entry."""

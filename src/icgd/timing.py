@@ -1,4 +1,4 @@
-"""Time jobs fairly on a noisy machine, and train plainly in torch: what runs are timed against."""
+"""Time jobs fairly on a noisy machine, and train in plain torch, the baseline of timings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Name = TypeVar("Name")
 
 
 def interleaved_medians(jobs: Mapping[Name, Job], *, rounds: int = 15) -> dict[Name, float]:
-    """Return the median seconds of every job; a slow moment is spread over all of them."""
+    """Return the median seconds of every job; interleaving spreads slow moments over all jobs."""
     seconds = interleaved_seconds(jobs, rounds, perf_counter)
     return {name: median(turn[name] for turn in seconds) for name in jobs}
 
@@ -31,12 +31,12 @@ def interleaved_medians(jobs: Mapping[Name, Job], *, rounds: int = 15) -> dict[N
 def interleaved_seconds(
     jobs: Mapping[Name, Job], rounds: int, clock: Clock, *, patience: float = inf
 ) -> list[dict[Name, float]]:
-    """Return the seconds of every job in every round; each round runs the jobs in their order.
+    """Return the seconds of every job in every round; each round runs all jobs in order.
 
-    No further round starts once rounds have taken more than `patience` seconds.
+    No further round starts once the rounds have taken more than `patience` seconds.
     """
     for job in jobs.values():
-        job()  # the first time pays for caches
+        job()  # untimed, to fill caches
     turns: list[dict[Name, float]] = []
     while len(turns) < rounds and sum(sum(turn.values()) for turn in turns) <= patience:
         turns.append({name: _seconds(job, clock) for name, job in jobs.items()})
@@ -50,19 +50,19 @@ def _seconds(job: Job, clock: Clock) -> float:
 
 
 def descend(problem: Problem, task: Task, n_steps: int) -> Parameters:
-    """Return the weights after `n_steps` steps; for a batch, all tasks are trained at once."""
+    """Return the weights after `n_steps` steps of plain training; a batch is trained at once."""
     return _descend(problem.target, problem, task, n_steps)
 
 
 @singledispatch
 def _descend(target: object, problem: Problem, task: Task, n_steps: int) -> Parameters:
-    """The descent of other targets is that of the oracle."""
+    """Train other targets with the oracle."""
     return problem.oracle.train(task, n_steps)[..., -1, :]
 
 
 @_descend.register
 def _descend_weights(target: MLP, problem: Problem, task: Task, n_steps: int) -> Parameters:
-    """A network is trained with torch.autograd."""
+    """Train a network with torch.autograd."""
     update, oracle = problem.gradient_step, problem.network_oracle
     is_plain, box = update.is_plain and target.is_chain, oracle.sets.bound
     if not is_plain or box is None or task.rates is not None:
@@ -87,7 +87,7 @@ def _descend_weights(target: MLP, problem: Problem, task: Task, n_steps: int) ->
 def _descend_coefficients(
     model: LinearModel, problem: Problem, task: Task, n_steps: int
 ) -> Parameters:
-    """The gradient of a linear model is written down, without momentum."""
+    """Train a linear model without momentum by its closed-form gradient."""
     update = problem.proximal_step
     if update.momentum is not None:
         return problem.oracle.train(task, n_steps)[..., -1, :]
@@ -98,7 +98,7 @@ def _descend_coefficients(
         gradient = scale * (x.mT @ (mean(x @ weights) - task.y)) + update.l2 * penalised * weights
         weights = weights - step_size * gradient
         if update.l1:
-            left = (weights.abs() - step_size * update.l1 * penalised).clamp(min=0.0)
-            weights = weights.sign() * left
+            magnitude = (weights.abs() - step_size * update.l1 * penalised).clamp(min=0.0)
+            weights = weights.sign() * magnitude  # soft-thresholding, the proximal map of l1
         weights = weights.clamp(-box, box)
     return weights.squeeze(-1)

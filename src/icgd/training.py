@@ -1,4 +1,4 @@
-"""The old home of `icgd_papers.training`, kept for one release."""
+"""Deprecated alias of `icgd_papers.training`, to be removed in the next release."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ _MOVED = {"LearnableRun", "UntiedRun", "unrolled_descent"}
 
 
 def __getattr__(name: str) -> Any:
-    """Return what is called `name` in its new home, with a warning that names it."""
+    """Return `name` from its new module, with a warning that tells where it is."""
     if name.startswith("__"):
         raise AttributeError(f"module 'icgd.training' has no attribute {name!r}")
     home = "icgd" if name in _MOVED else "icgd_papers.training"
-    found = getattr(import_module(home), name)
+    value = getattr(import_module(home), name)
     text = (
-        f"icgd.training.{name} has moved to {home}.{name}; the old name goes with the next release."
+        f"icgd.training.{name} has moved to {home}.{name}; the old name will be removed in the "
+        "next release."
     )
     warn(text, DeprecationWarning, stacklevel=2)
-    return found
+    return value

@@ -71,7 +71,7 @@ def damaged(path: object, problem: object) -> CheckpointError:
 
 
 def _digest(table: Mapping[str, Any]) -> str:
-    """SHA-256 over the table as it is read back, whose keys are texts, in their order."""
+    """Return the SHA-256 of the table as it is read back: its keys are texts, in their order."""
     read_back = json.loads(json.dumps(table))
     text = json.dumps(read_back, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

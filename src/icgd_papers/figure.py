@@ -19,7 +19,7 @@ PRESETS = ("smoke", "laptop", "paper")
 """Seconds, minutes on two cores, and the paper's own sizes."""
 
 Setting = TypeVar("Setting")
-"""A frozen dataclass that JSON can hold: all that decides the rows of one job.
+"""A frozen dataclass that JSON can hold, which determines the rows of one job.
 
 A figure with panels has a field or property `panel` here: the letters of the panels that show it.
 """
@@ -27,26 +27,26 @@ A figure with panels has a field or property `panel` here: the letters of the pa
 
 @dataclass(frozen=True)
 class Job:
-    """Where a job works: its folder for checkpoints, its device, and who hears of its steps."""
+    """Context of a job: its folder for checkpoints, its device, and a callback for its steps."""
 
     folder: Path | None = None
     device: str = "cpu"
     on_step: OnStep | None = None
 
-    def kept(self, name: str, find: Callable[[], Any]) -> Any:
-        """Return what `find` returns, or what it returned before an interruption.
+    def cached(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Return the result of `compute`, from the job's folder if it was computed before.
 
-        It must be plain data. JSON writes a float64 with all its digits, so bits are the same.
+        The result must be plain data. JSON keeps all digits of a float64, so bits are the same.
         """
         if self.folder is None:
-            return find()
+            return compute()
         path = self.folder / f"{name}.json"
         if path.exists():
             return read_checksummed(path)
-        found = find()
+        result = compute()
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_checksummed(path, found)
-        return found
+        write_checksummed(path, result)
+        return result
 
 
 def _one(_: Any) -> float:
@@ -62,11 +62,11 @@ class Figure(Generic[Setting]):
         place: where the paper shows it.
         shows: what is plotted.
         settings: the settings of a preset, one for each job, from the first seed on.
-        run: does one job and returns its rows; all rows of a figure have the same columns.
-        summarise: the numbers that a reader looks for first, as a small frame of texts.
+        run: runs one job and returns its rows; all rows of a figure have the same columns.
+        summarise: the most important numbers, as a small frame of texts.
         draw: the picture, drawn from the rows alone.
-        work: how much a job has to do, in any unit that all jobs of the figure share.
-        memory: the bytes that a job needs, if it may need more than there are.
+        work: the cost of a job, in any unit that all jobs of the figure share.
+        memory: the bytes that a job needs, where that may exceed the memory.
         uses_device: whether jobs compute on the job's device, or always on the processor.
     """
 

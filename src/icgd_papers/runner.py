@@ -69,14 +69,14 @@ LARGEST_FIRST_SEED = 2**32 - 101
 """No preset takes more than 100 seeds, from the first one on."""
 
 REPORT_EVERY = 0.5
-"""Seconds between two reports of a job, and between two looks at them."""
+"""Seconds between two reports of a job, and between two readings of them."""
 
 TIMES = "times.toml"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far all jobs are: their steps, the share of the work, and the loss of a recent step."""
+    """Progress of all jobs: steps done, share of the work, and the loss of a recent step."""
 
     done: int
     total: int
@@ -87,12 +87,12 @@ class Progress:
 OnProgress = Callable[[Progress], None]
 
 Results = Iterator[tuple[int, dict[str, Any]]]
-"""The numbers of jobs in the order in which they finish, each with its rows and seconds."""
+"""The index and the record (rows, seconds) of each job, in the order in which they finish."""
 
 
 @dataclass(frozen=True)
 class Reproduction(Generic[Setting]):
-    """A figure to reproduce, and how; it is checked before anything is written.
+    """What to reproduce and how, validated before anything is written.
 
     Attributes:
         figure: what is reproduced.
@@ -125,35 +125,35 @@ class Reproduction(Generic[Setting]):
             )
         if self.figure.uses_device and self.device != "cpu":
             torch_device(self.device)  # refuses one that is not there
-        known = [f"panel-{letter}" for letter in self.panels]
+        panels = [f"panel-{letter}" for letter in self.panels]
         for name in self.only:
-            if not known:
+            if not panels:
                 raise SettingError(
                     f"{self.figure.name} has no panels to choose from. Leave out only."
                 )
-            if name not in known:
-                raise UnknownNameError.of(f"panel of {self.figure.name}", name, known=known)
+            if name not in panels:
+                raise UnknownNameError.of(f"panel of {self.figure.name}", name, known=panels)
 
     @cached_property
-    def whole(self) -> list[Setting]:
+    def all_settings(self) -> list[Setting]:
         """The settings of all panels."""
         return list(self.figure.settings(self.preset, self.seed))
 
     @cached_property
     def panels(self) -> list[str]:
         """The letters of the figure's panels."""
-        return sorted(set(chain.from_iterable(getattr(x, "panel", "") for x in self.whole)))
+        return sorted(set(chain.from_iterable(getattr(x, "panel", "") for x in self.all_settings)))
 
     @cached_property
     def letters(self) -> set[str]:
-        """The letters of the panels that are asked for; none if all are."""
+        """The letters of the chosen panels; empty for all."""
         return {name.removeprefix("panel-") for name in self.only}
 
     @cached_property
     def settings(self) -> list[Setting]:
         """The settings that the chosen panels need."""
         is_chosen = self.letters.intersection
-        return [x for x in self.whole if not self.only or is_chosen(getattr(x, "panel", ""))]
+        return [x for x in self.all_settings if not self.only or is_chosen(getattr(x, "panel", ""))]
 
     @property
     def folder(self) -> Path:
@@ -193,7 +193,7 @@ class Reproduction(Generic[Setting]):
         Times are those of the machine that made the committed results.
         """
         work = self.figure.work
-        share = sum(map(work, self.unfinished)) / sum(map(work, self.whole))
+        share = sum(map(work, self.unfinished)) / sum(map(work, self.all_settings))
         text = f"{self.figure.name}, {self.name}: {len(self.unfinished):,} jobs"
         seconds = core_seconds(self.figure.name).get(self.preset)
         return text if seconds is None else f"{text}, about {core_time(share * seconds)}"
@@ -224,50 +224,54 @@ def core_time(seconds: float) -> str:
     return f"{float(f'{seconds / 3600:.2g}'):,.10g} core-hours"
 
 
-def reproduce(order: Reproduction[Setting], on_progress: OnProgress | None = None) -> Reproduced:
-    """Do the jobs of a figure that are missing, and write its rows and its picture.
+def reproduce(
+    reproduction: Reproduction[Setting], on_progress: OnProgress | None = None
+) -> Reproduced:
+    """Run the missing jobs of a figure, and write its rows and its picture.
 
-    The rows of jobs are removed only with the whole figure: jobs that panels share are done once.
+    Rows of jobs are removed only when the whole figure is finished, so that panels share jobs.
     """
     if joblib is None:
         raise MissingExtraError(
             "Reproducing a figure needs joblib. Install it with: pip install 'icgd[train]'"
         )
-    _require_memory(order)
-    partial = order.partial_folder
+    _require_memory(reproduction)
+    partial = reproduction.partial_folder
     start = monotonic()
     try:
         with (
-            _cluster(order.ray_address) as ray,
+            _cluster(reproduction.ray_address) as ray,
             locked(partial),
-            _reported(order, on_progress),
+            _progress_reports(reproduction, on_progress),
         ):
-            for setting in order.settings:  # refuse damaged rows before any work
-                if order.rows_file(setting).exists():
-                    _record(order, setting)
-            _do_jobs(order, ray)
-            records = [_record(order, setting) for setting in order.settings]
-            done = _write(order, records, monotonic() - start)
-            if not order.only:
-                for setting in order.whole:
-                    order.rows_file(setting).unlink(missing_ok=True)
-                    shutil.rmtree(order.job_folder(setting), ignore_errors=True)
+            for setting in reproduction.settings:  # refuse damaged rows before any work
+                if reproduction.rows_file(setting).exists():
+                    _read_record(reproduction, setting)
+            _run_missing_jobs(reproduction, ray)
+            records = [_read_record(reproduction, setting) for setting in reproduction.settings]
+            done = _write(reproduction, records, monotonic() - start)
+            if not reproduction.only:
+                for setting in reproduction.all_settings:
+                    reproduction.rows_file(setting).unlink(missing_ok=True)
+                    shutil.rmtree(reproduction.job_folder(setting), ignore_errors=True)
                 (partial / LOCK).unlink(missing_ok=True)
     except KeyboardInterrupt:
-        n_finished = len(order.settings) - len(order.unfinished)
-        n_begun = sum(order.job_folder(setting).exists() for setting in order.unfinished)
+        n_finished = len(reproduction.settings) - len(reproduction.unfinished)
+        n_begun = sum(
+            reproduction.job_folder(setting).exists() for setting in reproduction.unfinished
+        )
         raise InterruptedStudiesError(
-            f"Stopped with {n_finished} of {len(order.settings)} jobs finished and {n_begun} "
-            f"begun, kept in {partial}. Give the same command again to resume."
+            f"Stopped with {n_finished} of {len(reproduction.settings)} jobs finished and "
+            f"{n_begun} begun, kept in {partial}. Give the same command again to resume."
         ) from None
     with suppress(OSError):  # it may hold the work of panels, or of other seeds
         partial.rmdir()
     return done
 
 
-def _record(order: Reproduction[Setting], setting: Setting) -> dict[str, Any]:
+def _read_record(reproduction: Reproduction[Setting], setting: Setting) -> dict[str, Any]:
     """Read the rows and seconds of a finished job."""
-    path = order.rows_file(setting)
+    path = reproduction.rows_file(setting)
     record = read_checksummed(path)
     if not isinstance(record, dict) or record.get("setting") != _plain(setting):
         raise damaged(path, "it does not belong to this job")
@@ -275,46 +279,53 @@ def _record(order: Reproduction[Setting], setting: Setting) -> dict[str, Any]:
 
 
 def _plain(setting: Any) -> Any:
-    """Return a setting as JSON holds it."""
+    """Return a setting as it reads after a round trip through JSON."""
     return json.loads(json.dumps(asdict(setting)))
 
 
-def _require_memory(order: Reproduction[Setting]) -> None:
+def _require_memory(reproduction: Reproduction[Setting]) -> None:
     """Refuse jobs that do not fit into memory together, before the first one begins."""
-    needed = order.figure.memory
-    if needed is not None and order.unfinished and order.ray_address is None:
-        largest = sorted(map(needed, order.unfinished))[-order.n_workers :]
+    needed = reproduction.figure.memory
+    if needed is not None and reproduction.unfinished and reproduction.ray_address is None:
+        largest = sorted(map(needed, reproduction.unfinished))[-reproduction.n_workers :]
         require_memory(
-            f"{len(largest)} jobs of {order.figure.name} at the same time",
+            f"{len(largest)} jobs of {reproduction.figure.name} at the same time",
             int(sum(largest)),
             "Use fewer workers, or a smaller preset.",
         )
 
 
-def _do_jobs(order: Reproduction[Setting], ray: Any) -> None:
-    """Do what is missing, and write the rows of each job as soon as they are there."""
-    settings = order.unfinished
-    device = order.device if order.figure.uses_device else "cpu"
-    calls = [(order.figure.run, i, x, order.job_folder(x), device) for i, x in enumerate(settings)]
-    results = _results_here(order, calls) if ray is None else _results_on_ray(ray, calls)
+def _run_missing_jobs(reproduction: Reproduction[Setting], ray: Any) -> None:
+    """Run the missing jobs, and write the rows of each as soon as it finishes."""
+    settings = reproduction.unfinished
+    device = reproduction.device if reproduction.figure.uses_device else "cpu"
+    calls = [
+        (reproduction.figure.run, i, x, reproduction.job_folder(x), device)
+        for i, x in enumerate(settings)
+    ]
+    results = (
+        _results_of_workers(reproduction, calls) if ray is None else _results_on_ray(ray, calls)
+    )
     for i, record in results:
-        write_checksummed(order.rows_file(settings[i]), record)
+        write_checksummed(reproduction.rows_file(settings[i]), record)
 
 
-def _results_here(order: Reproduction[Setting], calls: Sequence[tuple[Any, ...]]) -> Results:
-    """Do the jobs in this process or in worker processes; yield what they return."""
+def _results_of_workers(
+    reproduction: Reproduction[Setting], calls: Sequence[tuple[Any, ...]]
+) -> Results:
+    """Run jobs in this process or in worker processes, and yield their results."""
     options: dict[str, Any] = {"return_as": "generator_unordered", "batch_size": 1}
-    if order.n_workers > 1:
+    if reproduction.n_workers > 1:
         options |= {"initializer": _end_with_parent, "initargs": (os.getpid(),)}
     parallel = joblib.Parallel(
-        n_jobs=order.n_workers, backend="loky", pre_dispatch="all", **options
+        n_jobs=reproduction.n_workers, backend="loky", pre_dispatch="all", **options
     )
     try:
-        yield from parallel(joblib.delayed(_do)(*call) for call in calls)
+        yield from parallel(joblib.delayed(_run_job)(*call) for call in calls)
     except TerminatedWorkerError as problem:
         raise WorkerError(
             "A worker process was killed, often because memory ran out. What is finished is kept "
-            f"in {order.partial_folder}; resume with fewer workers. ({problem})"
+            f"in {reproduction.partial_folder}; resume with fewer workers. ({problem})"
         ) from None
 
 
@@ -344,25 +355,25 @@ def _cluster(address: str | None) -> Iterator[Any]:
 
 
 def _results_on_ray(ray: Any, calls: Sequence[tuple[Any, ...]]) -> Results:
-    """Do the jobs on all processors of a Ray cluster; yield what they return.
+    """Run jobs on all processors of a Ray cluster, and yield their results.
 
-    joblib's own backend for Ray cannot tell of jobs as they finish.
+    joblib's own backend for Ray cannot return results as jobs finish.
     """
-    job = ray.remote(num_cpus=1)(_do)
+    job = ray.remote(num_cpus=1)(_run_job)
     pending = [job.remote(*call) for call in calls]
     while pending:
         ready, pending = ray.wait(pending)
         yield from ray.get(ready)
 
 
-def _do(
+def _run_job(
     run: Callable[[Any, Job], pl.DataFrame],
     index: int,
     setting: Any,
     folder: Path,
     device: str,
 ) -> tuple[int, dict[str, Any]]:
-    """Do a job on one thread, here or in a worker process; return its rows and its seconds."""
+    """Run a job on one thread, here or in a worker process; return its index and record."""
     report = _Report(folder)
     with one_thread():
         rows = run(setting, Job(folder, device, report))
@@ -385,11 +396,11 @@ def _end_with_parent(parent: int) -> None:
 
 
 class _Report:
-    """Write how far a job is, and its seconds in all legs, into its folder now and then."""
+    """Write a job's progress, and its seconds in all legs, into its folder every half second."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "progress.json"
-        self.earlier = float(_progress_in(self.path).get("seconds", 0.0))
+        self.earlier = float(_last_report(self.path).get("seconds", 0.0))
         self.start = self.written = monotonic()
 
     @property
@@ -405,49 +416,51 @@ class _Report:
                 temporary.write_text(json.dumps(news), encoding="utf-8")
 
 
-def _progress_in(path: Path) -> dict[str, Any]:
+def _last_report(path: Path) -> dict[str, Any]:
     """Return the last report of a job; empty if there is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return report if isinstance(report, dict) else {}
 
 
 @contextmanager
-def _reported(order: Reproduction[Setting], on_progress: OnProgress | None) -> Iterator[None]:
-    """Tell `on_progress` how far the jobs are while the block runs.
+def _progress_reports(
+    reproduction: Reproduction[Setting], on_progress: OnProgress | None
+) -> Iterator[None]:
+    """Call `on_progress` with the progress of the jobs while the block runs.
 
-    Jobs report into files, so that it does not matter which process they run in.
+    Jobs report through files, so it does not matter which process they run in.
     """
     if on_progress is None:
         yield
         return
-    over = Event()
+    finished = Event()
 
-    def look() -> None:
-        while not over.wait(REPORT_EVERY):
-            on_progress(_progress(order))
+    def poll() -> None:
+        while not finished.wait(REPORT_EVERY):
+            on_progress(_progress(reproduction))
 
-    thread = Thread(target=look, daemon=True)
-    on_progress(_progress(order))
+    thread = Thread(target=poll, daemon=True)
+    on_progress(_progress(reproduction))
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        finished.set()
         thread.join()
 
 
-def _progress(order: Reproduction[Setting]) -> Progress:
-    """Put together how far all jobs are; a job without steps counts as one step."""
+def _progress(reproduction: Reproduction[Setting]) -> Progress:
+    """Add up the progress of all jobs; a job that reports no steps counts as one."""
     done = total = 0
     worked, work, loss = 0.0, 0.0, None
-    for setting in order.settings:
-        report = _progress_in(order.job_folder(setting) / "progress.json")
+    for setting in reproduction.settings:
+        report = _last_report(reproduction.job_folder(setting) / "progress.json")
         n_steps = int(report.get("total", 1))
-        n_done = n_steps if order.rows_file(setting).exists() else int(report.get("done", 0))
-        amount = order.figure.work(setting)
+        n_done = n_steps if reproduction.rows_file(setting).exists() else int(report.get("done", 0))
+        amount = reproduction.figure.work(setting)
         done, total = done + n_done, total + n_steps
         worked, work = worked + amount * n_done / max(n_steps, 1), work + amount
         loss = report.get("loss", loss)
@@ -468,36 +481,36 @@ def frame_of(records: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 
 
 def _write(
-    order: Reproduction[Setting], records: Sequence[Mapping[str, Any]], wall_seconds: float
+    reproduction: Reproduction[Setting], records: Sequence[Mapping[str, Any]], wall_seconds: float
 ) -> Reproduced:
     """Write the rows as JSON and CSV, and the summary and the picture that follow from them."""
     rows = frame_of(records)
-    if order.only:
-        rows = rows.filter(pl.col("panel").is_in(order.letters))
-    facts = {
-        "figure": order.figure.name,
-        "place": order.figure.place,
-        "preset": order.preset,
-        **({"only": list(order.only)} if order.only else {}),
-        "seed": order.seed,
-        "settings": values_of_settings(order.settings),
-        **circumstances(),
-        "n_workers": order.n_workers,
-        "n_jobs": len(order.settings),
+    if reproduction.only:
+        rows = rows.filter(pl.col("panel").is_in(reproduction.letters))
+    header = {
+        "figure": reproduction.figure.name,
+        "place": reproduction.figure.place,
+        "preset": reproduction.preset,
+        **({"only": list(reproduction.only)} if reproduction.only else {}),
+        "seed": reproduction.seed,
+        "settings": values_of_settings(reproduction.settings),
+        **environment_record(),
+        "n_workers": reproduction.n_workers,
+        "n_jobs": len(reproduction.settings),
         "last_leg_seconds": round(wall_seconds, 1),
         "core_seconds": round(sum(record["seconds"] for record in records), 1),
     }
-    return write_results(order.figure, facts, rows, order.folder, order.name)
+    return write_results(reproduction.figure, header, rows, reproduction.folder, reproduction.name)
 
 
 def write_results(
-    figure: Figure[Any], facts: dict[str, Any], rows: pl.DataFrame, folder: Path, name: str
+    figure: Figure[Any], header: dict[str, Any], rows: pl.DataFrame, folder: Path, name: str
 ) -> Reproduced:
     """Write `name`.json, .csv and .png, each whole or not at all."""
     floats = pl.col(pl.Float64, pl.Float32)
     rows = rows.with_columns(pl.when(floats.is_finite()).then(floats).otherwise(None).name.keep())
     summary = figure.summarise(rows)
-    table = with_checksum({**facts, "summary": summary.to_dicts(), "rows": rows.to_dicts()})
+    table = with_checksum({**header, "summary": summary.to_dicts(), "rows": rows.to_dicts()})
     contents = {
         f"{name}.json": _json(table),
         f"{name}.csv": rows.write_csv().encode(),
@@ -510,23 +523,23 @@ def write_results(
 
 
 def values_of_settings(settings: Sequence[Any]) -> dict[str, list[Any]]:
-    """Every value that a field of the settings takes, fields of fields by dotted names."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return all values of each field of the settings; nested fields have dotted names."""
+    values_of: dict[str, dict[str, Any]] = {}
 
     def visit(name: str, value: Any) -> None:
         if isinstance(value, dict):
-            for key, part in value.items():
-                visit(f"{name}.{key}" if name else key, part)
+            for key, inner in value.items():
+                visit(f"{name}.{key}" if name else key, inner)
         else:
-            found.setdefault(name, {})[json.dumps(value)] = value
+            values_of.setdefault(name, {})[json.dumps(value)] = value
 
     for setting in settings:
         visit("", asdict(setting))
-    return {name: list(values.values()) for name, values in found.items()}
+    return {name: list(values.values()) for name, values in values_of.items()}
 
 
-def circumstances() -> dict[str, Any]:
-    """Return the date, the versions and the kind of machine; nothing that names the machine."""
+def environment_record() -> dict[str, Any]:
+    """Return the date, the versions and the kind of machine, without its name."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": {"cores": os.cpu_count(), "architecture": platform.machine()},
@@ -552,12 +565,12 @@ def stored_rows(path: Path) -> pl.DataFrame:
 
 
 def _json(table: Mapping[str, Any]) -> bytes:
-    """JSON with a line for each fact and for each row, which is short and easy to compare."""
-    parts = []
+    """Return JSON with a line for each key and each row: short, and easy to compare."""
+    lines_of_keys = []
     for key, value in table.items():
         text = json.dumps(value, allow_nan=False)
         if key in ("summary", "rows"):
             lines = ",\n".join(f"    {json.dumps(row, allow_nan=False)}" for row in value)
             text = f"[\n{lines}\n  ]"
-        parts.append(f"  {json.dumps(key)}: {text}")
-    return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
+        lines_of_keys.append(f"  {json.dumps(key)}: {text}")
+    return ("{\n" + ",\n".join(lines_of_keys) + "\n}\n").encode()

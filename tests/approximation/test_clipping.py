@@ -14,9 +14,9 @@ from icgd.approximation.clipping import (
     Step,
     clip_staircase,
     clip_wave,
+    decay_for,
     fit_clip,
     halving_of,
-    logarithm_of_far,
     logistic_corner,
     moved_by_rounding,
     normal_corner,
@@ -259,8 +259,8 @@ def test_what_a_corner_leaves_grows_with_its_width():
 
 
 def test_away_from_corners_less_is_asked_of_coarse_arithmetic():
-    assert logarithm_of_far(2.0**-53) == -log(1e-12)
-    assert logarithm_of_far(2.0**-24) == pytest.approx(29 * log(2))
+    assert decay_for(2.0**-53) == -log(1e-12)
+    assert decay_for(2.0**-24) == pytest.approx(29 * log(2))
 
 
 def test_rounding_moves_large_arguments_more():

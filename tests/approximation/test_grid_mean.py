@@ -7,7 +7,7 @@ from flint import arb, ctx
 from icgd.approximation.lattice import (
     MOST_POINTS,
     OFFSET_ROUNDING,
-    _beyond,
+    _truncation_error,
     line,
     log_factorial,
     mean_of_link,
@@ -84,7 +84,7 @@ def test_poisson_reads_the_counts_and_is_right_relatively():
 def test_the_counts_that_are_left_out_are_what_is_missing():
     """By hand, with the labels 0 and 1 only: of e^s the mean e^s / (1 + e^s) is left."""
     short = exp(0.5) / (1 + exp(0.5))
-    assert _beyond(0.5, last=1) == pytest.approx(exp(0.5) - short, rel=1e-14)
+    assert _truncation_error(0.5, last=1) == pytest.approx(exp(0.5) - short, rel=1e-14)
 
 
 def test_a_line_is_itself():

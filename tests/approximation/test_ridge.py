@@ -602,7 +602,7 @@ def test_a_slope_that_jumps_is_met_off_its_bands(activation):
 def test_a_slope_that_jumps_is_refused_by_units_that_do_not_bend(activation):
     with pytest.raises(SettingError) as caught:
         fit_slope_product(RELU, (2.0, 2.0), activation, 60)
-    assert f"kink, and {activation} units have no kink" in str(caught.value)
+    assert f"kink, and {activation} units cannot fit a jump" in str(caught.value)
     assert "Use units of relu, softplus, gelu, silu, elu, or a smooth" in str(caught.value)
 
 
@@ -627,14 +627,14 @@ def test_a_box_too_large_says_what_would_result_and_what_would_do():
         accurate(lambda n: fit_ridge_sum(TANH, 20.0, "relu", n), 8, 1e-3)
     assert str(caught.value) == (
         "The box [-20, 20] is too large for 8 relu units: the error of tanh would be "
-        f"{fit.error:.3g}, above accuracy=0.001. About 32 would do; or use a smaller box."
+        f"{fit.error:.3g}, above accuracy=0.001. Use about 32 units, or use a smaller box."
     )
     assert accurate(lambda n: fit_ridge_sum(TANH, 20.0, "relu", n), 32, 1e-3).error <= 1e-3
     assert fit_ridge_sum(TANH, 20.0, "relu", 16).error > 1e-3
 
 
 def test_a_box_too_large_for_any_number_of_units_says_so():
-    with pytest.raises(SettingError, match=r"\. Even 3200 would not do: use a smaller box\.$"):
+    with pytest.raises(SettingError, match=r"\. Even 3200 do not suffice: use a smaller box\.$"):
         accurate(lambda n: fit_product((100.0, 100.0), "relu", n), 800, 1e-6)
 
 

@@ -99,9 +99,15 @@ def test_the_repeated_prompt_is_as_long_as_said():
 
 def test_relu_attention_has_no_mask():
     program = build(CONSTRUCTIONS["relu-stack"], CASE)
-    with pytest.raises(ProgramError, match="A mask needs softmax attention alone; relu-stack"):
+    with pytest.raises(
+        ProgramError,
+        match="A causal mask needs a program with softmax attention and MLPs only; relu-stack",
+    ):
         run_left_to_right(program, CASE.task())
-    with pytest.raises(ProgramError, match="A mask needs softmax attention alone; relu-stack"):
+    with pytest.raises(
+        ProgramError,
+        match="A causal mask needs a program with softmax attention and MLPs only; relu-stack",
+    ):
         run_left_to_right(program, replace(CASE.task(), queries=CASE.task().queries[:0]))
 
 

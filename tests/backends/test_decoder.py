@@ -154,9 +154,9 @@ def test_what_cannot_be_decoded_is_named(monkeypatch):
     compiled = icgd.compile(problem, "cot-network", n_steps=2)
     stack = icgd.compile(problem, "relu-stack", n_steps=2)
     x, y = [[0.5, 1.0]], [1.0]
-    with pytest.raises(ProgramError, match="relu-stack is not one layer that reads a window"):
+    with pytest.raises(ProgramError, match="relu-stack is not a chain of one layer"):
         icgd.decode(stack, x, y)
-    with pytest.raises(SettingError, match="mask='window' is for chains of one layer"):
+    with pytest.raises(SettingError, match="mask='window' works with chains of one layer"):
         icgd.decode(compiled, x, y, mask="window")
     with pytest.raises(DataError, match="X"):
         icgd.decode(compiled, [[0.5, 1.0, 2.0]], y)

@@ -83,7 +83,7 @@ def test_a_linear_model_has_coefficients_and_an_objective():
     penalty = 0.25 * run.parameters[:, :2].square().sum(-1)
     assert run.objective_curve.tolist() == pytest.approx((run.loss_curve + penalty).tolist())
     assert run.loss_in_words == (
-        "mean over all examples of the loss that matches the identity link, "
+        "mean over all examples of the matching loss of the identity link, "
         "(z - y)^2 / 2 less y^2 / 2"
     )
 
@@ -126,21 +126,22 @@ def test_a_batch_that_is_interrupted_knows_the_tasks_that_it_holds():
 def test_a_run_of_a_backend_on_its_own_says_what_it_lacks():
     run = Run(torch.zeros(2, 3).double(), torch.zeros(0, 1).double())
     for name in ("weights", "loss_curve", "loss_in_words", "objective_curve"):
-        with pytest.raises(SettingError, match="This run does not know what it trained"):
+        with pytest.raises(SettingError, match="This run has no problem and task attached"):
             getattr(run, name)
-    with pytest.raises(SettingError, match="This run does not know what it trained"):
+    with pytest.raises(SettingError, match="This run has no problem and task attached"):
         run.plot()
 
 
 def test_a_run_shows_itself_in_a_line():
     run = compiled_network(biases=False).run(X, Y, queries=X, trace=["weights"], seed=1)
     assert repr(run) == (
-        "Run(weights: 9, kept 4 times; predictions: 2 of 1 label; backend: fused; traced: 1 slot)"
+        "Run(weights: 9, recorded 4 times; predictions: 2, of 1 label each; backend: fused; "
+        "traced: 1 slot)"
     )
     assert "<td" in run._repr_html_()
     stopped = replace(run, stopped_after=3, trace={})
     assert repr(stopped) == (
-        "Run(weights: 9, kept 4 times; predictions: 2 of 1 label; backend: fused; "
+        "Run(weights: 9, recorded 4 times; predictions: 2, of 1 label each; backend: fused; "
         "stopped after: 3 steps)"
     )
 

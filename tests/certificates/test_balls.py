@@ -300,7 +300,7 @@ def test_what_has_no_finite_enclosure_is_not_proved(monkeypatch):
 def test_balls_that_are_far_larger_than_the_numbers_of_the_run_are_no_obstacle():
     # The quotient of the two is no double.
     run = torch.tensor([[0.0], [2.0**-1000]], dtype=torch.float64)
-    search = rigorous._Search({}, {}, run, run, run, run, rigorous._Follow(None, 0, 1))
+    search = rigorous._Search({}, {}, run, run, run, run, rigorous._Progress(None, 0, 1))
     failed = rigorous._Attempt(128, "balls", radii=[2.0**800])
     assert search._missing_bits(failed) > 1800
 
@@ -416,7 +416,7 @@ def test_a_kernel_of_the_users_own_is_not_proved():
     machine = icgd.KernelMachine(2, "mine for a proof")
     problem = icgd.Problem(machine, "squared", icgd.FunctionalStep(0.1), icgd.Domain(1.0, 1.0))
     compiled, given = icgd.compile(problem, n_steps=1), ([[0.5, 0.5]], [[1.0]])
-    message = "The kernel 'mine for a proof' is a function of your own, which no ball can enclose"
+    message = "The kernel 'mine for a proof' is your own function, which ball arithmetic"
     for call in (
         lambda: icgd.verify(compiled, *given, rigorous=True),
         lambda: compiled.certify(*given),
@@ -476,7 +476,7 @@ def test_a_certificate_never_replaces_what_it_is_about(tmp_path):
     file.write_bytes(b"run")
     data.write_bytes(b"table")
     for own in (file, data, tmp_path / "." / "train.csv", str(file)):
-        with pytest.raises(FileError, match=r"would replace .*\. Write it elsewhere\."):
+        with pytest.raises(FileError, match=r"would replace .*\. Give another path\."):
             compiled.certify(case.x, case.y, path=own, files=(str(file), data))
     assert (file.read_bytes(), data.read_bytes()) == (b"run", b"table")
 

@@ -46,8 +46,8 @@ def test_steps_stay_within_small_bounds(problem, backend):
     task, program = task_of(problem), program_of(problem, 3)
     history = run_chain(program, task, backend=backend).parameters
     real = problem.oracle.train(task, 3)
-    how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
-    bounds = ChainBounds(problem, program, how).run(task, history, real)
+    arithmetic = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
+    bounds = ChainBounds(problem, program, arithmetic).run(task, history, real)
     assert (stepwise_errors(problem, task, history).errors <= bounds.steps).all()
     is_smooth = len(program.functions) > 1
     assert bounds.steps.max() <= (LOOKED_UP if is_smooth else SMALL[backend])
@@ -59,8 +59,8 @@ def test_a_run_in_float32_has_bounds_of_its_own():
     task64, program = task_of(problem), program_of(problem, 2)
     task = as_task(problem, task64.x, task64.y, seed=5, dtype="float32")
     history = run_chain(program, task, backend="dense").parameters
-    how = Arithmetic.of(task.x.dtype, task.n_tokens, "dense")
-    bounds = ChainBounds(problem, program, how).steps(task, history)
+    arithmetic = Arithmetic.of(task.x.dtype, task.n_tokens, "dense")
+    bounds = ChainBounds(problem, program, arithmetic).steps(task, history)
     errors = stepwise_errors(problem, task, history).errors
     assert (errors <= bounds).all()
     assert errors.max() > 1e-8, "float32 rounds more than float64"
@@ -78,8 +78,8 @@ def test_a_unit_on_a_kink_is_found_and_bounded(backend):
     program = CotNetwork(kink_width=2.0**-30).build(problem, n_steps=2)
     history = run_chain(program, task, backend=backend).parameters
     errors = stepwise_errors(problem, task, history).errors
-    how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
-    bounds = ChainBounds(problem, program, how).steps(task, history)
+    arithmetic = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
+    bounds = ChainBounds(problem, program, arithmetic).steps(task, history)
     assert errors[0] == pytest.approx(0.1, rel=1e-6)
     assert (errors <= bounds).all()
     assert bounds.max() < 1
@@ -94,9 +94,9 @@ def test_units_at_0_are_flat():
     task = as_task(problem, [[1.0, 0.5]], [[1.0]], initial=start)
     program = program_of(problem, 1)
     history = run_chain(program, task, backend="dense").parameters
-    how = Arithmetic.of(task.x.dtype, task.n_tokens, "dense")
+    arithmetic = Arithmetic.of(task.x.dtype, task.n_tokens, "dense")
     assert stepwise_errors(problem, task, history).errors.max() <= 1e-12
-    assert ChainBounds(problem, program, how).steps(task, history).max() <= 1e-8
+    assert ChainBounds(problem, program, arithmetic).steps(task, history).max() <= 1e-8
 
 
 def test_the_papers_line_fails_where_a_round_expands_distances():
@@ -123,7 +123,7 @@ def known(*rows: list[float]) -> Enclosure:
 def test_what_attention_reads_is_enclosed_closely(backend):
     """z = 0.5 * 0.6 - 0.25 * 0.8 and delta = 0.5 * 3 in the first unit."""
     program = program_of(PROBLEMS["softplus, logistic"])
-    how = Arithmetic.of(torch.float64, 5, backend)
+    arithmetic = Arithmetic.of(torch.float64, 5, backend)
     weights = known([0.5, -0.25, 0.0], [0.0] * 3, [0.0] * 3)
     inputs, up, slope = (
         known([a, a], [b, b], [0.0] * 2) for a, b in ((0.6, 0.8), (3.0, 1.0), (0.5, 1.0))
@@ -133,7 +133,7 @@ def test_what_attention_reads_is_enclosed_closely(backend):
     expected = {"z": z, "delta": torch.tensor(1.5), "sigmoid of z": torch.sigmoid(z)}
     for part in program.layers[2].instructions:
         slots = dict.fromkeys(program.layout.names, 0.0) | stream
-        value = part.meaning(slots, BlockEnclosures(program, how))[part.write]
+        value = part.meaning(slots, BlockEnclosures(program, arithmetic))[part.write]
         assert value.exact.size.isfinite().all()
         if part.write in expected:
             truth = float(expected[part.write])
@@ -144,11 +144,11 @@ def test_what_attention_reads_is_enclosed_closely(backend):
 
 def test_closed_units_are_known_to_be_0():
     program = program_of(PROBLEMS["softplus, logistic"])
-    how = Arithmetic.of(torch.float64, 5, "fused")
+    arithmetic = Arithmetic.of(torch.float64, 5, "fused")
     flags = {"padding": known([0.0], [0.0], [1.0]), "softplus": 1.0, "is_backward": 1.0}
     weights = known(*[[1.0] * 3] * 3)
     data = {"first": known(*[[1.0] * 2] * 3), "is_data": 1.0}
-    bounds = ChainBounds(PROBLEMS["softplus, logistic"], program, how)
+    bounds = ChainBounds(PROBLEMS["softplus, logistic"], program, arithmetic)
     first = bounds.next_block({**flags, "weights": weights}, data)["first"]
     assert first.exact.low[:2].min() > 3
     assert not any(part[2].any() for part in (first.actual.low, first.actual.high, first.error))
@@ -164,8 +164,8 @@ def test_a_weight_that_its_decay_cancels_leaves_its_rounding(decay, backend):
     x = torch.zeros(40, 1, 1, dtype=torch.float64)
     task, program = as_task(problem, x, x, initial=start), program_of(problem, 1)
     history = run_chain(program, task, backend=backend).parameters
-    how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
-    bounds = ChainBounds(problem, program, how).steps(task, history)
+    arithmetic = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
+    bounds = ChainBounds(problem, program, arithmetic).steps(task, history)
     assert (stepwise_errors(problem, task, history).errors <= bounds).all()
 
 
@@ -174,19 +174,19 @@ def test_a_domain_bound_holds_for_every_rule(backend):
     """The second step is ten times the first, so that it may be off by more."""
     target, domain = MLP((2, 2, 1)), icgd.Domain(1.0, 1.0)
     update = GradientStep((0.01, 0.1, 0.01), 0.5, 2)
-    how = Arithmetic.of(torch.float64, 5, backend)
+    arithmetic = Arithmetic.of(torch.float64, 5, backend)
     found = []
     for step_size in (update.step_size, 0.1, 0.01):
         problem = icgd.Problem(target, "squared", replace(update, step_size=step_size), domain)
-        found.append(ChainBounds(problem, program_of(problem, 3), how).domain())
+        found.append(ChainBounds(problem, program_of(problem, 3), arithmetic).domain())
     assert found[0].step == found[1].step > found[2].step
     assert found[2].trajectory < found[0].trajectory < found[1].trajectory < 1e-10
 
 
 def test_a_domain_says_nothing_of_what_an_optimiser_remembers():
-    how = Arithmetic.of(torch.float64, 5, "fused")
+    arithmetic = Arithmetic.of(torch.float64, 5, "fused")
     problem = PROBLEMS["momentum"]
-    domain = ChainBounds(problem, program_of(problem, 2), how).domain()
+    domain = ChainBounds(problem, program_of(problem, 2), arithmetic).domain()
     assert domain.step == domain.trajectory == torch.inf
 
 
@@ -195,8 +195,8 @@ def test_a_wrong_step_exceeds_its_bound():
     task, program = task_of(problem), program_of(problem, 2)
     other = replace(problem, update=replace(problem.gradient_step, step_size=0.501))
     history = run_chain(program_of(other, 2), task).parameters
-    how = Arithmetic.of(task.x.dtype, task.n_tokens, "fused")
-    bounds = ChainBounds(problem, program, how).steps(task, history)
+    arithmetic = Arithmetic.of(task.x.dtype, task.n_tokens, "fused")
+    bounds = ChainBounds(problem, program, arithmetic).steps(task, history)
     assert (stepwise_errors(problem, task, history).errors > bounds).any()
 
 

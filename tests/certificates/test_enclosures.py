@@ -12,7 +12,7 @@ from icgd.approximation.lattice import Lattice, fit_on_lattice, fit_to_accuracy
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.backends.registry import BACKENDS
 from icgd.certificates import enclosures
-from icgd.certificates.enclosures import Arithmetic, Interval, fit_error, n_knots, uneven_response
+from icgd.certificates.enclosures import Arithmetic, Interval, drift_response, fit_error, n_knots
 from icgd.problems.functions import FUNCTIONS, OWN, function_named
 from icgd.program.functions import LatticeFunction
 
@@ -132,7 +132,7 @@ def test_copies_that_differ_by_token_move_a_head_by_no_more_than_its_response(na
     still = shifted_head(fit, s, torch.zeros_like(grid))
     worst = 1e-6 * torch.sign((values - still[:, None]) * grid)
     moved = (shifted_head(fit, s, worst) - still).abs().max() / 1e-6
-    assert 0.95 * uneven_response(fit) <= moved <= uneven_response(fit)
+    assert 0.95 * drift_response(fit) <= moved <= drift_response(fit)
 
 
 def test_rounding_grows_with_the_number_of_terms_and_the_unit_roundoff():
@@ -145,12 +145,12 @@ def test_rounding_grows_with_the_number_of_terms_and_the_unit_roundoff():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_relu_that_is_off_rounds_nothing(backend):
-    relu, how = (
+    relu, arithmetic = (
         fit_relu_sum(function_named("relu"), -8.0, 8.0),
         Arithmetic.of(torch.float64, 9, backend),
     )
     where = Interval(doubles([-4.0, -1e-300, -1e-9]), doubles([-3.0, 0.0, 1e-9]))
-    rounding = how.function(relu, 5, doubles([6.0, 1.0, 1.0]), 9, where)
+    rounding = arithmetic.function(relu, 5, doubles([6.0, 1.0, 1.0]), 9, where)
     assert rounding[:2].tolist() == [0.0, 0.0]
     assert rounding[2] > 1e-16
 
@@ -158,12 +158,12 @@ def test_a_relu_that_is_off_rounds_nothing(backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_narrow_ramp_that_is_read_at_relu_rounds_like_its_levels(backend):
     """And elsewhere, in the dense transformer, by as much as it is steep."""
-    ramp, how = (
+    ramp, arithmetic = (
         fit_relu_sum(function_named("relu'"), -8.0, 8.0),
         Arithmetic.of(torch.float64, 9, backend),
     )
     where = Interval(doubles([0.0, 2.0, -2.0]), doubles([0.0, 3.0, -1.0]))
-    rounding = how.function(ramp, 1, where.size, 1, where)
+    rounding = arithmetic.function(ramp, 1, where.size, 1, where)
     assert 1e-16 < float(rounding[:2].max()) < 2e-14
     assert float(rounding[2]) < 2e-14 if backend == "fused" else float(rounding[2]) > 1
 

@@ -16,10 +16,10 @@ from icgd.certificates.functional import (
     Rounded,
     Worst,
     kernel_error,
-    known,
     largest_kernel,
     largest_own,
     moved_error,
+    nan_to_infinity,
     own_error,
     sizes_of,
     worst_kernel_error,
@@ -262,7 +262,7 @@ def test_steps_that_are_short_enough_for_any_data_have_a_small_bound(nesterov):
 def test_what_is_left_is_bounded_by_the_impulse_response():
     """(2 k + 1) times the norm of the labels, which are 4 at each of 64 examples."""
     update = icgd.FunctionalStep(1 / 64, momentum=0.5)
-    assert worst_of(update, 5).left == pytest.approx(11 * 32.0)
+    assert worst_of(update, 5).residual == pytest.approx(11 * 32.0)
     assert worst_of(update, 5).change == pytest.approx(20 * 32.0)
 
 
@@ -277,14 +277,14 @@ def test_runs_stay_within_what_is_said_of_all_tasks(nesterov, momentum):
     for step in range(1, 5):
         worst = worst_of(update, step)
         values = real[step]
-        assert (4.0 - values[:20]).norm() <= worst.left
+        assert (4.0 - values[:20]).norm() <= worst.residual
         assert values.abs().max() <= worst.value
         assert (values - real[step - 1]).abs().max() <= worst.token_change
         assert (values - real[step - 1])[:20].norm() <= worst.change
 
 
 def test_what_infinities_make_is_not_known():
-    assert (known(nan), known(2.0), known(inf)) == (inf, 2.0, inf)
+    assert (nan_to_infinity(nan), nan_to_infinity(2.0), nan_to_infinity(inf)) == (inf, 2.0, inf)
 
 
 # Bounds on the rounding of points that a head moves, against float32.
@@ -519,13 +519,15 @@ def test_float32_errs_by_less_than_the_bound_at_every_scale(name, scale):
     kernel = icgd.register_kernel(name, globals()[name], **{"falling": FALLING, "cube": CUBE}[name])
     x = (scale * data(30)[0]).float().double()
     moved = (x + 1e-5 * scale).float()
-    how = Arithmetic.of(torch.float32, 30, "dense")
+    arithmetic = Arithmetic.of(torch.float32, 30, "dense")
     off = (moved.double() - x).abs()
-    bound = own_error(KernelHead(name), Rounded(x, off), Rounded(x, torch.zeros_like(x)), how)
+    bound = own_error(
+        KernelHead(name), Rounded(x, off), Rounded(x, torch.zeros_like(x)), arithmetic
+    )
     measured = (kernel.matrix(moved, x.float()).double() - kernel.matrix(x, x)).abs()
     assert (measured <= bound).all()
     worst = float(x.norm(dim=-1).max()), float(off.norm(dim=-1).max())
-    assert bound.max() <= worst_own_error(kernel, *worst, 3, how) * (1 + 1e-6)
+    assert bound.max() <= worst_own_error(kernel, *worst, 3, arithmetic) * (1 + 1e-6)
     assert kernel.matrix(x, x).abs().max() <= largest_own(kernel, worst[0], 3) * (1 + 1e-12)
 
 
@@ -560,7 +562,7 @@ def test_no_tolerance_rests_on_an_estimate():
     icgd.register_kernel("unstated", falling)
     x, y, _ = data()
     program = compiled("unstated")
-    message = "no Lipschitz constant was stated of the kernel 'unstated'"
+    message = "no Lipschitz constant was given for the kernel 'unstated'"
     for task in (None, program.task(x, y)):
         with pytest.raises(ToleranceError, match=message):
             icgd.compile(program.problem, n_steps=1, tolerance=1e-3, task=task)

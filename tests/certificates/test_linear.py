@@ -12,18 +12,18 @@ import icgd
 from icgd.backends.registry import BACKENDS
 from icgd.certificates.enclosures import Arithmetic
 from icgd.certificates.linear import (
-    Kept,
     LinearBounds,
     Motion,
     Pair,
     Responses,
+    Velocities,
     affine_distances,
-    apart,
     changes,
-    grown,
+    grow_distances,
     is_affine,
     is_stable,
-    multiplied,
+    lookahead_distance,
+    multiply_norms,
     points_of,
 )
 from icgd.errors import ProgramError, SettingError, SizeError
@@ -95,7 +95,7 @@ def test_what_mirrored_heads_miss_is_proved_for_residuals_of_any_size(n_heads):
             for m, gain in enumerate(heads.gains, start=1)
         )
         missed = (returned - (left * inputs).mean()).abs() / (left * inputs).abs().mean()
-        ratios.append(float(missed / heads.missed(left.abs().max())))
+        ratios.append(float(missed / heads.truncation(left.abs().max())))
     assert 0.01 < max(ratios) <= 1.0
 
 
@@ -153,8 +153,8 @@ def test_a_step_that_is_off_by_more_than_its_bound_is_found():
     problem = PROBLEMS["logistic"]
     compiled, task = compiled_of(problem), task_of(problem)
     history = compiled.run_task(task).parameters
-    how = Arithmetic.of(torch.float64, task.n_tokens, "fused")
-    bounds = LinearBounds(problem, compiled.stack, how).steps(task, history)
+    arithmetic = Arithmetic.of(torch.float64, task.n_tokens, "fused")
+    bounds = LinearBounds(problem, compiled.stack, arithmetic).steps(task, history)
     wrong = compiled_of(replace(problem, update=replace(problem.proximal_step, step_size=0.3001)))
     off = (wrong.run_task(task).parameters[1] - history[1]).abs().max()
     assert off > 1e6 * bounds.max()
@@ -168,8 +168,8 @@ def test_where_steps_expand_the_trajectory_bound_grows_by_their_lipschitz_consta
     problem = replace(problem, update=replace(problem.proximal_step, step_size=3 / float(beta[-1])))
     compiled = compiled_of(problem, n_steps=5)
     real = problem.oracle.train(task, 5)
-    how = Arithmetic.of(torch.float64, task.n_tokens, "fused")
-    rules = LinearBounds(problem, compiled.stack, how)
+    arithmetic = Arithmetic.of(torch.float64, task.n_tokens, "fused")
+    rules = LinearBounds(problem, compiled.stack, arithmetic)
     assert rules.lipschitz(task, real) == pytest.approx(2, rel=1e-8)
     history = compiled.run_task(task).parameters
     bounds = rules.run(task, history, real)
@@ -204,8 +204,8 @@ def test_where_slopes_are_beyond_all_numbers_nothing_is_known(box):
     update = icgd.ProximalStep(step_size=15.0, box=box)
     problem = icgd.Problem(icgd.LinearModel(2, "poisson"), "matching", update, domain)
     task = icgd.as_task(problem, [[2.0, 0.0], [0.0, 2.0]], [[2.0], [2.0]])
-    how = Arithmetic.of(torch.float64, 3, "fused")
-    rules = LinearBounds(problem, compiled_of(problem).stack, how)
+    arithmetic = Arithmetic.of(torch.float64, 3, "fused")
+    rules = LinearBounds(problem, compiled_of(problem).stack, arithmetic)
     start = torch.zeros(2, 2, dtype=torch.float64)
     factor = rules.lipschitz(task, start, margin=1e9)
     assert factor == inf if box > 300 else factor > 1e200
@@ -215,8 +215,8 @@ def test_where_slopes_are_beyond_all_numbers_nothing_is_known(box):
 def test_short_steps_never_expand():
     problem = problem_of("logistic", l2=0.2)
     task = task_of(problem)
-    how = Arithmetic.of(torch.float64, task.n_tokens, "fused")
-    rules = LinearBounds(problem, compiled_of(problem).stack, how)
+    arithmetic = Arithmetic.of(torch.float64, task.n_tokens, "fused")
+    rules = LinearBounds(problem, compiled_of(problem).stack, arithmetic)
     factor = rules.lipschitz(task, problem.oracle.train(task, 4))
     assert 0.9 < factor <= 1 + 1e-8
 
@@ -224,8 +224,8 @@ def test_short_steps_never_expand():
 def test_clipped_coefficients_differ_by_no_more_than_the_box():
     problem = problem_of("poisson", step_size=50.0)
     compiled = compiled_of(problem, n_steps=60)
-    how = Arithmetic.of(torch.float32, 9, "fused")
-    assert LinearBounds(problem, compiled.stack, how).domain().trajectory == 2.0
+    arithmetic = Arithmetic.of(torch.float32, 9, "fused")
+    assert LinearBounds(problem, compiled.stack, arithmetic).domain().trajectory == 2.0
 
 
 @pytest.mark.filterwarnings("ignore:Coefficient:UserWarning")
@@ -265,8 +265,8 @@ def test_tiny_errors_have_a_bound_that_is_not_0():
 
 def test_steps_beyond_all_numbers_are_bounded_by_the_box():
     problem = problem_of("probit", step_size=6e304, intercept=False, l2=0.0, l1=100.0, box=1e-3)
-    how = Arithmetic.of(torch.float64, 9, "fused")
-    bound = LinearBounds(problem, compiled_of(problem).stack, how).domain()
+    arithmetic = Arithmetic.of(torch.float64, 9, "fused")
+    bound = LinearBounds(problem, compiled_of(problem).stack, arithmetic).domain()
     assert bound.trajectory >= 2e-3
 
 
@@ -275,9 +275,9 @@ def test_a_program_of_another_kind_has_no_such_bound():
         MLP((2, 1)), "squared", icgd.GradientStep(0.1, 1.0), icgd.Domain(1.0, 1.0)
     )
     program = icgd.compile(network, "relu-stack", n_steps=1).program
-    how = Arithmetic.of(torch.float64, 9, "dense")
+    arithmetic = Arithmetic.of(torch.float64, 9, "dense")
     with pytest.raises(ProgramError, match="relu-stack has no step on a linear model"):
-        LinearBounds(PROBLEMS["logistic"], program, how).domain()
+        LinearBounds(PROBLEMS["logistic"], program, arithmetic).domain()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -391,22 +391,22 @@ def test_gradients_are_taken_ahead_of_the_weights():
 
 
 def test_what_is_kept_has_a_row_for_each_step():
-    kept = Kept.of(UPDATE, -RUN[:-1])
+    kept = Velocities.of(UPDATE, -RUN[:-1])
     assert kept.momentum.flatten().tolist() == kept.ahead.flatten().tolist() == [0, 0.5, 0.25]
     assert kept.change.flatten().tolist() == [0, 1, 3]
-    assert not kept.apart.any()
+    assert not kept.mismatch.any()
 
 
 def test_distances_grow_by_what_is_taken_along():
     now = Pair(torch.tensor(2.0).double(), torch.tensor(4.0).double())
-    assert float(apart(now, 0.0)) == 2.0
-    assert float(apart(now, 0.5)) == 4.0
+    assert float(lookahead_distance(now, 0.0)) == 2.0
+    assert float(lookahead_distance(now, 0.5)) == 4.0
     for momentum, ahead, left in ((0.0, 0.0, 1.0), (0.5, 0.0, 3.0), (0.5, 0.5, 2.0)):
-        moved = grown(now, 0.5, momentum, ahead)
-        assert float(moved.left) == pytest.approx(left)
+        moved = grow_distances(now, 0.5, momentum, ahead)
+        assert float(moved.value) == pytest.approx(left)
         assert float(moved.change) == pytest.approx(left + 2.0)
     nothing = Pair(*(torch.zeros(()).double(),) * 2)
-    assert float(grown(nothing, float("inf"), 0.5, 0.5).left) == 0.0
+    assert float(grow_distances(nothing, float("inf"), 0.5, 0.5).value) == 0.0
 
 
 def test_only_least_squares_without_l1_that_the_box_does_not_touch_are_affine():
@@ -472,10 +472,10 @@ def test_norms_bound_every_error_and_are_met_by_some(ahead):
             added = torch.from_numpy(draw.normal(size=(2, 3)))
             added = added / added.norm(dim=-1, keepdim=True)
             left, change = left + added[0], change + added[1]
-        assert left.norm() <= norms.left
+        assert left.norm() <= norms.value
         assert change.norm() <= norms.change
         found.append(float(left.norm()))
-    assert max(found) >= float(norms.left) / 10
+    assert max(found) >= float(norms.value) / 10
 
 
 def test_one_error_is_followed_to_rounding():
@@ -483,15 +483,15 @@ def test_one_error_is_followed_to_rounding():
     nothing, one = torch.zeros(1, 1).double(), torch.ones(1, 1).double()
     responses, norms = Responses(EIGENVALUES[:1]), Pair(nothing, nothing)
     norms = responses.after(0.4, 0.5, 0.0, one, norms)
-    assert float(norms.left) == pytest.approx(2.0 - 1.0)  # what it adds itself is not moved on
+    assert float(norms.value) == pytest.approx(2.0 - 1.0)  # what it adds itself is not moved on
     left, change = torch.ones(1).double(), torch.ones(1).double()
     for _ in range(20):
         read = left
         change = 0.5 * change - 0.4 * 0.1 * read
         left = left + change
         norms = responses.after(0.4, 0.5, 0.0, nothing, norms)
-        assert float(norms.left) >= float(left.abs()) - 1e-12
-    assert float(norms.left) <= 3 * float(left.abs())
+        assert float(norms.value) >= float(left.abs()) - 1e-12
+    assert float(norms.value) <= 3 * float(left.abs())
 
 
 def test_batches_have_norms_of_their_own():
@@ -506,15 +506,15 @@ def test_batches_have_norms_of_their_own():
             each.after(0.4, 0.5, 0.5, added[task], parts[task]) for task, each in enumerate(alone)
         ]
     for task, part in enumerate(parts):
-        torch.testing.assert_close(norms.left[task], part.left)
+        torch.testing.assert_close(norms.value[task], part.value)
         torch.testing.assert_close(norms.change[task], part.change)
 
 
 def test_where_kernels_differ_norms_are_multiplied():
     now = Pair(torch.tensor(2.0), torch.tensor(3.0))
     numbers = (torch.tensor(number) for number in (0.5, 0.25, 0.75, 1.0))
-    after = multiplied(*numbers, now)
-    assert float(after.left) == pytest.approx(0.5 * 2 + 0.75 * 3 + 1)
+    after = multiply_norms(*numbers, now)
+    assert float(after.value) == pytest.approx(0.5 * 2 + 0.75 * 3 + 1)
     assert float(after.change) == pytest.approx(0.25 * 2 + 0.75 * 3 + 1)
 
 

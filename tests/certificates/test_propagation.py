@@ -70,18 +70,18 @@ EXACTLY = Arithmetic(roundoff=0.0, n_tokens=8, sums_terms=True)
 """The dense transformer without rounding: what remains is the construction's own error."""
 
 
-def bounded_after(instruction, slots, program, how) -> dict[str, Bounded]:
+def bounded_after(instruction, slots, program, arithmetic) -> dict[str, Bounded]:
     """What an instruction writes, from enclosures of what it reads."""
     found = {
         name: part if isinstance(part, Bounded) else Bounded(part) for name, part in slots.items()
     }
     layer = Layer("by hand", (instruction,))
-    after = Enclosures(program, how).after([layer], found)
+    after = Enclosures(program, arithmetic).after([layer], found)
     return {name: part for name, part in after.items() if part is not found.get(name)}
 
 
-def after(instruction, slots, program, how) -> dict[str, Enclosure]:
-    written = bounded_after(instruction, slots, program, how)
+def after(instruction, slots, program, arithmetic) -> dict[str, Enclosure]:
+    written = bounded_after(instruction, slots, program, arithmetic)
     return {name: part.value for name, part in written.items()}
 
 
@@ -111,8 +111,8 @@ def require_enclosures(program, task, backend):
     """After a block, all scratch slots of a run lie where the rules say."""
     from_backend = _slots_before_the_wipe(program, task, backend)
     state = _numbers(program, task)
-    how = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
-    state = Enclosures(program, how).after(program.block[:-1], state)
+    arithmetic = Arithmetic.of(task.x.dtype, task.n_tokens, backend)
+    state = Enclosures(program, arithmetic).after(program.block[:-1], state)
     examples = slice(program.n_registers, program.n_registers + task.n_examples)
     for slot in program.layout.having(Role.SCRATCH):
         actual = from_backend[slot.name][..., examples, :].double()
@@ -154,7 +154,7 @@ def test_a_projection_errs_by_its_reach_times_the_line_and_only_in_the_dense_tra
     project = Project(Argument(Combination.of("a")), reach=8.0, write="b")
     state = {"a": point(numbers([7.0, -2.0]))}
     exactly, dense, fused = (
-        after(project, state, program, how)["b"] for how in (EXACTLY, FLOAT64, FUSED)
+        after(project, state, program, arithmetic)["b"] for arithmetic in (EXACTLY, FLOAT64, FUSED)
     )
     assert fused.error.tolist() == [[0.0, 0.0]]
     assert exactly.error.tolist() == [[pytest.approx(8 * line.error, rel=1e-8)] * 2]
@@ -178,12 +178,12 @@ def test_a_product_is_added_to_what_the_transformer_holds_even_where_the_exact_v
     held = Enclosure.around(Interval.point(numbers([0.0])), numbers([0.25]))
     state = {"a": point(numbers([3.0])), "f": point(numbers([-2.0])), "b": held}
     off = 4.0 * 2.0 / 2 * PRODUCTS.look_up("square").error
-    for how, least, most in (
+    for arithmetic, least, most in (
         (EXACTLY, 0.25 + 0.99 * off, 0.25 + 1.01 * off),
         (FLOAT64, 0.25 + 1.01 * off, 0.25 + off + 1e-12),
         (FUSED, 0.25, 0.25 + 1e-13),
     ):
-        written = after(product, state, PRODUCTS, how)["b"]
+        written = after(product, state, PRODUCTS, arithmetic)["b"]
         assert written.exact.low.item() == pytest.approx(-6.0, rel=1e-14)
         assert written.exact.high.item() == pytest.approx(-6.0, rel=1e-14)
         assert least <= written.error.item() <= most * ROOM**2
@@ -242,11 +242,13 @@ def near_numbers(values: list[float], error: float) -> Enclosure:
     return Enclosure.around(Interval.point(exact), torch.full_like(exact, error))
 
 
-def recombined(*assignments: Assignment, how: Arithmetic = EXACTLY, apart=None, **more: Enclosure):
+def recombined(
+    *assignments: Assignment, arithmetic: Arithmetic = EXACTLY, apart=None, **more: Enclosure
+):
     slots = {"w": near_numbers([1.0, -2.0], 0.25), "g": near_numbers([0.5, 0.25], 0.125), **more}
     for name, distance in (apart or {}).items():
         slots[name] = Bounded(slots[name], torch.full((1, 2), distance, dtype=torch.float64))
-    return bounded_after(Recombine(assignments, "one"), slots, SUMS_PROGRAM, how)
+    return bounded_after(Recombine(assignments, "one"), slots, SUMS_PROGRAM, arithmetic)
 
 
 def enclosures_of(*assignments: Assignment, **more: Enclosure):
@@ -285,7 +287,7 @@ def test_copies_of_an_average_drift_apart():
     apart = {"w": 2.0**-30, "g": 2.0**-33, "a": 2.0**-31}
     averaged = Assignment(VALUE, "w", average="a", keeps=0.75)
     average = near_numbers([0.5, 0.5], 0.0)
-    found = recombined(averaged, how=FLOAT64, apart=apart, a=average)["a"].apart
+    found = recombined(averaged, arithmetic=FLOAT64, apart=apart, a=average)["a"].drift
     wanted = 0.25 * (0.5 * apart["w"] + 3.0 * apart["g"]) + 0.75 * apart["a"]
     assert found.tolist() == [[pytest.approx(wanted, rel=1e-3)] * 2]
     assert float(found.min()) > wanted
@@ -306,7 +308,7 @@ def test_rounding_is_that_of_a_few_operations():
 
 def test_copies_drift_apart_by_what_they_are_made_of_and_by_rounding():
     drift = {"w": 2.0**-30, "g": 2.0**-33}
-    apart = recombined(Assignment(VALUE, "w"), how=FLOAT64, apart=drift)["w"].apart
+    apart = recombined(Assignment(VALUE, "w"), arithmetic=FLOAT64, apart=drift)["w"].drift
     assert apart.tolist() == [[pytest.approx(0.5 * 2.0**-30 + 3.0 * 2.0**-33, rel=1e-3)] * 2]
     assert float(apart.min()) > 0.5 * 2.0**-30 + 3.0 * 2.0**-33
 
@@ -314,16 +316,18 @@ def test_copies_drift_apart_by_what_they_are_made_of_and_by_rounding():
 def test_copies_of_a_slot_that_is_wiped_do_not_lie_apart():
     held = Bounded(near_numbers([1.0, -2.0], 0.25), torch.full((1, 2), 0.5, dtype=torch.float64))
     wiped = bounded_after(WipeSlots(("g",)), {"g": held}, SUMS_PROGRAM, FLOAT64)["g"]
-    assert wiped.value.error.tolist() == wiped.apart.tolist() == [[0.0, 0.0]]
+    assert wiped.value.error.tolist() == wiped.drift.tolist() == [[0.0, 0.0]]
 
 
-@pytest.mark.parametrize("how", [EXACTLY, FLOAT64])
-def test_a_sum_with_the_factors_of_a_schedule_holds_each_of_its_sums(how):
+@pytest.mark.parametrize("arithmetic", [EXACTLY, FLOAT64])
+def test_a_sum_with_the_factors_of_a_schedule_holds_each_of_its_sums(arithmetic):
     factors = (-3.0, -1.0, 0.5)
     value = Combination(("w", "g"), (0.5, PerStep(factors)))
-    found = enclosures_of(Assignment(value, "w"), how=how)["w"]
+    found = enclosures_of(Assignment(value, "w"), arithmetic=arithmetic)["w"]
     for factor in factors:
-        one = enclosures_of(Assignment(Combination(("w", "g"), (0.5, factor)), "w"), how=how)["w"]
+        one = enclosures_of(
+            Assignment(Combination(("w", "g"), (0.5, factor)), "w"), arithmetic=arithmetic
+        )["w"]
         for wide, narrow in ((found.exact, one.exact), (found.actual, one.actual)):
             assert (wide.low <= narrow.low).all()
             assert (narrow.high <= wide.high).all()
@@ -404,11 +408,11 @@ def test_shares_of_a_head_are_rounded_by_the_size_of_the_scores():
 
 
 @pytest.mark.parametrize(("radius", "error"), SCORE_WIDTHS)
-@pytest.mark.parametrize("how", [EXACTLY, FLOAT64, replace(FLOAT64, sums_terms=False)])
-def test_shares_by_differences_lie_where_the_rules_say(radius, error, how):
+@pytest.mark.parametrize("arithmetic", [EXACTLY, FLOAT64, replace(FLOAT64, sums_terms=False)])
+def test_shares_by_differences_lie_where_the_rules_say(radius, error, arithmetic):
     state = {"scores": enclosed(radius, error)}
-    state |= after(MAP_PAIRS, state, CLASS_PROGRAM, how)
-    shares = after(MAP_SUMS, state, CLASS_PROGRAM, how)["shares"]
+    state |= after(MAP_PAIRS, state, CLASS_PROGRAM, arithmetic)
+    shares = after(MAP_SUMS, state, CLASS_PROGRAM, arithmetic)["shares"]
     exact, actual = drawn_scores(radius, error)
     real = exact.softmax(-1)
     assert (real >= shares.exact.low - 1e-15).all()
@@ -627,8 +631,8 @@ def test_fine_fits_have_no_error_in_the_fused_backend_and_coarse_ones_have():
     state = {"a": token(0.5, -3.0), "b": EMPTY}
     for fit, dense, fused in ((COARSE, 0.125, 0.125), (fine, fine.error, 0.0)):
         activate = ActivateUnits(OF_A, "tanh", 1.0, "b")
-        for how, expected in ((EXACTLY, dense), (FUSED_EXACTLY, fused)):
-            error = after(activate, state, program_with(fit), how)["b"].error
+        for arithmetic, expected in ((EXACTLY, dense), (FUSED_EXACTLY, fused)):
+            error = after(activate, state, program_with(fit), arithmetic)["b"].error
             # A tanh of the oracle's own is off by two units of roundoff.
             assert error.tolist() == [[pytest.approx(expected, rel=1e-8, abs=3e-16)] * 2]
 
@@ -708,11 +712,11 @@ def test_a_clip_errs_more_near_the_box_and_by_anything_beyond_its_reach():
     assert clipped["b"].error.tolist() == [[pytest.approx(0.25, rel=1e-8), inf]]
 
 
-def left_over(program: StackProgram, how: Arithmetic) -> dict[str, float]:
+def left_over(program: StackProgram, arithmetic: Arithmetic) -> dict[str, float]:
     """The error with which a step finds slots a and b."""
     weights = sum(slot.width for slot in UNITS.having(Role.PARAMETER))
     known = Enclosure.common(Interval.point(torch.zeros(weights, dtype=torch.float64)))
-    slots = Enclosures(program, how).start({"x": EMPTY.exact}, known, torch.zeros(weights))
+    slots = Enclosures(program, arithmetic).start({"x": EMPTY.exact}, known, torch.zeros(weights))
     return {name: float(slots[name].value.error.max()) for name in ("a", "b")}
 
 
@@ -766,9 +770,9 @@ def test_keys_of_narrow_ramps_are_rounded_more_than_those_of_wide_ones():
     def error(width: float, dtype: torch.dtype = torch.float64) -> float:
         settings = {"construction": "universal", "kink_width": width}
         program = icgd.compile(problem(), n_steps=1, **settings).program
-        how = Arithmetic.of(dtype, 2, "dense")
+        arithmetic = Arithmetic.of(dtype, 2, "dense")
         step = program.step_table
-        return key_error(step.key, program.relu_sum(step.table), program, how)
+        return key_error(step.key, program.relu_sum(step.table), program, arithmetic)
 
     assert error(2.0**-20) > 50 * error(2.0**-13) > 0
     assert error(2.0**-13, torch.float32) > 7 / 32 > error(2.0**-13)
@@ -819,7 +823,7 @@ def test_a_block_leaves_the_exact_step_within_its_error():
             assert bool((found[name].value.exact.low <= matrix).all())
             assert bool((matrix <= found[name].value.exact.high).all())
             assert float(found[name].value.error.max()) < 1e-9
-            assert (found[name].apart is not None) == streams.have_copies
+            assert (found[name].drift is not None) == streams.have_copies
 
 
 @pytest.mark.parametrize("n_rows", [1, 100])

@@ -474,7 +474,7 @@ def test_each_is_picked_by_its_problem_and_program(kind):
     problem, program, expected = parts[kind]
     picked = bounds_of(problem, program, DOUBLE)
     assert type(picked) is expected
-    assert (picked.problem, picked.program, picked.how) == (problem, program, DOUBLE)
+    assert (picked.problem, picked.program, picked.arithmetic) == (problem, program, DOUBLE)
     assert 0 < picked.domain().step < float("inf")
 
 
@@ -492,8 +492,11 @@ def test_a_report_says_what_doing_nothing_would_err_by():
     assert found.verdict.holds
     assert found.step_errors.max() > found.step_sizes.max()
     size, share = found.step_sizes.max(), found.step_errors.sum() / found.step_sizes.sum()
-    told = f"would err by {size:.4g}; errors are {share:.4g} times as large on average"
-    assert f"doing nothing: {told};" in repr(found)
+    text = (
+        f"exact steps move a weight by up to {size:.4g}; "
+        f"the mean error is {share:.4g} times the mean step"
+    )
+    assert f"for comparison: {text};" in repr(found)
     assert share > 1
     assert replace(found, step_sizes=torch.zeros(0)).idle is None
-    assert replace(found, step_sizes=torch.zeros(2)).idle == "would err by 0"
+    assert replace(found, step_sizes=torch.zeros(2)).idle == "exact steps move a weight by up to 0"

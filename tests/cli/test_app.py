@@ -96,6 +96,14 @@ def test_wrong_usage_is_refused_with_code_2(command):
     assert "No such option: --hiden" in command("size", "--hiden", "3").stderr
 
 
+@pytest.mark.parametrize("line", ["run t.csv t.csv", "draw t.csv", "run t.parquet --tasks a -o b"])
+def test_a_table_in_place_of_a_compiled_run_is_named_as_such(command, line):
+    message = (
+        f"{line.split()[1]} is a table. The first argument is a file that `icgd compile` wrote."
+    )
+    assert command(*line.split()).refusal() == message
+
+
 def test_a_message_of_many_lines_is_printed_as_one(command):
     message = command("size", "--hidden", "4\n16").refusal()
     assert message == (

@@ -1,9 +1,35 @@
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 
-from icgd.cli.cars_demo import QUICK, Result, Settings, numbers, picture
+from icgd.cli.cars_demo import (
+    INPUTS,
+    QUICK,
+    Result,
+    Settings,
+    numbers,
+    picture,
+    read_cars,
+    with_constant,
+)
+
+
+def test_the_data_have_their_published_statistics():
+    names, inputs, mpg = read_cars()
+    assert len(set(names)) == 32
+    assert mpg.mean() == pytest.approx(20.090625)
+    assert mpg.std(ddof=1) == pytest.approx(6.026948, abs=1e-6)
+    means = dict(zip(INPUTS, inputs.mean(axis=0), strict=True))
+    assert means == pytest.approx(
+        {"weight": 3.21725, "horsepower": 146.6875, "quarter_mile": 17.84875}
+    )
+    correlation = np.corrcoef(mpg[:, 0], inputs[:, INPUTS.index("weight")])[0, 1]
+    assert correlation == pytest.approx(-0.8676594, abs=1e-6)
+    bora = names.index("Maserati Bora")
+    assert mpg[bora].tolist() == [15.0]
+    assert with_constant(inputs)[bora].tolist() == [3.57, 335.0, 14.6, 1.0]
 
 
 @dataclass
@@ -50,8 +76,10 @@ def test_it_learns_what_gradient_descent_learns(result):
 
 
 def test_held_out_cars_are_predicted_in_miles_per_gallon(result):
-    assert len(result.predictions) == 8
+    assert len({car.car for car in result.predictions}) == 8
+    names, _, mpg = read_cars()
     for car in result.predictions:
+        assert car.true_mpg == mpg[names.index(car.car), 0]
         assert 10 <= car.true_mpg <= 34
         assert car.transformer_mpg == pytest.approx(car.descent_mpg, abs=0.1)
     errors = [car.transformer_mpg - car.true_mpg for car in result.predictions]

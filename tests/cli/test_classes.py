@@ -7,7 +7,8 @@ import pytest
 
 import icgd
 from icgd.cli.classes import Classes
-from icgd.cli.examples import Source, read_examples, read_queries
+from icgd.cli.data_options import Source
+from icgd.cli.examples import labels_of, read_examples, read_queries
 from icgd.errors import DataError
 from tests.cli.files import network_of
 
@@ -72,7 +73,7 @@ def cross_entropy_of(*widths: int) -> icgd.Problem:
     return replace(network_of(*widths), loss="cross_entropy")
 
 
-@pytest.mark.parametrize("targets", [(), ("kind",)])
+@pytest.mark.parametrize("targets", [None, ["kind"]])
 def test_a_column_of_numbers_has_the_classes_of_cross_entropy(tmp_path, targets):
     path = tmp_path / "data.csv"
     path.write_text(NUMBERED, encoding="utf-8")
@@ -82,7 +83,7 @@ def test_a_column_of_numbers_has_the_classes_of_cross_entropy(tmp_path, targets)
     assert examples.labels.tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1]]
     queries = tmp_path / "new.csv"
     queries.write_text("a,b,kind\n1,1,1\n", encoding="utf-8")
-    assert read_queries(queries, examples).labels.tolist() == [[0, 1, 0]]
+    assert labels_of(read_queries(queries, examples), examples).tolist() == [[0, 1, 0]]
     assert examples.answers(np.array([[0.5, 2.0, 1.0]])) == [["1", 0.5, 2.0, 1.0]]
 
 

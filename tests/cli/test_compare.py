@@ -72,7 +72,7 @@ def test_numbers_and_picture_are_written(compare, tmp_path):
 
 def test_wrong_sizes_are_refused(compare):
     refused = compare("--examples", "0")
-    assert refused.refusal() == "n_examples must be a whole number of at least 1, got 0."
+    assert refused.refusal() == "--examples must be a whole number of at least 1, got 0."
 
 
 def test_linear_models_are_compared_with_a_step_size_of_their_data(compare):

@@ -39,7 +39,7 @@ def test_tables_show_size_functions_and_certificate(compiled):
     assert f"{run.summary().parameters:,} (" in text
     assert "tanh    10 pieces" in text
     assert f"{run.certificate().domain_step:.2g}" in text
-    title = "Largest error of anything learnt, proved for all data in the domain (literal backend,"
+    title = "Largest error of a trained value, proved for all data in the domain (literal backend,"
     assert f"{title} float64, up to 1,024 tokens)" in " ".join(text.split())
     assert text.endswith("Saved run.safetensors\n")
 
@@ -65,7 +65,7 @@ def test_json_holds_the_librarys_numbers(compiled):
         "says_nothing": ["domain_trajectory"],
     }
     assert certificate.domain_trajectory >= 6.0, "two weights in the box are no farther apart"
-    assert compiled(PIECES).stdout.count("no information (the box)") == 1
+    assert compiled(PIECES).stdout.count("no information (beyond the box)") == 1
     assert data["summary"]["parameters"] == summary.parameters
     assert data["summary"]["dense_bytes"] == 8 * summary.parameters
     assert {"name": "identity", "fineness": "1 piece", "error": 0.0} in data["functions"]
@@ -132,21 +132,27 @@ def test_weights_are_stored_on_request(compiled, weights, stored):
     [
         (
             "construction = 'relu_stack'",
-            f"Unknown construction 'relu_stack'; known are {', '.join(CONSTRUCTIONS)}. "
-            "Did you mean 'relu-stack'?",
+            "problem.toml: Unknown construction 'relu_stack'; known are "
+            f"{', '.join(CONSTRUCTIONS)}. Did you mean 'relu-stack'?",
         ),
         (
             "construction = 'softmax-stack'\nsettings.pieces = 8",
-            "softmax-stack has no setting 'pieces'; its settings are registers, kink_width, dtype. "
-            "pieces is a setting of relu-stack.",
+            "problem.toml: softmax-stack has no setting 'pieces'; its settings are registers, "
+            "kink_width, dtype. pieces is a setting of relu-stack.",
         ),
         (
             "settings.pieces = 8\ntolerance = 1.0",
-            "Give either pieces or tolerance, not both.",
+            "problem.toml: Give either pieces or tolerance, not both.",
         ),
-        ("update.box = -3.0", "box must be a positive finite number, got -3.0."),
-        ("domain.x = inf", "domain.x must be a positive finite number, got inf."),
-        ("settings.pieces = 0", "pieces must be a whole number of at least 1, got 0."),
+        (
+            "update.box = -3.0",
+            "problem.toml, [update]: box must be a positive finite number, got -3",
+        ),
+        ("domain.x = inf", "problem.toml, [domain]: x must be a positive finite number, got inf."),
+        (
+            "settings.pieces = 0",
+            "problem.toml, [settings]: pieces must be a whole number of at leas",
+        ),
         (
             "construction = 'relu-stack'\ntarget.activation = 'relu'\ntolerance = 0.001",
             "tolerance=0.001 cannot be proved: the smallest bound is ",
@@ -166,7 +172,7 @@ def test_dense_weights_that_do_not_fit_are_refused(compiled, tmp_path, monkeypat
     machines.of_memory(monkeypatch, 10_000, "half")
     message = compiled("", "--weights", "dense").refusal()
     assert message.startswith("The dense transformer of ")
-    assert "0.0 GiB may be used, half. Run with backend='fused', which needs neither wei" in message
+    assert "0.0 GiB may be used, half. Run with --backend fused, which needs neither wei" in message
     assert listing(tmp_path) == ["problem.toml"]
 
 

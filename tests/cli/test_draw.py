@@ -22,6 +22,6 @@ def test_the_picture_is_that_of_the_library(draw):
 
 def test_another_ending_is_refused_before_the_file_is_read(command):
     assert command("draw", "none.safetensors", "--out", "a.pdf").refusal() == (
-        "The name of a picture must end in .svg or .png, but a.pdf does not. Rename it."
+        "The name of a picture must end in .svg or .png, got a.pdf. Rename it."
     )
     assert command("draw", "none.safetensors").refusal() == "There is no file none.safetensors."

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from icgd.cli.examples import Source, read_examples, read_queries
+from icgd.cli.data_options import Source
+from icgd.cli.examples import labels_of, read_examples, read_queries
 from icgd.errors import DataError, UnknownNameError
 from tests.cli.files import network_of
 
@@ -15,7 +16,7 @@ def path(tmp_path, monkeypatch):
 
 def examples_in(path: Path, text: str, labels: list[str] | None = None):
     path.write_text(text)
-    return read_examples(Source(path, tuple(labels or ())), network_of(2, 1))
+    return read_examples(Source(path, labels), network_of(2, 1))
 
 
 def test_labels_are_the_last_columns(path):
@@ -28,7 +29,7 @@ def test_labels_are_the_last_columns(path):
 
 def test_labels_are_found_by_name_and_keep_their_order(path):
     path.write_text("a,b,c\n1,2,3\n")
-    examples = read_examples(Source(path, ("c", "a")), network_of(1, 2))
+    examples = read_examples(Source(path, ["c", "a"]), network_of(1, 2))
     assert examples.input_names == ("b",)
     assert examples.labels.tolist() == [[3.0, 1.0]]
 
@@ -108,9 +109,22 @@ def test_labels_of_queries_are_read_where_they_are(path, tmp_path):
     examples = examples_in(path, "a,b,c\n1,2,3\n4,5,7\n")
     queries = tmp_path / "queries.csv"
     queries.write_text("a,b,c\n9,2,1\n")
-    assert read_queries(queries, examples).labels.tolist() == [[1.0]]
+    assert labels_of(read_queries(queries, examples), examples).tolist() == [[1.0]]
     queries.write_text("a,b,c\n9,2,\n")
-    assert read_queries(queries, examples).labels is None
+    assert labels_of(read_queries(queries, examples), examples) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("tbd", "has texts, the examples have numbers"), ("inf", "is inf; every")]
+)
+def test_labels_of_queries_that_are_no_numbers_are_not_scored(path, tmp_path, text, reason):
+    examples = examples_in(path, "a,b,c\n1,2,3\n4,5,7\n")
+    queries = tmp_path / "queries.csv"
+    queries.write_text(f"a,b,c\n9,2,{text}\n")
+    asked = read_queries(queries, examples)
+    assert asked.inputs.tolist() == [[9.0, 2.0]]
+    with pytest.warns(UserWarning, match=f"The predictions are not scored: .*{reason}"):
+        assert labels_of(asked, examples) is None
 
 
 def test_inputs_are_filled_with_what_the_examples_have(path, tmp_path):

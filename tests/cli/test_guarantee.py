@@ -51,7 +51,7 @@ def test_a_network_has_no_such_theorem(command, tmp_path):
     (tmp_path / "train.csv").write_text("0.5,0.5,0.5,1\n")
     outcome = command("guarantee", "run.safetensors", "train.csv")
     assert outcome.code == 2
-    assert "promise of a linear model" in outcome.stderr
+    assert "theorems on linear models" in outcome.stderr
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_what_is_not_known_is_said_and_is_no_success(flat):
     assert outcome.code == 2
     text = " ".join(outcome.stdout.split())
     assert "Whether every promise is kept is not known" in text
-    assert "minimiser known up to not known" in text
+    assert "accuracy of the minimiser not known" in text
     assert "Every promise is kept" not in text
     data = json.loads(flat("--json").stdout)
     assert (data["verdict"], data["holds"]) == ("NOT_KNOWN", False)

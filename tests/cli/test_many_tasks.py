@@ -65,8 +65,8 @@ def test_ctrl_c_says_how_to_go_on(run, monkeypatch):
         patch.setattr(many_tasks, "_write", interrupted)
         outcome = run()
     assert (outcome.code, outcome.stdout) == (130, "")
-    expected = "icgd: The run was interrupted; 4 of 5 tasks are done and kept in out. Run the same"
-    assert outcome.stderr == f"{expected} again to go on.\n"
+    expected = "icgd: The run was interrupted; 4 of 5 tasks are finished and saved in out. Run it"
+    assert outcome.stderr == f"{expected} again to resume.\n"
     assert run().code == 0
 
 
@@ -81,7 +81,7 @@ def test_ctrl_c_says_how_to_go_on(run, monkeypatch):
         (["--target", "y"], "--target has no effect without DATA"),
         (["--chunk-size", "0"], "chunk_size"),
         (["--workers", "0"], "n_workers"),
-        (["--ray", "auto"], "n_workers has no effect under Ray"),
+        (["--ray", "auto"], "n_workers has no effect with ray_address"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(run, tmp_path, options, message):

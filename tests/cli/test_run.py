@@ -183,7 +183,7 @@ def test_dense_weights_that_do_not_fit_are_refused(run, tmp_path, monkeypatch):
     message = run("--backend", "dense").refusal()
     parameters = compiled_run().summary().parameters
     assert f"{parameters:,} weights takes about " in message
-    assert message.endswith("Run with backend='fused', which needs neither weights nor scores.")
+    assert message.endswith("Run with --backend fused, which needs neither weights nor scores.")
     assert listing(tmp_path) == FILES
 
 
@@ -271,14 +271,14 @@ def test_the_tables_of_a_linear_model_tell_the_same(ridge):
 
 def test_a_run_that_is_not_done_says_what_would_do(ridge, tmp_path):
     run, _ = ridge
-    assert "Descent is not done" not in run().stdout
+    assert "Training has not converged" not in run().stdout
     loaded = icgd.load(tmp_path / "run.safetensors")
     icgd.compile(loaded.problem, n_steps=2).save(tmp_path / "run.safetensors", weights=False)
     text = " ".join(run().stdout.split())
     found = json.loads(run("--json").stdout)["convergence"]
     assert found["left"] > found["enough"] == 1e-4
-    assert f"gained, {100 * found['left']:.3g}% is left" in text
-    assert f"About {found['more_steps']:.0f} more steps of 0.1 would do." in text
+    assert f"to its minimum, {100 * found['left']:.3g}% is left" in text
+    assert f"It needs about {found['more_steps']:.0f} more steps of 0.1." in text
 
 
 def test_an_interrupted_run_prints_what_it_knows(ridge, tmp_path, monkeypatch):
@@ -334,7 +334,7 @@ def test_a_kernel_cannot_be_told_to_stop(command, toml, tmp_path):
     file = toml("target = {kernel = 'rbf', input_width = 4}")
     command("compile", file, "-o", "run.safetensors")
     refusal = command("run", "run.safetensors", "train.csv", "--stop-below", "1").refusal()
-    assert refusal.startswith("stop_below is for runs that train weights")
+    assert refusal.startswith("--stop-below works with runs that train weights only")
 
 
 def test_a_run_in_float32_of_what_was_compiled_for_float64_says_so(run, tmp_path):
@@ -425,7 +425,7 @@ def test_tables_that_cannot_be_used_are_refused_before_compiling(
     assert listing(tmp_path) == ["data.csv"]
 
 
-def test_a_query_cannot_be_dropped_and_must_be_of_a_known_class(command, tmp_path):
+def test_a_query_cannot_be_dropped_and_is_not_scored_if_its_class_is_unknown(command, tmp_path):
     network = ("--hidden", "", "--steps", "1")
     trained_on(command, tmp_path, IRIS, "--missing", "drop", compile_options=network)
     run = ("run", "run.safetensors", "data.csv", "--missing", "drop", "--queries", "q.csv")
@@ -433,7 +433,13 @@ def test_a_query_cannot_be_dropped_and_must_be_of_a_known_class(command, tmp_pat
     refusal = command(*run).refusal()
     assert refusal.startswith("q.csv, line 4 has no value in column 'wide', and a query cannot be")
     (tmp_path / "q.csv").write_text("long,wide,kind\n1,1,Lily\n")
-    assert command(*run).refusal().endswith("known are lily, rose. Did you mean 'lily'?")
+    outcome = command(*run, "--json")
+    assert outcome.stderr == (
+        "icgd: warning: The predictions are not scored: q.csv, column 'kind' has the class 'Lily', "
+        "which the examples lack; known are lily, rose. Did you mean 'lily'?\n"
+    )
+    data = json.loads(outcome.stdout)
+    assert (outcome.code, len(data["predictions"]), data["score"]) == (0, 1, None)
 
 
 OWN = """\
@@ -471,7 +477,7 @@ def test_a_table_with_dates_and_gaps_becomes_a_verified_run_and_two_pictures(com
     ("options", "message"),
     [
         (("--ignore", "Tage"), "Unknown column 'Tage' in own.csv; known are Tag, 2023, 2024, Kl"),
-        (("--ignore", "Tag", "--target", "Tag"), "Column 'Tag' is both a label and ignored."),
+        (("--ignore", "Tag", "--target", "Tag"), "Column 'Tag' is both a label and ignored. Take"),
         ((), "own.csv, line 2, column 'Tag': '2024-01-01' is not a number. Give --encode, which"),
     ],
 )

@@ -103,10 +103,10 @@ def test_a_report_shows_the_line_of_a_paper_and_where_the_run_leaves_it(capsys):
     report = icgd.verify(compiled_run(), X, Y)
     show.print_report(replace(report, paper_trajectory=report.trajectory_errors + 7.25e-6))
     text = capsys.readouterr().out
-    assert "beyond" not in text
+    assert "exceeds" not in text
     assert show.error_text(float(report.trajectory_errors.max()) + 7.25e-6) in text
     show.print_report(replace(report, paper_trajectory=report.trajectory_errors / 2))
-    assert "From step 1 on the run is beyond the paper's line" in capsys.readouterr().out
+    assert "From step 1 on the run exceeds the paper's bound" in capsys.readouterr().out
 
 
 def test_a_report_shows_the_line_of_a_paper_that_has_no_bound_of_a_step(capsys):
@@ -124,10 +124,10 @@ def test_a_report_shows_what_bounds_take_for_granted_of_kernels(capsys):
     stated = replace(report.certificate, stated=("[red]",))
     show.print_report(replace(report, certificate=stated))
     text = capsys.readouterr().out
-    assert "All bounds take for granted what was stated of the kernel '[red]'." in text
+    assert "All bounds rely on the constants that were stated for the kernel '[red]'." in text
     assert "its proved bounds" in text
     show.print_certificate(stated)
-    assert "what was stated of the kernel '[red]'." in capsys.readouterr().out
+    assert "that were stated for the kernel '[red]'." in capsys.readouterr().out
 
 
 def test_a_report_never_calls_an_estimate_proved(capsys):
@@ -135,7 +135,7 @@ def test_a_report_never_calls_an_estimate_proved(capsys):
     estimated = replace(report.certificate, estimated=("mine", "yours"))
     show.print_report(replace(report, certificate=estimated))
     text = " ".join(capsys.readouterr().out.split())
-    assert "Nothing was stated of the kernel 'mine', 'yours': nothing is proved." in text
+    assert "No constants were stated for the kernel 'mine', 'yours', so nothing is proved." in text
     assert "and its bounds, of which (b) is an estimate" in text
     assert (
         "HOLDS for this run: every measured error is within its bound, but bounds are estimates"

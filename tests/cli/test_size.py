@@ -76,7 +76,7 @@ def test_registers_are_counted_beside_the_tokens_of_the_prompt(size):
 
 def test_a_prompt_without_tokens_is_refused(size):
     message = size("--tokens", "0").refusal()
-    assert message == "n_tokens must be a whole number of at least 1, got 0."
+    assert message == "--tokens must be a whole number of at least 1, got 0."
 
 
 def test_the_example_of_the_help_works(command, tmp_path):

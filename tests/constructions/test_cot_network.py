@@ -39,22 +39,22 @@ KERNEL = Problem(KernelMachine(3), "squared", FunctionalStep(0.1), Domain(1.0, 1
         (
             replace(PROBLEM, update=GradientStep(0.1, 3.0)),
             "its blocks have a column for each example of a round; give batch_size=1 for one "
-            "example a round, or the number of all examples for all of them.",
+            "example per round, or the number of examples for all of them.",
         ),
         (replace(PROBLEM, loss="cross_entropy"), None),
         (
             replace(PROBLEM, target=MLP((2, 3, 1), "relu", "relu"), loss="cross_entropy"),
-            "the slope of the cross_entropy loss is taken from z_N, which is the prediction of a "
-            "linear output only, not of relu; use output_activation='identity'.",
+            "the slope of the cross_entropy loss is computed from z_N, which is the prediction "
+            "only if the output is linear, not relu; use output_activation='identity'.",
         ),
         (
             replace(PROBLEM, target=MLP((2, 3, 1), "relu", "tanh"), loss="logistic"),
-            "the slope of the logistic loss is taken from z_N, which is the prediction of a "
-            "linear output only, not of tanh; use output_activation='identity'.",
+            "the slope of the logistic loss is computed from z_N, which is the prediction "
+            "only if the output is linear, not tanh; use output_activation='identity'.",
         ),
         (
             replace(PROBLEM, target=MLP((2, 3, 1), "relu", "leaky_relu")),
-            "all layers share a block with one kinked activation, not relu and leaky_relu.",
+            "all layers share a block, which has one kinked activation, not relu and leaky_relu.",
         ),
         (replace(PROBLEM, update=MomentumStep((0.1, 0.2), 3.0, 1)), None),
         (
@@ -63,13 +63,14 @@ KERNEL = Problem(KernelMachine(3), "squared", FunctionalStep(0.1), Domain(1.0, 1
         ),
         (
             replace(PROBLEM, update=GradientStep((0.1, 1e300), 3.0, 1)),
-            "a step can make weights or what is remembered as large as 1.06e+307 before they are "
-            "clipped, and no gate closes that; use a smaller step size, momentum or weight decay.",
+            "a step can make weights or the optimiser's state as large as 1.06e+307 before "
+            "clipping, and no gate of float64 can exceed that; use a smaller step size, momentum "
+            "or weight decay.",
         ),
         (
             replace(PROBLEM, domain=Domain(1e13, 1.0)),
-            "its inputs, labels or weights can reach 1e+13, where float64 leaves no digits beside "
-            "them; use a smaller box or domain.",
+            "its inputs, labels or weights can reach 1e+13, where float64 has too few digits for "
+            "an activation; use a smaller box or domain.",
         ),
     ],
 )
@@ -224,7 +225,7 @@ def test_the_dense_weights_are_those_of_the_block():
     compiled = icgd.compile(PROBLEM, n_steps=2, construction="cot-network")
     n_weights = sum(weight.numel() for weight in compiled.block().parameters())
     assert n_weights == compiled.summary().parameters
-    with pytest.raises(SettingError, match="one block of layers that writes a chain, not a stack"):
+    with pytest.raises(SettingError, match="is one block of layers, applied again and again"):
         compiled.transformer()
 
 
@@ -244,7 +245,7 @@ def test_smooth_networks_are_proved_on_the_whole_domain():
     compiled = icgd.compile(problem, n_steps=2, construction="cot-network", tolerance=1e-10)
     assert compiled.certificate().domain_trajectory <= 1e-10
     with pytest.raises(
-        ToleranceError, match=r"with look-ups of full accuracy\. Only rounding, and"
+        ToleranceError, match=r"with look-ups of full accuracy\. Rounding and look-ups"
     ):
         icgd.compile(problem, n_steps=2, construction="cot-network", tolerance=1e-20)
 

@@ -494,7 +494,7 @@ def network(target, loss="squared", **settings):
         ("cot-glm", network(icgd.MLP((2, 3, 1))), r"one output and no bias, icgd.MLP\(\(2, 1\)\)"),
         ("cot-glm", network(icgd.MLP((2, 1), biases=True)), "one output and no bias"),
         ("cot-glm", network(icgd.MLP((2, 1)), batch_size=2), "not gradient steps .* of 2"),
-        ("cot-glm", network(icgd.MLP((2, 1)), loss="l1"), "the l1 loss jumps at 0, where a mean"),
+        ("cot-glm", network(icgd.MLP((2, 1)), loss="l1"), "the l1 loss jumps at 0, and a mean"),
         ("cot-ridge", network(icgd.MLP((2, 1))), "not the weights of a network"),
     ],
 )
@@ -522,7 +522,7 @@ def test_the_number_of_examples_has_to_be_given_and_kept():
 
 def test_what_cannot_be_decoded_is_refused():
     problem, (x, y, _) = problem_of("logistic"), data()
-    with pytest.raises(ProgramError, match="linear-stack is not one layer that reads a window"):
+    with pytest.raises(ProgramError, match="linear-stack is not a chain of one layer"):
         icgd.decode(compiled_of(problem), x, y)
     compiled = compiled_of(problem, construction="cot-glm", n_examples=6)
     with pytest.raises(UnknownNameError, match=r"Unknown mask 'causal'.*block, window"):

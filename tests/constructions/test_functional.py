@@ -89,7 +89,9 @@ def test_a_tolerance_is_met_by_rounding_alone_or_not_at_all():
     task = icgd.as_task(problem, case.x, case.y)
     assert icgd.compile(problem, n_steps=3, tolerance=1e-10)
     assert icgd.compile(problem, n_steps=3, tolerance=1e-13, task=task)
-    with pytest.raises(ToleranceError, match=r"tolerance=1e-16 cannot .* Only rounding errs"):
+    with pytest.raises(
+        ToleranceError, match=r"tolerance=1e-16 cannot .* Rounding is the only source"
+    ):
         icgd.compile(problem, n_steps=3, tolerance=1e-16, task=task)
 
 
@@ -108,7 +110,7 @@ def test_a_tolerance_is_met_by_rounding_alone_or_not_at_all():
             lambda: icgd.compile(problem_of(icgd.FunctionalStep(0.1)), n_steps=3).run(
                 KERNEL_CASES[0].x, KERNEL_CASES[0].y, initial=KERNEL_CASES[0].y
             ),
-            "A kernel machine starts from the function 0; leave `initial` out",
+            "initial has no effect for a kernel machine, which starts from the function 0",
         ),
         (
             lambda: icgd.Problem(

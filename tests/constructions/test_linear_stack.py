@@ -174,7 +174,7 @@ def test_scores_and_labels_too_far_for_float64_are_refused(sizes):
 def test_scores_that_underflow_are_refused():
     step, model = icgd.ProximalStep(0.1, box=5e-324), icgd.LinearModel(2, "identity")
     problem = icgd.Problem(model, "matching", step, icgd.Domain(x=0.1, y=1.0))
-    with pytest.raises(UnsupportedProblemError, match=r"which reach 0 here, too little"):
+    with pytest.raises(UnsupportedProblemError, match=r"which reach only 0 here, too small"):
         icgd.compile(problem, "linear-stack", n_steps=1)
 
 
@@ -250,7 +250,7 @@ def test_queries_have_no_weight_in_the_softmax_of_mirrored_heads(link, settings)
 @pytest.mark.parametrize("link", ["identity", "logistic"])
 def test_mirrored_heads_return_no_sum(link):
     problem = problem_of(link, reduction="sum")
-    reason = r"returns the mean over the examples and no sum; give mirrored_heads=0, .* ReLUs"
+    reason = r"returns a mean over the examples, not a sum; give mirrored_heads=0, .* ReLUs"
     with pytest.raises(UnsupportedProblemError, match=reason):
         compiled_of(problem, mirrored_heads=3)
     with pytest.raises(UnsupportedProblemError, match=reason):
@@ -263,7 +263,9 @@ def test_mirrored_heads_refuse_scores_that_their_factors_multiply_beyond_float64
     step, domain = icgd.ProximalStep(0.1, box=1e280), icgd.Domain(1.0, 1.0, score=1.0)
     problem = icgd.Problem(icgd.LinearModel(2), "matching", step, domain)
     assert compiled_of(problem).stack.n_steps == 4
-    with pytest.raises(UnsupportedProblemError, match=r"mirrored_heads hold .* up to 2e\+280 here"):
+    with pytest.raises(
+        UnsupportedProblemError, match=r"mirrored_heads compute .* reach 2e\+280 here"
+    ):
         compiled_of(problem, mirrored_heads=3)
 
 

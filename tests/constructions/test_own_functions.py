@@ -162,7 +162,7 @@ def test_a_function_that_is_too_steep_is_refused():
 
 def test_constructions_without_heads_for_it_say_so():
     case = case_of(CATALOGUE["elu"])
-    with pytest.raises(UnsupportedProblemError, match="relu-stack trains networks with it"):
+    with pytest.raises(UnsupportedProblemError, match="which is defined by a text; use relu-stack"):
         icgd.compile(case.problem, "cot-network", n_steps=1)
     assert (
         icgd.compile(case.problem, n_steps=1, tolerance=1e-2).program.construction == "relu-stack"

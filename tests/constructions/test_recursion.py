@@ -143,21 +143,21 @@ def test_a_target_that_is_too_deep_is_refused_before_any_work():
     )
     assert RECURSION.why_not(deepest) is None
     assert RECURSION.why_not(deeper) == (
-        "it pushes the derivatives of every layer by all matrices below it forward, which are "
+        "it pushes forward the Jacobian of every layer with respect to every matrix below, "
         "32896 for 257 layers; give at most 256 layers."
     )
 
 
 def test_a_loss_that_couples_its_outputs_and_data_without_digits_are_refused():
     coupled = make_case(MLP((2, 3, 2), "tanh"), "cross_entropy").problem
-    assert "couples all outputs" in RECURSION.why_not(coupled)
+    assert "is not a sum of such functions" in RECURSION.why_not(coupled)
     huge = problem_of((2, 3, 1), domain=Domain(1e12, 1.0))
     assert "can reach 4e+12 on the domain" in RECURSION.why_not(huge)
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "tanh", "cos"])
 def test_kinks_by_units_without_kinks_are_refused(activation):
-    with pytest.raises(SettingError, match=rf"{activation} units have no kink to put there"):
+    with pytest.raises(SettingError, match=rf"{activation} units cannot fit a jump"):
         built(problem_of((2, 3, 1), "relu"), activation)
 
 
@@ -177,7 +177,7 @@ def test_a_box_too_large_for_the_units_is_refused_with_its_error_and_what_would_
     error, advice = rest.split(", above accuracy=0.5. ")
     assert box.startswith("The box [-30.")
     assert error.startswith("32 cos units: the error of clip would be 0.5")
-    assert advice == "About 64 would do; or use a smaller box."
+    assert advice == "Use about 64 units, or use a smaller box."
     assert built(wide, "cos", units=64).activation == "cos"
 
 

@@ -615,7 +615,7 @@ def test_rates_that_do_not_fit_are_refused():
     data = data_of(target)
     with pytest.raises(DataError, match=r"rates has shape \(5,\)"):
         rated.run(**data, rates=[1.0] * 5)
-    with pytest.raises(DataError, match=r"rates\[1\] is -0.5; a rate is a number from 0"):
+    with pytest.raises(DataError, match=r"rates\[1\] is -0.5; expected a number from 0"):
         rated.run(**data, rates=[1.0, -0.5, 1.0, 1.0, 1.0, 1.0])
     with pytest.raises(DomainError, match=r"rates\[2\] is 1.5"):
         rated.run(**data, rates=[1.0, 0.5, 1.5, 1.0, 1.0, 1.0])

@@ -299,8 +299,8 @@ def test_more_than_one_weight_is_refused_with_the_size_of_the_table():
     able = ", ".join(c.name for c in CONSTRUCTIONS.values() if c.why_not(problem) is None)
     assert "relu-stack" in able
     assert str(caught.value) == (
-        "universal cannot compile this problem: it looks whole steps up in a table, and is built "
-        "for one weight only, widths (1, 1). For widths (2, 3, 1) with 2 examples and 4 levels the "
+        "universal cannot compile this problem: it looks up whole steps in a table, and is built "
+        "for a single weight, widths (1, 1). For widths (2, 3, 1) with 2 examples and 4 levels the "
         "table would need 4^(12 * 2) = 2.8e+14 entries (545,259,520 without repetitions). "
         f"Constructions that can: {able}."
     )
@@ -311,7 +311,7 @@ def test_more_than_one_weight_is_refused_with_the_size_of_the_table():
     [
         ("relu", "squared", 0.3, "the gradient of relu jumps, so it has no Lipschitz constant, "),
         ("tanh", "cross_entropy", 0.3, "the slope of the cross_entropy loss of a single output"),
-        ("identity", "squared", 1e13, "a step can lead to 3e+13, where float64 leaves no digits "),
+        ("identity", "squared", 1e13, "a step can lead to 3e+13, where float64 has too few digits"),
     ],
 )
 def test_gradients_that_a_table_cannot_follow_are_refused(output, loss, step_size, reason):

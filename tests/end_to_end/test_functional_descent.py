@@ -175,8 +175,8 @@ def test_a_step_that_is_too_long_warns_with_the_eigenvalue_and_the_limit():
     with pytest.warns(DivergenceWarning) as caught:
         compiled.run(x, y)
     assert str(caught[0].message) == (
-        "The steps diverge on these data: the error grows 1.21-fold along the kernel's eigenvalue "
-        "100. step_size is 0.021; it must be below 0.02."
+        "The steps diverge on these data: the error grows 1.21-fold along an eigenvector of the "
+        "kernel with eigenvalue 100. step_size is 0.021; it must be below 0.02."
     )
 
 

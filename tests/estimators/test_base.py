@@ -177,7 +177,7 @@ def refitted(fit):
 
 
 @EACH
-@pytest.mark.parametrize("place", ["_trained", "_not_done"])
+@pytest.mark.parametrize("place", ["_run_until_loss_falls", "_not_done"])
 def test_a_fit_that_does_not_end_changes_nothing(estimator, place, monkeypatch):
     def stop(self, *_):
         raise KeyboardInterrupt
@@ -233,7 +233,9 @@ def test_progress_is_told(estimator):
 
 def test_the_device_is_one_of_torch():
     assert InContextRidge(device="cpu").fit(X, Y).compiled_
-    with pytest.raises(SettingError, match=r"device must be a device of torch, got 'abacus'"):
+    with pytest.raises(
+        SettingError, match=r"device is 'abacus'; expected an available device of torch"
+    ):
         InContextRidge(device="abacus").fit(X, Y)
 
 
@@ -315,24 +317,26 @@ def test_columns_are_scaled_as_by_scikit_learn():
     for given in (None, weights):
         expected = StandardScaler().fit_transform(X_SCALED, sample_weight=given)
         np.testing.assert_allclose(
-            Scaling.of(X_SCALED, given).applied(X_SCALED), expected, rtol=1e-12
+            Scaling.of(X_SCALED, given).transform(X_SCALED), expected, rtol=1e-12
         )
 
 
 def test_undone_brings_raw_columns_back():
     scaling = Scaling.of(X_SCALED)
-    np.testing.assert_allclose(scaling.undone(scaling.applied(X_SCALED)), X_SCALED, rtol=1e-12)
+    np.testing.assert_allclose(
+        scaling.inverse_transform(scaling.transform(X_SCALED)), X_SCALED, rtol=1e-12
+    )
 
 
 def test_constant_columns_keep_their_scale():
     columns = np.column_stack([np.full(5, 7.3), np.zeros(5), np.arange(5.0)])
     scaling = Scaling.of(columns)
     assert scaling.scale[:2] == pytest.approx([1.0, 1.0])
-    assert np.abs(scaling.applied(columns)[:, :2]).max() <= 1e-15
+    assert np.abs(scaling.transform(columns)[:, :2]).max() <= 1e-15
 
 
 def test_without_centering_the_mean_square_is_one():
-    scaled = Scaling.of(X_SCALED, centered=False).applied(X_SCALED)
+    scaled = Scaling.of(X_SCALED, centered=False).transform(X_SCALED)
     np.testing.assert_allclose((scaled**2).mean(0), 1.0, rtol=1e-12)
     assert (Scaling.of(X_SCALED, centered=False).center == 0).all()
 
@@ -340,14 +344,14 @@ def test_without_centering_the_mean_square_is_one():
 def test_alike_columns_are_divided_by_one_number():
     own, alike = (
         Scaling.of(X_SCALED * [1, 10, 100, 1]),
-        Scaling.of(X_SCALED * [1, 10, 100, 1]).alike(),
+        Scaling.of(X_SCALED * [1, 10, 100, 1]).uniform(),
     )
     assert np.unique(alike.scale) == pytest.approx(np.sqrt((own.scale**2).mean()))
     assert (alike.center == own.center).all()
 
 
 def test_huge_columns_do_not_overflow():
-    scaled = Scaling.of(X_SCALED * 1e300).applied(X_SCALED * 1e300)
+    scaled = Scaling.of(X_SCALED * 1e300).transform(X_SCALED * 1e300)
     np.testing.assert_allclose(scaled.std(0), 1.0, rtol=1e-12)
 
 
@@ -367,7 +371,7 @@ class Fixed(AbstractClassifier):
     def __init__(self, classes, shares):
         self.classes_, self.given = np.array(list(classes)), np.array(shares)
 
-    def _shares(self, X):
+    def _output_probabilities(self, X):
         return self.given
 
 

@@ -75,7 +75,7 @@ def test_a_kernel_that_does_not_fit_is_refused_with_the_rows_that_do(monkeypatch
 
 
 def test_few_steps_are_not_enough():
-    with pytest.warns(ConvergenceWarning, match=r"Chebyshev steps .* would do. .* max_iter=5\."):
+    with pytest.warns(ConvergenceWarning, match=r"Chebyshev steps .* suffice. .* max_iter=5\."):
         InContextKernelRegressor(alpha=0.01, max_iter=5).fit(X, Y)
 
 

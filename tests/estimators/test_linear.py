@@ -109,8 +109,8 @@ def test_a_run_that_is_not_done_says_by_how_much_and_what_would_do():
     with pytest.warns(ConvergenceWarning) as caught:
         InContextLasso(0.1, max_iter=20).fit(X_SQUARES, Y_SQUARES)
     text = str(caught[0].message)
-    assert text.startswith("Descent is not done after 20 steps: ")
-    assert "99.6% of what there is to gain on the objective is gained, 0.409% is left" in text
+    assert text.startswith("Training has not converged after 20 steps: ")
+    assert "the objective fell 99.6% of the way to its minimum, 0.409% is left" in text
     assert "more steps of" in text
     assert "max_iter=20" in text
 
@@ -128,7 +128,7 @@ def test_a_column_and_a_class_are_named_as_users_know_them():
     counts = polars.DataFrame(X_POISSON, schema=["a", "b", "c", "d"])
     fit = InContextPoisson(0.1, max_iter=200).fit(counts, Y_POISSON)
     counts[2, "b"] = -1e4
-    with pytest.raises(DataError, match=r"of row 2 .* Most of it comes from column 'b'"):
+    with pytest.raises(DataError, match=r"of row 2 .* largest term is that of column 'b'"):
         fit.predict(counts)
 
 

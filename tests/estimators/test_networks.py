@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from scipy.special import expit
+from scipy.special import expit, softmax
 from sklearn.datasets import load_diabetes, load_iris, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
@@ -19,7 +19,7 @@ from icgd.errors import (
 )
 from icgd.estimators import InContextClassifier, InContextRegressor
 from icgd.estimators.base import seed_of
-from icgd.estimators.networks import FLAT, SOLVERS, sharpness
+from icgd.estimators.networks import LEAST_CURVATURE, SOLVERS, sharpness
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -66,22 +66,38 @@ def test_a_regressor_is_the_network_trained_directly():
     assert [matrix.shape for matrix in fit.coefs_] == [(6, 11), (4, 6), (1, 4)]
 
 
-def test_a_classifier_has_a_logistic_output_for_each_class():
+def test_three_classes_are_trained_by_cross_entropy():
     x, y = load_iris(return_X_y=True)
-    fit = InContextClassifier((6,), max_iter=30, random_state=0, **PLAIN).fit(x, y)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    fit = InContextClassifier((6,), max_iter=30, random_state=0, **PLAIN).fit(x, names)
 
     def loss(outputs, labels):
-        each = torch.nn.functional.binary_cross_entropy_with_logits(
-            outputs, labels, reduction="none"
-        )
-        return each.sum(1).mean()
+        return torch.nn.functional.cross_entropy(outputs, labels)
 
-    _, losses = trained_directly(fit, x, np.eye(3)[y], loss)
-    np.testing.assert_allclose(fit.loss_curve_[:-1], losses, rtol=1e-4)
-    scores = fit.decision_function(x)
-    shares = expit(scores)
-    np.testing.assert_allclose(fit.predict_proba(x), shares / shares.sum(1, keepdims=True))
-    assert fit.score(x, y) > 0.9
+    outputs, losses = trained_directly(fit, x, np.eye(3)[y], loss)
+    assert losses[0] > 1.5 * losses[-1]
+    np.testing.assert_allclose(fit.loss_curve_[:-1], losses, rtol=1e-5)
+    np.testing.assert_allclose(fit.decision_function(x), outputs, atol=1e-4)
+    np.testing.assert_allclose(fit.predict_proba(x), softmax(outputs, axis=1), rtol=1e-4)
+    assert (fit.predict(x) == fit.classes_[outputs.argmax(1)]).all()
+    assert fit.score(x, names) > 0.8
+
+
+def test_cross_entropy_is_trained_by_every_construction_that_has_its_layers():
+    x, y = load_iris(return_X_y=True)
+    few = {"hidden_layer_sizes": (3,), "max_iter": 5, "random_state": 0, **PLAIN}
+    fits = {
+        name: InContextClassifier(construction=name, **few).fit(x, y)
+        for name in ("relu-stack", "softmax-stack")
+    }
+    for name, fit in fits.items():
+        assert fit.compiled_.summary().construction == name
+        expected = fits["softmax-stack"].predict_proba(x)
+        np.testing.assert_allclose(fit.predict_proba(x), expected, rtol=1e-2)
+    with pytest.raises(UnsupportedProblemError, match="cross_entropy loss couples all outputs"):
+        InContextClassifier(construction="recursion", **few).fit(x, y)
+    two = InContextClassifier(construction="recursion", **few).fit(x[:100], y[:100])
+    assert two.score(x[:100], y[:100]) > 0.9
 
 
 def test_two_classes_share_one_output():
@@ -89,6 +105,8 @@ def test_two_classes_share_one_output():
     fit = InContextClassifier((4,), max_iter=30, random_state=0, **PLAIN).fit(x[:100], y[:100])
     assert fit.decision_function(x).shape == (150,)
     assert fit.compiled_.problem.target.output_width == 1
+    assert fit.compiled_.problem.loss == "logistic"
+    np.testing.assert_array_equal(fit.predict_proba(x)[:, 1], expit(fit.decision_function(x)))
     assert fit.score(x[:100], y[:100]) == 1.0
 
 
@@ -198,7 +216,7 @@ def test_solvers_take_the_steps_of_torch_on_shuffled_batches(solver):
     optimiser = TORCH[solver](start, decay)
     for step in range(12):
         if solver != "gradient":
-            optimiser.param_groups[0]["lr"] = 0.02 * (1 - step / 12)
+            optimiser.param_groups[0]["lr"] = 0.02 * min(1.0, 2 * (1 - step / 12))
         rows = (32 * step + torch.arange(32)) % 80
         outputs = torch.tanh(x[rows] @ start[0].T) @ start[1].T
         optimiser.zero_grad()
@@ -209,13 +227,28 @@ def test_solvers_take_the_steps_of_torch_on_shuffled_batches(solver):
 
 
 def test_classes_descend_the_loss_of_scikit_learn():
-    """Its gradient is twice that of half the logistic loss, so that alpha means the same."""
+    """Its gradient is twice that of half the mean loss, so that alpha means the same."""
     x, y = load_iris(return_X_y=True)
-    fit = InContextClassifier((4,), max_iter=3).fit(x, y)
-    assert fit.compiled_.problem.update.gradient_scale == 2.0
-    assert (
-        InContextRegressor((4,), max_iter=3).fit(x, y).compiled_.problem.update.gradient_scale == 1
-    )
+    for rows, model, scale in (
+        (slice(None), InContextClassifier, 2.0),
+        (slice(100), InContextClassifier, 2.0),
+        (slice(None), InContextRegressor, 1.0),
+    ):
+        fit = model((4,), max_iter=3).fit(x[rows], y[rows])
+        assert fit.compiled_.problem.update.gradient_scale == scale
+
+
+def test_the_default_penalty_is_half_the_square_of_the_weights_on_all_losses():
+    given = {"max_iter": 2, "random_state": 0}
+    weights = np.arange(80) % 4 + 0.5
+    for batch_size, sample_weight in ((80, None), (32, None), (32, weights)):
+        fit = InContextRegressor((4,), batch_size=batch_size, **given)
+        fit.fit(X, Y, sample_weight=sample_weight)
+        total = 80.0 if sample_weight is None else weights.sum()
+        assert fit.compiled_.problem.update.weight_decay == pytest.approx(1 / total)
+    same = InContextRegressor((4,), batch_size=32, alpha=32 / 80, **given).fit(X, Y)
+    unweighted = InContextRegressor((4,), batch_size=32, **given).fit(X, Y)
+    np.testing.assert_allclose(same.predict(X), unweighted.predict(X), rtol=1e-12)
 
 
 def test_the_default_reaches_scikit_learn_on_large_data():
@@ -224,7 +257,7 @@ def test_the_default_reaches_scikit_learn_on_large_data():
     real = MLPRegressor(hidden_layer_sizes=(32,), activation="tanh", random_state=0)
     real.fit(scaler.transform(x[:2500]), y[:2500] / 5)
     fit = InContextRegressor(random_state=0).fit(x[:2500], y[:2500])
-    assert fit.n_iter_ == 124  # of 13 steps each
+    assert (fit.n_iter_, fit.compiled_.program.n_steps) == (150, 150 * 13)
     score = real.score(scaler.transform(x[2500:]), y[2500:] / 5)
     assert fit.score(x[2500:], y[2500:]) > score - 0.01 > 0.85
 
@@ -251,7 +284,7 @@ def test_the_weights_of_classes_are_those_of_their_rows():
     ("class_weight", "message"),
     [
         ({"setsa": 2.0}, "names the class 'setsa', but y has the classes 'a', 'setosa'"),
-        ({"setosa": 0.0}, r"class_weight\['setosa'\] is 0, with which no example"),
+        ({"setosa": 0.0}, r"class_weight\['setosa'\] is 0, which leaves no example"),
         ("equal", "must be 'balanced', or a weight for each class"),
     ],
 )
@@ -293,4 +326,4 @@ def test_a_flat_start_has_a_floor():
     problem = network()
     zeros = np.zeros(problem.target.n_parameters)
     task = icgd.as_task(problem, np.zeros((4, 3)), np.zeros((4, 2)), initial=zeros)
-    assert sharpness(problem.oracle, task) == FLAT
+    assert sharpness(problem.oracle, task) == LEAST_CURVATURE

@@ -91,7 +91,7 @@ def test_units_of_every_activation_but_one_agree_with_torch(activation, tmp_path
         case.problem, n_steps=1, construction="recursion", units=32, unit_activation=activation
     )
     if activation == "gelu":
-        with pytest.raises(ExportError, match="ONNX cannot hold gelu units"):
+        with pytest.raises(ExportError, match="Units with the activation gelu cannot be exported"):
             export_onnx(compiled, tmp_path / "run.onnx")
         return
     export_onnx(compiled, tmp_path / "run.onnx")
@@ -220,7 +220,7 @@ def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
 def test_a_model_beyond_the_format_is_refused_before_it_is_built(monkeypatch, tmp_path):
     monkeypatch.setattr(exports, "lower_program", lambda *_, **__: pytest.fail("was built"))
     case = cases.make_case(cases.MLP((64, 4096, 4096, 1), "tanh"), "squared")
-    with pytest.raises(ExportError, match=r"The ONNX file would take [\d.]+ GiB; .* 2 GiB\."):
+    with pytest.raises(ExportError, match=r"The ONNX file would have [\d.]+ GiB; .* 2 GiB\."):
         export_onnx(compiled_case(case=case), tmp_path / "run.onnx")
     assert list(tmp_path.iterdir()) == []
 
@@ -230,7 +230,7 @@ def test_a_file_that_became_too_large_is_refused(monkeypatch, tmp_path):
     compiled = compiled_case()
     least = compiled.summary().nonzeros * 12 + exports.ROOM
     monkeypatch.setattr(exports, "LARGEST_FILE", least)
-    with pytest.raises(ExportError, match="The ONNX file would take"):
+    with pytest.raises(ExportError, match="The ONNX file would have"):
         export_onnx(compiled, tmp_path / "run.onnx")
     assert list(tmp_path.iterdir()) == []
 
@@ -434,8 +434,8 @@ def test_a_kernel_of_ones_own_is_refused(tmp_path):
     with pytest.raises(ExportError) as caught:
         export_onnx(icgd.compile(problem, n_steps=1), tmp_path / "own.onnx")
     assert str(caught.value) == (
-        "ONNX cannot hold the kernel 'own for onnx', which is a function of your own. It has "
-        "linear, relu, exp, polynomial, softmax, rbf, laplace, matern. Use compiled.transformer(), "
-        "a torch module."
+        "The kernel 'own for onnx' is a Python function, which cannot be exported to ONNX. Use one "
+        "of linear, relu, exp, polynomial, softmax, rbf, laplace, matern, or "
+        "compiled.transformer(), a torch module."
     )
     assert not list(tmp_path.iterdir())

@@ -175,7 +175,7 @@ def test_patching_a_corrupted_label_back_restores_the_run():
 @needs_package
 def test_a_patch_that_does_not_fit_its_slot_is_refused():
     lens = open_in_transformer_lens(hand_made("A", 1, ""))
-    with pytest.raises(DataError, match=r"values have shape \(3, 2\); slot 'weights_1' takes"):
+    with pytest.raises(DataError, match=r"values have shape \(3, 2\); slot 'weights_1' expects"):
         lens.patch(lens.layers[0], "weights_1", torch.zeros(3, 2))
 
 
@@ -327,7 +327,7 @@ def test_layers_that_the_tool_lacks_are_named():
         open_in_transformer_lens(Compiled(case.problem, program))
     assert str(caught.value) == (
         "TransformerLens has softmax attention and MLP layers only; the transformer of relu-stack "
-        "has attention without a softmax and product layers too. Compile with "
+        "also has attention without a softmax and product layers. Compile with "
         "construction='softmax-stack', or use icgd.exports.onnx, which writes every layer."
     )
 
@@ -362,7 +362,7 @@ def test_other_kernels_are_refused_with_what_to_use_instead(name, foreign):
     kept = replace(problems["softmax"], update=icgd.FunctionalStep(0.7, momentum=0.5))
     problems |= {"softmax-noise": noisy, "softmax-momentum": kept}
     compiled = icgd.compile(problems[name], n_steps=3)
-    with pytest.raises(ExportError, match=f"softmax attention only; this .* has {foreign} too"):
+    with pytest.raises(ExportError, match=f"softmax attention only; this .* also has {foreign}"):
         open_in_transformer_lens(compiled)
 
 

@@ -240,8 +240,8 @@ def test_six_digits():
 def test_a_job_keeps_the_result_of_a_stage(tmp_path):
     results = iter([0.1, 0.2])
     job = Job(tmp_path / "job")
-    assert [job.kept("stage", lambda: next(results)) for _ in range(2)] == [0.1, 0.1]
-    assert Job().kept("stage", lambda: next(results)) == 0.2
+    assert [job.cached("stage", lambda: next(results)) for _ in range(2)] == [0.1, 0.1]
+    assert Job().cached("stage", lambda: next(results)) == 0.2
 
 
 def test_rows_of_another_job_are_refused_before_any_work(tmp_path):

@@ -138,7 +138,7 @@ def test_for_widths_refuses_what_is_padded_by_hand():
     check = wu_checks.SMOKE[-1]
     assert check.by_hand
     x, y = check.read()
-    with pytest.raises(ConstructionError, match="cannot be 2 of 4"):
+    with pytest.raises(ConstructionError, match="must be 4, not 2"):
         check.compiled(x, y).for_widths(check.widths)
     # Without padding nothing is wrong with sigmoid: the same check of the whole network holds.
     whole = replace(check, widths=(2, 4, 1), inside=None, by_hand=False)

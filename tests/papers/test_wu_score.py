@@ -99,14 +99,14 @@ def test_samples_have_the_mean_and_covariance_of_the_law(name):
 
 def test_half_of_the_digits_are_held_out():
     law = LAWS["digits"]
-    assert len(torch.cat((law.known, law.held_out)).unique(dim=0)) == 1797
+    assert len(torch.cat((law.training, law.held_out)).unique(dim=0)) == 1797
     mean = (law.mixture.shares[:, None] * law.mixture.means).sum(0)
-    assert mean == pytest.approx(law.known.mean(0))
-    drawn = law.draw_known(50, generator_of(0, 1))
-    assert all((point == law.known).all(1).any() for point in drawn)
+    assert mean == pytest.approx(law.training.mean(0))
+    drawn = law.draw_training(50, generator_of(0, 1))
+    assert all((point == law.training).all(1).any() for point in drawn)
     fresh = law.draw_fresh(898, generator_of(0, 2))
     assert torch.equal(fresh.unique(dim=0), law.held_out.unique(dim=0))
-    assert not torch.equal(law.known, digits(4, seed=4).known)
+    assert not torch.equal(law.training, digits(4, seed=4).training)
 
 
 def test_velocities_stand_for_scores_and_denoising_labels_for_conditional_scores():

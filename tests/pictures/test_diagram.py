@@ -55,7 +55,7 @@ def test_a_layer_says_what_it_is_in_words():
     assert line.sets == {"units_1", "slope_1"}
     clip, wipe = last.lines
     assert clip.sets == {"weights_1", "weights_2"}
-    assert wipe.sentence == "wipe 5 slots: they are 0 again"
+    assert wipe.sentence == "wipe 5 slots"
     assert wipe.wipes == {"units_1", "units_2", "slope_1", "loss_slope", "delta_1"}
 
 
@@ -152,7 +152,7 @@ def test_steps_of_a_schedule_differ_in_their_last_layers():
     program = icgd.compile(problem, "relu-stack", n_steps=3).program
     drawing = diagram(program)
     assert drawing.sections[0].heading == (
-        "Step 1 of 3: the others run the same layers, with the same weights but for the last 4 "
+        "Step 1 of 3: the others run the same layers, with the same weights except in the last 4 "
         "layers"
     )
     groups = {column.slots[0].name: column.group for column in drawing.columns}
@@ -165,7 +165,7 @@ def test_steps_of_a_schedule_differ_in_their_last_layers():
     assert {"place", "out_of_batch", "first_moment_1"} <= filled
     assert not filled & {"gradient_1", "square_1", "root_1", "scaled_1"}
     texts = [text.get_text() for text in draw(program, "A title").figure.axes[0].texts]
-    assert {"whose turn it is", "gradients, and what is made of them"} <= set(texts)
+    assert {"position in the order of batches", "gradients and steps"} <= set(texts)
 
 
 LETTERS = ["a", "b1", "b2", "b3", "b4", "b5", "c"]

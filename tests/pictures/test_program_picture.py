@@ -48,7 +48,7 @@ def test_it_says_kinds_and_sizes_in_words():
     texts = texts_of(draw(drawn.compiled("relu-stack").program, "A title"))
     assert texts[0] == "A title"
     assert {"relu attention", "MLP", "product", "33 heads of width 3", "forward 1"} <= set(texts)
-    assert "every token multiplies features of its own" in texts
+    assert "products of features at every token" in texts
     assert "units_1 = tanh(weights_1 @ x)" in texts
     assert "weights_1 (3×2)" in texts
 
@@ -103,7 +103,7 @@ def test_a_slot_holds_something_from_where_it_is_written_to_where_it_is_wiped():
     lines = list(placed.lines)
     heights = {line.line.sentence: line.y for line in lines}
     spans = [span for span in placed.lifelines() if span[0] == at["slope_1"]]
-    wiped = heights["wipe 5 slots: they are 0 again"]
+    wiped = heights["wipe 5 slots"]
     assert spans == [
         (at["slope_1"], heights["units_1, slope_1 = tanh, tanh' at weights_1 @ x"], wiped)
     ]

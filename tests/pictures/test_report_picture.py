@@ -29,11 +29,11 @@ def test_a_run_without_steps_has_a_picture_without_curves():
 
 
 def test_a_bound_that_says_nothing_is_said_so():
-    said_of = report_picture.said_of
-    assert said_of("proved", [1.0, 2.0]) == "proved"
-    assert said_of("proved", [nan, nan]) == "proved: says nothing"
-    assert said_of("proved", [1.0, nan, inf]) == "proved: says nothing from step 2 on"
-    assert said_of("proved", [1.0, nan, 2.0]) == "proved: says nothing at some steps"
+    curve_label = report_picture.curve_label
+    assert curve_label("proved", [1.0, 2.0]) == "proved"
+    assert curve_label("proved", [nan, nan]) == "proved: says nothing"
+    assert curve_label("proved", [1.0, nan, inf]) == "proved: says nothing from step 2 on"
+    assert curve_label("proved", [1.0, nan, 2.0]) == "proved: says nothing at some steps"
 
 
 def test_the_legend_of_a_real_report_names_them():

@@ -103,7 +103,7 @@ def test_of_many_coefficients_the_largest_are_drawn():
     _, panels = plotting.new_figure(5.0, 4.0, 1)
     run_picture._draw_coefficients(panels[0], {f"c{i}": float(i) for i in range(40)})
     assert [bar.get_width() for bar in panels[0].patches] == [float(i) for i in range(25, 40)]
-    assert panels[0].get_title(loc="left") == "The largest 15 of 40"
+    assert panels[0].get_title(loc="left") == "The 15 largest of 40 trained coefficients"
 
 
 def test_one_named_input_is_the_name_of_its_axis():

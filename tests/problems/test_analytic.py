@@ -51,5 +51,5 @@ def test_a_size_counts_how_far_it_reaches():
 
 def test_a_spike_has_no_strip_that_is_high_enough():
     spike = Function("spike", "tanh(x) + exp(-1e10 * (x - 0.37)**2)", -1.0, 1.0)
-    with pytest.raises(ConstructionError, match="spike is analytic in no strip"):
+    with pytest.raises(ConstructionError, match="spike is not analytic in any strip"):
         strip_of_text(spike)

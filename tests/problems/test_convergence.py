@@ -58,11 +58,13 @@ def test_lasso_on_raw_diabetes_is_not_done_and_says_what_would_do():
     assert not found.is_done
     assert found.more_steps > 1e6
     text = str(found)
-    assert text.startswith("Descent is not done after 1,000 steps: 97.3% of what there is to gain")
+    assert text.startswith(
+        "Training has not converged after 1,000 steps: the objective fell 97.3% of"
+    )
     assert f"The intercept is {float(history[-1, -1]):.4g} and tends to {real.intercept_:.4g}" in (
         text
     )
-    assert "With standardised inputs about 2,200 steps in all would do" in text
+    assert "With standardised inputs about 2,200 steps in total suffice" in text
 
 
 def test_the_steps_that_are_said_to_do_do():
@@ -79,8 +81,8 @@ def test_steps_that_are_too_long_are_told_so():
     found = found_for(lasso(x, x[:, :1], intercept=False, step_size=4.5), x, np.ones((2, 1)), 3)
     assert found.more_steps == inf
     assert found.remedies[1:] == (
-        "No number of steps of 4.5 would do: steps are too long.",
-        "With step_size=2 about 1 steps in all would do.",
+        "With steps of 4.5 training does not converge: they are too long.",
+        "With step_size=2 about 1 steps in total suffice.",
     )
 
 
@@ -101,7 +103,9 @@ def test_of_several_tasks_the_furthest_counts():
     both = found_for(problem, x, y, 1)
     assert single[1].left == 0.0
     assert both == replace(single[0], task=0, name="task 0 (counted from 0)")
-    assert str(both).startswith("Descent is not done for task 0 (counted from 0) after 1 steps")
+    assert str(both).startswith(
+        "Training has not converged for task 0 (counted from 0) after 1 steps"
+    )
     assert not both.is_done
 
 
@@ -129,7 +133,7 @@ def test_a_network_whose_loss_still_falls_is_not_done():
     assert "%" not in convergence(problem.oracle, perfect, history).status
     still = convergence(problem.oracle, task, history[:1].repeat(5, 1))
     assert still.left == 0.0
-    assert str(still).startswith("Descent is done after 4 steps: the loss went from")
+    assert str(still).startswith("Training has converged after 4 steps: the loss went from")
 
 
 def test_a_function_leaves_what_is_not_learnt_of_the_labels():
@@ -143,7 +147,10 @@ def test_a_function_leaves_what_is_not_learnt_of_the_labels():
     left = torch.linalg.matrix_power(torch.eye(len(gram)) - 0.01 * gram, 2) @ case.y
     assert found.left == pytest.approx(float(left.norm() / case.y.norm()), rel=1e-12)
     values = torch.linalg.eigvalsh(gram)
-    assert f"condition number {float(values[-1] / values[0]):.3g} on" in found.remedies[0]
+    assert (
+        f"condition number on these data is {float(values[-1] / values[0]):.3g},"
+        in found.remedies[0]
+    )
     low, high = float(values[0]), float(values[-1])
     n_steps = int(re_number(found.remedies[0]))
     steps = icgd.chebyshev_steps(low, high, n_steps)

@@ -440,7 +440,7 @@ def test_a_problem_from_torch_survives_its_file(tmp_path):
 
 def test_a_weight_that_reaches_the_box_is_warned_of():
     compiled = icgd.compile(Script(partial(SGD, lr=3.0)).problem(box=0.75), n_steps=5)
-    with pytest.warns(BoxWarning, match="PyTorch does not have"):
+    with pytest.warns(BoxWarning, match="PyTorch has no box"):
         compiled.run(*Script().data())
 
 

@@ -549,10 +549,10 @@ def test_the_others_do_not_bend_like_relu():
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("identity", "'identity' is a polynomial of degree 1: "),
-        ("square", "'square' is a polynomial of degree 2: "),
-        ("cube", "'cube' is a polynomial of degree 3: "),
-        ("polynomial", "'polynomial' is a polynomial: "),
+        ("identity", "'identity' is a polynomial of degree 1. "),
+        ("square", "'square' is a polynomial of degree 2. "),
+        ("cube", "'cube' is a polynomial of degree 3. "),
+        ("polynomial", "'polynomial' is a polynomial. "),
     ],
 )
 def test_a_polynomial_is_told_why_not(name, text):

@@ -120,10 +120,10 @@ def test_what_is_stated_of_a_kernel_is_a_number_or_follows_from_a_radius(monkeyp
         (
             lambda: kernel_named("polynomial", 1.5),
             SettingError,
-            "a whole number from 1 to 32, got 1.5",
+            "an integer from 1 to 32, got 1.5",
         ),
         (lambda: kernel_named("polynomial", 33.0), SettingError, "got 33.0"),
-        (lambda: register_kernel("rbf", torch.add), KernelError, "'rbf' is a kernel of icgd"),
+        (lambda: register_kernel("rbf", torch.add), KernelError, "'rbf' is a built-in kernel"),
         (lambda: register_unchecked(None, torch.add), KernelError, "non-empty string, got None"),
         (lambda: register_kernel(" ", torch.add), KernelError, "non-empty string, got ' '"),
         (lambda: register_unchecked(["own"], torch.add), KernelError, r"string, got \['own'\]"),
@@ -212,7 +212,7 @@ def test_a_kernel_that_only_claims_to_be_symmetric_is_found_out():
         KernelMachine(3, "lopsided").gram(X)
     register_kernel("lopsided", lambda u, w: u[..., :1] + 2 * w[..., :1].mT, symmetric=False)
     assert KernelMachine(3, "lopsided").gram(X).shape == (5, 5)
-    with pytest.raises(KernelError, match="The law needs a symmetric kernel, which 'lopsided' is"):
+    with pytest.raises(KernelError, match="The law needs a symmetric kernel, and 'lopsided' is"):
         KernelMachine(3, "lopsided").require_symmetric("The law")
 
 
@@ -248,7 +248,7 @@ def test_wrong_machines_are_refused(settings, message):
         ({"key_transform": G}, "key_transform has no effect without transform; give both"),
         (
             {"transform": G, "key_transform": G[:1]},
-            "key_transform has 1 rows; expected 2, as many as transform has",
+            "key_transform has 1 rows; expected 2, as in transform",
         ),
     ],
 )

@@ -92,8 +92,16 @@ def test_biases_start_at_0_beside_the_weights_of_the_network_without_them():
 @pytest.mark.parametrize(
     ("widths", "message"),
     [
-        ((4,), "widths must name the input and at least one layer, such as (4, 16, 1), got (4,)."),
-        ((), "widths must name the input and at least one layer, such as (4, 16, 1), got ()."),
+        (
+            (4,),
+            "widths must have an input width and at least one layer width, such as (4, 16, 1), "
+            "got (4,).",
+        ),
+        (
+            (),
+            "widths must have an input width and at least one layer width, such as (4, 16, 1), "
+            "got ().",
+        ),
         ((4, 0, 1), "widths[1] must be a whole number of at least 1, got 0."),
         ((4, -2, 1), "widths[1] must be a whole number of at least 1, got -2."),
     ],

@@ -160,7 +160,7 @@ def test_weights_that_are_given_have_the_right_shape():
 
 @pytest.mark.parametrize("given", [torch.ones(14), torch.zeros(13), [0.0] * 14])
 def test_a_function_starts_from_0_alone(given):
-    with pytest.raises(SettingError, match=r"^A kernel machine starts from the function 0"):
+    with pytest.raises(SettingError, match=r"^initial has no effect for a kernel machine"):
         task_of(FUNCTION, initial=given)
 
 
@@ -208,7 +208,7 @@ def test_only_linear_models_have_penalties_names_and_an_unusual_loss():
 def test_functions_take_all_their_steps_and_others_may_stop():
     for problem in (NETWORK, LINEAR):
         problem.oracle.require_end(task_of(problem))
-    with pytest.raises(SettingError, match="a function takes all its steps"):
+    with pytest.raises(SettingError, match="this run trains a function"):
         FUNCTION.oracle.require_end(task_of(FUNCTION))
 
 
@@ -909,5 +909,7 @@ def _kernel(name, u, w):
 @pytest.mark.parametrize("name", ["learnt", "learnt-moved"])
 def test_what_needs_one_kernel_refuses_steps_that_have_kernels(name):
     case = next(case for case in KERNEL_CASES if case.name == name)
-    with pytest.raises(SettingError, match="What the function tends to needs one kernel for all"):
+    with pytest.raises(
+        SettingError, match="The limit of the function is defined for one kernel in all"
+    ):
         case.problem.function_oracle.limit(case.task())

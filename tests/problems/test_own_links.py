@@ -93,7 +93,9 @@ def test_a_link_is_saved_in_a_description_by_its_text_or_by_a_table():
     ids=lambda part: getattr(part, "label", None),
 )
 def test_a_link_must_rise(function, place):
-    with pytest.raises(SettingError, match=rf"^A link must rise without jumps.* not at {place}"):
+    with pytest.raises(
+        SettingError, match=rf"^A link must be increasing and continuous.* not at {place}"
+    ):
         LinearModel(2, function)
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import icgd
 import icgd_check
 from icgd.certificates import enclosures
-from icgd.certificates.balls import _sealed
+from icgd.certificates.balls import _checksummed
 from icgd.certificates.enclosures import Arithmetic, Enclosure, Interval
 from icgd.cli.app import app
 from icgd.constructions.network import (
@@ -324,7 +324,7 @@ def resealed(text, change):
     fields = json.loads(text)
     fields.pop("sha256")
     change(fields["problem"]["box"])
-    return _sealed(fields).encode()
+    return _checksummed(fields).encode()
 
 
 @pytest.mark.parametrize("case", SHAPES)
@@ -485,7 +485,9 @@ def test_a_narrower_network_has_boxes_alone():
     x, y = data(0)
     assert icgd.verify(narrow, x, y, seed=0).verdict is icgd.Verdict.HOLDS
     wide = icgd.compile(problem_with(icgd.Simplex()), "relu-stack", n_steps=1)
-    with pytest.raises(ConstructionError, match="sets of weights of the compiled widths"):
+    with pytest.raises(
+        ConstructionError, match=r"box of the compiled problem, .* is made for its widths"
+    ):
         wide.for_widths((3, 2, 2))
 
 

@@ -46,7 +46,7 @@ def test_the_spectrum_has_the_smallest_and_the_largest_eigenvalue():
     assert found.high == pytest.approx(9.5)
     assert found.condition == pytest.approx(9.5 / 1.5)
     assert Spectrum(-1.0, 2.0).condition == float("inf")
-    with pytest.raises(KernelError, match="The spectrum needs a symmetric kernel, which 'softm"):
+    with pytest.raises(KernelError, match="The spectrum needs a symmetric kernel, and 'softm"):
         spectrum(icgd.KernelMachine(3, "softmax"), LINE)
 
 
@@ -193,7 +193,7 @@ def test_a_run_on_600_examples_warns_of_the_negative_eigenvalue():
     x = cloud(600) / 4
     problem, _ = task_of("relu", icgd.FunctionalStep(0.01), x)
     compiled = icgd.compile(problem, construction="functional", n_steps=100)
-    with pytest.warns(DivergenceWarning, match="an eigenvector of eigenvalue -1"):
+    with pytest.warns(DivergenceWarning, match="an eigenvector of the kernel with eigenvalue -1"):
         compiled.run(x, x[:, :1].clip(-1, 1))
 
 

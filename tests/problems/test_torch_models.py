@@ -448,7 +448,7 @@ def test_a_model_trains_as_in_torch(name):
 def test_learnable_runs_refuse_what_they_would_leave_out():
     problem = shuffled_problem()
     compiled = icgd.compile(problem, "relu-stack")
-    with pytest.raises(SettingError, match="4 batches of 6 examples, which gradients do not pass"):
+    with pytest.raises(SettingError, match="4 batches of 6 examples, and gradients cannot pass"):
         icgd.LearnableRun(compiled)
 
 
@@ -795,7 +795,7 @@ def test_an_activation_whose_range_is_not_found_leaves_the_other_constructions(m
     def without_range(problem: icgd.Problem, *, gated: bool) -> str | None:
         raise SettingError("x has too many turns to find its range.")
 
-    monkeypatch.setattr("icgd.constructions.softmax_stack.outside_domain", without_range)
+    monkeypatch.setattr("icgd.constructions.softmax_stack.domain_objection", without_range)
     model = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
     optimizer = SGD(model.parameters(), lr=0.1)
     problem = icgd.from_torch(model, nn.MSELoss(), optimizer, domain=icgd.Domain(1.0, 1.0))

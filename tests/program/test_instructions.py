@@ -556,12 +556,15 @@ PREDICT = PredictMean("logistic", ("w",), ("x",), 1.0, "is_query", "m")
     [
         (
             lambda: Combination(("p", "y"), (1.0,)),
-            "1 coefficients for 2 slots, expected one for each of them",
+            "1 coefficients for 2 slots, expected one coefficient for each slot",
         ),
-        (lambda: Combination((), ()), "0 coefficients for 0 slots, expected one for each of them"),
+        (
+            lambda: Combination((), ()),
+            "0 coefficients for 0 slots, expected one coefficient for each slot",
+        ),
         (
             lambda: LookUp(OF_X, ("tanh", "tanh'"), ("p",)),
-            "LookUp: looks up 2 functions into 1 slots",
+            "LookUp: has 2 functions and 1 slots",
         ),
         (
             lambda: replace(PREDICT, inputs=("x", "one")),
@@ -573,7 +576,7 @@ PREDICT = PredictMean("logistic", ("w",), ("x",), 1.0, "is_query", "m")
         ),
         (
             lambda: replace(MOMENTUM, velocity=None),
-            "DescendFunction: has momentum, but no slot for the velocity",
+            "but no slot for the velocity",
         ),
         (
             lambda: replace(SELECT, zeros=()),
@@ -581,15 +584,15 @@ PREDICT = PredictMean("logistic", ("w",), ("x",), 1.0, "is_query", "m")
         ),
         (
             lambda: replace(BACKWARD, share=None),
-            "ScaleCentred: has one of `along` and `share`, expected both or neither",
+            "share=None, expected both or neither",
         ),
         (
             lambda: replace(BACKWARD, reach=4.0),
-            "ScaleCentred: promises a reach of 4, which only a norm has",
+            "ScaleCentred: has reach=4 and share='",
         ),
         (
             lambda: ScaleCentred("a", "s", "n", reach=0.0),
-            "ScaleCentred: promises a reach of 0, which only a norm has",
+            "ScaleCentred: has reach=0 and share=None; a reach must be positive",
         ),
         (lambda: ShrinkSlot("w", -1.0, 2.0), "ShrinkSlot: shrinks w by -1"),
         (lambda: ShrinkMoved("w", "v", -1.0, 2.0), "ShrinkMoved: shrinks w by -1"),

@@ -15,7 +15,7 @@ from icgd.program.functions import ACTIVATIONS_AT_ONE
 from icgd.program.instructions import ApplyUnits, Instruction, LayerKind, MapSlots
 from icgd.program.layout import Layout, Role, Slot
 from icgd.program.program import AbstractProgram, Layer
-from icgd.program.wires import SIGN, Heads, Over, Units, Wire, by_slot, merged, nonzeros, span
+from icgd.program.wires import SIGN, AxisFactor, Heads, Units, Wire, by_slot, merged, nonzeros, span
 from icgd.weights.lowering import lower_layer
 from icgd.weights.sizes import layer_size
 from tests import cases, linear_cases
@@ -279,8 +279,8 @@ def test_instructions_share_heads_in_programs(name, title, n_heads):
 
 
 def test_nonzeros_are_products_of_extents_and_of_nonzero_factors():
-    pieces = Over(("piece",), (0.0, 1.0, -1.0))
-    differ = Over(("row", "column"), ((0.0, 1.0), (1.0, 0.0)))
+    pieces = AxisFactor(("piece",), (0.0, 1.0, -1.0))
+    differ = AxisFactor(("row", "column"), ((0.0, 1.0), (1.0, 0.0)))
     assert nonzeros(1.0, {"unit": 4, "entry": 3}) == 12
     assert nonzeros((2.0, pieces), {"unit": 4, "piece": 3}) == 8
     assert nonzeros((0.0, pieces), {"unit": 4, "piece": 3}) == 0
@@ -297,7 +297,7 @@ def test_the_last_feature_of_a_layer_comes_after_those_of_scores():
 
 def test_a_slot_that_occurs_twice_is_one_wire():
     assert by_slot([("x", 1.0), ("y", 0.5), ("x", 2.0)]) == {"x": 3.0, "y": 0.5}
-    assert Over(("term",), (3.0, 1.0)) / 2.0 == Over(("term",), (1.5, 0.5))
+    assert AxisFactor(("term",), (3.0, 1.0)) / 2.0 == AxisFactor(("term",), (1.5, 0.5))
     assert SIGN.numbers == (1.0, -1.0)
 
 
@@ -306,7 +306,7 @@ def test_the_heads_of_units_by_hand():
     program = PROGRAMS["relu-stack turns"]()
     heads = program.first(ApplyUnits).wires(program)
     assert heads.axes == {"unit": 3, "term": 1}
-    scale, shift, coefficient = (Over(("term",), (n,)) for n in (1.0, 0.0, 1.0))
+    scale, shift, coefficient = (AxisFactor(("term",), (n,)) for n in (1.0, 0.0, 1.0))
     assert heads.query == (
         Wire("x", ("entry",), "entry", scale),
         Wire("one", feature=2, factor=scale),
@@ -351,7 +351,7 @@ def test_a_number_outside_the_dtype_is_refused_with_the_name_of_its_head():
         kind = LayerKind.MLP
 
         def wires(self, program):
-            loud = Over(("k",), (1.0, -1e39))
+            loud = AxisFactor(("k",), (1.0, -1e39))
             reads = (Wire("x", ("k",), factor=loud),)
             return (Units({"k": 2}, reads, 0.0, (Wire("one"),), "shout x[{k}]"),)
 

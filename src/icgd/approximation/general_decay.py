@@ -1,26 +1,26 @@
-r"""Which activations can approximate everything: those of general decay.
+r"""Find which activations can approximate every function: those with general decay.
 
-An activation has general decay if some combination of its shifted copies decays polynomially,
+An activation has general decay if some linear combination of its shifted copies decays,
 
     phi(x) = sum_i weight_i activation(x + shift_i),   |phi(x)|, |phi'(x)| <= C (1 + |x|)^-p,
 
-with p > 1. Three kinds of combination are looked at, and products of them:
+with p > 1. The search covers three kinds of combination, and products of them:
 
 - differences, up to order 8. An activation with limits on both sides, such as sigmoid, needs the
-  first, one that is nearly a line on either side, such as relu, softplus, gelu, silu and elu, the
-  second, and relu^k that of order k + 1;
-- sums of copies that are half a period apart, if the activation changes its sign at regular places:
-  sinc(x) + sinc(x + 1) falls like |x|^-2, because the waves cancel;
-- differences of copies that are a whole period apart.
+  first; one that is asymptotically linear, such as relu, softplus, gelu, silu and elu, the second;
+  and relu^k that of order k + 1;
+- sums of copies shifted by half a period, if the activation has evenly spaced zeros:
+  sinc(x) + sinc(x + 1) decays like |x|^-2, because the oscillations cancel;
+- differences of copies shifted by a whole period.
 
-They are measured out to |x| = 1000, or as far as rounding lets a thousandth of them be seen: the
-exponent and the constant are not proved, and if nothing is found, that proves nothing either.
+They are evaluated up to |x| = 1000, or until rounding hides a thousandth of the largest value. The
+exponent and the constant are not proved, and a search without result is not a proof either.
 
-What can be told is where a combination is 0 everywhere. A polynomial times a wave keeps its form in
-every combination: on the places x + n it is a polynomial in n, times powers of a number of size 1,
-and decays only if it is 0. So polynomials, waves and their products have no general decay. A
-periodic activation, such as cos, needs none: its own Fourier series turns an integral of waves,
-which is what every function here is, into a sum of units.
+Some activations have none: a polynomial times a sinusoid keeps its form in every combination. At
+the points x + n it is a polynomial in n times powers of a number of modulus 1, and decays only if
+it is 0. So if a combination vanishes everywhere, the activation has no general decay. A periodic
+activation, such as cos, does not need it: its Fourier series turns an integral of sinusoids, which
+represents every function here, into a sum of units.
 """
 
 from __future__ import annotations
@@ -37,42 +37,42 @@ from icgd.errors import UnsupportedActivationError, quoted
 from icgd.problems.scalar import Evaluate
 
 LARGEST_EXPONENT = 8.0
-"""Where the search for an exponent ends: what decays exponentially has every exponent."""
+"""The largest exponent of the search; exponential decay has every exponent."""
 
 HIGHEST_ORDER = 8
-"""Of the differences that are tried; polynomials up to degree 7 vanish by then."""
+"""The highest order of differences in the search; they annihilate polynomials of degree 7."""
 
 MOST_SUMS = 4
-"""Of the sums half a period apart, and of the differences a whole period apart."""
+"""The highest order of sums at half a period, and of differences at a whole period."""
 
 _EXPONENTS = (LARGEST_EXPONENT, 6.0, 4.0, 3.0, 2.0, 1.5)  # the theorem needs more than 1
 _NEAR, _FAR = 16.0, 1e3  # (1 + x)^8 exp(-x / 2) is largest at 15
-_SHORTEST = 1.5 * _NEAR  # what is seen no further out says nothing about decay
-_SEEN = 1e4  # a difference below so many roundings of its terms is taken for zero
-_CLEAR = 1e-3  # rounding hides no more than so much of the largest value
-_GROWTH = 1.1  # a power of the distance that is too high by 1/6 shows where it doubles
-_BETWEEN = 1.02  # points are at most 0.004 (1 + |x|) apart, which changes (1 + |x|)^8 by so much
+_SHORTEST = 1.5 * _NEAR  # a shorter visible range says nothing about decay
+_SEEN = 1e4  # a difference below so many rounding errors of its terms counts as zero
+_CLEAR = 1e-3  # the visible range ends where rounding exceeds this share of the largest value
+_GROWTH = 1.1  # an exponent too large by 1/6 makes the scaled value grow more when x doubles
+_BETWEEN = 1.02  # sample distances are at most 0.004 (1 + |x|), which changes (1 + |x|)^8 by 2%
 _PERIODS = (2 * pi, pi, 1.0, 2.0)
 _PERIODIC = 1e-9
-_REGULAR = 1e-3  # how evenly zeros are spaced, relative to their distance
-_FEWEST = 16  # so many zeros tell a wave
+_REGULAR = 1e-3  # largest deviation of evenly spaced zeros, relative to their distance
+_FEWEST = 16  # the fewest zeros that identify an oscillation
 
 
 @dataclass(frozen=True)
 class GeneralDecay:
-    """sum_i weights[i] activation(x + shifts[i]) decays at least like constant (1 + |x|)^-exponent.
+    """A combination sum_i weights[i] activation(x + shifts[i]) <= constant (1 + |x|)^-exponent.
 
-    So does its derivative. A periodic activation has no weights, and an exponent of 0.
+    The bound holds for the absolute values of the combination and of its derivative. A periodic
+    activation has no weights, and the exponent 0.
 
     Attributes:
         activation: the name of the activation.
-        weights: what multiplies each shifted copy.
-        shifts: how far each copy is shifted.
-        exponent: how fast the sum decays.
-        constant: the factor of the decay, measured and not proved.
-        period: the period of an activation that does not decay but repeats.
-        reach: it was measured for |x| up to this number: far out rounding hides the combinations of
-            what grows.
+        weights: the factor of each shifted copy.
+        shifts: the shift of each copy.
+        exponent: the exponent of the decay.
+        constant: the constant of the decay, measured and not proved.
+        period: the period of a periodic activation, otherwise None.
+        reach: the largest |x| of the measurement; farther out rounding hides the combination.
 
     Example:
         >>> import icgd, torch
@@ -91,7 +91,7 @@ class GeneralDecay:
 
     @property
     def order(self) -> int:
-        """Which difference it is, or how many copies are added; 0 for a periodic activation."""
+        """The order of the difference or sum; 0 for a periodic activation."""
         return max(len(self.weights) - 1, 0)
 
     def combination(self, activation: Evaluate, x: Tensor) -> Tensor:
@@ -115,19 +115,19 @@ class GeneralDecay:
 
 
 def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
-    """Find what decays of an activation, a function of a tensor that is applied entry by entry.
+    """Find a combination of shifted copies of an activation that decays, or its period.
 
     Args:
-        activation: the function.
-        name: what it is called; the default is the name of the function.
+        activation: a function of a tensor, applied entry by entry.
+        name: the name of the activation; the default is that of the function.
 
     Returns:
         The combination of shifted copies that decays, or the period.
 
     Raises:
-        UnsupportedActivationError: for a polynomial and for its products with waves, which have
-            none, where none is found, and for what is no differentiable function of torch with
-            finite values.
+        UnsupportedActivationError: if the activation is a polynomial or a product of one with
+            sinusoids, which have no general decay; if no combination is found; or if the activation
+            is not a differentiable function of torch with finite values.
 
     Example:
         >>> import icgd, torch
@@ -140,9 +140,9 @@ def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
         ((1.0, 1.0), (0.5, -0.5), 2.0)
     """
     kind = type(activation).__name__
-    if not name:  # a function of icgd has a `name` of its own
-        own = getattr(activation, "__name__", getattr(activation, "name", kind))
-        name = str(own) if callable(activation) else kind
+    if not name:  # functions of icgd have the attribute `name`
+        default = getattr(activation, "__name__", getattr(activation, "name", kind))
+        name = str(default) if callable(activation) else kind
     near = torch.linspace(0.0, _NEAR, 4001, dtype=torch.float64)
     far = torch.logspace(torch.tensor(_NEAR).log10().item(), 3.0, 2000, dtype=torch.float64)
     half = torch.cat([near + 1e-9, far[1:]])  # off the kinks, where a slope has no value
@@ -154,52 +154,52 @@ def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
             return found
         if _vanishes(activation, difference):
             raise UnsupportedActivationError(
-                f"Activation {quoted(name)} is a polynomial of degree {order - 1}, as far as "
-                "float64 shows: so is every combination of its copies, and it decays only if it is "
-                "zero. Use an activation that is not a polynomial, such as relu or sigmoid."
+                f"Activation {quoted(name)} is a polynomial of degree {order - 1} up to rounding. "
+                "Every combination of its shifted copies is a polynomial too, so it does not "
+                "decay. Use an activation that is not a polynomial, such as relu or sigmoid."
             )
-    wave = _half_period(activation)
-    repeated = torch.linspace(-_NEAR, _NEAR, 4001, dtype=torch.float64)
-    value = activation(repeated)
-    for period in (*_PERIODS, *(2 * part for part in wave)):
-        if float((activation(repeated + period) - value).abs().max()) <= _PERIODIC:
+    half_periods = _half_periods(activation)
+    points = torch.linspace(-_NEAR, _NEAR, 4001, dtype=torch.float64)
+    value = activation(points)
+    for period in (*_PERIODS, *(2 * half for half in half_periods)):
+        if float((activation(points + period) - value).abs().max()) <= _PERIODIC:
             return GeneralDecay(name, (), (), 0.0, float(value.abs().max()), period)
-    for half_period in wave:
-        for factors in _with_waves(half_period):
+    for half_period in half_periods:
+        for factors in _cancelling_factors(half_period):
             if (found := _decay(name, activation, x, factors)) is not None:
                 return found
             if _vanishes(activation, factors):
                 raise UnsupportedActivationError(
-                    f"Activation {quoted(name)} is made of polynomials and waves of period "
-                    f"{2 * half_period:.6g}, as far as float64 shows: a combination of its copies "
-                    "is zero, so that every other one repeats or grows, and decays only if it is "
-                    "zero too. Use an activation that is nearly a line on either side, such as "
-                    "relu or sigmoid."
+                    f"Activation {quoted(name)} consists of polynomials and waves of period "
+                    f"{2 * half_period:.6g} up to rounding, because a combination of its shifted "
+                    "copies is zero. So every other combination repeats or grows. Use an "
+                    "activation that is nearly a line on either side, such as relu or sigmoid."
                 )
-    looked_at = f"differences up to order {HIGHEST_ORDER}"
-    if wave:
-        looked_at += f" and sums of copies {wave[0]:.6g} apart, half a period, up to order "
-        looked_at += f"{MOST_SUMS}"
+    searched = f"differences up to order {HIGHEST_ORDER}"
+    if half_periods:
+        searched += f" and sums of copies {half_periods[0]:.6g} apart, half a period, up to order "
+        searched += f"{MOST_SUMS}"
     raise UnsupportedActivationError(
         f"No combination of shifted copies of activation {quoted(name)} was found that decays "
-        f"(looked at {looked_at}). That is no proof that there is none. Use relu, sigmoid or "
+        f"(searched: {searched}). That does not prove that there is none. Use relu, sigmoid or "
         "another activation that is nearly a line on either side."
     )
 
 
 @dataclass(frozen=True)
 class Copies:
-    """f(x) + sign * f(x + shift), `power` times one after the other."""
+    """The operator f(x) -> f(x) + sign * f(x + shift), applied `power` times."""
 
     shift: float
     sign: float
     power: int
 
 
-def _with_waves(half_period: float) -> Iterator[tuple[Copies, ...]]:
-    """Combinations in which waves cancel: sums, differences a period apart, and after differences.
+def _cancelling_factors(half_period: float) -> Iterator[tuple[Copies, ...]]:
+    """Yield combinations in which waves cancel: sums at half a period, differences at a period.
 
-    A line or a parabola beside the wave needs a second or a third difference.
+    Each kind is also tried after differences of orders 1 to 3, which remove a constant, a line or a
+    parabola beside the wave.
     """
     kinds = ((half_period, 1.0), (2 * half_period, -1.0))
     for first in range(4):
@@ -210,26 +210,26 @@ def _with_waves(half_period: float) -> Iterator[tuple[Copies, ...]]:
 
 
 def _combined(name: str, factors: tuple[Copies, ...]) -> GeneralDecay:
-    """Return the combination that all factors make together, its shifts centred around 0."""
+    """Return the product of all factors as a combination of copies, with shifts centred at 0."""
     weights = {0.0: 1.0}
     for factor in factors:
-        longer = dict[float, float]()
+        product = dict[float, float]()
         for i in range(factor.power + 1):
-            share = factor.sign**i * comb(factor.power, i)
+            coefficient = factor.sign**i * comb(factor.power, i)
             for shift, weight in weights.items():
                 place = shift + factor.shift * (factor.power / 2 - i)
-                longer[place] = longer.get(place, 0.0) + share * weight
-        weights = longer
-    kept = {shift: weight for shift, weight in weights.items() if weight != 0.0}
-    return GeneralDecay(name, tuple(kept.values()), tuple(kept), 0.0, 0.0)
+                product[place] = product.get(place, 0.0) + coefficient * weight
+        weights = product
+    nonzero = {shift: weight for shift, weight in weights.items() if weight != 0.0}
+    return GeneralDecay(name, tuple(nonzero.values()), tuple(nonzero), 0.0, 0.0)
 
 
 def _decay(
     name: str, activation: Evaluate, x: Tensor, factors: tuple[Copies, ...]
 ) -> GeneralDecay | None:
-    """Return the combination with its exponent and constant, or None if it is not seen to decay."""
+    """Return the combination with its exponent and constant, or None if no decay is visible."""
     combination = _combined(name, factors)
-    value, slope, hidden = _seen(combination, activation, x)
+    value, slope, hidden = _visible(combination, activation, x)
     size, distance = torch.maximum(value, slope), x.abs()
     largest = size[distance <= _NEAR].max()
     is_hidden = hidden > _CLEAR * largest
@@ -237,7 +237,8 @@ def _decay(
     if reach < _SHORTEST or largest == 0:
         return None
     is_seen = ~is_hidden & (distance <= reach)
-    for exponent in _EXPONENTS:  # the largest whose bound no longer grows far out
+    # Take the largest exponent for which (1 + |x|)^exponent |phi| does not grow at large |x|.
+    for exponent in _EXPONENTS:
         scaled = ((1 + distance) ** exponent * size).where(is_seen, 0.0)
         ends = ((0.0, _NEAR), (_NEAR, reach), (reach / 4, reach / 2), (reach / 2, reach))
         near, far, inner, outer = (
@@ -250,10 +251,9 @@ def _decay(
 
 
 def _vanishes(activation: Evaluate, factors: tuple[Copies, ...]) -> bool:
-    """Return whether a combination is zero, as far as rounding shows, with near and with far
-    copies.
+    """Return whether a combination is zero up to rounding, for small and for large shifts.
 
-    Near ones show what is small and local, far ones what changes slowly.
+    Small shifts reveal local features, large shifts slow changes.
     """
     n_copies = sum(factor.power for factor in factors)
     longest = 1.5 * _FAR / n_copies
@@ -264,38 +264,39 @@ def _vanishes(activation: Evaluate, factors: tuple[Copies, ...]) -> bool:
         wide.append(replace(factor, shift=n * factor.shift))
     for copies, reach in ((factors, _FAR), (tuple(wide), _FAR / 4)):
         x = torch.linspace(-reach, reach, 20_001, dtype=torch.float64) + 1e-9
-        value, slope, _ = _seen(_combined("", copies), activation, x)
+        value, slope, _ = _visible(_combined("", copies), activation, x)
         if value.any() or slope.any():
             return False
     return True
 
 
-def _half_period(activation: Evaluate) -> tuple[float, ...]:
-    """Half the distance of every other zero far out, if they are evenly spaced, or of a difference.
+def _half_periods(activation: Evaluate) -> tuple[float, ...]:
+    """Return candidates for half the period of the activation, or of one of its differences.
 
-    A number close to a simple fraction of 1 or pi is taken for it, and tried first: where it is
-    off, waves do not cancel.
+    It is measured from zeros at large |x|, if these are evenly spaced. A simple fraction of 1 or pi
+    close to the measurement is the first candidate, because an inexact period does not cancel
+    waves.
     """
     x = torch.linspace(_FAR / 2, _FAR, 2**16 + 1, dtype=torch.float64)
     for order in range(4):
         difference = _combined("", (Copies(1.0, -1.0, order),))
-        value, _, _ = _seen(difference, activation, x)
+        value, _, _ = _visible(difference, activation, x)
         if not value.any():
             return ()
 
-        def changes(at: Tensor, found: GeneralDecay = difference) -> Tensor:
-            return found.combination(activation, at)
+        def changes(at: Tensor, difference: GeneralDecay = difference) -> Tensor:
+            return difference.combination(activation, at)
 
         signs = changes(x) > 0
         places = (signs[1:] != signs[:-1]).nonzero().flatten()
         if len(places) < _FEWEST:
             continue
         low, high, rises = x[places], x[places + 1], signs[places + 1]
-        for _ in range(40):  # bisection
+        for _ in range(40):  # bisect each zero
             middle = (low + high) / 2
             is_beyond = (changes(middle) > 0) == rises
             low, high = torch.where(is_beyond, low, middle), torch.where(is_beyond, middle, high)
-        steps = low[2:] - low[:-2]  # rising zeros, then falling ones: whole periods
+        steps = low[2:] - low[:-2]  # from one zero to the next but one: whole periods
         if float(steps.max() - steps.min()) > _REGULAR * float(steps.mean()):
             continue
         last = (len(low) - 1) // 2 * 2
@@ -308,7 +309,7 @@ def _half_period(activation: Evaluate) -> tuple[float, ...]:
 
 
 def _require_function(name: str, activation: Any, x: Tensor) -> None:
-    """Refuse what is no function of torch with finite values."""
+    """Raise `UnsupportedActivationError` unless this is a torch function with finite values."""
     expected = (
         f"Activation {quoted(name)} must be a function of a tensor, entry by entry, that torch can "
         "differentiate"
@@ -329,24 +330,26 @@ def _require_function(name: str, activation: Any, x: Tensor) -> None:
         )
     if not bool((finite := value.isfinite()).all()):
         raise UnsupportedActivationError(
-            f"Activation {quoted(name)} has no finite value at x = {float(x[~finite][0]):.3g}, but "
+            f"Activation {quoted(name)} is not finite at x = {float(x[~finite][0]):.3g}, but "
             "general decay is checked for |x| up to 1000. Use an activation that grows no faster "
             "than a line."
         )
 
 
-def _seen(found: GeneralDecay, activation: Evaluate, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sizes of a combination and its derivative, and what rounding hides of either.
+def _visible(
+    combination: GeneralDecay, activation: Evaluate, x: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return |combination|, |its derivative|, and the level below which rounding hides either.
 
-    They are zero where they are hidden.
+    Hidden values are set to zero.
     """
     x = x.clone().requires_grad_()
-    value = found.combination(activation, x)
+    value = combination.combination(activation, x)
     (slope,) = torch.autograd.grad(value.sum(), x)
     with torch.no_grad():
-        sizes = replace(found, weights=tuple(map(abs, found.weights)))
+        sizes = replace(combination, weights=tuple(map(abs, combination.weights)))
         terms = sizes.combination(lambda z: activation(z).abs(), x) + 1
         hidden = _SEEN * 2.0**-53 * terms
         value, slope = value.abs(), slope.abs()
-        value, slope = (torch.where(part > hidden, part, 0.0) for part in (value, slope))
+        value, slope = (torch.where(size > hidden, size, 0.0) for size in (value, slope))
         return value, slope, hidden

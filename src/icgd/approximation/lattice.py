@@ -1,16 +1,16 @@
-r"""Functions of one variable by one softmax head over a lattice, to machine precision.
+r"""Evaluate functions of one variable by one softmax head over a lattice, to machine precision.
 
-The points of a lattice are g h for g = -half .. half, a token each. A query with the scalar s meets
-them with the scores (g s / h - g^2 / 2) / rho^2, so its softmax weights are a discrete Gaussian of
-width rho h around s, and the head returns the mean of the points' values under it.
+A lattice has a token for each point g h, g = -half .. half. A query with the scalar s gives them
+the scores (g s / h - g^2 / 2) / rho^2, so its softmax weights are a discrete Gaussian of width
+rho h around s, and the head returns the mean of the points' values under these weights.
 
-- Values g h give s itself. By Poisson summation the mean is off by 4 pi rho^2 h exp(-2 pi^2 rho^2)
-  sin(2 pi s / h) and smaller terms, and by what the lattice cuts off.
-- Values (g h)^2 - (rho h)^2 give s^2, and with two such heads the product of two features.
+- Values g h give s itself. By Poisson summation the error is 4 pi rho^2 h exp(-2 pi^2 rho^2)
+  sin(2 pi s / h) plus smaller terms, plus the truncation at the ends of the lattice.
+- Values (g h)^2 - (rho h)^2 give s^2, and two such heads the product of two features.
 - Values found by least squares give any smooth function.
 
-The error falls exponentially with the number of points. The published form picks the nearest
-point (`nearest_point`), whose error falls only like 1 / points.
+The error falls exponentially with the number of points. The published form selects the nearest
+point (`nearest_point`), and its error is proportional to 1 / points.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from icgd.program.functions import GridMean, LatticeFunction
 from icgd.shapes import Values
 
 LARGEST_VALUE = 10.0
-"""Values of a fit stay below this, or below what the function itself reaches on the interval."""
+"""The limit on fitted values, unless the function itself is larger on the interval."""
 
 RATIO = 1.4
-"""rho of a fit. The lattice error of a line is 4e-16 h; wider weights would resolve less."""
+"""rho of a fit. The lattice error of a line is 4e-16 h; wider weights would blur features more."""
 
 FIT_MARGIN = 5.5
-"""The margin beyond the reach, in widths of the weights; least squares corrects for the cut-off."""
+"""The margin beyond the reach, in widths of the weights; least squares corrects the truncation."""
 
 ACCURACY = {"float64": 1e-11, "float32": 1e-6}
-"""Certified errors of look-ups in constructions without a given number of points."""
+"""Certified errors of look-ups in constructions whose number of points is not given."""
 
 FLATNESS = 1 / 128
-"""Fits end where functions are this close to their limits, as a share of the accuracy."""
+"""The distance of a function to its limit at which a fit may end, relative to the accuracy."""
 
 MOST_POINTS = 1024
-"""The number of points at which a search gives up."""
+"""The largest number of points of a search."""
 
 Functions = tuple[ScalarFunction, ...]
 LookUps = tuple[LatticeFunction, ...]
@@ -64,20 +64,20 @@ _NUMBERS_AT_ONCE = 2**17
 
 
 NODES = 32
-"""The Chebyshev points of a panel at which a gap is computed."""
+"""The number of Chebyshev points per panel at which the error is evaluated."""
 
 BETWEEN = 1 + 2 / pi * log(NODES)
-"""An interpolant exceeds its values at these points by no more than this factor."""
+"""The Lebesgue constant: an interpolant is at most this factor larger than its values there."""
 
 _R = 2 + sqrt(5)
 TAIL = 4 * _R ** (1 - NODES) / (_R - 1)
-"""The interpolation error at these points of a function that is at most 1 in the ellipse around a
-panel whose half-axes are 2 and sqrt(5) times half its width."""
+"""The interpolation error of a function bounded by 1 in the Bernstein ellipse around a panel whose
+half-axes are 2 and sqrt(5) times the panel's half-width."""
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """Points -half .. half, `spacing` apart, read with weights `ratio` cells wide."""
+    """Points g * spacing, g = -half .. half, read by Gaussian weights of width ratio * spacing."""
 
     reach: float
     spacing: float
@@ -90,18 +90,18 @@ class Lattice:
 
     @property
     def n_terms(self) -> int:
-        """The number of weights above 2^-60 of the largest, which alone matter for rounding."""
+        """The number of weights above 2^-60 of the largest; only these contribute to rounding."""
         return min(self.n_points, 2 * ceil(self.ratio * sqrt(120 * log(2))) + 1)
 
     @property
     def widest_panel(self) -> float:
-        """The widest panel in whose ellipse `size_around` bounds a head."""
+        """The largest width of a panel for which `size_around` holds."""
         return pi * self.ratio**2 * self.spacing / 2
 
     def size_around(self, half_width: Values, largest: Values | float) -> Values:
-        """Bound a head, with values up to `largest`, in the ellipse around a panel.
+        """Bound |head|, for |values| <= largest, in the ellipse around a panel.
 
-        It divides by a theta function, which has no zero there, by Poisson summation.
+        A head is a quotient by a theta function, which by Poisson summation has no zero there.
         """
         return 4 * largest * torch.exp(2 * (half_width / (self.ratio * self.spacing)) ** 2)
 
@@ -114,11 +114,11 @@ class Lattice:
         return self.spacing * self.numbers()
 
     def keys(self) -> Tensor:
-        """Return the factors of s in the scores of the points."""
+        """Return the coefficients of s in the scores of the points."""
         return self.numbers() / (self.spacing * self.ratio**2)
 
     def offsets(self) -> Tensor:
-        """Return the scores of the points where s is 0."""
+        """Return the scores of the points at s = 0."""
         return 0.0 - self.numbers() ** 2 / (2 * self.ratio**2)
 
     def weights(self, s: Values) -> Values:
@@ -129,31 +129,31 @@ class Lattice:
 
 
 def lattice_of(function: LatticeFunction) -> Lattice:
-    """Return the lattice that a function is looked up in."""
+    """Return the lattice of a fitted function."""
     return Lattice(function.reach, function.spacing, function.ratio, function.half)
 
 
 def head(function: LatticeFunction, s: Values) -> Values:
-    """Return what the head returns at every entry of `s`."""
+    """Return the output of the head at every entry of `s`."""
     return lattice_of(function).weights(s) @ torch.tensor(function.values, dtype=s.dtype)
 
 
 LINE_MARGIN = 13
-"""Points beyond the reach of a line, so that the cut-off is below 1e-17."""
+"""The number of points beyond the reach of a line, for a truncation error below 1e-17."""
 
 
 def line_lattice(reach: float, half: int) -> Lattice:
-    """Return the lattice for lines and squares, which is coarse, so that little is rounded."""
+    """Return the lattice for lines and squares, coarse so that scores and rounding are small."""
     return Lattice(reach, reach / min(2, half - LINE_MARGIN), RATIO, half)
 
 
 def identity(lattice: Lattice) -> LatticeFunction:
-    """Return s itself, which makes a dot product of whatever s is a score of."""
+    """Return the look-up of s itself: a head that returns the dot product in its score."""
     return next(_certified(lattice, (IDENTITY_FUNCTION,), (lattice.points(),)))
 
 
 def square(lattice: Lattice) -> LatticeFunction:
-    """Return s^2: the second moment of the weights is s^2 + (rho h)^2."""
+    """Return the look-up of s^2, from the weights' second moment s^2 + (rho h)^2."""
     variance = (lattice.ratio * lattice.spacing) ** 2
     values = lattice.points() ** 2 - variance
     return next(_certified(lattice, (SQUARE,), (values,)))
@@ -175,17 +175,17 @@ def _worst(fits: LookUps) -> float:
 def fit_to_accuracy(
     functions: Functions, reach: float, accuracy: float, fewest: int = 4
 ) -> LookUps:
-    """Fit several functions on one lattice of about the fewest points that are proved to suffice.
+    """Fit several functions on one lattice, with about the fewest points that prove `accuracy`.
 
-    The number of points is doubled until they do, then bisected. A trial costs O(points^3).
+    Double the number of points until it suffices, then bisect. A fit costs O(points^3).
     """
     end = _where_flat(functions, FLATNESS * accuracy)
 
-    def trial(half: int) -> LookUps:
+    def fit(half: int) -> LookUps:
         return _fit_all(functions, reach, half, end)
 
     too_few, enough, best = fewest - 1, fewest, inf
-    while (error := _worst(trial(enough))) > accuracy:
+    while (error := _worst(fit(enough))) > accuracy:
         best = min(best, error)
         if 4 * enough > MOST_POINTS:
             raise ConstructionError(
@@ -195,27 +195,28 @@ def fit_to_accuracy(
         too_few, enough = enough, 2 * enough
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
-        suffices = _worst(trial(middle)) <= accuracy
+        suffices = _worst(fit(middle)) <= accuracy
         too_few, enough = (too_few, middle) if suffices else (middle, enough)
-    return trial(enough)
+    return fit(enough)
 
 
 @lru_cache(maxsize=256)
 def fit_on_lattice(functions: Functions, reach: float, half: int) -> LookUps:
-    """Fit several functions on one lattice of 2 half + 1 points, as well as possible."""
+    """Fit several functions on the best lattice of 2 half + 1 points."""
+    # Candidates: a lattice that covers the range, or ends where all functions are nearly flat.
     flat = {_where_flat(functions, 10.0**-digits) for digits in range(1, 14, 2)}
     ends = {end for end in flat if end < 2 * reach}
-    if reach <= 2 * max(flat):  # covering the range may be better than ending
+    if reach <= 2 * max(flat):
         ends.add(inf)
     return min((_fit_all(functions, reach, half, end) for end in sorted(ends)), key=_worst)
 
 
 @lru_cache(maxsize=256)
 def _fit_all(functions: Functions, reach: float, half: int, end: float) -> LookUps:
-    """Return the functions on a lattice of 2 half + 1 points.
+    """Fit several functions on a lattice of 2 half + 1 points.
 
-    It covers [-reach, reach] with a margin, or ends at `end`, beyond which all functions are flat:
-    whichever spacing is smaller.
+    The lattice covers [-reach, reach] with a margin, or ends at `end`, beyond which all functions
+    are flat; the smaller spacing decides.
     """
     inside = max(half - ceil(FIT_MARGIN * RATIO), 1)
     saturates = end / half < reach / inside
@@ -233,7 +234,10 @@ def _fit_all(functions: Functions, reach: float, half: int, end: float) -> LookU
 
 @lru_cache(maxsize=256)
 def _where_flat(functions: Functions, flatness: float) -> float:
-    """Return where every function is this close to its limit; inf if one has no limit."""
+    """Return the |s| beyond which every function is this close to its limits, or inf.
+
+    The distance is sampled: proofs do not rely on it.
+    """
     far = min(_FAR, _domain(functions))
     s = torch.linspace(0, far, 6401, dtype=torch.float64)
     gaps = [(f(side * s) - f(side * s[-1:])).abs() for f in functions for side in (1, -1)]
@@ -244,17 +248,18 @@ def _where_flat(functions: Functions, flatness: float) -> float:
 
 
 def _domain(functions: Functions) -> float:
-    """Return how far to both sides all functions are defined."""
+    """Return the largest d such that all functions are defined on [-d, d]."""
     return min(min(-function.low, function.high) for function in functions)
 
 
 def _least_squares(functions: Functions, lattice: Lattice) -> Tensor:
-    """Return values of moderate size that fit best at Chebyshev points, a row a function."""
+    """Return values of moderate size that fit best at Chebyshev points, one row per function."""
     s = lattice.reach * chebyshev_points(3 * lattice.n_points)
     weights = lattice.weights(s)
     target = torch.stack([function(s) for function in functions], dim=-1)
     largest = max(LARGEST_VALUE, 2 * float(target.abs().max()))
     values: Tensor = torch.linalg.lstsq(weights, target, driver="gels").solution
+    # Large values amplify rounding: cut off more and more singular values until they are small.
     for cut in (1e-14, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2):
         if float(values.abs().max()) <= largest:
             break
@@ -270,21 +275,22 @@ def chebyshev_points(n_points: int) -> Tensor:
 def _certified(
     lattice: Lattice, functions: Functions, rows: Iterable[Tensor]
 ) -> Iterator[LatticeFunction]:
-    """Yield a row of values for each function with its proved distance from the function.
+    """Yield the look-up of each function, given its row of values, with a proved error.
 
-    The gap between head and function is analytic around a panel of half-width q, in the ellipse
-    whose half-axes are 2 q and sqrt(5) q. So it is interpolated at n + 1 Chebyshev points to within
-    4 M r^-n / (r - 1), where r = 2 + sqrt(5) and M bounds it in the ellipse, and the interpolant is
-    at most 1 + (2 / pi) log(n + 1) times its largest value at these points.
+    The difference of head and function is analytic around a panel of half-width q, in the ellipse
+    whose half-axes are 2 q and sqrt(5) q. So its interpolant at n + 1 Chebyshev points has an error
+    of at most 4 M r^-n / (r - 1), where r = 2 + sqrt(5) and M bounds the difference in the ellipse,
+    and the interpolant is at most 1 + (2 / pi) log(n + 1) times its largest value at the points.
 
-    For the function complex balls prove M. The head divides by a theta function: by Poisson
-    summation that has no zero where 2 q <= pi ratio^2 spacing / 2, and the head is at most
-    4 max |value| exp(2 q^2 / (ratio spacing)^2). Near the ends of a lattice and beyond, balls
-    prove it, in a test.
+    M is the sum of two bounds. That of the function is proved by complex balls. The head is a
+    quotient by a theta function, which by Poisson summation has no zero if 2 q <= pi ratio^2
+    spacing / 2, and the head is at most 4 max |value| exp(2 q^2 / (ratio spacing)^2). Near the ends
+    of a lattice and beyond, a test proves this by balls.
 
-    What is compared at the points is rounded: the head's value, and the function's.
+    At the points, the computed values of both head and function are rounded: these errors are
+    added.
     """
-    # A score's terms add up to at most (|g| reach / h + g^2 / 2) / rho^2; 2 is for the exponential.
+    # The terms of a score add up to at most (|g| reach / h + g^2 / 2) / rho^2; 2 more covers exp.
     g = lattice.numbers().abs()
     at_most = (g * lattice.reach / lattice.spacing + g**2 / 2) / lattice.ratio**2 + 2
     ends, in_ellipses = analytic_panels(functions, lattice.reach, lattice.widest_panel)
@@ -292,7 +298,7 @@ def _certified(
     s = (low + high) / 2 + (high - low) / 2 * chebyshev_points(NODES)
     # Small tensors are several times faster, because their memory is reused.
     n_panels = max(1, _NUMBERS_AT_ONCE // (NODES * lattice.n_points))
-    weights = [lattice.weights(part) for part in s.split(n_panels)]
+    weights = [lattice.weights(panels) for panels in s.split(n_panels)]
     for function, values, in_ellipse in zip(functions, rows, in_ellipses, strict=True):
         sums = []
         for weight in weights:
@@ -307,40 +313,41 @@ def _certified(
         gap = (mean - real).abs() + rounding
         beyond = TAIL * (lattice.size_around((high - low) / 2, largest) + in_ellipse[:, None])
         error = float((BETWEEN * gap + beyond).max())
-        read = (lattice.reach, lattice.spacing, lattice.ratio)
+        scale = (lattice.reach, lattice.spacing, lattice.ratio)
         sizes = float(absolute.max()), float(sensitivity.max())
-        yield LatticeFunction(function.name, *read, tuple(values.tolist()), error, *sizes)
+        yield LatticeFunction(function.name, *scale, tuple(values.tolist()), error, *sizes)
 
 
 def _tail_error(function: ScalarFunction, lattice: Lattice, fit: LatticeFunction) -> float:
-    """Bound the error beyond the lattice's reach, where the function is nearly at its limits.
+    """Bound the error beyond the lattice's reach, where the function is close to its limits.
 
-    The mass of the points below any g falls as s grows, so the head is at most the largest
-    distance of the points from g on, and that mass times the largest of all.
+    The total weight of the points below any g decreases as s grows. So, for any g, the distance
+    between head and limit is at most the largest distance among points from g on, plus that weight
+    at the end of the lattice times the largest distance of all.
     """
     worst = 0.0
     values = torch.tensor(fit.values, dtype=torch.float64)
     for side in (1.0, -1.0):
         at_end = torch.tensor([side * lattice.reach], dtype=torch.float64)
-        end = _domain((function,))  # beyond 1e6, functions without one are at their limits
+        end = _domain((function,))  # functions on the whole line are at their limits at 1e6
         far = torch.full_like(at_end, side * (end if end < inf else 1e6))
         limit = function(far)
         least, largest = function.bounds(torch.minimum(at_end, far), torch.maximum(at_end, far))
         mass = lattice.weights(at_end)[0]
-        off = (values - limit).abs()
+        distance = (values - limit).abs()
         if side < 0:
-            mass, off = mass.flip(0), off.flip(0)
+            mass, distance = mass.flip(0), distance.flip(0)
         below = mass.cumsum(0) - mass
-        above = off.flip(0).cummax(0).values.flip(0)
-        head_error = float((above + below * off.max()).min())
+        above = distance.flip(0).cummax(0).values.flip(0)
+        head_error = float((above + below * distance.max()).min())
         worst = max(worst, head_error + float(torch.maximum(largest - limit, limit - least)))
     return worst
 
 
 def nearest_point(function: ScalarFunction, reach: float, n_points: int) -> LatticeFunction:
-    """Take the published form: weights so narrow that the nearest point answers.
+    """Return the published form: weights so narrow that the head returns the nearest point's value.
 
-    A point is at most reach / n_points away, so the error is that times the steepest slope.
+    A point is at most reach / n_points away, which times the largest slope bounds the error.
     """
     half = n_points // 2
     lattice = Lattice(reach, 2 * reach / n_points, 0.02, half)
@@ -349,48 +356,47 @@ def nearest_point(function: ScalarFunction, reach: float, n_points: int) -> Latt
     values = function(lattice.points())
     size = float(values.abs().max())
     sensitivity = 2 * size * lattice.n_points**2 / lattice.ratio**2
-    read = (reach, lattice.spacing, lattice.ratio)
-    return LatticeFunction(function.name, *read, tuple(values.tolist()), error, size, sensitivity)
+    scale = (reach, lattice.spacing, lattice.ratio)
+    return LatticeFunction(function.name, *scale, tuple(values.tolist()), error, size, sensitivity)
 
 
 LINE_HALF = 15
 """Half of the 31 tokens that give a line full accuracy."""
 
 CUT_OFF = 1e-17
-"""The share of the mean that poisson labels beyond the last token may add."""
+"""The largest relative contribution of Poisson labels that have no token."""
 
 ACCURACIES = (1e-12, 1e-11, 1e-10)
-"""Accuracies of a fitted mean, relative to its largest value: the first that can be proved."""
+"""Accuracies to try for a fitted mean, relative to its largest value."""
 
 WIDEST_FIT = 64.0
-"""Largest score of a fitted mean that does not level off: each unit of score takes 4 tokens, and a
-search takes time in proportion to the cube of their number."""
+"""The largest score of a fitted mean without limits at infinity: a unit of score takes 4 tokens,
+and the time of a search is proportional to the cube of their number."""
 
 OFFSET_ROUNDING = 3 * 2.0**-53
-"""The relative error of an offset, a logarithm of a factorial, with room for the rounding of the
-bound itself; tests compare all offsets with the real ones."""
+"""The relative error of an offset, the logarithm of a factorial, with room for the rounding of the
+bound itself; tests compare all offsets with exact ones."""
 
 
 @lru_cache(maxsize=64)
 def mean_of_link(link: str, reach: float) -> GridMean:
-    """Return the expected label at scores in [-reach, reach], as one head returns it.
+    """Return the head that computes the expected label for scores in [-reach, reach].
 
-    The normal, Bernoulli and Poisson families give label g the weight exp(g s) base(g), up to a
-    factor, at the score s. A head whose token g has the key g, the offset log base(g) and the value
-    g has these weights for its softmax, so that it returns the expected label mu(s): softmax
-    attention is the mean of an exponential family. What is left is rounding, and the labels left
-    out:
+    In the normal, Bernoulli and Poisson families the probability of label g at the score s is
+    proportional to exp(g s) base(g). If token g has the key g, the offset log base(g) and the value
+    g, these probabilities are the softmax weights, and the head returns the expected label mu(s):
+    softmax attention is the mean of an exponential family. The only errors are rounding and omitted
+    labels:
 
         identity  equally spaced labels around 0 and a normal base, the lattice above
-        logistic  the labels 0 and 1, with no offset: exact for every s
+        logistic  the labels 0 and 1, without offsets: exact for every s
         poisson   0 .. K, base 1 / g!: the mean of the labels up to K is exp(s) (1 - P(K) / P(<= K))
 
-    Other links are means of no such family; their values are fitted on a lattice. They may be
-    functions of one's own, if these are analytic.
+    Other links are fitted on a lattice. They may be user-defined functions if these are analytic.
 
-    The offsets of poisson are doubles, so that the head has not quite the weights 1 / g!. Where
-    every offset is off by a share r of itself, the mean moves by at most r times the sum of
-    weight_g |g - mean| |offset_g|, which is larger by far than what the labels beyond K would add.
+    The offsets of poisson are rounded to doubles. If every offset has the relative error r, the
+    mean changes by at most r times the sum of weight_g |g - mean| |offset_g|, which is far larger
+    than the contribution of the labels beyond K.
     """
     if link == "identity":
         return line(link, reach)
@@ -403,18 +409,20 @@ def mean_of_link(link: str, reach: float) -> GridMean:
         return replace(_scaled_line(mean, reach), name=link)
     if mean.kind != "smooth":
         raise ConstructionError(
-            f"A head returns the mean of a link within {ACCURACIES[-1]:g} only if the link is "
-            f"analytic, and {mean} has knots at {', '.join(f'{knot:g}' for knot in mean.knots)}."
+            f"A head can return the mean of a link within {ACCURACIES[-1]:g} only if the link is "
+            f"analytic, and {mean} has knots at {', '.join(f'{knot:g}' for knot in mean.knots)}. "
+            "Use an analytic link."
         )
     return _fitted_mean(link, mean, reach)
 
 
 @lru_cache(maxsize=64)
 def mean_of_function(function: ScalarFunction, reach: float, n_tokens: int) -> GridMean:
-    """Return a function on [-reach, reach] as one head returns it.
+    """Return the head that computes a function on [-reach, reach].
 
-    A smooth function takes the tokens that its accuracy needs, and a line those of `line`. One with
-    kinks takes so many, of which the nearest answers: its error falls like 1 / n_tokens.
+    A smooth function gets the tokens that its accuracy needs, and a line those of `line`. A kinked
+    function gets `n_tokens`, and the head returns the value of the nearest: the error is
+    proportional to 1 / n_tokens.
     """
     if function.name == SIGMOID.name:
         return replace(mean_of_link("logistic", reach), name=function.name)
@@ -425,8 +433,8 @@ def mean_of_function(function: ScalarFunction, reach: float, n_tokens: int) -> G
         return _scaled_line(function, reach)
     fit = nearest_point(function, reach, n_tokens)
     mean = _from_lattice(function.name, reach, fit)
-    # Between two points the head jumps, which samples miss: there the values of the tokens that
-    # have weight differ from their mean by no more than two neighbours differ.
+    # The sampled sensitivity misses the jumps of the head between two points. At a jump the values
+    # of tokens with weight differ from their mean by at most the difference of two neighbours.
     end = torch.tensor(reach, dtype=torch.float64)
     jump = 2 * fit.spacing * float(function.lipschitz(-end, end))
     return replace(
@@ -437,7 +445,7 @@ def mean_of_function(function: ScalarFunction, reach: float, n_tokens: int) -> G
 
 
 def _fitted_mean(name: str, mean: ScalarFunction, reach: float) -> GridMean:
-    """Return a smooth function by fitted values; one that levels off, on any range."""
+    """Return the head of a smooth function by fitted values, with the best provable accuracy."""
     _require_domain(mean, reach)
     if reach > WIDEST_FIT and _where_flat((mean,), FLATNESS * ACCURACIES[-1]) == inf:
         raise _too_wide(name, reach)
@@ -455,12 +463,12 @@ def _require_domain(function: ScalarFunction, reach: float) -> None:
         raise ConstructionError(
             f"Scores can reach {reach:.4g}, and {function} is defined on [{function.low:g}, "
             f"{function.high:g}] only. Define it there, by low= and high=, give a smaller bound "
-            "with Domain(score=...), or a smaller box."
+            "with Domain(score=...), or use a smaller box."
         )
 
 
 def _scaled_line(function: ScalarFunction, reach: float) -> GridMean:
-    """Return a s + c as one head returns it: the tokens of s with the values a v + c."""
+    """Return the head that computes a s + c: the tokens of s with values a v + c for v."""
     unit, ends = line(function.name, reach), torch.tensor([0.0, 1.0], dtype=torch.float64)
     constant, at_one = function(ends).tolist()
     slope = at_one - constant
@@ -479,7 +487,7 @@ def _scaled_line(function: ScalarFunction, reach: float) -> GridMean:
 
 
 def line(name: str, reach: float) -> GridMean:
-    """Return s itself on [-reach, reach]: a line on [-1, 1] at s / reach, times the reach."""
+    """Return the head that computes s on [-reach, reach], by scaling the line on [-1, 1]."""
     unit = _from_lattice(name, 1.0, identity(line_lattice(1.0, LINE_HALF)))
     return replace(
         unit,
@@ -495,7 +503,7 @@ def line(name: str, reach: float) -> GridMean:
 def _too_wide(link: str, reach: float) -> ConstructionError:
     return ConstructionError(
         f"A head of {MOST_POINTS} tokens cannot return the {link} mean of scores up to "
-        f"{reach:.4g}. Give a smaller bound with Domain(score=...), or a smaller box."
+        f"{reach:.4g}. Give a smaller bound with Domain(score=...), or use a smaller box."
     )
 
 
@@ -506,25 +514,28 @@ def _from_lattice(name: str, reach: float, fit: LatticeFunction) -> GridMean:
 
 
 def _poisson(reach: float) -> GridMean:
-    """Take labels 0 .. K, with K so large that the others add next to nothing at s = reach."""
+    """Return the poisson mean by labels 0 .. K, with K such that the omitted labels are negligible.
+
+    Their contribution is largest at s = reach.
+    """
     lasts = range(1, MOST_POINTS) if reach < log(MOST_POINTS) else ()
-    last = next((k for k in lasts if _beyond(reach, k) <= CUT_OFF * exp(reach)), None)
+    last = next((k for k in lasts if _truncation_error(reach, k) <= CUT_OFF * exp(reach)), None)
     if last is None:
         raise _too_wide("poisson", reach)
     labels = tuple(float(g) for g in range(last + 1))
     offsets = tuple(-log_factorial(g) for g in range(last + 1))
-    fit = _grid_mean("poisson", reach, labels, offsets, labels, _beyond(reach, last))
+    fit = _grid_mean("poisson", reach, labels, offsets, labels, _truncation_error(reach, last))
     return replace(fit, error=fit.error + OFFSET_ROUNDING * fit.per_offset)
 
 
 @lru_cache(maxsize=4096)
 def log_factorial(number: int) -> float:
-    """Return log(g!), of the whole number g! itself: lgamma is off by up to 5 units."""
+    """Return log(g!) from the integer g!, because lgamma errs by up to 5 units of rounding."""
     return log(factorial(number))
 
 
-def _beyond(reach: float, last: int) -> float:
-    """Return what is missing of the mean, exp(s) P(K) / P(<= K), at s = reach, where it is most."""
+def _truncation_error(reach: float, last: int) -> float:
+    """Return the error from omitting labels beyond K: exp(s) P(K) / P(<= K) at s = reach."""
     log_weights = [g * reach - log_factorial(g) for g in range(last + 1)]
     largest = max(log_weights)
     total = sum(exp(weight - largest) for weight in log_weights)
@@ -539,7 +550,7 @@ def _grid_mean(
     values: tuple[float, ...],
     error: float,
 ) -> GridMean:
-    """Add the sensitivity to rounding, which is the largest at dense sample points."""
+    """Return a `GridMean` with its sensitivity to rounding, the largest at dense sample points."""
     point, offset, value = (
         torch.tensor(numbers, dtype=torch.float64) for numbers in (points, offsets, values)
     )
@@ -549,5 +560,5 @@ def _grid_mean(
     spread = weights * (value - (weights @ value)[:, None]).abs()
     size = float((weights @ value.abs()).max())
     per_point = float((spread @ point.abs()).max())
-    per_offset = float((spread @ (offset.abs() + 2)).max())  # 2 for the exponential
+    per_offset = float((spread @ (offset.abs() + 2)).max())  # 2 covers exp
     return GridMean(name, reach, points, offsets, values, error, size, per_point, per_offset)

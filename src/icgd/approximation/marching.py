@@ -1,11 +1,11 @@
-r"""Sums of ReLUs for functions that a text defines: near-optimal knots, errors proved by balls.
+r"""Fit functions defined by a text as sums of ReLUs: near-optimal knots, errors proved by balls.
 
-From a node the next piece goes as far as any line stays within eps of the function: the slopes that
-do so up to a point are an interval, which shrinks as the point moves on. Where the function is
-convex the piece ends as low as it may, where it is concave as high: the next one then reaches
-farthest. Several functions march together, each with an eps of its own. Nodes lie on a grid of
-dyadic numbers that is finer where the functions bend more, and at knots; where a function is a line
-between knots, it is met exactly.
+March from left to right. From each node the next piece extends as far as some line through the node
+stays within eps of the function: the admissible slopes form an interval, which shrinks as the piece
+gets longer. Where the function is convex the piece ends as low as possible, where it is concave as
+high as possible, because then the next piece can extend farthest. Several functions march together
+with the same nodes, each with its own eps. Nodes are knots of the functions or points of a dyadic
+grid that is finer where the functions bend more. Linear pieces between knots are exact.
 
 The proof trusts no computed value. On a cell of width h where balls show that f'' has one sign, the
 gap between line and function is convex or concave, so its values at the ends and a tangent bound
@@ -34,19 +34,19 @@ from icgd.program.functions import ReluSum
 Numbers = NDArray[np.float64]
 
 PER_PIECE = 24
-"""The number of grid points in a piece."""
+"""The number of grid points per piece."""
 
 FINE = 2.0**-4
 """The largest spacing of the grid near 0 and near knots."""
 
 SLACK = 0.003
-"""The slack of a proof, as a share of the error."""
+"""The slack of a proof, relative to the error."""
 
 MOST_MULTIPLES = 2.0**34
-"""The most multiples of the unit of knots in an interval."""
+"""The largest length of an interval in units of its finest grid."""
 
 MOST_PARTS, DEEPEST = 2000, 45
-"""The most cells of a piece that a proof examines, and how often it halves one."""
+"""Limits of a proof: on the cells of a piece, and on how often a cell is halved."""
 
 
 def fit_by_marching(
@@ -59,8 +59,8 @@ def fit_by_marching(
 ) -> tuple[ReluSum, ...]:
     """Approximate functions on [low, high] by sums of ReLUs with common knots.
 
-    If there are `goals`, each errs by about that; otherwise there are at most `pieces` pieces.
-    Where goals take `most` pieces or more, there are no sums.
+    With `goals`, the error of each function is about its goal; otherwise there are at most `pieces`
+    pieces. Return nothing if the goals need `most` pieces or more.
     """
     suspects: list[tuple[float, float]] = []
     for attempt in range(4):
@@ -72,7 +72,8 @@ def fit_by_marching(
             _proved(function, _sum(function, nodes, row, low, high), size)
             for function, row, size in zip(functions, values, eps, strict=True)
         )
-        # Where a proof finds much more than the march saw, the grid has missed something.
+        # Where the proved error is much larger than the error of the march, the grid has missed a
+        # feature: refine it there and march again.
         missed = [
             (left, right)
             for fit, size in zip(fits, eps, strict=True)
@@ -88,9 +89,9 @@ def fit_by_marching(
 def fit_together(
     functions: Sequence[Function], low: float, high: float, pieces: int
 ) -> tuple[ReluSum, ...]:
-    """Approximate functions with common knots, each as well as with `pieces` pieces of its own.
+    """Approximate functions with common knots, each as accurately as with `pieces` own pieces.
 
-    If common knots save nothing, every function keeps its own.
+    If common knots save nothing, fit every function separately.
     """
     goals = []
     for function in functions:
@@ -102,7 +103,11 @@ def fit_together(
 
 
 class _Span(NamedTuple):
-    """A part of the interval between knots: points, and for each function what is seen there."""
+    """A subinterval between knots, with its grid points `x`.
+
+    For each function it has the values, the signs of the second derivative, and whether it is
+    linear.
+    """
 
     x: Numbers
     values: list[Numbers]
@@ -111,7 +116,7 @@ class _Span(NamedTuple):
 
 
 class _Grid(NamedTuple):
-    """The spans of an interval, and the integral of the root of the largest |f''| / goal."""
+    """The spans of an interval, and the integral of sqrt(max |f''| / goal) over it."""
 
     spans: list[_Span]
     mass: float
@@ -132,25 +137,26 @@ class _Grid(NamedTuple):
         exponent = ceil(log2(high - low)) - 6
         first = np.floor(low * 2.0**-exponent)
         starts = (first + np.arange(np.ceil(high * 2.0**-exponent) - first)) * 2.0**exponent
+        # Halve dyadic cells until each has a small share of the mass.
         cells, finished = [(starts, 2.0**exponent)], list[Numbers]()
-        mass = 0.0  # of the cells that are small enough
+        mass = 0.0  # of the finished cells
         while cells:
             starts, width = cells.pop()
             ends = np.clip(np.stack([starts, starts + width]), low, high)
-            own = _bend_mass(bends, scales, ends, suspects)
-            total = mass + float(own.sum())
-            is_large = own > total / (PER_PIECE * max(pieces, 4))
-            if width > FINE:  # bends are looked for near 0 and near knots
+            masses = _bend_mass(bends, scales, ends, suspects)
+            total = mass + float(masses.sum())
+            is_large = masses > total / (PER_PIECE * max(pieces, 4))
+            if width > FINE:  # samples of coarse cells may miss bends near 0 and near knots
                 for place in (0.0, *knots):
                     is_large |= (ends[0] - 2 * width < place) & (place < ends[1] + 2 * width)
             if width * MOST_MULTIPLES < high - low and is_large.any():
-                place = float(starts[int(own.argmax())])
+                place = float(starts[int(masses.argmax())])
                 raise ConstructionError(
                     f"{functions[0]} is so steep near x = {place:.6g} that pieces would be shorter "
-                    f"than {width:.1g}. Give a function or a domain without that place."
+                    f"than {width:.1g}. Give another function, or a domain without that place."
                 )
             finished.append(starts[~is_large])
-            mass += float(own[~is_large].sum())
+            mass += float(masses[~is_large].sum())
             halves = np.concatenate([starts[is_large], starts[is_large] + width / 2])
             if len(halves):
                 cells.append((halves, width / 2))
@@ -179,13 +185,16 @@ def _bend_mass(
     ends: Numbers,
     suspects: list[tuple[float, float]],
 ) -> Numbers:
-    """Return the length of cells times the root of the largest |f''| / goal that is seen there."""
+    """Return the length of each cell times sqrt(max |f''| / goal).
+
+    The maximum is sampled, and proved by balls in cells that meet a suspect interval.
+    """
     shares = np.array([0.02, 0.25, 0.5, 0.75, 0.98])
     points = ends[0][:, None] + (ends[1] - ends[0])[:, None] * shares
     largest = np.zeros(len(points))
     for bend, scale in zip(bends, scales, strict=True):
-        seen = bend(torch.from_numpy(points)).abs().amax(1).numpy() * scale
-        largest = np.maximum(largest, np.where(np.isfinite(seen), seen, 0.0))
+        sampled = bend(torch.from_numpy(points)).abs().amax(1).numpy() * scale
+        largest = np.maximum(largest, np.where(np.isfinite(sampled), sampled, 0.0))
     for left, right in suspects:
         for cell in np.nonzero((ends[0] < right) & (ends[1] > left))[0].tolist():
             for bend, scale in zip(bends, scales, strict=True):
@@ -196,6 +205,7 @@ def _bend_mass(
 
 
 def _largest(function: Function, low: float, high: float) -> float:
+    """Bound |function| on [low, high] by balls."""
     module = balls()
     with module.precision(module.BITS):
         sizes: list[float] = [
@@ -206,11 +216,11 @@ def _largest(function: Function, low: float, high: float) -> float:
 
 
 March = tuple[Numbers, list[Numbers], list[float]]
-"""Nodes, values of each function there, and how far each may be off."""
+"""Nodes, the fitted values of each function there, and the eps of each."""
 
 
 def _marched(grid: _Grid, pieces: int, goals: Sequence[float]) -> March:
-    """March with these goals, or with about the least eps that needs at most `pieces` pieces."""
+    """March with these goals, or with about the smallest eps that needs at most `pieces` pieces."""
     if goals:
         return _march(grid, list(goals))
     n_functions = len(grid.spans[0].values)
@@ -221,12 +231,12 @@ def _marched(grid: _Grid, pieces: int, goals: Sequence[float]) -> March:
     # Start from the optimal error of many pieces, (integral sqrt|f''|)^2 / (16 K^2), and correct it
     # by the number of pieces found, ~ 1 / sqrt(eps); bisect where that leaves the bracket.
     eps, best = max((grid.mass / (4 * curved)) ** 2, 1e-300), None
-    low, high = 0.0, inf  # the largest eps with too many pieces, and the least with few enough
+    low, high = 0.0, inf  # the largest eps with too many pieces, the smallest with few enough
     for _ in range(12):
-        found = _march(grid, [eps] * n_functions)
-        number = len(found[0]) - 1 - lines
+        march = _march(grid, [eps] * n_functions)
+        number = len(march[0]) - 1 - lines
         if number <= curved:
-            high, best = eps, found
+            high, best = eps, march
         else:
             low = eps
         if high <= 1.01 * low or (high < inf and len(grid.spans) > pieces):
@@ -240,11 +250,12 @@ def _marched(grid: _Grid, pieces: int, goals: Sequence[float]) -> March:
 
 
 def _march(grid: _Grid, eps: list[float]) -> March:
-    """Go from the left to the right end, as far as possible with each piece."""
+    """March from the left to the right end with the longest possible pieces."""
     nodes: list[float] = []
     values: list[list[float]] = [[] for _ in eps]
     last: list[float] | None = None
     for number, span in enumerate(grid.spans):
+        # At its end a span must meet the function exactly if the function is linear on either side.
         following = grid.spans[number + 1] if number + 1 < len(grid.spans) else None
         pinned = [
             line or (following is not None and following.lines[i])
@@ -262,8 +273,8 @@ def _march(grid: _Grid, eps: list[float]) -> March:
         places, rows = _across(span, start, pinned, eps)
         skip = int(bool(nodes))
         nodes += span.x[places[skip:]].tolist()
-        for row, own in zip(values, rows, strict=True):
-            row += own[skip:]
+        for row, new_values in zip(values, rows, strict=True):
+            row += new_values[skip:]
         last = [row[-1] for row in rows]
     return np.array(nodes), [np.array(row) for row in values], eps
 
@@ -271,23 +282,28 @@ def _march(grid: _Grid, eps: list[float]) -> March:
 def _across(
     span: _Span, start: list[float], pinned: list[bool], eps: list[float]
 ) -> tuple[list[int], list[list[float]]]:
-    """Cross a span from the values `start`; those that are `pinned` end at the function itself."""
+    """Cross a span from the values `start`; `pinned` functions end at their exact value.
+
+    Return the indices of the nodes and the values of each function there.
+    """
     end = len(span.x) - 1
     at, v = 0, [float(value) for value in start]
     places, rows = [0], [[value] for value in v]
     curved = [i for i, line in enumerate(span.lines) if not line]
     ahead = 2 * PER_PIECE
     while at < end:
+        # Cones: the smallest and largest admissible slope of each function up to every point. Look
+        # `ahead` points, and farther while all cones are still open.
         last, cones = end, dict[int, tuple[Numbers, Numbers]]()
-        while curved:  # look `ahead` points, and farther while all slopes are still possible
+        while curved:
             last = min(at + ahead, end)
             dx = span.x[at + 1 : last + 1] - span.x[at]
             is_open = np.ones(len(dx), dtype=bool)
             for i in curved:
-                ahead_of = span.values[i][at + 1 : last + 1] - v[i]
+                dy = span.values[i][at + 1 : last + 1] - v[i]
                 cones[i] = (
-                    np.maximum.accumulate((ahead_of - eps[i]) / dx),
-                    np.minimum.accumulate((ahead_of + eps[i]) / dx),
+                    np.maximum.accumulate((dy - eps[i]) / dx),
+                    np.minimum.accumulate((dy + eps[i]) / dx),
                 )
                 is_open &= cones[i][0] <= cones[i][1]
             n_open = len(dx) if is_open.all() else int(np.argmin(is_open))
@@ -296,7 +312,7 @@ def _across(
                 continue
             last = at + max(n_open, 1)
             break
-        # The last piece must end at the function itself if that is pinned: if no possible slope
+        # The last piece of a pinned function must end at its exact value: if no admissible slope
         # leads there, take two pieces.
         if last == end and at + 1 < end and any(pinned[i] and not span.lines[i] for i in curved):
             slopes = {i: (span.values[i][end] - v[i]) / (span.x[end] - span.x[at]) for i in curved}
@@ -312,7 +328,7 @@ def _across(
             if line or (last == end and pinned[i]):
                 v[i] = float(f[last])
             else:
-                least, largest = (float(part[last - at - 1]) for part in cones[i])
+                least, largest = (float(slopes_to[last - at - 1]) for slopes_to in cones[i])
                 sign = span.signs[i][last]
                 slope = least if sign > 0 else largest if sign < 0 else (least + largest) / 2
                 v[i] += slope * float(span.x[last] - span.x[at])
@@ -325,11 +341,11 @@ def _across(
 def _sum(
     function: ScalarFunction, nodes: Numbers, values: Numbers, low: float, high: float
 ) -> ReluSum:
-    """Return the sum of ReLUs through these nodes; its errors are not proved yet."""
+    """Return the sum of ReLUs through these nodes, with errors to be proved later."""
     slopes, knots = np.diff(values) / np.diff(nodes), nodes[1:-1]
-    # A line through a knot of the function is met exactly if the anchor is there.
-    own = [knot for knot in function.knots if low < knot < high]
-    anchor = min(own or knots.tolist(), key=abs, default=None)
+    # An anchor at a knot of the function makes the lines at that knot exact.
+    exact = [knot for knot in function.knots if low < knot < high]
+    anchor = min(exact or knots.tolist(), key=abs, default=None)
     place = 0 if anchor is None else int(np.searchsorted(nodes, anchor))
     return ReluSum(
         name=function.name,
@@ -345,7 +361,7 @@ def _sum(
 
 
 def unit_of(knots: Sequence[float]) -> float:
-    """Return the largest power of two, at most 1, of which all knots are multiples."""
+    """Return the largest power of two, at most 1, that divides all knots."""
     unit = 1.0
     for knot in knots:
         mantissa, exponent = frexp(knot)
@@ -356,7 +372,7 @@ def unit_of(knots: Sequence[float]) -> float:
 
 
 def exact_lines(function: Function, low: float, high: float) -> ReluSum:
-    """Return a function whose pieces are lines as a sum of ReLUs, with what floats leave of it."""
+    """Return a piecewise-linear function as a sum of ReLUs; its error is the rounding of floats."""
     knots = [knot for knot in function.knots if low < knot < high]
     first = bisect_right(function.knots, low)
     anchor = min(knots, key=abs, default=0.0)
@@ -384,11 +400,11 @@ def _proved(function: Function, fit: ReluSum, eps: float) -> ReluSum:
     with module.precision(module.BITS):
         for (slope, constant), (left, right) in zip(lines, pairwise(nodes), strict=True):
             line = module.exact(slope), module.exact(constant)
-            parts = [
+            gaps = [
                 _largest_gap(function, piece, line, a, b, SLACK * eps)
                 for piece, a, b in function.spans(left, right)
             ]
-            errors.append(max(parts))
+            errors.append(max(gaps))
     return replace(fit, errors=tuple(errors))
 
 
@@ -400,7 +416,7 @@ def _largest_gap(
     high: Fraction,
     slack: float,
 ) -> float:
-    """Bound |slope x + constant - f(x)| on an interval in which `piece` is the function."""
+    """Bound |slope x + constant - f(x)| on an interval of one piece of the function."""
     module, (slope, constant) = balls(), line
 
     def gap(x: Any) -> float:
@@ -418,7 +434,8 @@ def _largest_gap(
         bend = function.ball(2, piece, x)
         at_ends = max(gap(left), gap(right))
         if bend.is_finite() and not bend.contains(0):
-            # Newton's method for where f' is the slope: there the gap is the largest or the least.
+            # The gap is extremal where f' is the slope: find this point by Newton's method, and
+            # bound the gap by a tangent there, which needs no convergence.
             at, ends = float(x.mid()), (float(left.mid()), float(right.mid()))
             more = inf
             for _ in range(6):
@@ -437,7 +454,7 @@ def _largest_gap(
         else:
             more = width / 2 * module.size(slope - function.ball(1, piece, x))
             bound = at_ends + more
-        room = max(slack, SLACK * worst)  # an error that nothing can undo is not worth more cells
+        room = max(slack, SLACK * worst)  # precision beyond an error already found is not needed
         if bound <= worst + room or more <= room or depth > DEEPEST or n_seen > MOST_PARTS:
             worst = max(worst, min(bound, gap(x)))
             continue

@@ -1,8 +1,8 @@
-r"""Slopes u(t, y) of two variables by one softmax head on a product of lattices.
+r"""Evaluate slopes u(t, y) of two variables by one softmax head on a product of two lattices.
 
-Token (g, k) has the score of g in a lattice along t plus the score of k in one along y, so that its
-softmax weight is the product of both weights: a discrete Gaussian around (t, y). Values V_gk,
-found by least squares along either lattice, return u. As along a line (`lattice.py`) the error
+Token (g, k) has the score of g in a lattice along t plus the score of k in a lattice along y, so
+its softmax weight is the product of both weights: a discrete Gaussian around (t, y). The values
+V_gk are found by least squares along both lattices. As in one dimension (`lattice.py`), the error
 falls exponentially with the number of points of each lattice.
 """
 
@@ -32,28 +32,28 @@ from icgd.problems.surface import ComplexSize, Surface, complex_size, surface_of
 from icgd.program.functions import GridMean
 
 MOST_TOKENS = 2**14
-"""The number of tokens at which a search gives up."""
+"""The largest number of tokens of a search."""
 
 FEWEST = 12
 """The fewest points on either side of 0 in a lattice, 8 of which are margin."""
 
 SMALLEST = 1e-14
-"""Singular values of a fit below this share of the largest are left out."""
+"""Relative cut-off for the singular values of a fit."""
 
 ROOM = 1 / 16
-"""The share of the accuracy that least squares may use up: the proof multiplies their error."""
+"""The allowed error of least squares relative to the accuracy, because the proof multiplies it."""
 
 MOST_PANELS = 256
-"""The most panels on which balls are tried to prove that a slope is analytic."""
+"""The largest number of panels in a proof that a slope is analytic."""
 
 _ROUNDOFF = 2.0**-53
 
 
 @lru_cache(maxsize=64)
 def mean_of_slope(loss: Loss, reach: float, label_reach: float) -> GridMean:
-    """Return the slope u(t, y) on |t| <= reach, |y| <= label_reach as one head returns it.
+    """Return the head that computes the slope u(t, y) for |t| <= reach and |y| <= label_reach.
 
-    Raise `ConstructionError` if no error is proved: where u has a kink or a pole, or would need too
+    Raise `ConstructionError` if no error can be proved: if u has a kink or a pole, or needs too
     many tokens.
     """
     if not max(reach, label_reach) <= min(-loss.low, loss.high):
@@ -68,20 +68,21 @@ def mean_of_slope(loss: Loss, reach: float, label_reach: float) -> GridMean:
             f"{loss!r} is not finite for predictions up to {reach:.4g} and labels up to "
             f"{label_reach:.4g}. Give a smaller box or domain."
         )
+    # Raise early if u is not analytic near the range.
     _between_points(loss, surface, *_lattices(reach, label_reach, (FEWEST, FEWEST)), 1.0)
-    found, halves = None, (FEWEST, FEWEST)
-    # From coarse to fine: each search continues where the previous one ended.
+    best, halves = None, (FEWEST, FEWEST)
+    # From coarse to fine accuracy: each search continues where the previous one ended.
     for accuracy in reversed(ACCURACIES):
         allowed = accuracy * max(1.0, surface.size)
         halves = _enough_points(loss, reach, label_reach, ROOM * allowed, halves)
         while _n_tokens(halves) <= MOST_TOKENS:
             fit = _certified(loss, surface, *_lattices(reach, label_reach, halves))
             if fit.error <= allowed:
-                found = fit
+                best = fit
                 break
             halves = _longer(halves[0]), _longer(halves[1])
-    if found is not None:
-        return found
+    if best is not None:
+        return best
     raise ConstructionError(
         f"A head of {MOST_TOKENS} tokens cannot return {loss!r} for predictions up to {reach:.4g} "
         f"and labels up to {label_reach:.4g} within {ACCURACIES[-1]:g} of its size. Give a smaller "
@@ -112,9 +113,9 @@ def _lattices(reach: float, label_reach: float, halves: Halves) -> tuple[Lattice
 def _enough_points(
     loss: Loss, reach: float, label_reach: float, allowed: float, halves: Halves
 ) -> Halves:
-    """Lengthen lattices until least squares come this close at sample points.
+    """Lengthen lattices until the error of least squares at sample points is `allowed`.
 
-    Each time, lengthen the lattice that helps more.
+    In each round lengthen the lattice that reduces the error more.
     """
 
     def gap(halves: Halves) -> float:
@@ -133,15 +134,15 @@ def _enough_points(
 
 
 def _slopes(loss: Loss, t: Tensor, y: Tensor) -> Tensor:
-    """Return u at every pair of points."""
+    """Return u at all pairs of points."""
     return loss.slope(*torch.broadcast_tensors(t[:, None], y))
 
 
 def _values(loss: Loss, along_t: Lattice, along_y: Lattice) -> Tensor:
     """Fit the values of all tokens by least squares at Chebyshev points.
 
-    The singular values of the product are the products of those of both lattices. Components of the
-    smallest are left out, since they would add large values that cancel.
+    The singular values of the product basis are the products of those of both lattices. Components
+    with tiny singular values are omitted: they would add large values that cancel.
     """
     t, y = (
         lattice.reach * chebyshev_points(3 * lattice.n_points) for lattice in (along_t, along_y)
@@ -149,24 +150,25 @@ def _values(loss: Loss, along_t: Lattice, along_y: Lattice) -> Tensor:
     left, sizes, rows = torch.linalg.svd(along_t.weights(t), full_matrices=False)
     label_left, label_sizes, columns = torch.linalg.svd(along_y.weights(y), full_matrices=False)
     scale = sizes[:, None] * label_sizes
-    parts = left.T @ _slopes(loss, t, y) @ label_left
+    components = left.T @ _slopes(loss, t, y) @ label_left
     is_small = scale <= SMALLEST * scale.max()
-    values: Tensor = rows.T @ (parts / scale).masked_fill(is_small, 0.0) @ columns
+    values: Tensor = rows.T @ (components / scale).masked_fill(is_small, 0.0) @ columns
     return values
 
 
 def _certified(loss: Loss, surface: Surface, along_t: Lattice, along_y: Lattice) -> GridMean:
-    """Fit the values of all tokens, and prove how far the head is from the slope.
+    """Fit the values of all tokens, and prove an error bound of the head.
 
-    The gap G of both is analytic in t around a panel, and in y around another. As on a line, its
-    interpolant at Chebyshev points in t is off by at most e_t = `TAIL` M, where M bounds G for t in
-    the ellipse around the panel and real y; likewise in y. An interpolant is at most c = `BETWEEN`
-    times its largest value at the points, so that
+    The error G is analytic in t around a panel, and in y around a panel. As in one dimension, the
+    interpolation error at Chebyshev points in t is at most e_t = `TAIL` M, where M bounds G for t
+    in the ellipse around the panel and real y; likewise e_y. An interpolant is at most
+    c = `BETWEEN` times its largest value at the points, so that
 
         |G| <= e_t + c e_y + c^2 max |G at the points|.
 
-    Complex balls bound the slope in M. The head is a mean over the other lattice's points where
-    that lattice is asked with a real number, so that the bound on a line holds for its values too.
+    M is the sum of bounds on the slope, by complex balls, and on the head. For real y, the head is
+    a head along t whose values are means over the lattice along y, so the one-dimensional bound
+    holds with the same largest value.
     """
     values = _values(loss, along_t, along_y)
     largest = float(values.abs().max())
@@ -176,17 +178,17 @@ def _certified(loss: Loss, surface: Surface, along_t: Lattice, along_y: Lattice)
     offsets, label_offsets = along_t.offsets(), along_y.offsets()
 
     def mean_of(a: Tensor) -> Tensor:
-        """Return the mean of numbers of all tokens at every pair of points."""
+        """Return the softmax mean of `a`, a number for each token, at all pairs of points."""
         return rows @ a @ columns.T
 
     head, size = mean_of(values), mean_of(values.abs())
 
     def moved_by(along: Tensor, across: Tensor) -> Tensor:
-        """Sum weight |value - mean| a over tokens, at most, for numbers a = along + across."""
+        """Bound the sum of weight |value - mean| a over tokens, where a = along + across."""
         a = along[:, None] + across
         return mean_of(values.abs() * a) + head.abs() * mean_of(a)
 
-    # 2 for the exponential.
+    # The 2 in `per_offset` covers exp.
     per_argument = moved_by(points.abs(), torch.zeros_like(label_points))
     per_label = moved_by(torch.zeros_like(points), label_points.abs())
     per_offset = moved_by(offsets.abs() + 2, label_offsets.abs())
@@ -215,10 +217,10 @@ def _certified(loss: Loss, surface: Surface, along_t: Lattice, along_y: Lattice)
 def _between_points(
     loss: Loss, surface: Surface, along_t: Lattice, along_y: Lattice, largest: float
 ) -> tuple[float, tuple[Tensor, Tensor]]:
-    """Bound e_t + c e_y over all pairs of panels, and return the points in t and in y.
+    """Bound e_t + c e_y over all pairs of panels; return also the points in t and in y.
 
-    Panels are so narrow that the head's bound holds, and that the slope is not much larger in the
-    ellipses around them than on the box.
+    Choose panels so narrow that the bound on the head holds, and that the slope is not much larger
+    in the ellipses around them than on the box.
     """
     bound, most = complex_size(loss), LARGEST_GROWTH * (1 + surface.size)
     lattices, total = (along_t, along_y), 0.0
@@ -228,7 +230,8 @@ def _between_points(
         sizes = _largest_around(bound, panels)
         if max(sizes) <= most:
             break
-        # A ball is infinite if either panel is too wide: then both become narrower.
+        # Halve the panels along the variable whose bound is too large. If both are, the cause may
+        # be either one, because a ball is infinite if any argument is too wide.
         counts = [
             2 * count if size > most or min(sizes) > most else count
             for count, size in zip(counts, sizes, strict=True)
@@ -236,9 +239,8 @@ def _between_points(
         if max(counts) > MOST_PANELS:
             raise ConstructionError(
                 f"{loss!r} is not proved to be analytic near predictions up to {along_t.reach:.4g} "
-                f"and labels up to {along_y.reach:.4g}, so that look-ups of it have no proved "
-                "error; a slope with kinks has to be a sum of functions of one combination of t "
-                "and y each."
+                f"and labels up to {along_y.reach:.4g}, so a look-up has no proved error. A slope "
+                "with kinks must be a sum of functions, each of one combination of t and y."
             )
     for lattice, count, size, factor in zip(lattices, counts, sizes, (1.0, BETWEEN), strict=True):
         half_width = torch.tensor(lattice.reach / count, dtype=torch.float64)
@@ -259,15 +261,15 @@ def _panels(lattice: Lattice, count: int) -> Tensor:
 
 
 def _largest_around(bound: ComplexSize, panels: list[Tensor]) -> list[float]:
-    """Bound the slope for t in the ellipses and real y, then for real t and y in the ellipses."""
-    found = [0.0, 0.0]
+    """Bound |slope| for t in the ellipses and real y, and for real t and y in the ellipses."""
+    sizes = [0.0, 0.0]
     for (a, b), (c, d) in product(*(pairwise(ends.tolist()) for ends in panels)):
         t, t_half, y, y_half = (a + b) / 2, (b - a) / 2, (c + d) / 2, (d - c) / 2
         along, across = SEMI_AXES
         wide_t = (t - along * t_half, t + along * t_half)
         wide_y = (y - along * y_half, y + along * y_half)
-        found[0] = max(found[0], bound(wide_t, across * t_half, (c, d), 0.0))
-        found[1] = max(found[1], bound((a, b), 0.0, wide_y, across * y_half))
-        if min(found) == inf:
+        sizes[0] = max(sizes[0], bound(wide_t, across * t_half, (c, d), 0.0))
+        sizes[1] = max(sizes[1], bound((a, b), 0.0, wide_y, across * y_half))
+        if min(sizes) == inf:
             break
-    return found
+    return sizes

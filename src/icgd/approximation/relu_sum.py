@@ -1,12 +1,12 @@
-r"""Functions of one variable as sums of ReLUs, with a certified error.
+r"""Fit functions of one variable as sums of ReLUs, with a certified error.
 
 The best continuous piecewise-linear approximation with K free knots has an error of about
 
     (integral sqrt|f''|)^2 / (16 K^2),
 
-reached when every piece carries the same error and is shifted off the chord by half its sag.
-`fit_relu_sum` spaces the knots by that integral, evens out what is left by a few corrections,
-rounds the knots to multiples of a power of two, and then proves the error from bounds on f''.
+attained if every piece has the same error and is shifted off the chord by half its sag.
+`fit_relu_sum` spaces the knots by that integral, balances the errors by a few corrections, rounds
+the knots to multiples of a power of two, and then proves the error from bounds on f''.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from icgd.problems.settings import count, power_of_two
 from icgd.program.functions import ReluSum
 
 CURVED_REACH = 40.0
-"""Beyond this every smooth function here is a straight line to within float64."""
+"""Beyond this every smooth function here is linear up to rounding in float64."""
 
 KNOT_FINENESS = 20
-"""Multiples in the shortest piece: rounding a knot changes a piece by 1/20 at most."""
+"""The length of the shortest piece in units of the knots: rounding changes it by at most 1/20."""
 
 RAMP_SHARE = 2.0**-52
-"""Width of the ramp that stands in for a step, as a share of the largest argument: beside that
-argument float64 cannot tell anything smaller from 0."""
+"""The width of the ramp that approximates a step, relative to the largest argument: the rounding
+error of that argument is about as large."""
 
 _ROUNDOFF = 2.0**-53
-_NEGLIGIBLE = 1e-18  # an error that is added, but not worth halving a cell for
+_NEGLIGIBLE = 1e-18  # an error for which no cell is halved
 
 
 def fit_relu_sum(
@@ -60,10 +60,10 @@ def fit_relu_sum(
 ) -> ReluSum:
     """Approximate `function` on [low, high] by a sum of ReLUs.
 
-    A kinked function is exact and ignores `pieces`. A stepped one becomes a ramp of width
-    `kink_width` to the right of each step and is wrong only on the ramps; if it is None, they are
-    as narrow as `RAMP_SHARE` says. A smooth one gets `pieces` pieces with near-optimal knots.
-    Costs O(pieces).
+    A kinked function is exact and ignores `pieces`. A step function gets a ramp of width
+    `kink_width` to the right of each step, and is exact elsewhere; the default width is
+    `RAMP_SHARE` of the largest argument. A smooth function gets `pieces` pieces with near-optimal
+    knots. Costs O(pieces).
     """
     count("pieces", pieces)
     if not -inf < low < high < inf:
@@ -94,9 +94,9 @@ def _fit(
             errors=(0.0,) * len(function.slopes),
         )
     if isinstance(function, StepFunction | Function):
-        # A ramp is counted from its upper end: arguments above it meet no ReLU that is on, so
-        # nothing is rounded there. Below the ramp two numbers of size |z| / width cancel; programs
-        # evaluate ramps at relu(z), which is never below.
+        # The anchor is the upper end of a ramp: for arguments above it all ReLUs of the ramp are
+        # off, and nothing is rounded. Below the ramp two numbers of size |z| / width cancel, but
+        # programs evaluate ramps at relu(z), which is never below.
         knots = function.knots
         home = min(range(len(knots)), key=lambda i: abs(knots[i]), default=None)
         jumps = [after - before for before, after in pairwise(function.levels)]
@@ -119,7 +119,7 @@ def _fit(
 
 
 def _fit_by_balls(function: Function, low: float, high: float, pieces: int) -> ReluSum:
-    """Fit a function that a text defines, on the part of the interval that is in its domain."""
+    """Fit a function defined by a text on the intersection of the interval with its domain."""
     low, high = max(low, function.low), min(high, function.high)
     if not low < high:
         raise SettingError(
@@ -127,7 +127,9 @@ def _fit_by_balls(function: Function, low: float, high: float, pieces: int) -> R
             f"{function.high:g}]."
         )
     if any(function.jumps):
-        raise SettingError(f"{function} jumps, and a sum of ReLUs is continuous.")
+        raise SettingError(
+            f"{function} jumps, and a sum of ReLUs is continuous. Use a continuous function."
+        )
     if function.kind == "kinked":
         return exact_lines(function, low, high)
     return fit_by_marching((function,), low, high, pieces)[0]
@@ -137,10 +139,10 @@ def _fit_by_balls(function: Function, low: float, high: float, pieces: int) -> R
 def fit_with_common_knots(
     functions: tuple[ScalarFunction, ...], low: float, high: float, pieces: int
 ) -> tuple[ReluSum, ...]:
-    """Approximate functions on [low, high] by sums of the same ReLUs, so that heads serve them all.
+    """Approximate functions on [low, high] by sums of the same ReLUs, which share their heads.
 
-    No error is larger than that of `pieces` pieces for the function alone. An activation and its
-    slope take about 1.1 to 1.2 times as many. If common knots save nothing, there are none.
+    No error is larger than that of the function alone with `pieces` pieces. For an activation and
+    its slope this takes 1.1 to 1.2 times as many. If common knots save nothing, knots differ.
     """
     written = tuple(function for function in functions if isinstance(function, Function))
     if written:
@@ -155,15 +157,15 @@ def fit_with_common_knots(
         excess = max(fit.error / goal for fit, goal in zip(fits, goals, strict=True))
         if excess <= 1:
             return fits
-        # Errors fall with the square, unless they are rounding. An even number of pieces leaves a
-        # knot at 0, where odd functions are 0 exactly.
+        # Errors are proportional to 1 / pieces^2, unless they are rounding. An even number of
+        # pieces puts a knot at 0, where odd functions are exactly 0.
         number = max(number + 1 + number // 100, floor(number * sqrt(excess)))
         number += number % 2
     return alone
 
 
 def _rounded(nodes: Tensor) -> tuple[Tensor, float]:
-    """Round inner nodes to multiples of a power of two so small that pieces hardly change."""
+    """Round inner nodes to multiples of a power of two; return also this unit."""
     if len(nodes) <= 2:
         return nodes, 1.0
     unit = 2.0 ** floor(log2(float(nodes.diff().min()) / KNOT_FINENESS))
@@ -172,11 +174,11 @@ def _rounded(nodes: Tensor) -> tuple[Tensor, float]:
 
 
 def _between(function: SmoothFunction, nodes: Tensor, unit: float) -> ReluSum:
-    """Fit by shifted chords between nodes, with an upper bound on the error of each.
+    """Fit by shifted chords between nodes, with a proved bound on the error of each piece.
 
     On a cell [u, v] the gap g = fit - f satisfies |g| <= max(|g(u)|, |g(v)|) + h^2 max|f''| / 8
-    with h = v - u, because g has no curvature but that of f. Cells are halved until the second
-    term is at most 1% of the largest error; each evaluation's own rounding is added.
+    with h = v - u, because g'' = -f''. Cells are halved until the second term is at most 1% of the
+    largest error; the rounding of every evaluation is added.
     """
     low, high = float(nodes[0]), float(nodes[-1])
     values = _chord_values(function, nodes)
@@ -222,9 +224,9 @@ def _balanced_nodes(
     high: float,
     pieces: int,
 ) -> Tensor:
-    """Return ends of the pieces such that all pieces have nearly the same error.
+    """Return the ends of pieces whose errors are nearly equal.
 
-    That of several functions is the largest of their errors, each divided by its goal.
+    The error of several functions is the largest of their errors relative to their goals.
     """
     reach = torch.linspace(
         max(low, -CURVED_REACH),
@@ -241,23 +243,24 @@ def _balanced_nodes(
     nodes: Tensor = torch.cat([ends, inner]).unique()
     best, least = nodes, float("inf")
     for _ in range(30):
-        samples, off = _samples(nodes), list[Tensor]()
+        samples, relative_errors = _samples(nodes), list[Tensor]()
         for function, goal in pairs:
             gap = _samples(_chord_values(function, nodes)) - function(samples)
-            off.append(gap.abs().amax(1) / goal)
-        errors = torch.stack(off).amax(0)
+            relative_errors.append(gap.abs().amax(1) / goal)
+        errors = torch.stack(relative_errors).amax(0)
         if float(errors.max()) < least:
             best, least = nodes, float(errors.max())
         if least <= 1.01 * float(errors.mean()):
             break
-        # A piece's error grows with the square of its length.
+        # The error of a piece is proportional to the square of its length. Move nodes halfway to
+        # the positions that would balance sqrt(error), to avoid oscillations.
         mass = torch.cat([errors.new_zeros(1), errors.sqrt().cumsum(0)])
         nodes = ((nodes + _equal_masses(nodes, mass, len(nodes) - 1)) / 2).unique()
     return best
 
 
 def _equal_masses(points: Tensor, mass: Tensor, pieces: int) -> Tensor:
-    """Return points that cut the mass, piecewise linear in between, into equal parts."""
+    """Return points that divide a cumulative mass, interpolated linearly, into equal parts."""
     wanted = torch.linspace(0, 1, pieces + 1, dtype=torch.float64) * mass[-1]
     right = torch.searchsorted(mass, wanted).clamp(1, len(mass) - 1)
     share = (wanted - mass[right - 1]) / (mass[right] - mass[right - 1]).clamp_min(1e-300)
@@ -269,7 +272,7 @@ def _equal_masses(points: Tensor, mass: Tensor, pieces: int) -> Tensor:
 def _samples(nodes: Tensor) -> Tensor:
     """Return points of every piece, ends included: (piece, sample).
 
-    They are spread evenly, and ever closer to both ends for the long outer pieces.
+    Besides evenly spaced points there are points close to both ends, for the long outer pieces.
     """
     near_end = 2.0 ** -torch.arange(5, 13, dtype=torch.float64)
     even = torch.linspace(0, 1, 17, dtype=torch.float64)
@@ -278,7 +281,7 @@ def _samples(nodes: Tensor) -> Tensor:
 
 
 def _chord_values(function: SmoothFunction, nodes: Tensor) -> Tensor:
-    """Return the values at the nodes: f, less half the sag of the chords beside them."""
+    """Return the values at the nodes: f minus half the sag of the adjacent chords."""
     values = function(nodes)
     gap = _samples(values) - function(_samples(nodes))
     sag = gap.gather(1, gap.abs().argmax(1, keepdim=True)).squeeze(1)
@@ -286,29 +289,29 @@ def _chord_values(function: SmoothFunction, nodes: Tensor) -> Tensor:
 
 
 FEWEST_BITS = 6
-"""Knots have at least so many bits after the first."""
+"""The fewest bits of a knot after the leading one."""
 
 CELLS = 64
-"""The cells of a piece in each of which its error is proved."""
+"""The number of cells per piece in a proof."""
 
 
 @lru_cache(maxsize=64)
 def fit_reciprocal_root(function: AbstractRoot, high: float, error: float) -> ReluSum:
-    """Approximate the root on (-inf, high] to a relative error of about `error`.
+    """Approximate the reciprocal root on (-inf, high] to a relative error of about `error`.
 
-    Values range over many powers of ten, and all are wanted to the same relative error. On a
-    piece from t to t rho a chord errs by about (ln rho)^2 / 8 times the relative curvature, which
-    is at most 3 / 4, and half of that if the chord is shifted by half its sag. So
+    Values range over many powers of ten, and all need the same relative accuracy. On a piece from
+    t to t rho the error of a chord is about (ln rho)^2 / 8 times the relative curvature, which is
+    at most 3 / 4, and half of that if the chord is shifted by half its sag. So
 
         ln(high / low) sqrt(0.75 / (16 error))
 
-    pieces do, where low is the end of the first piece, which starts at 0. For 1 / (sqrt(t) + eps)
-    it is (8 error eps)^2: below it the root is constant to that error, however steep it is. For 1 /
-    sqrt(t + eps) it is about 4 eps sqrt(error). Smaller `eps` and larger arguments cost pieces only
-    by their logarithm. The sum is anchored at the largest knot, below which all its terms are
-    positive: no term cancels another.
+    pieces suffice, where low is the end of the first piece, which starts at 0. For
+    1 / (sqrt(t) + eps) it is (8 error eps)^2: below that the root is constant up to this error,
+    however steep it is. For 1 / sqrt(t + eps) it is about 4 eps sqrt(error). The number of pieces
+    grows only logarithmically with 1 / eps and `high`. The sum is anchored at the largest knot,
+    below which all terms are positive, so no terms cancel.
     """
-    # 0, the end of the first piece, and points between which pieces err alike, up to `high`.
+    # Nodes: 0, the end of the first piece, then points with equal errors in between, up to `high`.
     first = min(function.first_end(error), high / 4)
     log_t = torch.linspace(log(first), log(high), 4096, dtype=torch.float64)
     density = function.bend(log_t.exp())
@@ -321,9 +324,9 @@ def fit_reciprocal_root(function: AbstractRoot, high: float, error: float) -> Re
     snapped, unit = _of_few_bits(inner[:-1])
     nodes = torch.cat([inner.new_zeros(1), snapped, inner.new_tensor([high])]).unique()
     fit = _falling_sum(function, nodes, unit, low=-high)
-    # On a cell [u, v] the gap is at most that at its ends and (v - u)^2 f''(u) / 8. On the first
-    # piece, where f'' may have no bound, line and root both fall, so that their values at the ends
-    # of a cell also bound the gap in it.
+    # On a cell [u, v] the gap is at most that at the ends plus (v - u)^2 f''(u) / 8. On the first
+    # piece f'' may be unbounded, but line and root both decrease, so their values at the ends of a
+    # cell also bound the gap.
     points, line, root, rounding = _sampled(function, fit, ROOT_ROUNDING)
     gaps = (line - root).abs()
     sag = points.diff(dim=1) ** 2 * function.curvature(points[:, :-1], points[:, 1:]) / 8
@@ -336,9 +339,9 @@ def fit_reciprocal_root(function: AbstractRoot, high: float, error: float) -> Re
 
 
 def _of_few_bits(nodes: Tensor) -> tuple[Tensor, float]:
-    """Round rising positive numbers to so few bits that gaps hardly change; return their unit too.
+    """Round increasing positive numbers to few bits, keeping gaps; return also their common unit.
 
-    Then a number's exponent and its first bits tell between which of them it lies.
+    Then the exponent and the leading bits of an argument determine its piece.
     """
     closest = float((nodes[1:] / nodes[:-1]).min()) - 1
     bits = max(FEWEST_BITS, ceil(log2(16 / closest)))
@@ -348,9 +351,9 @@ def _of_few_bits(nodes: Tensor) -> tuple[Tensor, float]:
 
 
 def _falling_sum(function: ScalarFunction, nodes: Tensor, unit: float, low: float) -> ReluSum:
-    """Fit a falling convex function by shifted chords between nodes, level before the first.
+    """Fit a decreasing convex function by shifted chords, constant before the first node.
 
-    Its errors are not proved yet.
+    The errors are to be proved later.
     """
     values = shifted(function, nodes)
     slopes = torch.cat([nodes.new_zeros(1), values.diff() / nodes.diff()])
@@ -368,26 +371,26 @@ def _falling_sum(function: ScalarFunction, nodes: Tensor, unit: float, low: floa
 
 
 def shifted(function: ScalarFunction, nodes: Tensor) -> Tensor:
-    """Return the values at the nodes, lower by half the sag of the chords beside them."""
+    """Return the values at the nodes, lowered by half the sag of the adjacent chords."""
     values, shares = function(nodes), _shares()
     inside = torch.lerp(nodes[:-1, None], nodes[1:, None], shares)
     chords = torch.lerp(values[:-1, None], values[1:, None], shares)
     sag = (chords - function(inside)).amax(1)
-    around = torch.cat([sag[:1], torch.minimum(sag[:-1], sag[1:]), sag[-1:]])
-    return values - around / 2
+    smaller_sag = torch.cat([sag[:1], torch.minimum(sag[:-1], sag[1:]), sag[-1:]])
+    return values - smaller_sag / 2
 
 
 def _shares() -> Tensor:
-    """Return points of a piece, denser at its left end, where the root is steeper."""
+    """Return relative positions in a piece, denser at the left end, where the root is steeper."""
     return torch.linspace(0, 1, CELLS + 1, dtype=torch.float64) ** 2
 
 
 def _sampled(
     function: ScalarFunction, fit: ReluSum, relative: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return points of every piece but the first, the fit and the function there, their rounding.
+    """Return points of every piece except the first, fit and function there, and rounding errors.
 
-    A value of the function is off by less than its `relative` part.
+    The relative rounding error of the function is less than `relative`.
     """
     ends = torch.tensor([*fit.knots, fit.high], dtype=torch.float64)
     slopes = torch.tensor(fit.slopes[1:], dtype=torch.float64)[:, None]
@@ -399,18 +402,16 @@ def _sampled(
 
 
 EXPONENTIAL_CELLS = 8
-"""The cells of a piece of the exponential in each of which its error is proved."""
+"""The number of cells per piece in a proof for the exponential."""
 
 
 @lru_cache(maxsize=64)
 def fit_exponential(function: CappedExponential, reach: float, error: float) -> ReluSum:
     """Approximate exp(min(z, cap)) on [-reach, reach] to a relative error of about `error`.
 
-    A chord of exp over a length h errs by h^2 / 16 of its value if it is shifted by half its sag;
-    knots are h apart, a power of two. On a cell [u, v] the gap is at most that at its ends and
-    (v - u)^2 max |f''| / 8.
-
-    Below -cap it is taken as constant, which errs by less than exp(-cap).
+    The relative error of a chord of exp of length h, shifted by half its sag, is h^2 / 16; the
+    distance h of knots is a power of two. On a cell [u, v] the gap is at most that at the ends plus
+    (v - u)^2 max |f''| / 8. Below -cap the fit is constant, with an error below exp(-cap).
     """
     unit = 2.0 ** floor(log2(sqrt(16 * error)))
     n_knots = 2 * ceil(function.cap / unit) + 1
@@ -431,8 +432,8 @@ def fit_exponential(function: CappedExponential, reach: float, error: float) -> 
     )
     constants = torch.tensor(fit.intercepts(), dtype=torch.float64)
     inner, between = slopes[1:-1, None], constants[1:-1, None]
-    parts = torch.linspace(0, 1, EXPONENTIAL_CELLS + 1, dtype=torch.float64)
-    points = torch.lerp(knots[:-1, None], knots[1:, None], parts)
+    positions = torch.linspace(0, 1, EXPONENTIAL_CELLS + 1, dtype=torch.float64)
+    points = torch.lerp(knots[:-1, None], knots[1:, None], positions)
     line, exact = inner * points + between, function(points)
     sizes = (inner * points).abs() + between.abs() + exact
     rounding = RELATIVE_ROUNDING * (8 + fit.n_pieces) * sizes.amax(1)
@@ -448,7 +449,7 @@ def fit_exponential(function: CappedExponential, reach: float, error: float) -> 
 def fit_reciprocal(high: float, error: float) -> ReluSum:
     """Approximate 1 / z on [1 / 2, high] to a relative error of about `error`.
 
-    The ends of pieces have a constant ratio: there are ln(2 high) sqrt(2 / (16 error)) of them.
+    The nodes have a constant ratio, and there are ln(2 high) sqrt(2 / (16 error)) pieces.
     """
     pieces = max(2, ceil(log(2 * high) * sqrt(2 / (16 * error))))
     nodes = torch.linspace(log(0.5), log(high), pieces + 1, dtype=torch.float64).exp()

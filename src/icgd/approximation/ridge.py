@@ -1,7 +1,7 @@
-r"""Functions of one and two variables by sums of units of any activation, with a proved error.
+r"""Fit functions of one and two variables by sums of units of any activation, with a proved error.
 
-From the bottom up: how an error is proved, sums of relus by what bends like relu, functions of one
-variable, the product s r'(t), and what descent needs of two variables.
+In this order: the proof of an error, sums of relus by units that bend like relu, functions of one
+variable, the product s r'(t), and the functions of two variables that gradient descent needs.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from icgd.problems.settings import count, positive, power_of_two
 from icgd.program.functions import Band, RidgeSum, RidgeUnit, slope_product
 
 POINTS_PER_DEGREE = 3
-"""N / n: points cost time, and 3 makes the factor 1 / cos(pi / 6) = 1.155."""
+"""N / n in `proved_error`; 3 makes the factor 1 / cos(pi / 6) = 1.155, more points cost time."""
 
 MOST_PANELS = 1e6
-"""The most panels along one argument; units as sharp as corners would need far more."""
+"""The largest number of panels along one argument; nearly kinked units would need far more."""
 
 LONGEST_PROOF = 7e8
-"""The most evaluations of units, 10 to 20 seconds; where more are needed nothing is proved."""
+"""The largest number of evaluations of units in a proof, 10 to 20 seconds."""
 
 NUMBERS_AT_ONCE = 2**22
-"""The most units times points that are evaluated at once."""
+"""The largest number of units times points per evaluation, which bounds memory."""
 
 TAIL = 1e-18
-"""r^-n: so far below rounding that coefficients of size 1e3 leave no trace of it."""
+"""r^-n in `proved_error`, below rounding even with coefficients of size 1e3."""
 
 DOUBLE_ROUNDOFF = 2.0**-53
 """The unit roundoff of float64; that of float32 is 2^-24."""
@@ -65,7 +65,7 @@ Box = tuple[float, float]
 
 @dataclass(frozen=True)
 class Profile:
-    """A function of t, or s times it, whose distance to a sum is to be proved on a box."""
+    """The target of a proof on a box: a function of t, or s times a function of t."""
 
     function: ScalarFunction
     half_widths: tuple[float, ...]
@@ -75,7 +75,7 @@ class Profile:
         return value if len(self.half_widths) == 1 else z[..., 0] * value
 
     def strip(self) -> Strip:
-        """Return a strip that holds for each argument while the other one is real."""
+        """Return a strip of analyticity in each argument, the other one being real."""
         strip = strip_of(self.function)
         if len(self.half_widths) == 1:
             return strip
@@ -87,10 +87,10 @@ class Profile:
 
 
 def strip_of(function: ScalarFunction) -> Strip:
-    """Return where a function is analytic, and how large it is there."""
+    """Return the strip around the real line in which a function is analytic, and its size there."""
     name = function.name
     if is_kinked(function):
-        # Every line meets the function on its panel, and goes on from there.
+        # Panels end at kinks, so on each panel the function is a line, which is entire.
         steepest = max(abs(slope) for slope in function.slopes)
         at_zero = float(function(torch.zeros(1, dtype=torch.float64)).abs())
         return Strip(2.0, lambda reach: at_zero + 3 * steepest * (reach + 2.0))
@@ -102,7 +102,7 @@ def strip_of(function: ScalarFunction) -> Strip:
     if name == "square":
         return Strip(2.0, lambda reach: reach**2 + 4.0)
     if name.endswith("'") and name[:-1] in UNIT_ACTIVATIONS:
-        # Cauchy's estimate: half the height is left for a circle around every point.
+        # Cauchy's estimate for the derivative, with circles of radius half the height.
         strip = UNIT_ACTIVATIONS[name[:-1]].strip
         half = strip.height / 2
         return Strip(half, lambda reach: strip.size(reach + half) / half)
@@ -112,7 +112,7 @@ def strip_of(function: ScalarFunction) -> Strip:
 
 
 def unit_of(name: str) -> UnitActivation:
-    """Return the activation of units, which in a proof may be any analytic function."""
+    """Return the unit activation of this name; proofs also take any analytic function."""
     if name in UNIT_ACTIVATIONS:
         return UNIT_ACTIVATIONS[name]
     function = function_named(name)
@@ -121,7 +121,7 @@ def unit_of(name: str) -> UnitActivation:
 
 @dataclass(frozen=True)
 class Units:
-    """The numbers of a ridge sum as tensors."""
+    """The units of a ridge sum as tensors."""
 
     activation: UnitActivation
     directions: Tensor
@@ -133,7 +133,7 @@ class Units:
 
 
 def units_of(fit: RidgeSum, dtype: torch.dtype = torch.float64) -> Units:
-    """Return the units of `fit` as tensors, to be evaluated at points along the last axis."""
+    """Return the units of `fit` as tensors; their call takes points along the last axis."""
     width = len(fit.half_widths)
     return Units(
         unit_of(fit.activation),
@@ -144,21 +144,21 @@ def units_of(fit: RidgeSum, dtype: torch.dtype = torch.float64) -> Units:
 
 
 def proved_error(target: Profile, fit: RidgeSum, most: float = inf) -> float:
-    """Bound |target - fit| on the box; infinite where a proof would take too long.
+    """Bound |target - fit| on the box; return infinity if a proof would take too long.
 
-    The gap g is analytic in a strip of half-height y around a panel of half-width q, so on the
-    panel a polynomial of degree n is within
+    The gap g is analytic in a strip of half-height y around a panel of half-width q. So some
+    polynomial of degree n differs from g on the panel by at most
 
         tail = 2 M r^-n / (r - 1),    r = y / q + sqrt(1 + (y / q)^2),
 
-    of it, where M bounds |g| in the strip (Bernstein). The size of that polynomial on the panel is
-    at most 1 / cos(pi n / 2N) times its size at N Chebyshev points (Ehlich and Zeller), so
+    where M bounds |g| in the strip (Bernstein). The maximum of that polynomial on the panel is at
+    most 1 / cos(pi n / 2N) times its maximum at N Chebyshev points (Ehlich and Zeller), so
 
         max |g| <= (max over the points of |g| + tail) / cos(pi n / 2N) + tail.
 
-    Panels end at the kinks of units and function, so that every one of them is analytic on each.
-    Two variables are treated one after the other, each with the other one real. The rounding of
-    every evaluation is added.
+    Panels end at the kinks of units and function, so both are analytic on each panel. Two variables
+    are treated one after the other, with the other one real. The rounding of every evaluation is
+    added.
 
     Costs O(panels * units), and at most `most` evaluations of units.
     """
@@ -179,7 +179,7 @@ def proved_error(target: Profile, fit: RidgeSum, most: float = inf) -> float:
 def joined(
     name: str, half_widths: tuple[float, ...], parts: Sequence[RidgeSum], target: Profile
 ) -> RidgeSum:
-    """Add several sums; their errors add up, and rounding moved their numbers a little."""
+    """Concatenate several sums; add their errors, and the rounding of their numbers if inexact."""
     units = tuple(unit for part in parts for unit in part.units)
     fit = RidgeSum(name, parts[0].activation, half_widths, units, inf)
     error = sum((part.error for part in parts), 0.0)
@@ -188,7 +188,7 @@ def joined(
 
 @dataclass(frozen=True)
 class _Axis:
-    """Points along one argument, the half-height of its strip, and what lies between them."""
+    """Points along one argument, the half-height of its strip, and the factors of the bound."""
 
     points: Tensor
     height: float
@@ -197,9 +197,9 @@ class _Axis:
 
 
 def _axes(target: Profile, units: Units) -> tuple[_Axis, ...]:
-    """Return where to compare function and units; nowhere if there is no end to it.
+    """Return the points at which function and units are compared; none if they are too many.
 
-    In two variables units must be analytic: kinks are lines across the panels there.
+    In two variables units must be analytic, because their kinks are lines that cross panels.
     """
     widths, is_kinked = target.half_widths, units.activation.kinked
     if is_kinked and len(widths) > 1:
@@ -215,7 +215,7 @@ def _axes(target: Profile, units: Units) -> tuple[_Axis, ...]:
         return ()
     axes = []
     for axis, (width, height) in enumerate(sides):
-        # The interval, cut at kinks, in panels of a half-width below height / 2.
+        # Cut the interval at kinks, and into panels of a half-width of at most height / 2.
         kinks = set(target.kinks()) if axis == len(widths) - 1 else set()
         if is_kinked:
             slopes = units.directions[:, axis]
@@ -231,29 +231,29 @@ def _axes(target: Profile, units: Units) -> tuple[_Axis, ...]:
 
 
 def _axis(panels: Sequence[tuple[float, float]], height: float) -> _Axis:
-    """Return Chebyshev points of all panels, their amplification, and the tail where |g| <= 1."""
+    """Return Chebyshev points of all panels, the amplification, and the tail for |g| <= 1."""
     widest = max(high - low for low, high in panels) / 2
     r = height / widest + hypot(1, height / widest)
     degree = max(ceil(-log(TAIL) / log(r)), 1)
-    share = chebyshev_points(POINTS_PER_DEGREE * degree)
+    on_unit_panel = chebyshev_points(POINTS_PER_DEGREE * degree)
     ends = torch.tensor(panels, dtype=torch.float64)
-    points = ends.mean(1, keepdim=True) + (ends[:, 1:] - ends[:, :1]) / 2 * share
+    points = ends.mean(1, keepdim=True) + (ends[:, 1:] - ends[:, :1]) / 2 * on_unit_panel
     amplification = 1 / cos(pi / (2 * POINTS_PER_DEGREE))
     return _Axis(points.flatten(), height, amplification, 2 * TAIL / (r - 1))
 
 
 def _largest_gap(target: Profile, units: Units, axes: Sequence[Tensor]) -> float:
-    """Return the largest |target - sum| on all points of the axes, in slices of bounded memory."""
+    """Return the largest |target - sum| at all points of the axes, in slices of bounded memory."""
     *others, last = axes
-    parts = last.split(max(1, NUMBERS_AT_ONCE // max(len(units.offsets), 1)))
-    slices = (part.unsqueeze(-1) for part in parts)
+    chunks = last.split(max(1, NUMBERS_AT_ONCE // max(len(units.offsets), 1)))
+    slices = (chunk.unsqueeze(-1) for chunk in chunks)
     if others:
-        slices = (torch.cartesian_prod(row.reshape(1), part) for row in others[0] for part in parts)
+        slices = (torch.cartesian_prod(s.reshape(1), chunk) for s in others[0] for chunk in chunks)
     return max(float((target(z) - units(z)).abs().max()) for z in slices)
 
 
 def _size_in_strip(target: Profile, units: Units, heights: Sequence[float]) -> float:
-    """Return an upper bound on |target - sum| while one argument is complex."""
+    """Bound |target - sum| for one argument in its strip and the other one real."""
     widths = [width + height for width, height in zip(target.half_widths, heights, strict=True)]
     sizes = [units.activation.strip.size(number) for number in _reach(units, widths).tolist()]
     of_sum = sum(
@@ -269,7 +269,7 @@ def _reach(units: Units, widths: Sequence[float]) -> Tensor:
 
 
 def rounding(target: Profile, fit: RidgeSum) -> float:
-    """Bound what rounding in float64 changes in the sum's and the function's computed values."""
+    """Bound the rounding errors of the computed values of both sum and function in float64."""
     units, reach = units_of(fit), _reach(units_of(fit), target.half_widths)
     largest, steepest = _unit_sizes(units.activation, reach)
     per_unit = (len(reach) + _ULPS) * largest + 3 * steepest * reach
@@ -286,44 +286,45 @@ def rounding(target: Profile, fit: RidgeSum) -> float:
 
 
 def _unit_sizes(activation: UnitActivation, reach: Tensor) -> tuple[Tensor, Tensor]:
-    """Bound |f|, or 1, with room for its rounding, and |f'| at arguments that reach so far."""
+    """Bound max(|f|, 1), with room for its rounding, and |f'| on [-reach, reach]."""
     if isinstance(activation.value, Function):
         least, most = activation.value.bounds(-reach, reach)
         largest = torch.maximum(-least, most).clamp(min=1.0)
         return (1 + activation.ulps / _ULPS) * largest, activation.value.lipschitz(-reach, reach)
     ends = torch.stack([activation(reach), activation(-reach)]).abs().amax(0)
-    return ends.clamp(min=1.0), torch.full_like(reach, STEEPEST_UNIT)  # none is larger in between
+    # Built-in activations attain their maximum on an interval at one of its ends, or are below 1.
+    return ends.clamp(min=1.0), torch.full_like(reach, STEEPEST_UNIT)
 
 
 # Sums of relus by any activation that bends like relu.
 #
-# Such an activation f is within c = `off_relu` of relu everywhere, so f(beta z) / beta is within
-# c / beta of relu(z), and a sum of relus with coefficients a_m is met within c sum |a_m| / beta.
-# Nothing speaks against a large beta: rounding is relative to the argument, whatever its scale.
+# Such an activation f satisfies |f - relu| <= c = `off_relu` everywhere. So f(beta z) / beta
+# differs from relu(z) by at most c / beta, and a sum of relus with coefficients a_m is met within
+# c sum |a_m| / beta. A large beta does no harm, because rounding is relative to the argument.
 #
 # The slope of a piecewise-linear r jumps at its knots. With |s| <= S and steep >= S / kink_width,
 #
 #     s r'(t) = slope_0 s + sum_k jump_k (relu(s + steep (t - knot_k)) - relu(steep (t - knot_k)))
 #
-# wherever t is at least kink_width away from all knots; nearer, a difference of relus lies between
-# 0 and s, so it is wrong by |jump_k| S at most. The jumps go inside the relus, up to their signs,
-# and jump_k steep is rounded up to a power of two: then little else than the sums is rounded.
+# if t is at least kink_width away from all knots. Closer to a knot, a difference of relus lies
+# between 0 and s, so its error is at most |jump_k| S. The absolute values of the jumps are moved
+# into the relus, and |jump_k| steep is rounded up to a power of two, so that products are exact.
 
 
 KINK_WIDTH = 2.0**-13
-"""Default width of the band on either side of a kink. A narrower band meets fewer arguments, but
+"""Default width of the band on either side of a kink. Fewer arguments lie in a narrower band, but
 the units of s r'(t) lose |t| / width units of rounding everywhere: 1e-12 |t| here."""
 
 SHARPNESS = 2.0**40
-"""beta on a box of size 1: leaves 1e-12, and float32 holds arguments up to 2^88 times as large."""
+"""beta on a box of size 1: the error is 1e-12, and float32 still holds 2^88 times the arguments."""
 
 
 def by_bends(
     name: str, activation: str, half_widths: tuple[float, ...], relus: Sequence[RidgeUnit]
 ) -> RidgeSum:
-    """Return a sum of relus by units that bend like relu; exact if they are relus."""
+    """Convert a sum of relus to units that bend like relu; it is exact if they are relus."""
     unit, sharpness = unit_activation_named(activation), 1.0
-    if unit.off_relu:  # a power of two that is larger on a small box
+    if unit.off_relu:  # a power of two, larger for a small box
         sharpness = SHARPNESS / min(1.0, 2.0 ** floor(log2(min(half_widths))))
     units = tuple(
         RidgeUnit(
@@ -341,11 +342,11 @@ def by_bends(
 def fit_bends(
     function: ScalarFunction, half_width: float, activation: str, pieces: int = 1
 ) -> RidgeSum:
-    """Fit a function on [-half_width, half_width] by `pieces` lines; exact if it has no curves."""
+    """Fit a function by `pieces` lines, which are exact if the function is piecewise linear."""
     fit = fit_relu_sum(function, -half_width, half_width, pieces)
     relus = [RidgeUnit((term.scale,), term.shift, term.coefficient) for term in fit.terms()]
-    made = by_bends(function.name, activation, (half_width,), relus)
-    return replace(made, error=made.error + fit.error)
+    by_units = by_bends(function.name, activation, (half_width,), relus)
+    return replace(by_units, error=by_units.error + fit.error)
 
 
 def kinked_slope(
@@ -356,14 +357,14 @@ def kinked_slope(
 ) -> RidgeSum:
     """Fit s r'(t), r = `function`, with a band of `kink_width` on either side of every knot.
 
-    Rounding in a run costs about |t| S / kink_width units of it, as `size` says.
+    A run loses about |t| S / kink_width units of rounding, which `size` accounts for.
     """
     size, _ = half_widths
     first = function.slopes[0]
     relus = [RidgeUnit((sign, 0.0), 0.0, sign * first) for sign in (1.0, -1.0) if first]
     sides = zip(function.knots, pairwise(function.slopes), strict=True)
     jumps = [(knot, after - before) for knot, (before, after) in sides if after != before]
-    for knot, jump in jumps:  # jump s to the right of the knot, and 0 to the left of it
+    for knot, jump in jumps:  # add jump * s to the right of the knot, and 0 to the left
         steep, sign = 2.0 ** ceil(log2(abs(jump) * size)) / kink_width, copysign(1.0, jump)
         relus += [
             RidgeUnit((abs(jump), steep), -steep * knot, sign),
@@ -371,33 +372,38 @@ def kinked_slope(
         ]
     fit = by_bends(slope_product(f"{function.name}'"), activation, half_widths, relus)
     bands = []
-    for knot, _ in jumps:  # those that share a band may add up
-        near = (abs(jump) for other, jump in jumps if abs(other - knot) <= 2 * kink_width)
-        error = size * sum(near, 0.0) + fit.error
+    for knot, _ in jumps:  # the errors of jumps whose bands overlap add up
+        overlapping = (abs(jump) for other, jump in jumps if abs(other - knot) <= 2 * kink_width)
+        error = size * sum(overlapping, 0.0) + fit.error
         bands.append(Band(knot - kink_width, knot + kink_width, error))
     return replace(fit, bands=tuple(bands))
 
 
 LARGEST_COEFFICIENT = 1e3
-"""Coefficients stay below this: rounding in a run grows with them."""
+"""The limit on coefficients, because rounding errors of a run are proportional to them."""
 
 ENOUGH_UNITS = 96
-"""More units on one interval are tried only if these leave more than `CLOSE_ENOUGH`."""
+"""The units to try first on one interval; more only if the error exceeds `CLOSE_ENOUGH`."""
 
 MOST_ON_A_LINE = 400
 """The most units on one interval: a fit costs their cube, and only elu gains from so many."""
 
 LIKELY_ROUNDING = 1 / 8
-"""What is lost to rounding, as a share of what could be lost: its signs differ."""
+"""The typical rounding error relative to its bound, because signs differ."""
 
 CLOSE_ENOUGH = 1e-11
-"""An error that is about what rounding in float64 leaves of coefficients of size 10."""
+"""An error comparable to the rounding in float64 with coefficients of size 10."""
 
 _ODD_PART_IS_A_LINE = ("softplus", "gelu", "silu")
 _DAMPING = tuple(10.0**-digits for digits in range(16, 3, -1))
 _WEIGHTS = (0.25, 0.5, 1.0, 2.0, 3.0, 4.5)  # slopes; the units are as wide as the features
 _MARGINS = (0.0, 2.0, 4.0)  # arguments of the outermost units at the ends of the interval
-_TURNS = (0.5, 1.0, 2.0, 3.0)  # radians from the middle to the end: a period beyond the interval
+_TURNS = (
+    0.5,
+    1.0,
+    2.0,
+    3.0,
+)  # frequency step times half-width; below pi, so the period exceeds the interval
 _ELU_BENDS = (0.25, 0.5, 1.0)  # slopes of elus: nearly parabolas to the left of their kinks
 
 
@@ -410,16 +416,16 @@ def fit_line(
     largest: float = LARGEST_COEFFICIENT,
     roundoff: float = DOUBLE_ROUNDOFF,
 ) -> RidgeSum:
-    """Fit `function` on [-half_width, half_width] by about `units` units, or fewer if those do.
+    """Fit `function` on [-half_width, half_width] by at most about `units` units.
 
-    Least squares at Chebyshev points over units spread evenly across the interval, for several
-    weights of the units, with as little damping of small singular values as keeps the coefficients
-    small. Where an identity gives the function exactly, such as softplus(z) - softplus(-z) = z, it
-    is used instead. relu takes the free knots of `relu_sum`, and units that bend like relu are as
-    good as relu for piecewise-linear functions.
+    The fit is least squares at Chebyshev points over units spread evenly across the interval, for
+    several slopes of the units, with just enough damping of small singular values to keep the
+    coefficients small. If an identity gives the function exactly, such as softplus(z) -
+    softplus(-z) = z, use it instead. relu units use the free knots of `relu_sum`, as do units that
+    bend like relu for piecewise-linear functions.
 
-    `roundoff` is the unit roundoff of the arithmetic that will evaluate the sum: in a coarse one,
-    small coefficients are worth some error.
+    `roundoff` is the unit roundoff of the arithmetic that will evaluate the sum. In coarse
+    arithmetic the choice trades accuracy of the fit for small coefficients.
     """
     exact = _exact_units(function, half_width, activation)
     if exact:
@@ -429,33 +435,34 @@ def fit_line(
     if activation == "relu":
         return fit_bends(function, half_width, activation, units - 1)
     if half_width != 1.0 and _is_multiple_of_identity(function):
-        # Laid out on a wide interval, units that saturate miss a line: scale one on [-1, 1].
+        # Saturating units spread over a wide interval fit a line badly: scale the fit on [-1, 1].
         line = fit_line(function, 1.0, activation, units, largest, roundoff)
         wide = replace(line.along((1 / half_width,), half_width), half_widths=(half_width,))
         return replace(wide, error=wide.error + rounding(Profile(function, (half_width,)), wide))
 
-    def price(fit: RidgeSum) -> float:
+    def total_error(fit: RidgeSum) -> float:
+        """Return the error of a fit plus its likely rounding error in a run."""
         return fit.error + roundoff * LIKELY_ROUNDING * fit.size
 
     bends, most = None, inf
-    if unit_of(activation).bends:  # better where the interval is wide
+    if unit_of(activation).bends:  # pieces of lines are better on a wide interval
         bends = fit_bends(function, half_width, activation, units - 1)
-        most = max(price(bends), CLOSE_ENOUGH)
-        if half_width > units:  # units spread evenly lie farther apart than features are wide
+        most = max(total_error(bends), CLOSE_ENOUGH)
+        if half_width > units:  # evenly spread units are farther apart than features are wide
             return bends
     fits = []
-    for tried in sorted({min(units, ENOUGH_UNITS), min(units, MOST_ON_A_LINE)}):
-        fit = _least_squares(function, half_width, activation, tried, largest, roundoff, most)
-        if tried <= ENOUGH_UNITS and fit.error <= max(CLOSE_ENOUGH, roundoff * fit.size):
+    for n_units in sorted({min(units, ENOUGH_UNITS), min(units, MOST_ON_A_LINE)}):
+        fit = _least_squares(function, half_width, activation, n_units, largest, roundoff, most)
+        if n_units <= ENOUGH_UNITS and fit.error <= max(CLOSE_ENOUGH, roundoff * fit.size):
             return fit
         fits.append(fit)
-    return min([*fits, bends] if bends else fits, key=price)
+    return min([*fits, bends] if bends else fits, key=total_error)
 
 
 def _exact_units(
     function: ScalarFunction, half_width: float, activation: str
 ) -> tuple[RidgeUnit, ...]:
-    """Return units that are the function itself; none if no identity is known."""
+    """Return units whose sum is the function exactly; none if there is no such identity."""
     if function.name == activation:
         return (RidgeUnit((1.0,), 0.0, 1.0),)
     if (function.name, activation) == ("tanh", "sigmoid"):
@@ -479,6 +486,8 @@ def _is_multiple_of_identity(function: ScalarFunction) -> bool:
 
 @dataclass(frozen=True)
 class _Trial:
+    """A candidate for a fit: units with their sampled error and the size of their numbers."""
+
     slopes: Tensor
     offsets: Tensor
     coefficients: Tensor
@@ -490,7 +499,7 @@ class _Trial:
         return float(self.coefficients.abs().max())
 
 
-@lru_cache(maxsize=128)  # a search for the number of units asks again and again
+@lru_cache(maxsize=128)  # searches for the number of units repeat fits
 def _least_squares(
     function: ScalarFunction,
     half_width: float,
@@ -500,13 +509,16 @@ def _least_squares(
     roundoff: float,
     most: float,
 ) -> RidgeSum:
-    """Return the fit with the smallest coefficients of those about as close as the closest.
+    """Return the fit with the smallest coefficients among those about as accurate as the best.
 
-    Nothing is proved, and the error is infinite, if it exceeds `most` at a point.
+    If the sampled error exceeds `most`, skip the proof: the error is then infinite.
     """
-    own = unit_of(activation).value
-    # Arguments of a function stay in its domain, those near the interval that a proof takes too.
-    farthest = min(-own.low, own.high) / 2 if isinstance(own, Function) else inf
+    unit_value = unit_of(activation).value
+    # Keep arguments within half the domain of a unit, because proofs evaluate units beyond the
+    # interval.
+    farthest = inf
+    if isinstance(unit_value, Function):
+        farthest = min(-unit_value.low, unit_value.high) / 2
     trials = [
         trial
         for slopes, offsets in _layouts(activation, half_width, units)
@@ -515,7 +527,7 @@ def _least_squares(
     ]
     if not trials:
         raise SettingError(
-            f"Units of {own} do not reach across [-{half_width:g}, {half_width:g}]: in a fit their "
+            f"Units of {unit_value} cannot cover [-{half_width:g}, {half_width:g}]: in a fit their "
             f"arguments would leave [-{farthest:g}, {farthest:g}], half of the domain. Define them "
             "on a larger domain, by low= and high=, or use a smaller box or step size."
         )
@@ -535,9 +547,10 @@ def _least_squares(
 
 
 def _layouts(activation: str, half_width: float, units: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Return the slopes and offsets of the units, in all layouts that are compared."""
-    number, own = torch.arange(units, dtype=torch.float64), unit_of(activation).value
-    if activation == "cos" or isinstance(own, Function):  # cosines and sines in turn
+    """Yield the slopes and offsets of the units in each layout to be compared."""
+    number, unit_value = torch.arange(units, dtype=torch.float64), unit_of(activation).value
+    is_function = isinstance(unit_value, Function)
+    if activation == "cos" or is_function:  # alternate cosines and sines
         for turn in _TURNS:
             yield turn / half_width * (number // 2 + 0.5), -pi / 2 * (number % 2)
     if activation == "cos":
@@ -546,8 +559,8 @@ def _layouts(activation: str, half_width: float, units: int) -> Iterator[tuple[T
         for bend in _ELU_BENDS:
             yield _with_constant(bend / half_width, bend, number[1:] // 2, number[1:] % 2)
         return
-    sharp = units / half_width  # a unit as wide as the distance to the next but one
-    sharpest = (sharp / 4, sharp / 2, sharp) if isinstance(own, Function) else (sharp,)
+    sharp = units / half_width  # units twice as wide as their distance
+    sharpest = (sharp / 4, sharp / 2, sharp) if is_function else (sharp,)
     for weight, margin in product((*_WEIGHTS, *sharpest), _MARGINS):
         reach = weight * half_width + margin
         for flipped in (number[1:] % 2, torch.zeros_like(number[1:])):
@@ -557,7 +570,7 @@ def _layouts(activation: str, half_width: float, units: int) -> Iterator[tuple[T
 def _with_constant(
     weight: float, reach: float, place: Tensor, flipped: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return units whose centres follow `place` across the reach, and one that is constant."""
+    """Return units with centres spaced like `place` across the reach, and a constant unit."""
     centred = 2 * (place - place[0]) / (place[-1] - place[0]).clamp(min=1) - 1
     slopes = weight * (1 - 2 * flipped)
     zero, one = slopes.new_zeros(1), slopes.new_ones(1)
@@ -567,7 +580,7 @@ def _with_constant(
 def _trials(
     function: ScalarFunction, half_width: float, activation: str, slopes: Tensor, offsets: Tensor
 ) -> Iterator[_Trial]:
-    """Yield solutions with more and more damping, with their errors at other points."""
+    """Yield the solutions for increasing damping, with errors at points other than those fitted."""
     units = unit_of(activation)
     points = half_width * chebyshev_points(4 * len(slopes) + 20)
     others = half_width * chebyshev_points(8 * len(slopes) + 41)
@@ -587,33 +600,34 @@ def _trials(
 
 
 SHIFTS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
-"""Largest shifts that are compared; the functions' features are about 1 wide."""
+"""Candidates for the largest shift; features of the functions are about 1 wide."""
 
 TYPICAL_SHIFT = 0.3
-"""The error of r is estimated for this shift."""
+"""The shift for which the error of r is estimated."""
 
 MOST_PAIRS = 6
-"""The most pairs of directions; with six the quotient's own error is below 1e-10."""
+"""The largest number of pairs of directions; the quotient's own error is then below 1e-10."""
 
 FEWEST_ON_A_LINE = 4
-"""With fewer units than this, no layout of them is worth trying."""
+"""The fewest units of a fit on one interval."""
 
 POINTS = 40
-"""The points of the least squares along s; those along t are at most 0.3 apart."""
+"""The number of points along s in least squares; points along t are at most 0.3 apart."""
 
 FLAT = 64.0
-"""Beyond it, and a shift less, built-in smooth activations are within 1e-24 of lines.
+"""Beyond this minus a shift, built-in smooth activations differ from lines by less than 1e-24.
 
 So s r'(t) and its quotient, whose factors add up to 0, hardly depend on t there.
 """
 
 MOST_EVALUATIONS = 1e8
-"""The most evaluations of units in a proof, about a second; beyond it errors of parts add up."""
+"""The most evaluations of units in a proof of the whole sum, about a second; otherwise the errors
+of its terms are added."""
 
 
 @dataclass(frozen=True)
 class Quotient:
-    """s r'(t) as sum_k factors[k] r(t + shifts[k] s), for |s| <= 1."""
+    """The difference quotient sum_k factors[k] r(t + shifts[k] s) ~ s r'(t) for |s| <= 1."""
 
     shifts: tuple[float, ...]
     factors: tuple[float, ...]
@@ -626,112 +640,114 @@ class Quotient:
 
 @lru_cache(maxsize=256)
 def quotient_of(function: ScalarFunction, half_width: float, pairs: int, shift: float) -> Quotient:
-    """Fit the difference quotient of 2 `pairs` directions; its error is sampled."""
+    """Fit the difference quotient in 2 * `pairs` directions; its error is sampled, not proved."""
     near, half_width = shift * chebyshev_points(2 * pairs)[:pairs], _bent(function, half_width)
     n_points = POINTS + ceil(10 * half_width)
     s, t = torch.cartesian_prod(chebyshev_points(POINTS), half_width * chebyshev_points(n_points)).T
     basis = function(t.unsqueeze(-1) + s.unsqueeze(-1) * near)
     basis = basis - function(t.unsqueeze(-1) - s.unsqueeze(-1) * near)
-    wanted = (s * function.derivative()(t)).unsqueeze(-1)
-    factors = torch.linalg.lstsq(basis, wanted, rcond=1e-15, driver="gelsd").solution
-    error = float((basis @ factors - wanted).abs().max())
+    target = (s * function.derivative()(t)).unsqueeze(-1)
+    factors = torch.linalg.lstsq(basis, target, rcond=1e-15, driver="gelsd").solution
+    error = float((basis @ factors - target).abs().max())
     one_side, listed = near.tolist(), factors.squeeze(-1).tolist()
     shifts = (*one_side, *(-number for number in one_side))
     return Quotient(shifts, (*listed, *(-number for number in listed)), error)
 
 
 def _bent(function: ScalarFunction, half_width: float) -> float:
-    """Return how far a function may bend; nothing is known of one's own."""
+    """Return the half-width of the range in which a function may be nonlinear."""
     return half_width if isinstance(function, Function) else min(half_width, FLAT)
 
 
 def _best_quotient(
     function: ScalarFunction, half_width: float, activation: str, units: int, *, roundoff: float
 ) -> tuple[Quotient, int]:
-    """Return the quotient whose own error and that of its functions add up to the least."""
-    found = []
+    """Return the quotient with the smallest total error, and the units for each direction."""
+    candidates = []
     for pairs in range(1, MOST_PAIRS + 1):
-        each = max(units // (2 * pairs), FEWEST_ON_A_LINE)
-        line = fit_line(function, half_width + TYPICAL_SHIFT, activation, each, roundoff=roundoff)
+        n_units = max(units // (2 * pairs), FEWEST_ON_A_LINE)
+        reach = half_width + TYPICAL_SHIFT
+        line = fit_line(function, reach, activation, n_units, roundoff=roundoff)
         if 2 * pairs * line.n_units > units:
             continue
         error = line.error + roundoff * LIKELY_ROUNDING * line.size
         for shift in SHIFTS:
             quotient = quotient_of(function, half_width, pairs, shift)
-            found.append((quotient.error + quotient.amplification * error, quotient, each))
-    _, quotient, each = min(found, key=lambda one: one[0])
-    return quotient, each
+            total = quotient.error + quotient.amplification * error
+            candidates.append((total, quotient, n_units))
+    _, quotient, n_units = min(candidates, key=lambda candidate: candidate[0])
+    return quotient, n_units
 
 
 def by_quotient(
     function: ScalarFunction, half_widths: Box, activation: str, units: int, *, roundoff: float
 ) -> RidgeSum:
-    """Fit s r'(t) by the best quotient, with r by units; prove it as a whole if affordable.
+    """Fit s r'(t) by the best difference quotient, with r by units of the activation.
 
-        s r'(t) = sum_k factor_k (r(t + shift_k s) - r(t - shift_k s)) + a small rest
+        s r'(t) = sum_k factor_k (r(t + shift_k s) - r(t - shift_k s)) + a small remainder
 
     The factors are found by least squares on the box, and r, a function of one variable, is
-    replaced by units. Only directions close to (0, 1) occur; with directions all around the plane,
-    200 units come only within 1e-4. Where r itself is the activation, a unit for each direction is
-    enough.
+    replaced by units. All directions are close to (0, 1): with directions spread over the plane the
+    error of 200 units is 1e-4. If r itself is the activation, one unit per direction suffices.
 
-    More directions make the quotient's own error small, more units that of r; larger shifts make
-    the factors small, by which the latter is multiplied. All combinations are compared.
+    More directions reduce the error of the quotient, more units that of r, and larger shifts the
+    factors that multiply the latter. All combinations are compared. The error is proved for the
+    whole sum if that is affordable, and otherwise added up.
     """
     size, half_width = half_widths
-    quotient, each = _best_quotient(function, half_width, activation, units, roundoff=roundoff)
+    quotient, n_units = _best_quotient(function, half_width, activation, units, roundoff=roundoff)
     reach = half_width + max(quotient.shifts)
     steepest = size * max(abs(factor) for factor in quotient.factors)
     line = fit_line(
-        function, reach, activation, each, LARGEST_COEFFICIENT / max(steepest, 1.0), roundoff
+        function, reach, activation, n_units, LARGEST_COEFFICIENT / max(steepest, 1.0), roundoff
     )
-    parts = [
+    terms = [
         line.along((shift / size, 1.0), size * factor)
         for shift, factor in zip(quotient.shifts, quotient.factors, strict=True)
     ]
     target = Profile(function.derivative(), half_widths)
-    fit = joined(slope_product(f"{function.name}'"), half_widths, parts, target)
+    fit = joined(slope_product(f"{function.name}'"), half_widths, terms, target)
     if (proved := proved_error(target, fit, MOST_EVALUATIONS)) < inf:
         return replace(fit, error=proved)
-    own = size * _proved_quotient(function, half_width, quotient)
-    return replace(fit, error=own + fit.error + rounding(target, fit))
+    of_quotient = size * _proved_quotient(function, half_width, quotient)
+    return replace(fit, error=of_quotient + fit.error + rounding(target, fit))
 
 
 def _proved_quotient(function: ScalarFunction, half_width: float, quotient: Quotient) -> float:
-    """Return the error of a quotient of the function itself, proved on |s| <= 1."""
+    """Return a proved bound on the error of a quotient of the function itself, for |s| <= 1."""
     half_width = _bent(function, half_width)
     unit = fit_line(function, half_width, function.name, 1)
-    parts = [
+    terms = [
         unit.along((shift, 1.0), factor)
         for shift, factor in zip(quotient.shifts, quotient.factors, strict=True)
     ]
     box = (1.0, half_width)
     target = Profile(function.derivative(), box)
-    return proved_error(target, joined(function.name, box, parts, target)) + 1e-24 * (
-        1 + quotient.amplification
-    )
+    whole = joined(function.name, box, terms, target)
+    # The second term covers |t| > FLAT, where the function is within 1e-24 of a line.
+    return proved_error(target, whole) + 1e-24 * (1 + quotient.amplification)
 
 
 # Functions of one and two variables by sums of any activation over few directions.
 #
-# What descent needs of two variables is made of functions of one variable:
+# The functions of two variables in gradient descent reduce to functions of one variable:
 #
 #     a b      = ((a + b)^2 - (a - b)^2) / 4
-#     s r'(t)  = sum_k factor_k (r(t + shift_k s) - r(t - shift_k s)) + a small rest
+#     s r'(t)  = sum_k factor_k (r(t + shift_k s) - r(t - shift_k s)) + a small remainder
 #     u(p, y)  = the sum of a loss's `slope_parts`
 #
-# The second is the difference quotient above. Where r has kinks, r' jumps, and only units that bend
-# like relu can follow.
+# The second is the difference quotient above. If r has kinks, r' jumps, which only units that bend
+# like relu can fit.
 
 
 FEWEST_UNITS = 8
-"""Two directions with four units each: with fewer, some activations have no fit at all."""
+"""Two directions with four units each; with fewer, some activations have no fit at all."""
 
 MOST_UNITS = 3200
-"""Where a search for the number of units gives up, after nine doublings of the fewest."""
+"""The largest number of units of a search, after nine doublings of the fewest."""
 
 PRODUCT = "a b"
-"""The name of the sum of units that multiplies."""
+"""The name of the sum of units that fits the product."""
 
 
 def fit_ridge_sum(
@@ -744,8 +760,8 @@ def fit_ridge_sum(
 ) -> RidgeSum:
     """Fit `function` on [-half_width, half_width] by at most `units` units.
 
-    `roundoff` is the unit roundoff of the arithmetic that will evaluate the sum: in a coarse one,
-    small coefficients are worth some error. That holds for all fits below.
+    `roundoff`, here and in all fits below, is the unit roundoff of the arithmetic that will
+    evaluate the sum: see `fit_line`.
     """
     check_box((half_width,), activation, units)
     return fit_line(function, half_width, activation, units, roundoff=roundoff)
@@ -754,7 +770,7 @@ def fit_ridge_sum(
 def fit_product(
     half_widths: Box, activation: str, units: int, *, roundoff: float = DOUBLE_ROUNDOFF
 ) -> RidgeSum:
-    """Return the product a b on |a| <= half_widths[0], |b| <= half_widths[1].
+    """Fit the product a b on |a| <= half_widths[0], |b| <= half_widths[1].
 
     With u = a / A + b / B and v = a / A - b / B, a b = A B (u^2 - v^2) / 4.
     """
@@ -763,8 +779,8 @@ def fit_product(
     factor = first * second / 4
     largest = LARGEST_COEFFICIENT / max(factor, 1.0)
     line = fit_line(SQUARE, 2.0, activation, units // 2, largest, roundoff)
-    parts = [line.along((1 / first, sign / second), sign * factor) for sign in (1.0, -1.0)]
-    return joined(PRODUCT, half_widths, parts, Profile(IDENTITY_FUNCTION, half_widths))
+    squares = [line.along((1 / first, sign / second), sign * factor) for sign in (1.0, -1.0)]
+    return joined(PRODUCT, half_widths, squares, Profile(IDENTITY_FUNCTION, half_widths))
 
 
 def fit_slope_product(
@@ -778,7 +794,7 @@ def fit_slope_product(
 ) -> RidgeSum:
     """Fit s r'(t) on |s| <= half_widths[0], |t| <= half_widths[1], where r is `function`.
 
-    If r has kinks, the fit has a band of `kink_width` on either side of each, where its error is
+    If r has kinks, the fit has a band of `kink_width` on either side of each, in which the error is
     as large as the jump of the slope.
     """
     check_box(half_widths, activation, units)
@@ -790,14 +806,14 @@ def fit_slope_product(
         raise UnknownNameError.of("kind of function", type(function).__name__, known=known)
     if not function.knots:  # s times a constant
         line = fit_line(IDENTITY_FUNCTION, half_widths[0], activation, units, roundoff=roundoff)
-        parts = [line.along((1.0, 0.0), function.slopes[0])]
+        multiple = line.along((1.0, 0.0), function.slopes[0])
         target = Profile(function.derivative(), half_widths)
-        return joined(slope_product(f"{function.name}'"), half_widths, parts, target)
+        return joined(slope_product(f"{function.name}'"), half_widths, [multiple], target)
     if not unit_activation_named(activation).bends:
         raise SettingError(
             f"s {function.name}'(t) jumps where {function.name} has a kink, and {activation} units "
-            f"have no kink to put there. Use units of {', '.join(bending_activations())}, or a "
-            f"smooth activation in place of {function.name}, such as softplus."
+            f"cannot fit a jump. Use units of {', '.join(bending_activations())}, or a smooth "
+            f"activation in place of {function.name}, such as softplus."
         )
     return kinked_slope(function, half_widths, activation, kink_width)
 
@@ -809,23 +825,23 @@ def fit_loss_slope(
     check_box(half_widths, activation, units)
     if loss.slope_parts is None:
         raise SettingError(
-            f"The slope of the {loss.name} loss couples all outputs; it is no sum of functions of "
-            "one variable. Use squared, logistic or huber."
+            f"The slope of the {loss.name} loss couples all outputs; it is not a sum of functions "
+            "of one variable. Use squared, logistic or huber."
         )
-    each, parts = units // len(loss.slope_parts), []
+    n_units, terms = units // len(loss.slope_parts), []
     for part in loss.slope_parts:
         axis = (part.prediction, part.label)
         sides = zip(axis, half_widths, strict=True)
         reach = sum((abs(entry) * width for entry, width in sides), 0.0)
-        line = fit_line(part.function, reach, activation, each, roundoff=roundoff)
-        parts.append(line.along(axis, 1.0))
+        line = fit_line(part.function, reach, activation, n_units, roundoff=roundoff)
+        terms.append(line.along(axis, 1.0))
     return joined(
-        f"slope of {loss.name}", half_widths, parts, Profile(IDENTITY_FUNCTION, half_widths)
+        f"slope of {loss.name}", half_widths, terms, Profile(IDENTITY_FUNCTION, half_widths)
     )
 
 
 def check_box(half_widths: Sequence[float], activation: str, units: int) -> None:
-    """Raise unless the sides are positive, the activation known and the units within limits."""
+    """Raise unless half-widths are positive, the activation exists and `units` is in range."""
     for half_width in half_widths:
         positive("half_width", half_width)
     unit_activation_named(activation)
@@ -847,10 +863,10 @@ def accurate(
         tried = sorted({min(2**doublings * units, MOST_UNITS) for doublings in range(1, 10)})
         enough = next(more for more in tried if error_of(fit_with(more)) <= accuracy)
     box = " x ".join(f"[{-width:g}, {width:g}]" for width in fit.half_widths)
-    hint = f"About {enough} would do; or" if enough else f"Even {MOST_UNITS} would not do:"
+    remedy = f"Use about {enough} units, or" if enough else f"Even {MOST_UNITS} do not suffice:"
     raise SettingError(
         f"The box {box} is too large for {units} {fit.activation} units: the error of {fit.name} "
-        f"would be {error_of(fit):.3g}, above accuracy={accuracy:g}. {hint} use a smaller box."
+        f"would be {error_of(fit):.3g}, above accuracy={accuracy:g}. {remedy} use a smaller box."
     )
 
 
@@ -860,22 +876,20 @@ NAME = "z where flagged"
 def fit_gate(
     reach: float, activation: str, units: int, *, roundoff: float = DOUBLE_ROUNDOFF
 ) -> RidgeSum:
-    """Fit z where `flag` is 1, and 0 where it is 0, for |z| <= reach; z comes first.
+    """Fit (z, flag) -> z * flag for |z| <= reach and a flag of 0 or 1.
 
-    With M >= 2 |z| and a flag of 0 or 1,
+    With M >= 2 |z|,
 
         z flag = relu(z + M (flag - 1)) - relu(-z + M (flag - 1)),
 
-    because both relus are off where the flag is 0. Units that do not bend take the product of flag
-    and z / reach instead; where the flag is 0, its two squares are equal and cancel.
-
-    The error holds for these two values of the flag.
+    because both relus are off if the flag is 0. Units that do not bend like relu use the product of
+    flag and z / reach instead; if the flag is 0, its two squares are equal and cancel.
     """
     half_widths = (reach, 1.0)
     check_box(half_widths, activation, units)
     if unit_activation_named(activation).bends:
-        off = 2.0 ** (1 + ceil(log2(reach)))
-        relus = [RidgeUnit((sign, off), -off, sign) for sign in (1.0, -1.0)]
+        gate = 2.0 ** (1 + ceil(log2(reach)))
+        relus = [RidgeUnit((sign, gate), -gate, sign) for sign in (1.0, -1.0)]
         return by_bends(NAME, activation, half_widths, relus)
     product = fit_product((1.0, 1.0), activation, units, roundoff=roundoff)
     scaled = tuple(

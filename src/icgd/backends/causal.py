@@ -1,18 +1,18 @@
-r"""Softmax programs under the masks of decoder-only transformers, with the same weights.
+r"""Run softmax programs under the masks of decoder-only transformers, with the same weights.
 
-Under a prefix mask registers and examples read each other; queries come last, and nobody reads
-them. The program never does otherwise, so nothing changes, and no function is needed.
+Under a prefix mask, registers and examples attend to each other, and no token attends to the
+queries, which come last. Programs obey this anyway, so nothing changes and no function is needed.
 
-Under a causal mask no token reads a later one. Then a step cannot use the same examples as the step
-before: what the first example computes would have to depend on the last one. But the prompt can be
-repeated, once for each step:
+Under a causal mask no token attends to a later one. Then a step cannot use the same tokens as the
+previous step, because the gradient at the first example would depend on weights that depend on the
+last example. But the examples can be repeated, once for each step:
 
-    registers 0, examples, registers 1, examples, ..., registers L, queries
+    registers 0, examples 1, registers 1, examples 2, ..., registers L, queries
 
-Examples l read registers l - 1, and registers l read examples l; queries read registers L. All
-of these are earlier tokens. After block b, registers l >= b hold the weights of step b: by
-induction, examples l then computed with registers l - 1 after block b - 1, which hold those of
-step b - 1.
+Examples l attend to registers l - 1, registers l to examples l, and queries to registers L: all of
+these are earlier tokens. By induction on b, registers l >= b hold the weights of step b after block
+b: in block b examples l >= b compute with registers l - 1, which hold the weights of step b - 1
+after block b - 1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Mask = Bool[Tensor, "token token"]
 
 
 def causal_mask(program: StackProgram, task: Task) -> Mask:
-    """Return the mask of `causal_prompt`, a part of the lower triangle."""
+    """Return the mask for `causal_prompt`, a subset of the lower triangle."""
     n_registers, n_examples = program.n_registers, task.n_examples
     segment = n_registers + n_examples
     n_tokens = program.n_steps * segment + n_registers + task.n_queries
@@ -58,7 +58,7 @@ def causal_prompt(program: StackProgram, task: Task) -> Tensor:
 
 
 def run_under(program: StackProgram, task: Task, stream: Tensor, mask: Mask) -> Tensor:
-    """Return the stream after all layers of the dense transformer whose attention is masked."""
+    """Return the stream after all layers of the dense transformer, with masked attention."""
     transformer = build_transformer(program, task.x.dtype)
     for layer in transformer.modules():
         if isinstance(layer, SoftmaxAttention):
@@ -69,7 +69,10 @@ def run_under(program: StackProgram, task: Task, stream: Tensor, mask: Mask) -> 
 
 
 def run_left_to_right(program: StackProgram, task: Task) -> Run:
-    """Run a softmax-stack under a causal mask; return initial and final weights and predictions."""
+    """Run a softmax program under a causal mask.
+
+    The run has the initial and the final weights, and the predictions.
+    """
     if not isinstance(program, StackProgram):
         raise ProgramError(
             "A causal mask needs a program of type StackProgram, got one of type "
@@ -78,8 +81,9 @@ def run_left_to_right(program: StackProgram, task: Task) -> Run:
     kinds = {layer.kind for layer in (*program.block, *program.prediction)}
     if not kinds <= {LayerKind.SOFTMAX, LayerKind.MLP}:
         raise ProgramError(
-            f"A mask needs softmax attention alone; {program.construction} has other attention "
-            "too. Compile with construction='softmax-stack'."
+            f"A causal mask needs a program with softmax attention and MLPs only; "
+            f"{program.construction} has other layers too. Compile with "
+            "construction='softmax-stack'."
         )
     final = run_under(program, task, causal_prompt(program, task), causal_mask(program, task))
     last = final.shape[-2] - task.n_queries - program.n_registers

@@ -4,9 +4,10 @@ A token is a block with its position. The prompt has the data and the initial we
 
     X_1 Y_1 .. X_L Y_L, X at the queries, B_N .. B_1,
 
-and every further token is what the layers write for the newest one. By one softmax head the first
-layer reads the second block that `ChainMask` names; keys and values of all tokens are cached. The
-forward passes at the queries are branches: each continues from the last token of training.
+and every further token is the output of the layers for the newest one. In the first layer, one
+softmax head attends to the second block that `ChainMask` names; keys and values of all tokens are
+cached. The forward passes at the queries are branches: each continues from the last token of
+training.
 """
 
 from __future__ import annotations
@@ -30,24 +31,25 @@ from icgd.shapes import Parameters, Predictions, Stream
 from icgd.weights.lowering import lower_layer
 
 HEAD = slice(0, 1)
-"""The only head of the layer that finds a block."""
+"""The single head of the layer that finds the second block."""
 
 
 @with_repr
 @dataclass(frozen=True)
 class Decoded(Run):
-    """A run of a chain that was generated token by token, with what the mask's head read.
+    """The result of a chain that was generated token by token, with its attention pattern.
 
     Attributes:
         parameters: the trained weights before the first step and after every step.
-        predictions: the labels that it gives to the queries.
+        predictions: the predicted labels of the queries.
         trace: the rows of all blocks, the initial ones first.
-        stopped_after: None: a decoder does not stop early.
-        steps: the steps after which weights were kept, beginning with 0.
-        origin: what it came from.
-        tokens: every token of the sequence, the prompt first, as a row of numbers.
-        names: what every token is, such as "X 1" or "forward 2 of round 1".
-        found: what was read: row i for the i-th generated token, with a weight for every token.
+        stopped_after: None, because a decoder does not stop early.
+        steps: the steps after which weights were recorded, beginning with 0.
+        origin: the problem, program and task of the run.
+        tokens: the vectors of all tokens of the sequence, the prompt first.
+        names: the names of all tokens, such as "X 1" or "forward 2 of round 1".
+        found: the attention pattern of the head that finds the second block: row i has the softmax
+            weights of the i-th generated token on all tokens.
 
     Example:
         >>> import icgd
@@ -66,10 +68,10 @@ class Decoded(Run):
     found: Float[Tensor, "generated token"] = field(kw_only=True)
 
     def facts(self) -> dict[str, str]:
-        """Return what it shows of itself in a line or in a notebook.
+        """Return the facts shown in the repr and in notebooks.
 
         Returns:
-            A text for each name.
+            The facts by name.
 
         Example:
             >>> import icgd
@@ -88,13 +90,13 @@ def decode_chain(
 ) -> Decoded:
     """Generate the whole chain and the passes at the queries; the trace has all blocks."""
     options = RunOptions(program.traceable, on_progress=on_progress)
-    made: list[Decoder] = []
+    decoders: list[Decoder] = []  # `drive` creates the decoder, whose tokens are needed afterwards
 
     def make(program: ChainProgram, task: Task, options: RunOptions) -> Decoder:
-        made.append(Decoder(program, task, options))
-        return made[0]
+        decoders.append(Decoder(program, task, options))
+        return decoders[0]
 
-    run, decoder = drive(make, program, task, options), made[0]
+    run, decoder = drive(make, program, task, options), decoders[0]
     run_fields = {run_field.name: getattr(run, run_field.name) for run_field in fields(Run)}
     names = tuple(decoder.names)
     return Decoded(**run_fields, tokens=decoder.tokens, names=names, found=decoder.found)
@@ -102,9 +104,9 @@ def decode_chain(
 
 @final
 class Decoder(AbstractExecutor[int]):
-    """Generate a chain token by token, caching keys and values of the mask's head.
+    """Generate a chain token by token, caching keys and values of the head that finds blocks.
 
-    A step is a round; its state is the number of rounds.
+    A step is a round; its state is the number of finished rounds.
     """
 
     start = 0
@@ -148,7 +150,7 @@ class Decoder(AbstractExecutor[int]):
             self._append(f"B {1 - step} of the prompt", chain.blocks[step], answers)
 
     def step(self) -> int:
-        """Generate a round: the token of every block reads all tokens so far."""
+        """Generate the tokens of a round, each attending to all tokens before it."""
         for reading in self.mask.walk_round(self.n_rounds):
             visible = list(range(len(self.names)))
             self.chain.keep(reading.number, self._generate(reading.number, visible))
@@ -178,7 +180,7 @@ class Decoder(AbstractExecutor[int]):
         return torch.cat(predictions, dim=-2)
 
     def _generate(self, step: int, visible: list[int], *, at_queries: bool = False) -> Stream:
-        """Append the token that the layers write for the last of `visible`, which it reads."""
+        """Generate and append the token that follows the last `visible` one, attending to these."""
         newest = self.tokens[..., visible[-1:], :]
         stream = self.generator.stream({NEAR: newest}, {ASKS: self.mask.asks(step)})
         query = features(stream, self.finder.W_Q[HEAD])

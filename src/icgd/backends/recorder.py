@@ -31,8 +31,8 @@ from icgd.program.kernel_instructions import KernelTerm
 from icgd.program.layout import IS_EXAMPLE, IS_QUERY, ONE, OUT_OF_BATCH, Layout, Role
 from icgd.program.meaning import (
     BlockDomain,
+    EvaluatedBy,
     FunctionDomain,
-    Means,
     PerStep,
     StackDomain,
     scheduled,
@@ -238,7 +238,7 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
 
     # Functions.
 
-    def apply(self, function: str, argument: Op, by: Means) -> Op:
+    def apply(self, function: str, argument: Op, by: EvaluatedBy) -> Op:
         if by == "grid":
             if function in LINKS:
                 return self.op("link", argument, options=(function,), shape=argument.shape)

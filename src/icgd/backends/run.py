@@ -158,12 +158,12 @@ class Run:
             >>> problem = icgd.Problem(network, "squared", step, icgd.Domain(x=1.0, y=1.0))
             >>> compiled = icgd.compile(problem, "relu-stack", n_steps=2)
             >>> compiled.run([[0.5, 1.0]], [1.0]).facts()["weights"]
-            '2, kept 3 times'
+            '2, recorded 3 times'
         """
         n_recorded, n_weights = self.parameters.shape[-2:]
         n_queries, width = self.predictions.shape[-2:]
-        facts = {"weights": f"{n_weights:,}, kept {n_recorded:,} times"}
-        facts["predictions"] = f"{n_queries:,} of {counted(width, 'label')}"
+        facts = {"weights": f"{n_weights:,}, recorded {n_recorded:,} times"}
+        facts["predictions"] = f"{n_queries:,}, of {counted(width, 'label')} each"
         facts |= {"backend": self.origin.backend} if self.origin else {}
         facts |= {"tasks": f"{len(self.parameters):,}"} if self.parameters.ndim > 2 else {}
         facts |= {"traced": counted(len(self.trace), "slot")} if self.trace else {}
@@ -175,8 +175,8 @@ class Run:
     def _known_origin(self) -> Origin:
         if self.origin is None:
             raise SettingError(
-                "This run does not know what it trained, because a backend made it on its own. "
-                "Make it with compiled.run or compiled.run_task."
+                "This run has no problem and task attached, because a backend was called directly. "
+                "Use compiled.run or compiled.run_task instead."
             )
         return self.origin
 

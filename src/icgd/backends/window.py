@@ -1,13 +1,14 @@
-r"""One layer as a chain: it reads the last n columns of a sequence, and writes the next.
+r"""Run one layer autoregressively: it reads the last n columns of a sequence, and writes the next.
 
-The sequence begins with the examples' columns and grows by n columns a step, Z = [G_1, G_2, ...].
+The sequence begins with the examples' columns and grows by n columns per step, Z = [G_1, G_2, ...].
 
-    block    column j of G_{l+1} asks with column j of G_l, and sees the columns of G_l alone
-    window   one column is written at a time; it asks with the oldest of the last n, and sees these
+    block    column j of G_l is the query for column j of G_{l+1}, and attends to G_l only
+    window   columns are written one by one; the oldest of the last n is the query, and attends to
+             these n columns
 
-Under the causal window a head reads tokens of both blocks. The result is the same: every example is
-in the window once, the order of heads in their sum does not matter, and no head reads the
-coefficients of another column. Queries attend to the last block, which gives their predictions.
+In the causal window a head sees columns of two blocks. The result is the same: every example is in
+the window once, the order of heads in their sum does not matter, and no head reads the coefficients
+of another column. The queries of the task attend to the last block, which gives their predictions.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ from icgd.shapes import Columns, Parameters, Predictions, Stream
 from icgd.weights.lowering import lower_program
 
 MASKS = ("block", "window")
-"""What the layer reads of the sequence: a whole block, or a sliding causal window."""
+"""The columns that the layer attends to: the previous block, or a sliding causal window."""
 
 
 @final
 class WindowedChain(AbstractExecutor[Stream]):
-    """Apply the layer of a step to a growing sequence; the state of a step is its block."""
+    """Apply the layer to a growing sequence; the state of a step is its block of n columns."""
 
     def __init__(self, program: StackProgram, task: Task, options: RunOptions, mask: str) -> None:
         if program.first(DescendByExample) is None:
             raise ProgramError(
-                f"{program.construction} is not one layer that reads a window of columns. Compile "
-                "with cot-network, cot-ridge, cot-lasso or cot-glm."
+                f"{program.construction} is not a chain of one layer. Compile with cot-network, "
+                "cot-ridge, cot-lasso or cot-glm."
             )
         if mask not in MASKS:
             raise UnknownNameError.of("mask", mask, known=MASKS)
@@ -57,14 +58,15 @@ class WindowedChain(AbstractExecutor[Stream]):
         self.traced = {name: [self.start[..., place]] for name, place in self._places.items()}
 
     def step(self) -> Stream:
-        weights, self._n_done = read_parameters(self._program.layout, self._block), self._n_done + 1
+        self._n_done += 1
+        weights = read_parameters(self._program.layout, self._block)
         scores = linear_scores(weights, self._task.x)
         require_scores(scores, self._program.score_reach or 0.0, f"step {self._n_done}, example")
         if self._mask == "block":
             self._block = self._written(self._block, self._block)
         else:
-            window, n_columns = self._block, self._block.shape[-2]
-            for _ in range(n_columns):
+            window = self._block
+            for _ in range(window.shape[-2]):  # drop the oldest column, append the new one
                 column = self._written(window[..., :1, :], window)
                 window = torch.cat([window[..., 1:, :], column], dim=-2)
             self._block = window
@@ -72,14 +74,14 @@ class WindowedChain(AbstractExecutor[Stream]):
             self.traced[name].append(self._block[..., place])
         return self._block
 
-    def _written(self, asking: Stream, shown: Columns) -> Stream:
-        """Return the asking columns after the layer, whose heads read the columns `shown`."""
+    def _written(self, queries: Stream, visible: Columns) -> Stream:
+        """Return the columns `queries` after the layer, whose heads attend to `visible` columns."""
         for layer in self._layers.block:
             if isinstance(layer, SequenceAttention):
-                asking = layer.asked(asking, shown)
+                queries = layer.asked(queries, visible)
             else:
-                asking = layer(asking)
-        return asking
+                queries = layer(queries)
+        return queries
 
     def read(self, reached: Stream, write: Parameters) -> None:
         write.copy_(read_parameters(self._program.layout, reached))

@@ -1,16 +1,16 @@
-r"""Whole runs: how far a run is from exact descent in real numbers, proved by balls.
+r"""Whole runs: their distance from exact descent in real numbers, proved by ball arithmetic.
 
 `icgd_check`, which checks certificates without icgd, encloses exact descent from the run's data and
-initial weights; here its balls are compared with the run. Balls grow from step to step, by about
-the same number of bits each. So the bits that a run needs are projected from its first steps: at
-the end its balls are to be small beside the distance that they prove. If they are not, the run is
-enclosed again with more bits. Where a ball holds a kink of an activation both slopes are kept; more
-bits help unless exact descent is at the kink itself, and then the distance is as large as both
-slopes make it.
+initial weights; this module compares its balls with the run. Balls lose about the same number of
+bits in every step. So the precision that a run needs is projected from its first steps: at the end
+the balls must be small compared with the distance that they prove. If they are not, the run is
+enclosed again with more bits. Where a ball contains a kink of an activation, both slopes are kept;
+more bits help unless exact descent is at the kink itself, and then the distance must allow for both
+slopes.
 
-Bits grow linearly with the steps. Long runs of plain steps are followed in the 2-norm instead
-(`LONG_BITS`), whose bits hardly grow. Memory is O(steps). `python -m benchmarks rigorous` measures
-the time.
+The bits that balls need grow linearly with the steps. Long runs of plain steps are enclosed in the
+2-norm instead (`LONG_BITS`), whose bits hardly grow. Memory is O(steps). `python -m benchmarks
+rigorous` measures the time.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ FIRST_BITS = 128
 """The precision of the first attempt."""
 
 SAFETY_BITS = 4
-"""Bits beyond those that are projected."""
+"""Bits added to the projected precision."""
 
 PILOT_STEPS = 8
-"""The steps from which the bits of a whole run are projected."""
+"""The number of steps from which the precision of a whole run is projected."""
 
 LONG_BITS = 400
-"""If balls would need more bits, plain steps are followed in the 2-norm, whose bits hardly grow."""
+"""If balls need more bits, plain steps are enclosed in the 2-norm, whose bits hardly grow."""
 
 BALLS, NORM = "balls", "norm"
 """The methods of `icgd_check.Descent`."""
@@ -63,17 +63,17 @@ LEAST = 5e-324
 """The smallest positive double."""
 
 HOPELESS_BITS = 4096
-"""With this many bits, a ball that stays infinite is given up."""
+"""The precision beyond which a ball that is still infinite is given up."""
 
 LARGEST_WORK = 10**9
-"""Operations on balls, some 20 to 50 seconds, up to which a run is proved unasked."""
+"""Operations on balls, some 20 to 50 seconds, up to which runs are proved by default."""
 
 MOST_KINKS = 20
-"""Kinks inside balls that are listed one by one; all are counted."""
+"""The number of kinks inside balls that are listed; all are counted."""
 
 
 class Straddle(NamedTuple):
-    """A ball that holds a kink: the slope of this unit is not known at this step and example.
+    """A ball that contains a kink: the slope of this unit is unknown at this step and example.
 
     Steps and layers count from 1, tasks, examples and units from 0.
     """
@@ -87,20 +87,20 @@ class Straddle(NamedTuple):
 
 @dataclass(frozen=True)
 class Trajectory:
-    """How far a run is from exact descent after each step, proved.
+    """Proved bounds on the distance of a run from exact descent after each step.
 
     Attributes:
         distances: upper bounds on the distance of any number of the run from exact descent, with an
             entry for each task and step; infinite where nothing is proved.
         least: lower bounds on the largest such distance.
         predictions: upper bounds on the distance of each prediction from that of exact descent.
-        of_oracle: upper bounds on the distance of training in float64 from exact descent, because
-            it is what a run is measured against.
-        predictions_of_oracle: the same of its predictions.
-        bits: the precision that it took.
+        of_oracle: upper bounds on the distance of training in float64 from exact descent: runs are
+            measured against that training.
+        predictions_of_oracle: upper bounds on the distance of its predictions.
+        bits: the precision used.
         method: how exact descent was enclosed: "balls", or "norm" for long runs of plain steps.
-        n_kinks: how many balls held a kink of an activation.
-        kinks: the first of them.
+        n_kinks: the number of balls that contained a kink of an activation.
+        kinks: the first of these balls.
     """
 
     distances: Tensor
@@ -121,12 +121,12 @@ class Trajectory:
 
 
 def checker() -> Any:
-    """Return the module `icgd_check`; it loads Arb, which few commands need."""
+    """Import and return `icgd_check`, which loads Arb: few commands need it."""
     return import_module("icgd_check")
 
 
 def why_unproved(problem: Problem, task: Task, n_steps: int) -> str | None:
-    """Say why a run is not proved unless that is asked for, or None if it is."""
+    """Return why a run is not proved by default, or None if it is."""
     work = problem.oracle.work(task, n_steps)
     if work > LARGEST_WORK:
         return (
@@ -141,7 +141,7 @@ def why_unproved(problem: Problem, task: Task, n_steps: int) -> str | None:
 
 
 def require_enclosable(problem: Problem, task: Task, n_steps: int) -> None:
-    """Raise `ProofError` if exact descent on a task cannot be enclosed, before it is run."""
+    """Raise `ProofError` if exact descent on a task cannot be enclosed, before any step is run."""
     single = task.of_batch(0) if task.batch else task
     _descent(problem.oracle.described(single, n_steps), exact_data(single), n_steps, FIRST_BITS)
 
@@ -166,27 +166,30 @@ def rigorous_trajectory(
     real: History,
     on_progress: OnProgress | None = None,
 ) -> Trajectory:
-    """Enclose exact descent on every task, and prove how far the run is from it.
+    """Enclose exact descent on every task, and bound the distance of the run from it.
 
-    `real` is training in float64, from which the distances to be proved are guessed.
+    `real` is training in float64, from which the expected distances are estimated.
     """
     n_steps, batch = history.shape[-2] - 1, task.batch
     tasks = [task.of_batch(place) for place in range(len(task.x))] if batch else [task]
     expected = problem.oracle.predict(task, real[..., -1, :])
-    parts = (history, real, predictions, expected)
-    flat = [part.double().reshape(len(tasks), *part.shape[-2:]) for part in parts]
-    found = []
+    tensors = (history, real, predictions, expected)
+    by_task = [tensor.double().reshape(len(tasks), *tensor.shape[-2:]) for tensor in tensors]
+    attempts = []
     for place, single in enumerate(tasks):
         described, data = problem.oracle.described(single, n_steps), exact_data(single)
-        follow = _Follow(on_progress, place, len(tasks))
-        run, exact, predicted, best = (part[place] for part in flat)
-        found.append(_Search(described, data, run, exact, predicted, best, follow).result())
+        progress = _Progress(on_progress, place, len(tasks))
+        run, real_run, outputs, real_outputs = (tensor[place] for tensor in by_task)
+        search = _Search(described, data, run, real_run, outputs, real_outputs, progress)
+        attempts.append(search.result())
 
     def stacked(name: str, shape: Sequence[int]) -> Tensor:
-        rows = [getattr(attempt, name) for attempt in found]
+        rows = [getattr(attempt, name) for attempt in attempts]
         return torch.tensor(rows, dtype=torch.float64).reshape(*batch, *shape)
 
-    kinks = [Straddle(place, *kink) for place, each in enumerate(found) for kink in each.kinks]
+    kinks = [
+        Straddle(place, *kink) for place, attempt in enumerate(attempts) for kink in attempt.kinks
+    ]
     kinks.sort(key=lambda kink: kink.step)
     return Trajectory(
         distances=stacked("distances", (n_steps,)),
@@ -194,8 +197,8 @@ def rigorous_trajectory(
         predictions=stacked("predictions", predictions.shape[-2:]),
         of_oracle=stacked("of_oracle", (n_steps,)),
         predictions_of_oracle=stacked("predictions_of_oracle", predictions.shape[-2:]),
-        bits=max(attempt.bits for attempt in found),
-        method=NORM if any(attempt.method == NORM for attempt in found) else BALLS,
+        bits=max(attempt.bits for attempt in attempts),
+        method=NORM if any(attempt.method == NORM for attempt in attempts) else BALLS,
         n_kinks=len(kinks),
         kinks=tuple(kinks[:MOST_KINKS]),
     )
@@ -204,7 +207,7 @@ def rigorous_trajectory(
 def exact_data(task: Task) -> dict[str, Any]:
     """Return the data of one task as exact binary fractions, such as "0x1.8p+1"."""
     rows = {"x": task.x, "y": task.y, "queries": task.queries}
-    texts = {name: [hexadecimal(row) for row in part.tolist()] for name, part in rows.items()}
+    texts = {name: [hexadecimal(row) for row in tensor.tolist()] for name, tensor in rows.items()}
     rates = None if task.rates is None else hexadecimal(task.rates.flatten().tolist())
     return {**texts, "rates": rates, "initial": hexadecimal(task.initial.tolist())}
 
@@ -215,15 +218,15 @@ def hexadecimal(numbers: Sequence[float]) -> list[str]:
 
 
 @dataclass
-class _Follow:
-    """Progress over all tasks, which never goes back when a run is enclosed again."""
+class _Progress:
+    """Progress over all tasks, which never decreases when a run is enclosed again."""
 
     on_progress: OnProgress | None
     task: int
     n_tasks: int
     furthest: int = 0
 
-    def reached(self, step: int, n_steps: int) -> None:
+    def report(self, step: int, n_steps: int) -> None:
         """Report progress after a step."""
         if self.on_progress and step > self.furthest:
             self.furthest = step
@@ -232,9 +235,9 @@ class _Follow:
 
 @dataclass
 class _Attempt:
-    """What one precision proves: an entry for each step so far.
+    """The bounds proved at one precision: an entry for each step so far.
 
-    It is `final` if the balls of all steps are small, or if more bits would not make them so.
+    An attempt is `final` if the balls of all steps are small, or if more bits would not help.
     """
 
     bits: int
@@ -251,7 +254,7 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class _Search:
-    """One task's run, enclosed with more and more bits."""
+    """The search for the precision that encloses one task's run tightly."""
 
     described: dict[str, Any]
     data: dict[str, Any]
@@ -259,7 +262,7 @@ class _Search:
     real: History
     predictions: Predictions
     real_predictions: Predictions
-    follow: _Follow
+    progress: _Progress
 
     @property
     def n_steps(self) -> int:
@@ -270,8 +273,8 @@ class _Search:
         attempt = self._attempt(FIRST_BITS, BALLS)
         is_long = not attempt.final and attempt.bits + self._missing_bits(attempt) > LONG_BITS
         if is_long and self.described["kind"] == "network":
-            with suppress(checker().RefusedError):  # other steps than plain ones, or a kink is near
-                bits = max(FIRST_BITS, 64 + self.n_steps // 12)  # what runs of this length took
+            with suppress(checker().RefusedError):  # not plain steps, or near a kink: use balls
+                bits = max(FIRST_BITS, 64 + self.n_steps // 12)  # measured on runs of many lengths
                 return self._refined(self._attempt(bits, NORM))
         return self._refined(attempt)
 
@@ -283,40 +286,44 @@ class _Search:
                 return self._attempt(most, attempt.method, patient=True)
             bits = min(attempt.bits + self._missing_bits(attempt), most)
             better = self._attempt(bits, attempt.method)
-            # Stop unless more bits brought the run further, made its last ball much smaller, or may
+            # Stop unless more bits enclosed more steps, made the last ball much smaller, or may
             # still do so.
             may_improve = better.radii[-1] == inf and better.bits < HOPELESS_BITS
             is_longer = len(better.radii) > len(attempt.radii)
-            both = min(len(better.radii), len(attempt.radii)) - 1
-            is_smaller = better.radii[both] < attempt.radii[both] / 2
+            last_common = min(len(better.radii), len(attempt.radii)) - 1
+            is_smaller = better.radii[last_common] < attempt.radii[last_common] / 2
             if not (better.final or may_improve or is_longer or is_smaller):
                 return self._attempt(better.bits, attempt.method, patient=True)
             attempt = better
         return attempt
 
     def _missing_bits(self, attempt: _Attempt) -> int:
-        """Project how many bits the last step will lack if all steps lose as many as the last ones.
+        """Project the bits missing at the last step if every step loses as many as the last ones.
 
-        It is 0 if the bits suffice, and at least an eighth of them if not.
+        The result is 0 if the bits suffice, and at least an eighth of them if not.
         """
         radii, n_done = attempt.radii, len(attempt.radii)
         if not isfinite(radii[-1]):
             return attempt.bits
-        ends = (radii[-1], radii[-PILOT_STEPS:][0])
-        now, before = (log2(radius) if radius else -float(attempt.bits) for radius in ends)
-        lost = max(0.0, (now - before) / max(1, min(n_done, PILOT_STEPS) - 1))
-        expected = float((self.run[-1] - self.real[-1]).abs().max())
+        last_radii = (radii[-1], radii[-PILOT_STEPS:][0])
+        now, before = (log2(radius) if radius else -float(attempt.bits) for radius in last_radii)
+        lost_per_step = max(0.0, (now - before) / max(1, min(n_done, PILOT_STEPS) - 1))
+        expected_distance = float((self.run[-1] - self.real[-1]).abs().max())
         size = float(self.run[-1].abs().max()) or 1.0
-        wanted = max(SMALL * expected if isfinite(expected) else 0.0, NEGLIGIBLE * size, LEAST)
-        missing = now - log2(wanted) + lost * (self.n_steps - n_done)
+        wanted_radius = max(
+            SMALL * expected_distance if isfinite(expected_distance) else 0.0,
+            NEGLIGIBLE * size,
+            LEAST,
+        )
+        missing = now - log2(wanted_radius) + lost_per_step * (self.n_steps - n_done)
         if missing <= 0:
             return 0
-        if attempt.method == NORM:  # the fewer bits a step loses, the longer it trains
+        if attempt.method == NORM:  # steps lose fewer bits as training goes on
             missing = min(missing, attempt.bits)
         return ceil(max(1.1 * missing + SAFETY_BITS, attempt.bits / 8))
 
     def _attempt(self, bits: int, method: str, *, patient: bool = False) -> _Attempt:
-        """Enclose the run up to the first ball that is not small, or to its end if `patient`."""
+        """Enclose the run up to the first ball that is not small, or to the end if `patient`."""
         descent = _descent(self.described, self.data, self.n_steps, bits, method)
         attempt = _Attempt(bits, method)
         for step in range(1, self.n_steps + 1):
@@ -327,20 +334,20 @@ class _Search:
             attempt.distances.append(distance)
             attempt.least.append(max(0.0, distance * (1 - 2.0**-50) - 2 * radius))
             attempt.of_oracle.append(_above(checker().distance(balls, self.real[step].tolist())))
-            self.follow.reached(step, self.n_steps)
+            self.progress.report(step, self.n_steps)
             if not isfinite(radius):
                 break
             is_small = radius <= max(SMALL * distance, NEGLIGIBLE * max(map(abs, numbers)))
             is_pilot = method == BALLS and step == PILOT_STEPS < self.n_steps
             if not patient and (not is_small or (is_pilot and self._missing_bits(attempt))):
                 return attempt
-        lost = self.n_steps - len(attempt.radii)
+        n_unproved = self.n_steps - len(attempt.radii)
         is_finite = all(map(isfinite, attempt.radii[-1:]))
         if not is_finite and not patient:
             return attempt
-        attempt.distances += [inf] * lost
-        attempt.of_oracle += [inf] * lost
-        attempt.least += [0.0] * lost
+        attempt.distances += [inf] * n_unproved
+        attempt.of_oracle += [inf] * n_unproved
+        attempt.least += [0.0] * n_unproved
         attempt.kinks, attempt.final = descent.trained.kinks, True
         balls = descent.predictions() if is_finite else None
         attempt.predictions = _distances(balls, self.predictions)
@@ -349,35 +356,35 @@ class _Search:
 
 
 def _distances(balls: Sequence[Any] | None, predictions: Predictions) -> list[float]:
-    """Bound the distance of each prediction from what its ball encloses."""
-    given = predictions.flatten().tolist()
+    """Bound the distance of each prediction from any number in its ball."""
+    values = predictions.flatten().tolist()
     if balls is None:
-        return [inf] * len(given)
-    pairs = zip(balls, given, strict=True)
+        return [inf] * len(values)
+    pairs = zip(balls, values, strict=True)
     return [_above(checker().distance([ball], [prediction])) for ball, prediction in pairs]
 
 
 def _above(ball: Any) -> float:
-    """Return a float that is not below an exact ball; infinite if the ball is not finite."""
+    """Round an exact ball up to a float, infinite if the ball is not finite."""
     if ball.is_zero():
         return 0.0
     return nextafter(float(ball), inf) if ball.is_finite() else inf
 
 
-# Proof-carrying files: a run with all that is needed to check how close it is to exact descent.
+# Certificates: files that hold a run and all data to check its distance from exact descent.
 #
 # `icgd-check` reads such a certificate, encloses exact descent from its data again, and accepts
 # or refuses it, without icgd. docs/certificates.md lists its fields. Distances are rounded up to
-# three digits, and a seal over the whole text shows whether anything was altered by accident.
+# three digits, and a checksum of the whole text detects accidental changes.
 
 
 DIGITS = 3
-"""The decimal digits of a distance in a certificate."""
+"""The number of decimal digits of a distance in a certificate."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where a run comes from: the transformer, and the files that it and the data were read from.
+    """The sources of a run: its transformer, and the files of transformer and data.
 
     `transformer` describes the construction in plain data. A file is None if there is none.
     """
@@ -390,7 +397,7 @@ class Sources:
 @with_repr
 @dataclass(frozen=True)
 class Proof:
-    """A certificate as text. After step l no number is further than `distances[l - 1]`."""
+    """A certificate as text; `distances[l - 1]` bounds the distance of any number after step l."""
 
     claim: str
     distances: tuple[float, ...]
@@ -406,7 +413,7 @@ class Proof:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the certificate, whole or not at all."""
+        """Write the certificate atomically."""
         with whole_file(Path(path)) as temporary:
             temporary.write_text(self.text)
 
@@ -419,7 +426,7 @@ def prove(
     sources: Sources,
     on_progress: OnProgress | None = None,
 ) -> Proof:
-    """Certify the run of one task, which `require_provable` allows.
+    """Certify the run of one task that passes `require_provable`.
 
     Raises `ProofError` if exact descent has no finite enclosure.
     """
@@ -450,7 +457,7 @@ def prove(
         "predictions": [hexadecimal(row) for row in predictions.double().tolist()],
     }
     fields["claim"] = checker().claim_of(fields)
-    text = _sealed(fields)
+    text = _checksummed(fields)
     if len(text) > checker().MOST_BYTES:
         raise ProofError(
             f"The certificate would have {len(text):,} bytes, and icgd-check reads at most "
@@ -460,7 +467,7 @@ def prove(
 
 
 def require_provable(problem: Problem, task: Task, n_steps: int) -> None:
-    """Raise an error if no run of this task could be certified, before it takes its time."""
+    """Raise an error if no run of this task can be certified, before a long computation."""
     require_enclosable(problem, task, n_steps)
     if task.batch:
         raise DataError(
@@ -473,16 +480,16 @@ def require_provable(problem: Problem, task: Task, n_steps: int) -> None:
 
 
 def require_elsewhere(path: str | os.PathLike[str] | None, sources: Sources) -> None:
-    """Raise `FileError` if a certificate at `path` would replace a file that it is about."""
+    """Raise `FileError` if a certificate at `path` would replace one of its source files."""
     files = [file for file in (sources.file, sources.data) if file is not None]
     if path is not None and any(is_same_file(path, file) for file in files):
         raise FileError(
-            f"The certificate would replace {path}, a file that it is about. Write it elsewhere."
+            f"The certificate would replace {path}, which the run was read from. Give another path."
         )
 
 
 def rounded_up(distance: float, digits: int = DIGITS) -> float:
-    """Round a distance up to few digits; as a double it is not below the distance either."""
+    """Round a distance up to a few digits, to a double that is not below the distance."""
     if not isfinite(distance) or distance == 0.0:
         return distance
     short = float(Context(prec=digits, rounding=ROUND_UP).create_decimal(Decimal(distance)))
@@ -499,9 +506,9 @@ def _hash_of(path: str | os.PathLike[str] | None) -> str | None:
         raise FileError(f"Cannot read {path}: {problem.strerror or problem}.") from None
 
 
-def _sealed(fields: dict[str, Any]) -> str:
-    """Write JSON with a line for each field; the seal is SHA-256 of the text with an empty seal."""
+def _checksummed(fields: dict[str, Any]) -> str:
+    """Return JSON with a line for each field, after the SHA-256 of the text with an empty hash."""
     lines = [f'"{name}": {json.dumps(value)}' for name, value in fields.items()]
     text = '{\n"sha256": "",\n' + ",\n".join(lines) + "\n}\n"
-    seal = hashlib.sha256(text.encode()).hexdigest()
-    return text.replace('"sha256": ""', f'"sha256": "{seal}"', 1)
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    return text.replace('"sha256": ""', f'"sha256": "{checksum}"', 1)

@@ -1,11 +1,12 @@
-r"""Bounds for chains: enclosures are carried through blocks, as `propagation.py` does with layers.
+r"""Bounds for chains: enclosures are propagated through blocks, as through layers in a stack.
 
-A row is an enclosure, or a number that is known. Row `flat` carries z itself: the units that stand
-in for the slope r' are closed up to 3c/4, because the gate is 4 times what it closes, and open from
-c on; only between, on a kink, is the slope anything else.
+A row is an enclosure or a known number. Row `flat` carries the argument z itself, from which the
+slope follows. The units that approximate the slope r' of a kink of width c are closed up to 3c/4,
+because the gate is 4 times as large as what it closes, and open from c on; only between these, on
+the kink, does the slope have another value.
 
     step bound     a round from the run's own weights
-    paper's line   the sum of the step bounds, as if a round expanded nothing; false in general
+    paper's line   the sum of the step bounds, as if no round expanded distances; false in general
 """
 
 from __future__ import annotations
@@ -59,16 +60,17 @@ class ChainBounds(AbstractBounds):
     program: ChainProgram
 
     def __post_init__(self) -> None:
-        """Raise `SizeError` if the matrices, which are padded to squares, take too much."""
+        """Raise `SizeError` if the matrices, padded to squares, take too much memory."""
         n_weights = len(self.program.weight_shapes) * self.program.width**2
         what = f"Bounding {n_weights:,} weights of padded layers"
         require_memory(what, INTERVALS * 8 * n_weights, "Take a narrower network.")
 
     def domain(self) -> DomainBound:
-        """Bound runs that are not stopped: clipped weights are at most 2 box apart.
+        """Return bound (a), for runs that are not stopped with an error.
 
-        More is known only of linear networks: for others some data fall on a kink. How
-        large the state of an optimiser can become is not propagated.
+        The distance of clipped weights is at most 2 box. Tighter bounds exist only for networks
+        without kinks: with a kink some data of the domain fall on it. The bounds of an optimiser
+        with a state are infinite, because the growth of the state is not propagated.
         """
         program, box, domain = self.program, self.problem.gradient_step.reach, self.problem.domain
         if len(program.learnt) > 1:
@@ -78,12 +80,12 @@ class ChainBounds(AbstractBounds):
         pad = partial(padded, program)
         exact = [Interval.symmetric(box, *shape).mapped(pad) for shape in program.shapes]
         rules = program.rules
-        different = [rules.index(rule) for rule in dict.fromkeys(rules)] or [0]
+        rule_rounds = [rules.index(rule) for rule in dict.fromkeys(rules)] or [0]
 
         def error_after(error: float) -> float:
-            off = [torch.full_like(interval.low, error) for interval in exact]
-            weights = [Enclosure.around(*pair) for pair in zip(exact, off, strict=True)]
-            rounds = (self.round_after(weights, x, y, number) for number in different)
+            errors = [torch.full_like(interval.low, error) for interval in exact]
+            weights = [Enclosure.around(*pair) for pair in zip(exact, errors, strict=True)]
+            rounds = (self.round_after(weights, x, y, number) for number in rule_rounds)
             return max(map(_largest_error, rounds))
 
         if program.n_steps <= STEPS_ONE_BY_ONE:
@@ -91,7 +93,7 @@ class ChainBounds(AbstractBounds):
             for number in range(program.n_steps):
                 after = self.round_after(weights, x, y, number)
                 error = _largest_error(after)
-                if error >= self.widest:  # nothing is known of those that follow
+                if error >= self.widest:  # later rounds have no bound
                     return DomainBound(error_after(0.0), inf)
                 largest = max(largest, error)
                 pairs = zip(exact, after, strict=True)
@@ -107,9 +109,9 @@ class ChainBounds(AbstractBounds):
 
     @property
     def condition(self) -> str | None:
-        """Grids end somewhere, and what a domain allows may lie beyond."""
-        parts = (part for layer in self.program.layers for part in layer.instructions)
-        reaches = [part.reach for part in parts if isinstance(part, verbs.Product)]
+        """The condition that no query leaves the grids, if the domain allows such queries."""
+        instructions = (part for layer in self.program.layers for part in layer.instructions)
+        reaches = [part.reach for part in instructions if isinstance(part, verbs.Product)]
         if max(reaches, default=0.0) < LARGEST_REACH:
             return None
         return (
@@ -127,7 +129,7 @@ class ChainBounds(AbstractBounds):
         return RunBounds(steps, paper=steps.cumsum(-1))
 
     def _rounds(self, task: Task, history: History) -> Iterator[Tensor]:
-        """Yield a bound for each round; what rounding leaves in padded entries is carried along."""
+        """Yield a bound for each round, carrying along the rounding errors of padded entries."""
         errors: list[Tensor] = [torch.zeros(())] * len(self.program.weight_shapes)
         for number, start in enumerate(history[..., :-1, :].unbind(-2)):
             pairs = zip(self._matrices(start), errors, strict=True)
@@ -136,30 +138,29 @@ class ChainBounds(AbstractBounds):
                 for matrix, error in pairs
             ]
             rows = list(self.program.examples_of(number, task.n_examples))
-            x, y = (Interval.point(part[..., rows, :].double()) for part in (task.x, task.y))
+            x, y = (Interval.point(columns[..., rows, :].double()) for columns in (task.x, task.y))
             after = [layer.error for layer in self.round_after(before, x, y, number)]
             shapes = self.program.weight_shapes
-            own = [error[..., :m, :n] for error, (m, n) in zip(after, shapes, strict=True)]
-            yield torch.stack([part.flatten(-2).amax(-1) for part in own]).amax(0)
+            unpadded = [error[..., :m, :n] for error, (m, n) in zip(after, shapes, strict=True)]
+            yield torch.stack([error.flatten(-2).amax(-1) for error in unpadded]).amax(0)
+            # The next round starts from the run's own weights: keep only errors of padding.
             errors = [
-                error - padded(self.program, part) for error, part in zip(after, own, strict=True)
+                error - padded(self.program, inner)
+                for error, inner in zip(after, unpadded, strict=True)
             ]
 
     def _matrices(self, parameters: Tensor) -> list[Tensor]:
         """Return the weights of all layers, then their state."""
-        return [
-            part for parts in learnt_matrices(self.program, parameters).values() for part in parts
-        ]
+        rows = learnt_matrices(self.program, parameters).values()
+        return [matrix for matrices in rows for matrix in matrices]
 
     def round_after(
         self, learnt: list[Enclosure], x: Interval, y: Interval, number: int = 0
     ) -> list[Enclosure]:
-        """Return the weights and the state after round `number` on these examples, from those
-        before.
-        """
+        """Return the weights and the state after round `number` on these examples."""
         program, mask, blocks = self.program, self.program.mask, self._first_blocks(learnt)
         inputs = _data(x.mapped(partial(input_columns, program)))
-        labels = _data(y.mapped(lambda part: padded(program, part.mT, program.batch_size)))
+        labels = _data(y.mapped(lambda end: padded(program, end.mT, program.batch_size)))
         labels |= program.code(number)
         for step in mask.walk_round(0):
             near, far = step.blocks(blocks, inputs, labels)
@@ -189,9 +190,10 @@ class ChainBounds(AbstractBounds):
         rows[ONE] = 1.0
         for prefix, block in ((NEAR, near), (FAR, far)):
             rows |= {row_of(prefix, name): block.get(name, 0.0) for name in names}
-        domain = BlockEnclosures(self.program, self.how)
-        for part in (part for layer in self.program.layers for part in layer.instructions):
-            rows |= part.meaning(rows, domain)
+        domain = BlockEnclosures(self.program, self.arithmetic)
+        for layer in self.program.layers:
+            for instruction in layer.instructions:
+                rows |= instruction.meaning(rows, domain)
         return {name: rows[row_of(OUT, name)] for name in names}
 
 
@@ -205,25 +207,25 @@ def _data(columns: Interval) -> dict[str, Row]:
 
 @dataclass(frozen=True)
 class BlockEnclosures(BlockDomain[Row]):
-    """The primitives of chains on enclosures and on numbers that are known."""
+    """The primitives of chains on enclosures and known numbers."""
 
     program: ChainProgram
-    how: Arithmetic
+    arithmetic: Arithmetic
 
     def combine(self, terms: Sequence[tuple[float, Row]]) -> Row:
-        """Numbers beside enclosures are 0, and add nothing."""
+        """Return the sum of the enclosures, if there are any: numbers beside them are 0."""
         if terms[0][0] == 1.0 and len(terms) == 1:
             return terms[0][1]
         enclosed = [(factor, row) for factor, row in terms if isinstance(row, Enclosure)]
         if not enclosed:
             return sum(factor * row for factor, row in terms if isinstance(row, float))
-        return enclosures.combination(enclosed, self.how)[0].without_nan()
+        return enclosures.combination(enclosed, self.arithmetic)[0].without_nan()
 
     def add(self, *values: Row) -> Row:
         total, *others = values
         for value in others:
             if isinstance(total, Enclosure) and isinstance(value, Enclosure):
-                total = enclosures.add(total, value, self.how)
+                total = enclosures.add(total, value, self.arithmetic)
             elif value != 0.0:
                 total = value
         return total
@@ -233,18 +235,18 @@ class BlockEnclosures(BlockDomain[Row]):
             return 0.0
         if isinstance(right, float):  # the slope of a linear layer
             right = Enclosure.common(Interval.point(torch.full_like(left.error, right)))
-        return enclosures.multiply(left, right, self.how)
+        return enclosures.multiply(left, right, self.arithmetic)
 
     def product(self, left: Row, right: Row) -> Row:
         if isinstance(left, float) or isinstance(right, float):
             return 0.0
-        return matrix_product(left, right.mT, self.how).mT
+        return matrix_product(left, right.mT, self.arithmetic).mT
 
     def transposed(self, matrix: Row) -> Row:
         return matrix if isinstance(matrix, float) else matrix.mT
 
     def unless(self, flags: Sequence[Row], value: Row) -> Row:
-        """Return the value, which is exactly 0 at the units that a flag closes."""
+        """Return the value, with exact zeros at the units that a flag closes."""
         if any(flag != 0.0 for flag in flags if isinstance(flag, float)):
             return 0.0
         for flag in flags:
@@ -262,8 +264,8 @@ class BlockEnclosures(BlockDomain[Row]):
     ) -> Row:
         """Return a copy, or new weights, which four ReLUs clip.
 
-        Where weights decay, the oracle may cancel what it rounded before: it takes the decay d w
-        from w, and the sizes of both add up to |1 - d| |w| + 2 |w| at most.
+        With weight decay the oracle may round before a cancellation: it subtracts the decay d w
+        from w, and the sizes of both add up to at most |1 - d| |w| + 2 |w|.
         """
         source = sources[sum(2**place for place, bit in enumerate(bits) if bit != 0.0)]
         value: Row = source.value(slots, self)
@@ -272,17 +274,20 @@ class BlockEnclosures(BlockDomain[Row]):
         weights, kept = slots.get(WEIGHTS), dict(source.terms()).get(WEIGHTS, 1.0)
         if kept != 1.0 and isinstance(weights, Enclosure):
             n_terms, sizes = len(source.slots) + 4, (abs(kept) + 2) * weights.size
-            off, of_oracle = (how.sum_of(n_terms, sizes) for how in (self.how, self.how.oracle))
-            exact, actual = value.exact.widened(of_oracle), value.actual.widened(off)
-            value = Enclosure.around(exact, value.error + off, actual)
-        return enclosures.clipped(value, bound, self.how.sum_of(4, value.actual.size))
+            rounding, oracle_rounding = (
+                arithmetic.sum_of(n_terms, sizes)
+                for arithmetic in (self.arithmetic, self.arithmetic.oracle)
+            )
+            exact, actual = value.exact.widened(oracle_rounding), value.actual.widened(rounding)
+            value = Enclosure.around(exact, value.error + rounding, actual)
+        return enclosures.clipped(value, bound, self.arithmetic.sum_of(4, value.actual.size))
 
     def activate(self, argument: Row, kinked: Row, leak: float) -> Row:
         if isinstance(argument, float):
             return 0.0
         value = enclosures.function_at(_kinked(leak), argument) if kinked else argument
         return value.perturbed(
-            self.how.sum_of(3, argument.actual.size)
+            self.arithmetic.sum_of(3, argument.actual.size)
         ).without_nan()  # three ReLUs
 
     def mark_flat(self, argument: Row, width: float) -> Row:
@@ -290,28 +295,32 @@ class BlockEnclosures(BlockDomain[Row]):
         return argument
 
     def pass_back(self, back: verbs.PassBack, upstream: Row, flat: Row) -> Row:
-        """The slope is closed up to 3/4 of the kink's width and open from the whole of it on."""
+        """Return `upstream` times the slope, which is between its two values only on the kink.
+
+        The slope is closed up to 3/4 of the kink's width, and open from the full width on.
+        """
         if back.bound is not None and isinstance(upstream, Enclosure):
-            rounding = self.how.sum_of(4, upstream.actual.size)
+            rounding = self.arithmetic.sum_of(4, upstream.actual.size)
             upstream = enclosures.clipped(upstream, back.bound, rounding)
         if isinstance(upstream, float) or isinstance(flat, float):
             return upstream
         step, width = _kinked(back.leak).derivative(), self.program.kink_width
         exact = Interval(*step.bounds(flat.exact.low, flat.exact.high))
-        ends = (Interval.point(flat.error.new_tensor(-part)) for part in (width, 0.75 * width))
+        ends = (Interval.point(flat.error.new_tensor(-place)) for place in (width, 0.75 * width))
         low, high = (flat.actual + end for end in ends)
         actual = Interval(*step.bounds(low.low, high.high))
         slope = Enclosure(exact, actual, ROOM * exact.distance_to(actual))
-        return enclosures.multiply(upstream, slope, self.how).without_nan()
+        return enclosures.multiply(upstream, slope, self.arithmetic).without_nan()
 
     def within_reach(self, heads: verbs.Product, value: Row) -> Row:
-        """Or the run is stopped; only what B_1 asks for may be larger, and nobody reads that."""
+        """Return the value, cut off at the reach: a run that exceeds it is stopped.
+
+        Only the queries of B_1 may be larger, and no later block reads their results.
+        """
         if isinstance(value, float):
             return value
-        known = Interval.symmetric(heads.reach, 1, 1)
-        return Enclosure.around(
-            value.exact, value.error, value.actual.intersected(known)
-        ).without_nan()
+        within = value.actual.intersected(Interval.symmetric(heads.reach, 1, 1))
+        return Enclosure.around(value.exact, value.error, within).without_nan()
 
     def by_entries(
         self,
@@ -320,18 +329,16 @@ class BlockEnclosures(BlockDomain[Row]):
         left: Row,
         right: Row,
     ) -> Row:
-        """Return what a head returns of an entry is off alike, relative to whatever its tokens
-        carry.
-        """
+        """Add the error of the heads: that of looking up an entry, times the values it scales."""
         if isinstance(value, float) or isinstance(left, float):
             return value
         if isinstance(right, float):  # the slope of a linear layer
-            asked = torch.full_like(left.error, abs(right))
-            return value.perturbed(left.actual.size * self._lattice_error(1, asked, heads.reach))
-        off = self._lattice_error(1, right.actual.size, heads.reach)
+            entries = torch.full_like(left.error, abs(right))
+            return value.perturbed(left.actual.size * self._lattice_error(1, entries, heads.reach))
+        error = self._lattice_error(1, right.actual.size, heads.reach)
         sizes = left.actual.size
         is_entrywise = isinstance(heads, verbs.MultiplyEntries)
-        return value.perturbed(sizes * off if is_entrywise else sizes @ off).without_nan()
+        return value.perturbed(sizes * error if is_entrywise else sizes @ error).without_nan()
 
     def by_rows(self, heads: verbs.LookUpProduct, value: Row, left: Row, right: Row) -> Row:
         if isinstance(value, float) or isinstance(left, float):
@@ -341,14 +348,15 @@ class BlockEnclosures(BlockDomain[Row]):
         return self.within_reach(heads, value)
 
     def _terms(self, left: Enclosure, right: Row) -> tuple[int, Tensor]:
-        """Return how many terms an entry of the product has, and their total size."""
+        """Return the number of terms of an entry of the product, and their total size."""
         if isinstance(right, float):
             return left.error.shape[-1], torch.zeros_like(left.error)
         return left.error.shape[-1], left.actual.size @ right.actual.size
 
     def _lattice_error(self, n_terms: int, sizes: Tensor, reach: float) -> Tensor:
-        fit, apart = self.program.look_up(IDENTITY), torch.zeros_like(sizes)
-        return reach * enclosures.lattice_error(fit, n_terms, sizes / reach, apart, self.how)
+        fit, no_drift = self.program.look_up(IDENTITY), torch.zeros_like(sizes)
+        scaled = sizes / reach
+        return reach * enclosures.lattice_error(fit, n_terms, scaled, no_drift, self.arithmetic)
 
     def look_up_product(
         self, heads: verbs.LookUpProduct, function: str, product: Row, left: Row, right: Row
@@ -356,12 +364,12 @@ class BlockEnclosures(BlockDomain[Row]):
         if isinstance(product, float) or isinstance(left, float):
             return 0.0
         n_terms, sizes = self._terms(left, right)
-        off = self._lattice_error(n_terms, sizes, heads.reach)
-        # That is how far the product may lie, or the run is stopped.
-        known = Interval.symmetric(heads.reach, 1, 1).widened(off)
-        argument = Enclosure.around(product.exact, product.error, product.actual.intersected(known))
+        # A run is stopped unless the product that heads return is within the reach.
+        error = self._lattice_error(n_terms, sizes, heads.reach)
+        within = product.actual.intersected(Interval.symmetric(heads.reach, 1, 1).widened(error))
+        argument = Enclosure.around(product.exact, product.error, within)
         fit = self.program.look_up(function)
-        rounding = self.how.head(fit, n_terms, sizes, torch.zeros_like(sizes))
+        rounding = self.arithmetic.head(fit, n_terms, sizes, torch.zeros_like(sizes))
         return enclosures.fitted_at(fit, argument, rounding).without_nan()
 
     def softmax_columns(self, scores: Row, n_rows: int) -> Row:
@@ -369,8 +377,10 @@ class BlockEnclosures(BlockDomain[Row]):
             return 0.0
         n_others = scores.error.shape[-2] - n_rows
         n_tokens = n_rows + len(self.program.functions[0].values)
-        shares = shares_of(scores.mapped(lambda part: part[..., :n_rows, :].mT), n_tokens, self.how)
-        padded_shares = shares.mapped(lambda part: functional.pad(part.mT, (0, 0, 0, n_others)))
+        shares = shares_of(
+            scores.mapped(lambda rows: rows[..., :n_rows, :].mT), n_tokens, self.arithmetic
+        )
+        padded_shares = shares.mapped(lambda rows: functional.pad(rows.mT, (0, 0, 0, n_others)))
         return padded_shares.without_nan()
 
 

@@ -1,13 +1,13 @@
-r"""The arithmetic of error bounds, and what every kind of bounds provides.
+r"""The arithmetic of error bounds, and the interface of all kinds of bounds.
 
-An enclosure says where a quantity lies, and how far the transformer's own may be from it. The exact
-quantity has two forms, and every statement holds for both: the real number, and what the float64
-oracle makes of it. `exact` holds both, because intervals are rounded outwards by whatever float64
-can be off by. `error` bounds the transformer's distance from either.
+An enclosure bounds an exact quantity, the transformer's value of it, and their distance. The exact
+quantity has two forms, and every statement holds for both: the real number, and the float64
+oracle's value. The interval `exact` holds both, because it is rounded outwards by the rounding
+error of float64. `error` bounds the transformer's distance from either.
 
-With u = 2^-53 one operation is off by u times its result, and a sum of m products, in any order, by
-gamma(m) = m u / (1 - m u) times the sum of their sizes. Operations on intervals move the ends
-outwards by that:
+The size of a number is its absolute value. With u = 2^-53 the error of one operation is at most u
+times the size of its result, and that of a sum of m products, in any order, gamma(m) = m u / (1 -
+m u) times the sum of their sizes. Operations on intervals move the ends outwards by these errors:
 
     sum, widening    2 roundings, and the one that moves the end: 4 u of the end
     product          3 roundings: 4 u times the product of the sizes
@@ -15,17 +15,17 @@ outwards by that:
                      the spread, a sum of numbers that are not negative, has its `ROOM`
 
 Underflow breaks these rules, but only below 2^-1022. `LEAST` is added to every size that is not 0,
-so that no product of up to four sizes underflows, and u times it is far above what underflow
-takes. A size is 0 only where all is exactly 0.
+so that no product of up to four sizes underflows, and u times it is far more than underflow can
+lose. A size is 0 only where all values are exactly 0.
 
-The transformer's sums are rounded likewise, with its own u, and lose less than the least normal
-number in each operation that underflows, even where smaller results are flushed to 0. Every rule
-adds that twice: for the transformer, and for the oracle; a real number is not rounded. A softmax
-head is also off by what the rounding of its scores changes.
+The transformer's sums are rounded likewise, with its own u. Each operation that underflows loses
+less than the smallest normal number, even where subnormal results are flushed to 0. Every rule
+adds these errors twice, for the transformer and for the oracle; a real number is not rounded. The
+error of a softmax head includes what the rounding of its scores changes.
 
-Bounds are themselves computed in float64. An error is a sum of products that are not negative, so
-one factor `ROOM` at the end of a rule covers its rounding; underflow takes from it far less than
-the rule adds for underflow.
+The bounds themselves are computed in float64. An error is a sum of products that are not negative,
+so one factor `ROOM` at the end of a rule covers its rounding; underflow loses far less of the bound
+than the rule adds for underflow.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ UNIT_ROUNDOFF = 2.0**-53
 """The unit roundoff of float64, in which bounds and oracles are computed."""
 
 ROOM = 1 + 2.0**-28
-"""Covers the rounding of up to 2^24 operations on numbers that are not negative:
+"""The safety factor for the rounding of up to 2^24 operations on numbers that are not negative:
 gamma(2^24) < 2^-28.
 """
 
@@ -79,7 +79,7 @@ _OUTWARDS = 4 * UNIT_ROUNDOFF
 class Interval:
     """Every entry lies between `low` and `high`.
 
-    Known numbers are one tensor, which is both ends; they cost half the work.
+    Where the values are known exactly, both ends are the same tensor, which halves the work.
     """
 
     low: Tensor
@@ -87,18 +87,18 @@ class Interval:
 
     @classmethod
     def point(cls, value: Values) -> Interval:
-        """Hold `value` alone."""
+        """Return the interval that holds `value` alone."""
         return cls(value, value)
 
     @classmethod
     def symmetric(cls, bound: float, *shape: int) -> Interval:
-        """Hold [-bound, bound] in every entry."""
+        """Return the interval [-bound, bound] in every entry."""
         size = torch.full(shape, bound, dtype=torch.float64)
         return cls(-size, size)
 
     @cached_property
     def size(self) -> Tensor:
-        """At least the largest absolute value, and 0 only if all values are."""
+        """An upper bound on the absolute value, which is 0 only if the value is."""
         if self.low is self.high:
             return _lifted(self.low.abs())
         return _lifted(torch.maximum(-self.low, self.high))
@@ -120,15 +120,15 @@ class Interval:
     def intersected(self, other: Interval) -> Interval:
         """Intersect with an interval that is known to hold the same value.
 
-        Where rounding leaves the two a hair apart, return what lies between them.
+        Rounding may leave a tiny gap between the two; then return the gap.
         """
         low = torch.maximum(self.low, other.low)
         high = torch.minimum(self.high, other.high)
         return Interval(torch.minimum(low, high), torch.maximum(low, high))
 
     def without_nan(self) -> Interval:
-        """Drop the bound where infinities cancelled."""
-        # A sum is NaN if an entry is, or if infinities cancel in it.
+        """Make ends infinite where infinities cancelled."""
+        # One sum tells: it is NaN if an entry is, or if infinities cancel in it.
         low, high = self.low, self.high
         if not (low.sum().isnan() or (low is not high and high.sum().isnan())):
             return self
@@ -141,7 +141,7 @@ class Interval:
         return self.mapped(lambda end: end.clamp(-bound, bound))
 
     def distance_to(self, other: Interval) -> Tensor:
-        """Return the largest distance between a value here and a value there."""
+        """Return the largest distance of a value in this interval from one in the other."""
         return torch.maximum(self.high - other.low, other.high - self.low)
 
     def __add__(self, other: Interval) -> Interval:
@@ -154,7 +154,7 @@ class Interval:
         return turned if abs(factor) == 1 else turned.widened(_OUTWARDS * abs(factor) * self.size)
 
     def times_within(self, low: float, high: float) -> Interval:
-        """Hold all multiples by numbers from `low` to `high`: the ends have the extremes."""
+        """Multiply by an unknown number in [low, high]: the extremes are at its ends."""
         if low == high:
             return self.times(low)
         one, other = self.times(low), self.times(high)
@@ -162,8 +162,8 @@ class Interval:
 
     def __mul__(self, other: Interval) -> Interval:
         ends, other_ends = (
-            (part.low,) if part.low is part.high else (part.low, part.high)
-            for part in (self, other)
+            (factor.low,) if factor.low is factor.high else (factor.low, factor.high)
+            for factor in (self, other)
         )
         corners = [a * b for a in ends for b in other_ends]
         product = Interval(reduce(torch.minimum, corners), reduce(torch.maximum, corners))
@@ -173,23 +173,21 @@ class Interval:
         """Multiply matrices by midpoints and radii.
 
         With |a - m| <= r and |b - n| <= s it is |a b - m n| <= |m| s + r (|n| + s). Rounding adds
-        gamma (|m| + r) (|n| + s), which is what a larger s, by gamma (|n| + s), adds to it.
+        gamma (|m| + r) (|n| + s), which is covered by enlarging s by gamma (|n| + s).
         """
         middle, radius = self._ball()
         other_middle, other_radius = other._ball()
         product = (2 * self.low.shape[-1] + 4) * UNIT_ROUNDOFF
         size, gamma = other.size, product / (1 - product)
-        wide = gamma * size if other_radius is None else other_radius + gamma * size
-        spread = _lifted(middle.abs()) @ wide
+        enlarged = gamma * size if other_radius is None else other_radius + gamma * size
+        spread = _lifted(middle.abs()) @ enlarged
         if radius is not None:
             spread = spread + (1 + gamma) * (radius @ size)
         centre, spread = middle @ other_middle, ROOM * spread
         return Interval(centre - spread, centre + spread)
 
     def _ball(self) -> tuple[Tensor, Tensor | None]:
-        """Return the rounded midpoint, and the larger distance of an end from it, or None if it is
-        0.
-        """
+        """Return the rounded midpoint, and the radius around it, or None if it is 0."""
         if self.low is self.high:
             return self.low, None
         middle = (self.low + self.high) / 2
@@ -203,16 +201,16 @@ def _lifted(size: Tensor) -> Tensor:
 
 
 def _outwards(low: Tensor, high: Tensor) -> Interval:
-    """Return the interval between these ends, with room for their rounding."""
+    """Return the interval between these ends, widened by their rounding."""
     return Interval(
         torch.sub(low, low.abs(), alpha=_OUTWARDS), torch.add(high, high.abs(), alpha=_OUTWARDS)
     )
 
 
 def norm(errors: Tensor) -> Tensor:
-    """Return the 2-norm over the last axis, infinite where an error is.
+    """Return an upper bound on the 2-norm over the last axis, infinite where an error is.
 
-    Errors are scaled first, because squares of small ones would be 0.
+    Errors are scaled first, because squares of small ones would underflow.
     """
     largest = errors.amax(-1, keepdim=True).clamp(min=torch.finfo(errors.dtype).tiny)
     length: Tensor = ROOM * (errors / largest).norm(dim=-1) * largest.squeeze(-1)
@@ -229,26 +227,27 @@ class Enclosure:
 
     @classmethod
     def common(cls, value: Interval) -> Enclosure:
-        """Return a quantity that the transformer has exactly."""
+        """Return the enclosure of a quantity that the transformer holds exactly."""
         return cls(value, value, torch.zeros_like(value.low))
 
     @classmethod
     def around(cls, exact: Interval, error: Values, actual: Interval | None = None) -> Enclosure:
-        """Return a quantity that the transformer has within `error` of the exact one, and in
-        `actual`.
+        """Enclose a quantity whose transformer value is within `error` of the exact one.
+
+        The transformer's value also lies in `actual`, if given.
         """
-        near = exact.widened(error)
-        actual = near if actual is None else near.intersected(actual)
+        within_error = exact.widened(error)
+        actual = within_error if actual is None else within_error.intersected(actual)
         return cls(exact, actual, ROOM * torch.minimum(error, exact.distance_to(actual)))
 
     @property
     def is_common(self) -> bool:
-        """Whether the transformer has it exactly, so that there is no error to carry."""
+        """Whether the transformer holds the quantity exactly."""
         return self.exact is self.actual
 
     @cached_property
     def size(self) -> Tensor:
-        """The larger size of the exact and the transformer's value: either of them rounds."""
+        """The larger size of the exact and the transformer's value, on which rounding depends."""
         if self.is_common:
             return self.exact.size
         return torch.maximum(self.exact.size, self.actual.size)
@@ -256,16 +255,16 @@ class Enclosure:
     @property
     def mT(self) -> Enclosure:  # noqa: N802 - torch's name
         """The transposed enclosure."""
-        return self.mapped(lambda part: part.mT)
+        return self.mapped(lambda matrix: matrix.mT)
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Enclosure:
         """Rearrange all numbers."""
         exact, error = self.exact.mapped(change), change(self.error)
         return Enclosure(exact, exact if self.is_common else self.actual.mapped(change), error)
 
-    def perturbed(self, off: Tensor) -> Enclosure:
-        """Let the transformer's value be wrong by `off` more."""
-        return Enclosure.around(self.exact, self.error + off, self.actual.widened(off))
+    def perturbed(self, error: Tensor) -> Enclosure:
+        """Add an error to the transformer's value."""
+        return Enclosure.around(self.exact, self.error + error, self.actual.widened(error))
 
     def times(self, factor: float) -> Enclosure:
         """Multiply by a number, without rounding."""
@@ -273,18 +272,18 @@ class Enclosure:
         return Enclosure(exact, actual, ROOM * abs(factor) * self.error)
 
     def at_least(self, low: Tensor) -> Enclosure:
-        """Use that the transformer's value is at least `low`."""
-        known = Interval(low, torch.full_like(low, inf))
-        return Enclosure.around(self.exact, self.error, self.actual.intersected(known))
+        """Return the enclosure, given that the transformer's value is at least `low`."""
+        above_low = Interval(low, torch.full_like(low, inf))
+        return Enclosure.around(self.exact, self.error, self.actual.intersected(above_low))
 
     def intersected(self, reach: Tensor) -> Enclosure:
-        """Use that both values lie in [-reach, reach]."""
-        known = Interval(-reach, reach)
-        exact, actual = self.exact.intersected(known), self.actual.intersected(known)
+        """Return the enclosure, given that both values lie in [-reach, reach]."""
+        within = Interval(-reach, reach)
+        exact, actual = self.exact.intersected(within), self.actual.intersected(within)
         return Enclosure(exact, actual, torch.minimum(self.error, ROOM * exact.distance_to(actual)))
 
     def lowered(self, missed: float) -> Enclosure:
-        """Let the exact value, which is not negative, be lower by up to `missed`."""
+        """Lower the exact value, which is not negative, by up to `missed`."""
         exact = Interval((self.exact.low - missed).clamp(min=0.0), self.exact.high)
         return Enclosure(exact, self.actual, self.error + missed)
 
@@ -304,11 +303,11 @@ FEW_TERMS = 3
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How the transformer computes: its unit roundoff, its sums, the length of its prompt.
+    """The transformer's arithmetic: its unit roundoff, its sums, the length of its prompt.
 
     With `sums_terms` functions are evaluated ReLU by ReLU or token by token, and averaged over all
-    tokens, as the dense transformer does. Otherwise they are looked up in tables, and lines and
-    products are computed as such.
+    tokens, as in the dense transformer. Otherwise functions are looked up in tables, and lines and
+    products are computed directly.
     """
 
     roundoff: float
@@ -324,63 +323,63 @@ class Arithmetic:
 
     @property
     def least(self) -> float:
-        """The least normal number, or 0 where nothing is rounded."""
+        """The smallest normal number, or 0 where nothing is rounded."""
         precision = torch.float32 if self.roundoff > UNIT_ROUNDOFF else torch.float64
         return torch.finfo(precision).tiny if self.roundoff else 0.0
 
     @property
     def oracle(self) -> Arithmetic:
-        """The oracle's arithmetic: float64, unless nothing is rounded at all."""
+        """The oracle's arithmetic: float64, or exact if this arithmetic is."""
         return replace(self, roundoff=min(self.roundoff, UNIT_ROUNDOFF))
 
     def sum_of(self, n_terms: int, sizes: Tensor) -> Tensor:
-        """Return the rounding of a sum of `n_terms` products whose sizes add up to `sizes`.
+        """Bound the rounding of a sum of `n_terms` products whose sizes add up to `sizes`.
 
-        Sizes are 0 only where all products are, and there nothing underflows.
+        Where `sizes` is 0 all products are, and nothing underflows.
         """
         factor, least = self._sum_rounding(n_terms)
         return torch.add(factor * sizes, sizes.sign(), alpha=least)
 
     def sum_of_size(self, n_terms: int, size: float) -> float:
-        """Return the same for one size."""
+        """Bound the rounding of one sum, as `sum_of` does for a tensor of sums."""
         factor, least = self._sum_rounding(n_terms)
         return factor * size + (least if size > 0 else 0.0)
 
     def _sum_rounding(self, n_terms: int) -> tuple[float, float]:
-        """Return rounding of a sum relative to the sizes of its terms, and what underflow adds."""
-        # + 8: rounded weights and constants, the product itself, the residual addition.
+        """Return the rounding of a sum relative to its terms' sizes, and the loss to underflow."""
+        # + 8: rounded weights and constants, the product itself, the residual addition. Twice,
+        # for the transformer and for the oracle.
         n_operations = n_terms + 8
         product = n_operations * self.roundoff
         gamma = product / (1 - product) if product < 1 else inf
         return 2 * gamma, 2 * n_operations * self.least
 
     def evaluation(self, function: str, size: Tensor) -> Tensor:
-        """Return the rounding of a function that is computed as such, where it has at most this
-        size.
-        """
+        """Bound the rounding of a function that is computed directly, of values up to `size`."""
         return rounding_of(function).at(size, self.roundoff, self.least)
 
-    def head(self, fit: LatticeFunction, fan_in: int, argument: Tensor, apart: Tensor) -> Tensor:
-        """Return the rounding of a look-up where the terms of its argument have this total size.
+    def head(self, fit: LatticeFunction, fan_in: int, argument: Tensor, drift: Tensor) -> Tensor:
+        """Bound the rounding of a look-up whose argument's terms have the total size `argument`.
 
-        The registers' copies of the argument may lie `apart`, each by another amount, which moves
-        a score by up to |g| apart / (spacing ratio^2). A mean stays between the values.
+        The registers' copies of the argument differ by up to `drift`, each by its own amount, which
+        moves a score by up to |g| drift / (spacing ratio^2). A mean stays between the values.
         """
         if self.sums_terms:
-            beyond = (argument / fit.reach).clamp(min=1.0)
-            scores = self.sum_of(fan_in + 2, fit.sensitivity * beyond)
-            moved = fit.half / (fit.spacing * fit.ratio**2) * apart
-            scores = scores + uneven_response(fit) * apart * torch.exp(2 * moved)
-            scores = scores.nan_to_num(inf).clamp(max=max(fit.values) - min(fit.values))
-            return scores + self.sum_of(len(fit.values), torch.full_like(argument, fit.size))
+            # `sensitivity` is proved for terms up to the reach; scale it for larger terms.
+            excess = (argument / fit.reach).clamp(min=1.0)
+            by_scores = self.sum_of(fan_in + 2, fit.sensitivity * excess)
+            # Scores moved by up to m change softmax weights by factors within exp(+-2 m).
+            moved = fit.half / (fit.spacing * fit.ratio**2) * drift
+            by_scores = by_scores + drift_response(fit) * drift * torch.exp(2 * moved)
+            by_scores = by_scores.nan_to_num(inf).clamp(max=max(fit.values) - min(fit.values))
+            return by_scores + self.sum_of(len(fit.values), torch.full_like(argument, fit.size))
         tabulated = self.sum_of(2 * DEGREE, torch.full_like(argument, 4 * fit.size))
         return tabulated + table_error(fit)
 
     def grid(
         self, fit: GridMean, n_terms: int, argument: Tensor, label: Tensor | float = 0.0
     ) -> Tensor:
-        """Return the rounding of a head's mean over a grid, where its arguments have these total
-        sizes.
+        """Bound the rounding of a head's mean over a grid, for arguments of these total sizes.
 
         The mean stays between the values.
         """
@@ -397,27 +396,27 @@ class Arithmetic:
         n_copies: int,
         where: Interval | None = None,
     ) -> Tensor:
-        """Return the rounding of `fit` where the terms of its argument have this total size.
+        """Bound the rounding of `fit` where the terms of its argument have the size `argument`.
 
-        `where` tells where the argument itself lies, if that is known.
+        `where` encloses the argument itself, if that is known.
         """
         terms, sizes = fit.terms(), None
         if where is not None and len(terms) <= FEW_TERMS:
-            # ReLUs that are off add nothing: not even rounding is left of a dead unit. Rounding is
-            # monotone, so a ReLU whose argument is nowhere positive is exactly off.
+            # A dead unit adds not even rounding: rounding is monotone, so a ReLU whose argument is
+            # nowhere positive is exactly 0.
             sizes = torch.zeros_like(argument)
             for term in terms:
                 low, high = (where.low, where.high)[:: -1 if term.scale < 0 else 1]
-                if term.scale == 0:  # also where nothing is known
+                if term.scale == 0:  # not 0 * infinity
                     low = high = torch.zeros_like(low)
                 else:
                     low, high = term.scale * low, term.scale * high
                 size = abs(term.scale) * argument
                 if fan_in == 1:
-                    # ReLUs read the argument itself, not a sum that is rounded on the way: one that
-                    # is on only where the argument is small rounds as little.
-                    read = torch.maximum(low.abs().clamp(max=abs(term.shift)), high)
-                    size = torch.minimum(size, read)
+                    # ReLUs read the argument itself, not a sum rounded before. One that is positive
+                    # only where the argument is small has a rounding error as small.
+                    size_if_on = torch.maximum(low.abs().clamp(max=abs(term.shift)), high)
+                    size = torch.minimum(size, size_if_on)
                 is_on = high + term.shift > 0
                 sizes = sizes + (abs(term.coefficient) * (size + abs(term.shift))).where(is_on, 0.0)
             sizes = ROOM * sizes
@@ -428,7 +427,7 @@ class Arithmetic:
         if self.sums_terms and sizes is not None:
             # Attention sums over tokens first, then over heads.
             return self.sum_of(len(terms) + n_copies + fan_in, sizes)
-        # The function is looked up piece by piece, or computed as such.
+        # The function is looked up piece by piece, or computed directly.
         if fit.is_ramp:  # clamped between its levels, exactly
             rounding = self.sum_of(0, torch.full_like(argument, max(map(abs, _levels(fit)))))
         else:
@@ -445,11 +444,11 @@ def _levels(fit: ReluSum) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=256)
-def uneven_response(fit: LatticeFunction) -> float:
-    """Return what a head changes, at most, if each register sees the argument off by up to 1.
+def drift_response(fit: LatticeFunction) -> float:
+    """Bound the change of a head's mean per unit of drift of its registers' copies.
 
     That is the largest sum_g weight_g |value_g - mean| |g| / (spacing ratio^2). Weights are
-    `ratio` spacings wide, so that samples an eighth of a spacing apart miss less than 2%.
+    `ratio` spacings wide, so samples every eighth of a spacing underestimate it by less than 2%.
     """
     lattice = lattice_of(fit)
     n_samples = 2 * ceil(8 * fit.reach / fit.spacing) + 1
@@ -468,56 +467,60 @@ Fit = ReluSum | LatticeFunction | GridMean | RidgeSum
 def fitted_at(fit: Fit, argument: Enclosure, rounding: Tensor) -> Enclosure:
     """Evaluate a program's function at an enclosed argument.
 
-    |fit(a) - f(b)| <= |fit(a) - f(a)| + |f(a) - f(b)|, with a, b in known intervals.
+    |fit(a) - f(b)| <= |fit(a) - f(a)| + |f(a) - f(b)|, with a and b in known intervals.
     """
     real = function_at(function_named(fit.name), argument)
-    fitted = fit_error(fit, argument.actual) + rounding
-    actual = real.actual.widened(fitted)
-    if isinstance(fit, ReluSum) and fit.is_ramp:  # it stays between the levels of the step
+    error = fit_error(fit, argument.actual) + rounding
+    actual = real.actual.widened(error)
+    if isinstance(fit, ReluSum) and fit.is_ramp:  # a ramp stays between the levels of the step
         levels = _levels(fit)
         actual = actual.intersected(Interval(min(levels) - rounding, max(levels) + rounding))
-    return Enclosure.around(real.exact, real.error + fitted, actual)
+    return Enclosure.around(real.exact, real.error + error, actual)
 
 
 def function_at(function: ScalarFunction, argument: Enclosure) -> Enclosure:
-    """Evaluate a function itself at an enclosed argument."""
+    """Evaluate the function itself at an enclosed argument."""
     exact = Interval(*function.bounds(argument.exact.low, argument.exact.high))
     actual = Interval(*function.bounds(argument.actual.low, argument.actual.high))
     both_low = torch.minimum(argument.exact.low, argument.actual.low)
     both_high = torch.maximum(argument.exact.high, argument.actual.high)
-    # Ranges on both intervals lie in the range on their union, whose width would add nothing.
+    # The mean value theorem bounds the distance, and so do the two ranges.
     moved = function.slope_times(both_low, both_high, argument.error)
-    moved = moved + rounding_of(function.name).at(exact.size)  # as the oracle evaluates it
+    moved = moved + rounding_of(function.name).at(exact.size)  # of the oracle's evaluation
     return Enclosure(exact, actual, ROOM * torch.minimum(moved, exact.distance_to(actual)))
 
 
 def slope_at(loss: Loss, fit: GridMean, prediction: Enclosure, label: Enclosure) -> Enclosure:
-    """Evaluate a slope u(t, y) that is no sum of functions of one variable, as `fit` looks it up.
+    """Evaluate a slope u(t, y) that is not a sum of functions of one variable.
 
-    A value differs from the one at the middle by no more than the steepest slopes allow.
+    The Lipschitz constants on the domain of `fit` bound the difference from the value at the
+    midpoint.
     """
     surface = surface_of(loss, fit.reach, fit.label_reach)
-    rounding = surface.rounding * UNIT_ROUNDOFF  # as the oracle evaluates it
+    rounding = surface.rounding * UNIT_ROUNDOFF  # of the oracle's evaluation
 
     def change(t: Tensor, y: Tensor) -> Tensor:
         return surface.steepness * t + surface.label_steepness * y + rounding
 
     def ranged(t: Interval, y: Interval) -> Interval:
-        middles = ((part.low + part.high) / 2 for part in (t, y))
+        middles = ((argument.low + argument.high) / 2 for argument in (t, y))
         middle = loss.slope(*torch.broadcast_tensors(*middles))
-        # Half of what the ends are apart, and the rounding of the middle.
-        radii = ((part.high - part.low) / 2 + UNIT_ROUNDOFF * part.size for part in (t, y))
-        off = ROOM * change(*radii)
+        # Half the width of each interval, and the rounding of its midpoint.
+        radii = (
+            (argument.high - argument.low) / 2 + UNIT_ROUNDOFF * argument.size
+            for argument in (t, y)
+        )
+        spread = ROOM * change(*radii)
         inside = (t.size <= fit.reach) & (y.size <= fit.label_reach)
-        infinite = torch.full_like(off, inf)
-        least, largest = -infinite, infinite
-        near = Interval(
-            torch.where(inside, middle - off, least), torch.where(inside, middle + off, largest)
+        infinite = torch.full_like(spread, inf)
+        around_middle = Interval(
+            torch.where(inside, middle - spread, -infinite),
+            torch.where(inside, middle + spread, infinite),
         )
-        known = Interval(
-            torch.where(inside, surface.low, least), torch.where(inside, surface.high, largest)
+        value_range = Interval(
+            torch.where(inside, surface.low, -infinite), torch.where(inside, surface.high, infinite)
         )
-        return near.intersected(known)
+        return around_middle.intersected(value_range)
 
     exact, actual = ranged(prediction.exact, label.exact), ranged(prediction.actual, label.actual)
     moved = ROOM * change(prediction.error, label.error)
@@ -525,10 +528,10 @@ def slope_at(loss: Loss, fit: GridMean, prediction: Enclosure, label: Enclosure)
 
 
 def fit_error(fit: Fit, argument: Interval) -> Tensor:
-    """Return the largest certified error on the pieces that the argument can touch.
+    """Return the largest certified error on the pieces where the argument may lie.
 
     It is infinite outside the interval on which the fit was proved. Exact fits, ramps and look-ups
-    that saturate continue as the function itself does.
+    that saturate are valid everywhere.
     """
     if fit.is_exact:
         return torch.zeros_like(argument.low)
@@ -548,7 +551,8 @@ def fit_error(fit: Fit, argument: Interval) -> Tensor:
 
 def ridge_error(fit: RidgeSum, *arguments: Interval) -> Tensor:
     """Return the certified error of a sum of units, which is infinite outside its box."""
-    last, shape = arguments[-1], torch.broadcast_tensors(*(part.low for part in arguments))[0].shape
+    last = arguments[-1]
+    shape = torch.broadcast_shapes(*(argument.low.shape for argument in arguments))
     error = last.low.new_full(shape, fit.error)
     for band in fit.bands:
         is_inside = (last.low <= band.high) & (last.high >= band.low)
@@ -559,13 +563,13 @@ def ridge_error(fit: RidgeSum, *arguments: Interval) -> Tensor:
 
 
 MOST_CELLS = 2**20
-"""The most multiples of a knot unit in a table; beyond that, knots are found by binary search."""
+"""The largest table of knots, in multiples of a knot unit; binary search serves longer ranges."""
 
 
 def touched(fit: ReluSum, argument: Interval) -> tuple[Tensor, Tensor]:
-    """Return the numbers of the first and of the last piece that the argument can lie on.
+    """Return the numbers of the first and the last piece on which the argument may lie.
 
-    A piece holds its right end.
+    A piece includes its right end.
     """
     last = n_knots(fit, argument.high, below=True)
     return torch.minimum(n_knots(fit, argument.low), last), last
@@ -574,8 +578,8 @@ def touched(fit: ReluSum, argument: Interval) -> tuple[Tensor, Tensor]:
 def n_knots(fit: ReluSum, values: Values, *, below: bool = False) -> Tensor:
     """Count the knots that are at most each value, or below it.
 
-    Knots are multiples of `knot_unit`, a power of two, so that a division by it is exact. A table
-    tells how many knots lie at or below every multiple of it.
+    Knots are multiples of `knot_unit`, a power of two, so that division by it is exact. A table
+    holds the number of knots up to every multiple.
     """
     is_short = bool(fit.knots) and fit.knots[-1] - fit.knots[0] <= MOST_CELLS * fit.knot_unit
     if not is_short or bool(values.sum().isnan()):  # NaN is in no cell
@@ -589,10 +593,9 @@ def n_knots(fit: ReluSum, values: Values, *, below: bool = False) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _knot_table(fit: ReluSum) -> tuple[Tensor, int]:
-    """Return the number of knots up to every multiple of the knot unit, and the first of these
-    multiples.
+    """Return the number of knots up to every multiple of the knot unit, and the first multiple.
 
-    It is one before the first knot.
+    The table begins one multiple before the first knot.
     """
     first = round(fit.knots[0] / fit.knot_unit) - 1
     n_cells = round((fit.knots[-1] - fit.knots[0]) / fit.knot_unit) + 2
@@ -602,11 +605,12 @@ def _knot_table(fit: ReluSum) -> tuple[Tensor, int]:
 
 
 def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """Return the largest of values[first .. last] at every position, from maxima over powers of
-    two.
+    """Return the largest of values[first .. last] at every position, from a sparse table.
+
+    Level k of the table has the maxima of 2^k consecutive values; two of them cover any range.
     """
     length = last - first + 1
-    if not length.numel() or int(length.max()) <= 2:  # as where arguments are nearly known
+    if not length.numel() or int(length.max()) <= 2:  # common: arguments in narrow intervals
         return torch.maximum(values.take(first), values.take(last))
     levels = [values]
     while 2 ** len(levels) <= len(values):
@@ -618,28 +622,28 @@ def _largest_between(values: Tensor, first: Tensor, last: Tensor) -> Tensor:
 
 
 def lattice_error(
-    fit: LatticeFunction, n_terms: int, sizes: Tensor, apart: Tensor, how: Arithmetic
+    fit: LatticeFunction, n_terms: int, sizes: Tensor, drift: Tensor, arithmetic: Arithmetic
 ) -> Tensor:
-    """Return how far a line or a square is off; only the dense transformer reads it from a lattice.
+    """Bound the error of the identity or the square when the dense transformer looks it up.
 
-    Beyond the reach, which is at least 1, all that is known is that a mean stays between the
-    values, and that the line or the square is at most the size's square.
+    Other backends compute both directly. Beyond the reach, which is at least 1, the bound uses only
+    that a mean stays between the values, and that identity and square are at most size^2.
     """
-    if not how.sums_terms:
+    if not arithmetic.sums_terms:
         return torch.zeros_like(sizes)
-    off = fit.error + how.head(fit, n_terms, sizes, apart)
-    return torch.where(sizes > fit.reach, max(map(abs, fit.values)) + sizes**2, off)
+    error = fit.error + arithmetic.head(fit, n_terms, sizes, drift)
+    return torch.where(sizes > fit.reach, max(map(abs, fit.values)) + sizes**2, error)
 
 
 # Linear algebra.
 
 
 def matrix_product(
-    weights: Enclosure, inputs: Enclosure, how: Arithmetic, n_terms: int = 0
+    weights: Enclosure, inputs: Enclosure, arithmetic: Arithmetic, n_terms: int = 0
 ) -> Enclosure:
-    """Multiply `weights @ inputs` at every token, with the rounding of at least `n_terms` terms."""
+    """Enclose `weights @ inputs` at every token, with the rounding of at least `n_terms` terms."""
     n_columns, sizes = weights.error.shape[-1], inputs.size @ weights.size.mT
-    rounding = how.sum_of(max(n_columns, n_terms), sizes)
+    rounding = arithmetic.sum_of(max(n_columns, n_terms), sizes)
     error = rounding
     if not inputs.is_common:
         error = error + inputs.error @ weights.exact.size.mT
@@ -647,67 +651,67 @@ def matrix_product(
         error = error + inputs.actual.size @ weights.error.mT
     exact = inputs.exact @ weights.exact.mT
     if n_terms > n_columns:
-        exact = exact.widened(how.oracle.sum_of(n_terms, sizes))
+        exact = exact.widened(arithmetic.oracle.sum_of(n_terms, sizes))
     if inputs.is_common and weights.is_common:
         return Enclosure.around(exact, error)
     actual = (inputs.actual @ weights.actual.mT).widened(rounding)
     return Enclosure.around(exact, error, actual)
 
 
-def clipped(value: Enclosure, bound: float | Interval, off: Tensor) -> Enclosure:
-    """Clip by a layer that is itself wrong by `off`."""
-    actual = value.actual.clipped(bound).widened(off)
-    return Enclosure.around(value.exact.clipped(bound), value.error + off, actual)
+def clipped(value: Enclosure, bound: float | Interval, layer_error: Tensor) -> Enclosure:
+    """Clip by a layer that has an error of its own."""
+    actual = value.actual.clipped(bound).widened(layer_error)
+    return Enclosure.around(value.exact.clipped(bound), value.error + layer_error, actual)
 
 
 BASIS_TERMS = 48
-"""A basis is computed with as many roundings, relatively; those of an entry 1 - t count for 1."""
+"""Bound on the relative roundings of an entry of a basis; for an entry 1 - t, relative to 1."""
 
 
 def projected(
-    value: Enclosure, faces: Interval, basis: Tensor, how: Arithmetic
+    value: Enclosure, faces: Interval, basis: Tensor, arithmetic: Arithmetic
 ) -> tuple[Enclosure, Tensor]:
-    """Project vectors onto a box in an orthonormal basis; return also what the layer is wrong by.
+    """Project vectors onto a box in an orthonormal basis; return also the error of the layer.
 
-    In the basis everything beyond the faces is taken away. Where nothing is, nothing is rounded. A
-    projection brings no two points further apart, in the 2-norm: that is one bound of the error.
-    The other one is the triangle inequality, entry by entry.
+    In the basis, the excess beyond the faces is subtracted; a vector without excess is not rounded.
+    The error has two bounds: a projection does not expand distances in the 2-norm, and the triangle
+    inequality holds entry by entry.
     """
     size, n_rows = basis.abs(), len(basis)
-    exact_beyond = _beyond(value.exact, faces, basis, how.oracle)
-    beyond = exact_beyond if value.is_common else _beyond(value.actual, faces, basis, how)
-    most = torch.maximum(exact_beyond.size, beyond.size)
-    moves = most @ size + most.amax(-1, keepdim=True)
-    sizes = torch.where(most.any(-1, keepdim=True), moves + value.size, 0.0)
-    terms = n_rows + basis.shape[-1] + BASIS_TERMS
-    off = how.sum_of(terms, sizes)
-    oracle = how.oracle.sum_of(terms, sizes)
-    # Coordinates that the basis is about lie between sums of the faces.
+    exact_excess = _excess(value.exact, faces, basis, arithmetic.oracle)
+    excess = exact_excess if value.is_common else _excess(value.actual, faces, basis, arithmetic)
+    largest_excess = torch.maximum(exact_excess.size, excess.size)
+    moves = largest_excess @ size + largest_excess.amax(-1, keepdim=True)
+    sizes = torch.where(largest_excess.any(-1, keepdim=True), moves + value.size, 0.0)
+    n_terms = n_rows + basis.shape[-1] + BASIS_TERMS
+    layer_error = arithmetic.sum_of(n_terms, sizes)
+    oracle_error = arithmetic.oracle.sum_of(n_terms, sizes)
+    # Coordinates in the span of the basis lie between sums of the faces; others are unbounded.
     hull = _product(faces, basis)
-    room = how.sum_of(terms, faces.size @ size + faces.size.amax())
-    known = torch.where(size.any(0), 0.0, inf)
-    hull = hull.widened(room + known)
+    hull_rounding = arithmetic.sum_of(n_terms, faces.size @ size + faces.size.amax())
+    unbounded = torch.where(size.any(0), 0.0, inf)
+    hull = hull.widened(hull_rounding + unbounded)
     exact, actual = (
-        (part + _product(away, basis).times(-1.0))
+        (vectors + _product(removed, basis).times(-1.0))
         .widened(rounding)
         .intersected(hull.widened(rounding))
-        for part, away, rounding in (
-            (value.exact, exact_beyond, oracle),
-            (value.actual, beyond, off),
+        for vectors, removed, rounding in (
+            (value.exact, exact_excess, oracle_error),
+            (value.actual, excess, layer_error),
         )
     )
-    by_rows = torch.where(most > 0, value.error @ size.mT, 0.0)
+    by_rows = torch.where(largest_excess > 0, value.error @ size.mT, 0.0)
     error = torch.minimum(norm(value.error).unsqueeze(-1), value.error + by_rows @ size)
-    return Enclosure.around(exact, ROOM * error + off, actual), off
+    return Enclosure.around(exact, ROOM * error + layer_error, actual), layer_error
 
 
-def _beyond(value: Interval, faces: Interval, basis: Tensor, how: Arithmetic) -> Interval:
-    """Return how far vectors lie beyond the faces, along each row of the basis."""
+def _excess(value: Interval, faces: Interval, basis: Tensor, arithmetic: Arithmetic) -> Interval:
+    """Return the signed excess of vectors beyond the faces, along each row of the basis."""
     along, sizes = _product(value, basis.mT), value.size @ basis.abs().mT
     sizes = sizes + value.size.amax(-1, keepdim=True) + faces.size
-    along = along.widened(how.sum_of(basis.shape[-1] + BASIS_TERMS, sizes))
-    beyond = along.mapped(lambda end: end - end.clamp(faces.low, faces.high))
-    return beyond.widened(_OUTWARDS * beyond.size)
+    along = along.widened(arithmetic.sum_of(basis.shape[-1] + BASIS_TERMS, sizes))
+    excess = along.mapped(lambda end: end - end.clamp(faces.low, faces.high))
+    return excess.widened(_OUTWARDS * excess.size)
 
 
 def _product(vectors: Interval, matrix: Tensor) -> Interval:
@@ -715,14 +719,14 @@ def _product(vectors: Interval, matrix: Tensor) -> Interval:
     return product.mapped(lambda end: end.squeeze(-2))
 
 
-def moved_apart(apart: Tensor, basis: Tensor) -> Tensor:
-    """Return how far apart projections are of vectors that are so far apart."""
+def projected_drift(drift: Tensor, basis: Tensor) -> Tensor:
+    """Bound the drift of projected copies by the drift of the copies."""
     size = basis.abs()
-    return torch.minimum(norm(apart).unsqueeze(-1), apart + apart @ size.mT @ size)
+    return torch.minimum(norm(drift).unsqueeze(-1), drift + drift @ size.mT @ size)
 
 
 def merged(new: Enclosure, old: Enclosure, change: Callable[[Tensor, Tensor], Tensor]) -> Enclosure:
-    """Arrange the numbers of two enclosures in one."""
+    """Combine two enclosures, number by number."""
     exact, actual = (
         Interval(change(one.low, other.low), change(one.high, other.high))
         for one, other in ((new.exact, old.exact), (new.actual, old.actual))
@@ -730,11 +734,13 @@ def merged(new: Enclosure, old: Enclosure, change: Callable[[Tensor, Tensor], Te
     return Enclosure(exact, actual, change(new.error, old.error))
 
 
-def exchanged(value: Enclosure, first: list[int], second: list[int], how: Arithmetic) -> Enclosure:
+def exchanged(
+    value: Enclosure, first: list[int], second: list[int], arithmetic: Arithmetic
+) -> Enclosure:
     """Put the larger entry of each pair of columns into the first of them.
 
-    Neither the larger nor the smaller one is further off than both were, but for the rounding of
-    the layer, which moves differences.
+    The errors of the larger and the smaller entry are at most the larger error of the two before,
+    plus the rounding of the layer, which adds and subtracts their difference.
     """
 
     def arranged(larger: Tensor, smaller: Tensor, before: Tensor) -> Tensor:
@@ -742,8 +748,8 @@ def exchanged(value: Enclosure, first: list[int], second: list[int], how: Arithm
         after[..., first], after[..., second] = larger, smaller
         return after
 
-    def sorted_ends(part: Interval) -> Interval:
-        return part.mapped(
+    def sorted_ends(interval: Interval) -> Interval:
+        return interval.mapped(
             lambda end: arranged(
                 torch.maximum(end[..., first], end[..., second]),
                 torch.minimum(end[..., first], end[..., second]),
@@ -752,75 +758,81 @@ def exchanged(value: Enclosure, first: list[int], second: list[int], how: Arithm
         )
 
     error = torch.maximum(value.error[..., first], value.error[..., second])
-    off = how.sum_of(3, value.size[..., first] + value.size[..., second])
-    off = arranged(off, off, torch.zeros_like(value.error))
-    error = arranged(error, error, value.error) + off
-    return Enclosure.around(sorted_ends(value.exact), error, sorted_ends(value.actual).widened(off))
+    rounding = arithmetic.sum_of(3, value.size[..., first] + value.size[..., second])
+    rounding = arranged(rounding, rounding, torch.zeros_like(value.error))
+    error = arranged(error, error, value.error) + rounding
+    return Enclosure.around(
+        sorted_ends(value.exact), error, sorted_ends(value.actual).widened(rounding)
+    )
 
 
-def mean_excess(value: Enclosure, means: Tensor, total: float, how: Arithmetic) -> Enclosure:
-    """Return the means of the first 1, 2, ... columns, less their shares of the total."""
+def mean_excess(value: Enclosure, means: Tensor, total: float, arithmetic: Arithmetic) -> Enclosure:
+    """Return the means of the first 1, 2, ... columns, each less its share of the total."""
     width = len(means)
     share = Interval.point(total / torch.arange(1, width + 1).double())
     sizes = value.size @ means.mT + share.size
     exact, actual = (
         (part @ Interval.point(means.mT.contiguous()) + share.times(-1.0)).widened(
-            how_of.sum_of(width + 4, sizes)
+            rounded_by.sum_of(width + 4, sizes)
         )
-        for part, how_of in ((value.exact, how.oracle), (value.actual, how))
+        for part, rounded_by in ((value.exact, arithmetic.oracle), (value.actual, arithmetic))
     )
-    error = value.error @ means.mT + how.sum_of(width + 4, sizes)
+    error = value.error @ means.mT + arithmetic.sum_of(width + 4, sizes)
     return Enclosure.around(exact, ROOM * error, actual)
 
 
-def above(value: Enclosure, threshold: Enclosure, most: float, how: Arithmetic) -> Enclosure:
-    """max(w - theta, 0) in the first columns, which is known to be at most `most`."""
+def above(value: Enclosure, threshold: Enclosure, most: float, arithmetic: Arithmetic) -> Enclosure:
+    """Set the first columns to max(w - theta, 0), which is known to be at most `most`."""
     n_columns = threshold.error.shape[-1]
-    rows = value.mapped(lambda part: part[..., :n_columns])
-    theta = threshold.mapped(lambda part: part[..., :1])
+    rows = value.mapped(lambda matrix: matrix[..., :n_columns])
+    theta = threshold.mapped(lambda matrix: matrix[..., :1])
     sizes = 3 * rows.size + theta.size
 
-    def after(w: Interval, t: Interval, off: Tensor) -> Interval:
-        found = (w + t.times(-1.0)).mapped(lambda end: end.clamp(min=0.0)).widened(off)
-        return found.intersected(Interval(-off, most + off))
+    def after(w: Interval, t: Interval, rounding: Tensor) -> Interval:
+        after_columns = (w + t.times(-1.0)).mapped(lambda end: end.clamp(min=0.0)).widened(rounding)
+        return after_columns.intersected(Interval(-rounding, most + rounding))
 
-    off = how.sum_of(5, sizes)
-    exact = after(rows.exact, theta.exact, how.oracle.sum_of(5, sizes))
-    actual = after(rows.actual, theta.actual, off)
-    found = Enclosure.around(exact, ROOM * (rows.error + theta.error + off), actual)
-    return merged(found, value, lambda new, old: torch.cat([new, old[..., n_columns:]], dim=-1))
+    rounding = arithmetic.sum_of(5, sizes)
+    exact = after(rows.exact, theta.exact, arithmetic.oracle.sum_of(5, sizes))
+    actual = after(rows.actual, theta.actual, rounding)
+    after_columns = Enclosure.around(exact, ROOM * (rows.error + theta.error + rounding), actual)
+    return merged(
+        after_columns, value, lambda new, old: torch.cat([new, old[..., n_columns:]], dim=-1)
+    )
 
 
-def add(left: Enclosure, right: Enclosure, how: Arithmetic) -> Enclosure:
-    """Add entry by entry."""
-    rounding = how.sum_of(2, left.size + right.size)
+def add(left: Enclosure, right: Enclosure, arithmetic: Arithmetic) -> Enclosure:
+    """Add two enclosures entry by entry."""
+    rounding = arithmetic.sum_of(2, left.size + right.size)
     actual = (left.actual + right.actual).widened(rounding)
     error = left.error + right.error + rounding
     return Enclosure.around(left.exact + right.exact, error, actual)
 
 
-def multiply(left: Enclosure, right: Enclosure, how: Arithmetic, n_terms: int = 2) -> Enclosure:
-    """Multiply entry by entry, with the rounding of `n_terms` terms."""
+def multiply(
+    left: Enclosure, right: Enclosure, arithmetic: Arithmetic, n_terms: int = 2
+) -> Enclosure:
+    """Multiply two enclosures entry by entry, with the rounding of `n_terms` terms."""
     sizes, exact = left.size * right.size, left.exact * right.exact
-    rounding = how.sum_of(n_terms, sizes)
+    rounding = arithmetic.sum_of(n_terms, sizes)
     error = left.error * right.exact.size + left.actual.size * right.error + rounding
     actual = (left.actual * right.actual).widened(rounding)
     if n_terms > 2:
-        exact = exact.widened(how.oracle.sum_of(n_terms, sizes))
+        exact = exact.widened(arithmetic.oracle.sum_of(n_terms, sizes))
     return Enclosure.around(exact, error, actual)
 
 
 def largest(factor: float) -> float:
-    """Return the size of a factor, or of the largest of those of a schedule."""
+    """Return the size of a factor, or the largest size of a schedule of factors."""
     return max(map(abs, factor)) if isinstance(factor, PerStep) else abs(factor)
 
 
 def combination(
-    terms: Sequence[tuple[float, Enclosure]], how: Arithmetic
+    terms: Sequence[tuple[float, Enclosure]], arithmetic: Arithmetic
 ) -> tuple[Enclosure, Tensor]:
-    """Sum enclosures times their factors; return the total size of the terms too.
+    """Sum enclosures times their factors; return also the total size of the terms.
 
-    A factor of a schedule may be anything between its least and its largest number. An enclosure
+    A schedule counts as an unknown factor between its smallest and its largest number. An enclosure
     itself, or its negative, is not rounded.
     """
     (first, alone), *others = terms
@@ -831,64 +843,67 @@ def combination(
         actual = exact if alone.is_common else alone.actual.times(-1.0)
         return Enclosure(exact, actual, alone.error), alone.size
     ends = [(min(f), max(f)) if isinstance(f, PerStep) else (f, f) for f, _ in terms]
-    sizes = reduce(plus, [largest(factor) * part.size for factor, part in terms])
-    error = reduce(plus, [largest(factor) * part.error for factor, part in terms])
-    pairs = list(zip(ends, (part for _, part in terms), strict=True))
-    exact = reduce(plus, [part.exact.times_within(*factors) for factors, part in pairs])
-    actual = reduce(plus, [part.actual.times_within(*factors) for factors, part in pairs])
-    rounding = how.sum_of(len(terms), sizes)
+    sizes = reduce(plus, [largest(factor) * term.size for factor, term in terms])
+    error = reduce(plus, [largest(factor) * term.error for factor, term in terms])
+    pairs = list(zip(ends, (term for _, term in terms), strict=True))
+    exact = reduce(plus, [term.exact.times_within(*factors) for factors, term in pairs])
+    actual = reduce(plus, [term.actual.times_within(*factors) for factors, term in pairs])
+    rounding = arithmetic.sum_of(len(terms), sizes)
     error, actual = error + rounding, actual.widened(rounding)
     if len(terms) > 2:  # the oracle may add them in another order
-        exact = exact.widened(how.oracle.sum_of(len(terms), sizes))
+        exact = exact.widened(arithmetic.oracle.sum_of(len(terms), sizes))
     return Enclosure.around(exact, error, actual), sizes
 
 
-def shares_of(scores: Enclosure, n_tokens: int, how: Arithmetic) -> Enclosure:
-    """Take the softmax over the last axis, by heads that read `n_tokens` tokens.
+def shares_of(scores: Enclosure, n_tokens: int, arithmetic: Arithmetic) -> Enclosure:
+    """Enclose the softmax over the last axis, computed by heads that read `n_tokens` tokens.
 
-    Shares rise with their own score and fall with all others. The slopes of a share p with respect
-    to all scores add up to 2 p (1 - p), at most 1 / 2.
+    A share p rises with its own score and falls with all others. The absolute derivatives of p with
+    respect to all scores add up to 2 p (1 - p), at most 1 / 2.
     """
     n_classes = scores.error.shape[-1]
-    exact, actual = (_shares(part) for part in (scores.exact, scores.actual))
+    exact, actual = (_shares(interval) for interval in (scores.exact, scores.actual))
     high = torch.maximum(exact.high, actual.high)
     low = torch.minimum(exact.low, actual.low)
     slope = torch.minimum(2 * high, 2 * (1 - low)).clamp(max=0.5)
     moved = ROOM * slope * scores.error.amax(-1, keepdim=True)
     moved = torch.minimum(moved, exact.distance_to(actual))
     sizes = slope * scores.size.amax(-1, keepdim=True) + high
-    rounding = how.sum_of(n_classes + n_tokens + SOFTMAX_ROUNDING, sizes)
+    rounding = arithmetic.sum_of(n_classes + n_tokens + SOFTMAX_ROUNDING, sizes)
     return Enclosure.around(exact, moved + rounding, actual.widened(rounding))
 
 
 def _shares(scores: Interval) -> Interval:
-    """Return the softmax of scores in intervals, with room for the rounding and underflow of
-    values.
+    """Return the softmax of scores in intervals, widened by the rounding and underflow of values.
+
+    A share is smallest where its own score is lowest and all others are highest.
     """
     low, high = scores.low, scores.high
     ends = []
     for own, others in ((low, high), (high, low)):
-        apart = others.unsqueeze(-2) - own.unsqueeze(-1)  # (class, other)
-        apart = apart - torch.diag_embed(torch.diagonal(apart, dim1=-2, dim2=-1))
-        ends.append(1 / apart.exp().sum(-1))
-    room = 1 + 2.0**-40
+        differences = others.unsqueeze(-2) - own.unsqueeze(-1)  # (class, other)
+        # The difference of a score from itself is 0, not the width of its interval.
+        diagonal = torch.diagonal(differences, dim1=-2, dim2=-1)
+        differences = differences - torch.diag_embed(diagonal)
+        ends.append(1 / differences.exp().sum(-1))
+    safety = 1 + 2.0**-40
     relative = torch.maximum(low.abs(), high.abs()).amax(-1, keepdim=True) * 2.0**-50
-    high = (ends[1] * room * (1 + relative)).clamp(min=torch.finfo(torch.float64).tiny)
-    return Interval(ends[0] / room * (1 - relative).clamp(min=0), high)
+    high = (ends[1] * safety * (1 + relative)).clamp(min=torch.finfo(torch.float64).tiny)
+    return Interval(ends[0] / safety * (1 - relative).clamp(min=0), high)
 
 
-# What every kind of bounds provides: for all tasks, for each step of a run, for a whole run.
+# The interface of all kinds of bounds: for all tasks, for each step of a run, for a whole run.
 
 INTERVALS = 16
-"""Numbers held at a time for each weight: ends, middles, radii and errors."""
+"""Numbers held at a time for each weight: ends, midpoints, radii and errors."""
 
 
 @dataclass(frozen=True)
 class DomainBound:
-    """The largest error of any weight: of one step, and of the whole run after its last step.
+    """Bounds on the error of any weight: from one step, and after the last step of a run.
 
-    The transformer's weights are no larger than `reach`, and their copies no farther than `drift`
-    from each other, if that is known.
+    `reach` bounds the transformer's weights, and `drift` the distance of their copies from each
+    other; both are infinite if unknown.
     """
 
     step: float
@@ -899,11 +914,11 @@ class DomainBound:
 
 @dataclass(frozen=True)
 class RunBounds:
-    """Bounds on the error of anything learnt, with an entry for each step of a run.
+    """Bounds on the error of the learnt weights or function, with an entry for each step of a run.
 
-    `steps` bounds what the step adds by itself, `trajectory` the error of all steps so far, where
-    contraction bounds it; of networks only balls do. `paper` is the paper's line for the whole run,
-    if it has one: the sum of what the steps add, as if none expanded distances.
+    `steps` bounds the error of each step alone. `trajectory` bounds that of all steps so far, if
+    the steps contract; for networks only balls bound it. `paper` is the paper's bound for the whole
+    run, if it has one: the sum over the steps, as if none expanded distances.
     """
 
     steps: Tensor
@@ -913,46 +928,45 @@ class RunBounds:
 
 @dataclass(frozen=True)
 class AbstractBounds(ABC):
-    """Bounds of a program that trains a problem, computed as `how` says."""
+    """Bounds for a program that trains a problem, run in the given arithmetic."""
 
     problem: Problem
     program: AbstractProgram
-    how: Arithmetic
+    arithmetic: Arithmetic
 
     @abstractmethod
     def domain(self) -> DomainBound:
-        """Bound (a): for every task in the domain, before any run."""
+        """Return bound (a): for every task in the domain, before any run."""
 
     @abstractmethod
     def steps(self, task: Task, history: History, on_progress: OnProgress | None = None) -> Tensor:
-        """Bound (b) for each step of a run: the error that it adds to any weight."""
+        """Return bound (b) for each step of a run: the error that it adds to any weight."""
 
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
     ) -> RunBounds:
-        """Bounds (b) for each step of a run, and for its distance from the `real` one if known."""
+        """Return bounds (b) for each step of a run, and for its distance from the `real` run."""
         return RunBounds(self.steps(task, history, on_progress))
 
     def predictions(self, task: Task, real: History, error: Tensor) -> Predictions | None:
-        """Return a bound on how far predictions at the queries are from those of the `real` run, if
-        known.
+        """Bound the error of predictions at the queries against the `real` run, or return None.
 
-        `error` bounds how far what the run has learnt is from the end of the real one: with an
-        entry for each weight, or with one for all.
+        `error` bounds the error of the learnt weights or function at the end of the run: with an
+        entry for each weight, or one for all.
         """
         return None
 
     def domain_predictions(self, proved: DomainBound) -> float:
-        """Bound (a) on how far predictions are from those of real training, or infinity.
+        """Return bound (a) on the error of predictions against real training, or infinity.
 
-        It holds after the whole run, for every task and every query in the domain; `proved` is what
-        `domain` returns.
+        It holds after the whole run, for every task and every query in the domain; `proved` is the
+        result of `domain`.
         """
         return inf
 
     @property
     def widest(self) -> float:
-        """How far clipped weights can lie apart, which needs no proof, or infinity."""
+        """The largest distance of clipped weights, a bound that needs no proof, or infinity."""
         return inf
 
     @property
@@ -962,16 +976,16 @@ class AbstractBounds(ABC):
 
     @property
     def stated(self) -> tuple[str, ...]:
-        """The user's kernels whose stated constants every bound rests on."""
+        """The user's kernels whose stated constants every bound assumes."""
         return ()
 
     @property
     def estimated(self) -> tuple[str, ...]:
-        """The user's kernels whose constants are only estimated, so that nothing is proved."""
+        """The user's kernels whose constants are estimated, so that nothing is proved."""
         return ()
 
     def paper_step(self) -> float | None:
-        """Bound (c): the paper's closed form for one step, repaired, if there is one."""
+        """Return bound (c): the corrected closed form of the paper for one step, if it has one."""
         return None
 
 
@@ -979,9 +993,9 @@ def one_by_one(
     bounds: Iterable[Tensor], history: History, on_progress: OnProgress | None = None
 ) -> Tensor:
     """Stack the bounds of all steps of a history, reporting progress after each."""
-    found, n_steps = list[Tensor](), history.shape[-2] - 1
+    steps, n_steps = list[Tensor](), history.shape[-2] - 1
     for bound in bounds:
-        found.append(bound)
+        steps.append(bound)
         if on_progress:
-            on_progress(len(found), n_steps)
-    return torch.stack(found, dim=-1) if found else history[..., 0, :0].double()
+            on_progress(len(steps), n_steps)
+    return torch.stack(steps, dim=-1) if steps else history[..., 0, :0].double()

@@ -1,17 +1,16 @@
-"""Bounds for functional descent. It approximates nothing, so all of its error is rounding.
+"""Bounds for functional descent, which approximates nothing: all of its error is rounding.
 
-(b) for one run: a step adds at most what the rounding of the kernel and of its sums moves, and
-what was off before is multiplied by I - step_size (K + noise I), whose norm is known from the
-kernel matrix: where steps converge, errors do not grow.
+(b) for one run: a step adds the rounding of the kernel and of its sums, and multiplies earlier
+errors by I - step_size (K + noise I). The kernel matrix gives the norm of this matrix: where steps
+converge, errors do not grow.
 
 (a) for every task: the same with the largest kernel and the largest residual that the domain
 allows. A kernel without negative eigenvalues lets the residual grow only if step_size times the
 largest possible eigenvalue exceeds 2.
 
-With momentum the last change is off too; `linear.py` says what becomes of both.
+With momentum the last change has an error too; `linear.py` bounds the growth of both.
 
-All numbers here are sums of products that are not negative, so that `ROOM` covers what rounding
-takes from them.
+All numbers here are sums of products that are not negative, so that `ROOM` covers their rounding.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from icgd.certificates.enclosures import (
     norm,
     one_by_one,
 )
-from icgd.certificates.linear import Motion, Pair, Responses, is_stable, multiplied
+from icgd.certificates.linear import Motion, Pair, Responses, is_stable, multiply_norms
 from icgd.environment import require_memory
 from icgd.errors import KernelError, at, quoted
 from icgd.problems.data import Task, first_set
@@ -49,47 +48,46 @@ from icgd.shapes import History, Predictions
 
 
 class Rounded(NamedTuple):
-    """Points as they are in exact arithmetic, and how far each coordinate may be off."""
+    """Points of exact arithmetic, and a bound on the error of each coordinate."""
 
     points: Tensor
     error: Tensor
 
 
 def sizes_of(head: KernelHead, points: Tensor) -> Tensor:
-    """Return what the sizes of the terms of G u add up to, |G| |u|."""
+    """Return |G| |u|, the total sizes of the terms of G u."""
     if head.transform is None:
         return points.abs()
     return points.abs() @ as_matrix(head.transform, points).abs().mT
 
 
-def moved_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> Tensor:
-    """Return how far G u may be off."""
+def moved_error(head: KernelHead, rounded: Rounded, arithmetic: Arithmetic) -> Tensor:
+    """Bound the error of each coordinate of G u."""
     width = rounded.points.shape[-1]
     carried = sizes_of(head, rounded.error)
-    return carried + how.sum_of(width, sizes_of(head, rounded.points) + carried)
+    return carried + arithmetic.sum_of(width, sizes_of(head, rounded.points) + carried)
 
 
-# Bound the error of a user's own kernel by what was stated of it at its registration.
+# The error of a user's own kernel, from the constants stated at its registration.
 #
-# Let L be its Lipschitz constant, and let points u, w be off by at most a, b in the Euclidean
-# norm. Then K(u, w) is off by at most L (a + b). What the function returns is off besides by the
-# stated units of roundoff of |K|, and by what K changes if points move by as many units of their
-# norms:
+# Let L be its Lipschitz constant, and let a, b bound the errors of the points u, w in the Euclidean
+# norm. Then K(u, w) changes by at most L (a + b). The rounding of the function itself is the stated
+# units of roundoff of |K|, plus the change of K if points move by as many units of their norms:
 #
 #     |error| <= L (a + b) + units (|K| + L (|u| + |w| + 2 a + 2 b))
 #
-# The units are counted twice, because the oracle rounds too. Neither of the two values is larger
-# than `bound`, if one was stated, but for the units of itself that it rounds by.
+# The units are counted twice, because the oracle rounds too. If a `bound` was stated, neither of
+# the two values exceeds it by more than its own rounding.
 #
 # With stated constants the bound is proved from them. Every use compares them with the kernel at
-# the run's own points, at neighbours in the order of the data and at points whose last digits
-# moved, and raises an error if they are contradicted. Without a stated L, the slope and the
-# rounding seen in these comparisons, times `SAFETY_FACTOR`, give an estimate, which reports call
-# so.
+# the run's own points, at neighbours in the order of the data and at points with perturbed last
+# digits, and raises an error if they are contradicted. Without a stated L, the largest slope and
+# rounding in these comparisons, times `SAFETY_FACTOR`, give an estimate, which reports mark as
+# such.
 
 
 NUDGE = 4
-"""Units of roundoff by which points are moved to see how a kernel rounds."""
+"""Units of roundoff by which points are perturbed to measure the rounding of a kernel."""
 
 SAFETY_FACTOR = 4.0
 """Safety factor on the slope and the rounding error estimated from samples."""
@@ -97,7 +95,7 @@ SAFETY_FACTOR = 4.0
 
 @dataclass(frozen=True)
 class _Constants:
-    """Slope, largest value and relative rounding of a kernel at points of at most one norm.
+    """Slope, largest value and relative rounding of a kernel at points of bounded norm.
 
     `noise` is added to every error.
     """
@@ -108,14 +106,18 @@ class _Constants:
     noise: float = 0.0
 
     @classmethod
-    def stated(cls, kernel: Kernel, radius: float, width: int, how: Arithmetic) -> _Constants:
+    def stated(
+        cls, kernel: Kernel, radius: float, width: int, arithmetic: Arithmetic
+    ) -> _Constants:
         slope, bound = kernel.stated("lipschitz", radius), kernel.stated("bound", radius)
-        return cls(slope, bound, _units(kernel, width) * how.roundoff)
+        return cls(slope, bound, _units(kernel, width) * arithmetic.roundoff)
 
-    def error(self, values: Tensor, off: Tensor, size: Tensor) -> Tensor:
-        """Bound the error of `values`; for every pair, norms sum to `size` and errors to `off`."""
-        rounding = self.units * (1 + self.units) * (values.abs() + self.slope * (size + 2 * off))
-        error = ROOM * (self.slope * off + 2 * rounding + self.noise)
+    def error(self, values: Tensor, point_error: Tensor, size: Tensor) -> Tensor:
+        """Bound the error of `values`, from the sums of norms and of point errors of each pair."""
+        rounding = (
+            self.units * (1 + self.units) * (values.abs() + self.slope * (size + 2 * point_error))
+        )
+        error = ROOM * (self.slope * point_error + 2 * rounding + self.noise)
         return error.nan_to_num(nan=inf, posinf=inf).clamp(max=2 * self.returned)
 
     @property
@@ -124,43 +126,49 @@ class _Constants:
         return ROOM * (1 + self.units) * self.largest
 
 
-def own_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
+def own_error(head: KernelHead, left: Rounded, right: Rounded, arithmetic: Arithmetic) -> Tensor:
     """Bound the error of a user's own kernel, entry by entry, without the head's weight.
 
     The bound is an estimate if no Lipschitz constant was stated. Raises `KernelError` if the kernel
-    contradicts what was stated of it.
+    contradicts its stated constants.
     """
     kernel, u, w = head.function, head.moved(left.points), head.keys.moved(right.points)
     sides = (head, left), (head.keys, right)
-    off = [_norms_of_points(moved_error(moves, points, how)) for moves, points in sides]
+    point_errors = [
+        _norms_of_points(moved_error(side_head, points, arithmetic)) for side_head, points in sides
+    ]
     values, size = kernel.matrix(u, w), _of_pairs(_norms_of_points(u), _norms_of_points(w))
-    nudged = _nudged(kernel, u, w, values, how)
+    nudged = _nudged(kernel, u, w, values, arithmetic)
     slopes = [_changes(u, values), _changes(w, values.mT)]
     if kernel.lipschitz is None:
-        steepest = max(float((change / gap).nan_to_num(0, 0, 0).max()) for gap, change in slopes)
-        units, noise = _units(kernel, u.shape[-1]) * how.roundoff, float(nudged.max())
-        known = _Constants(SAFETY_FACTOR * steepest, inf, units, SAFETY_FACTOR * noise)
-        return known.error(values, _of_pairs(*off), size)
+        largest_slope = max(
+            float((change / gap).nan_to_num(0, 0, 0).max()) for gap, change in slopes
+        )
+        units, noise = _units(kernel, u.shape[-1]) * arithmetic.roundoff, float(nudged.max())
+        constants = _Constants(SAFETY_FACTOR * largest_slope, inf, units, SAFETY_FACTOR * noise)
+        return constants.error(values, _of_pairs(*point_errors), size)
     radius = ROOM * float(
-        torch.cat([_norms_of_points(u) + off[0], _norms_of_points(w) + off[1]], dim=-1).max()
+        torch.cat(
+            [_norms_of_points(u) + point_errors[0], _norms_of_points(w) + point_errors[1]], dim=-1
+        ).max()
     )
-    known = _Constants.stated(kernel, radius, u.shape[-1], how)
-    if index := first_set(values.abs() > known.returned):
+    constants = _Constants.stated(kernel, radius, u.shape[-1], arithmetic)
+    if index := first_set(values.abs() > constants.returned):
         raise KernelError(
             f"Kernel {quoted(kernel.name)} contradicts its statement: it is "
-            f"{values[tuple(index)].item():.6g} at {at(index)}, and bound is {known.largest:.6g}. "
-            "Register it with a larger bound."
+            f"{values[tuple(index)].item():.6g} at {at(index)}, and bound is "
+            f"{constants.largest:.6g}. Register it with a larger bound."
         )
-    rounding = known.error(values, torch.zeros_like(values), size)
+    rounding = constants.error(values, torch.zeros_like(values), size)
     for gap, change in slopes:
-        allowed = ROOM * known.slope * gap + 2 * rounding.max()
+        allowed = ROOM * constants.slope * gap + 2 * rounding.max()
         if index := first_set(change > allowed.nan_to_num(nan=inf, posinf=inf)):
             raise KernelError(
                 f"Kernel {quoted(kernel.name)} contradicts its statement: it changes by "
                 f"{change[tuple(index)].item():.6g} between two points of these data that are "
-                f"{gap[tuple(index[:-1])].item():.6g} apart, and lipschitz is {known.slope:.6g}. "
-                "Register it with a larger lipschitz; if it jumps, it has none: leave "
-                "lipschitz out."
+                f"{gap[tuple(index[:-1])].item():.6g} apart, and lipschitz is "
+                f"{constants.slope:.6g}. Register it with a larger lipschitz; if it jumps, it has "
+                "none: leave lipschitz out."
             )
     # The kernel of a pair must not depend on the other examples.
     alone = kernel.matrix(u, w[..., :1, :])
@@ -171,7 +179,7 @@ def own_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) 
             f"{values[tuple(index)].item():.6g} among the others. Constants cannot be stated of "
             "it: leave lipschitz out."
         )
-    allowed = known.error(values, 2 * NUDGE * how.roundoff * size, size)
+    allowed = constants.error(values, 2 * NUDGE * arithmetic.roundoff * size, size)
     if index := first_set(nudged > allowed):
         raise KernelError(
             f"Kernel {quoted(kernel.name)} contradicts its statement: it changes by "
@@ -180,7 +188,7 @@ def own_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) 
             "it without cancellation, such as distances by torch.cdist with "
             "compute_mode='donot_use_mm_for_euclid_dist', or register it with a larger rounding."
         )
-    return known.error(values, _of_pairs(*off), size)
+    return constants.error(values, _of_pairs(*point_errors), size)
 
 
 def _changes(points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,38 +197,38 @@ def _changes(points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     return gap, (values - values.roll(1, -2)).abs()
 
 
-def _nudged(kernel: Kernel, u: Tensor, w: Tensor, values: Tensor, how: Arithmetic) -> Tensor:
-    """Return how far the kernel is off in the run's precision, also with other last digits of u."""
-    dtype = torch.float32 if how.roundoff > UNIT_ROUNDOFF else torch.float64
-    moved = (((1 + units * how.roundoff) * u).to(dtype) for units in (0, NUDGE))
+def _nudged(kernel: Kernel, u: Tensor, w: Tensor, values: Tensor, arithmetic: Arithmetic) -> Tensor:
+    """Return the error of the kernel in the run's precision, also for perturbed points u."""
+    dtype = torch.float32 if arithmetic.roundoff > UNIT_ROUNDOFF else torch.float64
+    moved = (((1 + units * arithmetic.roundoff) * u).to(dtype) for units in (0, NUDGE))
     return torch.maximum(*((kernel.matrix(left, w.to(dtype)) - values).abs() for left in moved))
 
 
 def largest_own(kernel: Kernel, radius: float, width: int) -> float:
-    """Bound |K| at points of at most this norm: as stated, or by the Lipschitz constant."""
+    """Bound |K| at points of norm at most `radius`: as stated, or by the Lipschitz constant."""
     if kernel.bound is not None or kernel.lipschitz is None:
         return kernel.stated("bound", radius)
     origin = torch.zeros(1, width, dtype=torch.float64)
     try:
         at_origin = abs(float(kernel.matrix(origin, origin)))
-    except KernelError:  # it is not defined there
+    except KernelError:  # the kernel is not defined at the origin
         return inf
     exact = (1 + _units(kernel, width) * UNIT_ROUNDOFF) * at_origin
     return ROOM * (exact + 2 * kernel.stated("lipschitz", radius) * radius)
 
 
 def worst_own_error(
-    kernel: Kernel, radius: float, off: float, width: int, how: Arithmetic
+    kernel: Kernel, radius: float, error: float, width: int, arithmetic: Arithmetic
 ) -> float:
-    """Bound the error at all points of at most this norm that are off by at most `off`."""
-    reached = ROOM * (radius + off)
-    known = _Constants.stated(kernel, reached, width, how)
-    largest, twice = largest_own(kernel, reached, width), torch.tensor(2.0, dtype=torch.float64)
-    return float(known.error(largest * twice / 2, off * twice, radius * twice))
+    """Bound the error at all points of norm at most `radius` whose errors are at most `error`."""
+    reach = ROOM * (radius + error)
+    constants = _Constants.stated(kernel, reach, width, arithmetic)
+    largest, twice = largest_own(kernel, reach, width), torch.tensor(2.0, dtype=torch.float64)
+    return float(constants.error(largest * twice / 2, error * twice, radius * twice))
 
 
 def _units(kernel: Kernel, width: int) -> float:
-    """Units of roundoff that a kernel is off by; two more are for the head's weight."""
+    """Return the relative error of a kernel in units of roundoff, two for the head's weight."""
     return kernel.rounding + width + 2
 
 
@@ -234,42 +242,42 @@ def _of_pairs(left: Tensor, right: Tensor) -> Tensor:
     return left[..., :, None] + right[..., None, :]
 
 
-# How far rounding moves a kernel: the only error of functional descent besides its sums.
+# The rounding of a kernel: the only error of functional descent besides that of its sums.
 #
-# A kernel is a function of one number t, a product <u, w> or a distance |u - w|. If t is off by at
-# most tau, the kernel is off by at most tau times its slope between, and by the rounding of the
-# function itself. Points may be off too (steps that move them round), which adds to tau.
+# A kernel is a function of one number t, a product <u, w> or a distance |u - w|. If tau bounds the
+# error of t, that of the kernel is at most tau times the largest slope near t, plus the rounding of
+# the function itself. Errors of the points, which steps that move them round, add to tau.
 #
-# Exponentials are off as `problems/functions.py` says. The arithmetic around them is
-# counted here, from t on:
+# `problems/functions.py` has the error of exponentials. The arithmetic around them is counted here,
+# from t on:
 #
 #     rbf      exp(-t^2 / 2)               a square, an exponential: 3/2 of t^2 exp(-t^2 / 2) < 1.2
 #     laplace  exp(-t)                     an exponential
 #     matern   p(s) exp(-s), s = t times a rounded root: 3 of s, s p(s) exp(-s) < 1.5, and at most
 #              six operations in p and the product, none of whose results is larger than p
 #
-# The constants below round that up. It is counted in units of roundoff of a kernel that is at
-# most 1. Every rule counts it twice, because the oracle rounds too; tau has both roundings
-# already. A kernel that lies between 0 and 1 is off by at most 1, however far its points are.
+# The constants below round that up, in units of roundoff of a kernel that is at most 1. Every rule
+# counts them twice, because the oracle rounds too; tau includes both roundings already. The error
+# of a kernel with values in [0, 1] is at most 1, whatever the errors of its points.
 
 
 EXPONENTIAL = FUNCTION_ROUNDING["exp"][0]
 
 DISTANCE_UNITS = EXPONENTIAL.relative + 12
-"""Units of roundoff by which a kernel of a distance is off, besides what its distance is off by."""
+"""The rounding of a kernel of a distance at the computed distance, in units of roundoff."""
 
 PRODUCT_UNITS = EXPONENTIAL.relative + 2
-"""Units of roundoff, of itself, by which an exponential of a product is off, weight included."""
+"""The relative rounding of an exponential of a product in units of roundoff, weight included."""
 
 POWER_UNITS = 2
-"""Units of roundoff that each factor of a power adds, of itself."""
+"""The relative rounding of each factor of a power, in units of roundoff."""
 
 PRODUCT_KERNELS = {"linear", "relu", "exp", "polynomial", "softmax"}
 DISTANCE_KERNELS = {"rbf", "laplace", "matern"}
 
 
 class _Slope(NamedTuple):
-    """How steep a kernel of a distance is at t: steepest at `peak`, and less on either side."""
+    """The absolute slope of a kernel of a distance: largest at `peak`, monotone on each side."""
 
     peak: float
     at: Callable[[Tensor], Tensor]
@@ -298,68 +306,73 @@ def _slope_of(head: KernelHead) -> _Slope:
     return _MATERN[SHAPES["matern"] if head.shape is None else head.shape]
 
 
-def kernel_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
+def kernel_error(head: KernelHead, left: Rounded, right: Rounded, arithmetic: Arithmetic) -> Tensor:
     """Bound the error of `head.matrix(left, right)`, entry by entry."""
     u, w = head.moved(left.points), head.keys.moved(right.points)
     if head.kernel in PRODUCT_KERNELS:
-        scores, tau = u @ w.mT, _product_error(head, left, right, how)
+        scores, tau = u @ w.mT, _product_error(head, left, right, arithmetic)
         if head.kernel == "exp":
-            error = (scores + tau).exp() * (torch.expm1(tau) + _exponential(how))
+            error = (scores + tau).exp() * (torch.expm1(tau) + _exponential(arithmetic))
         elif head.kernel == "softmax":
-            # All scores of a row may move, by tau, and by rounding when the largest is subtracted.
+            # All scores of a row change by up to tau, and round when the largest is subtracted.
             size = scores.abs().amax(-1, keepdim=True)
-            largest = tau.amax(-1, keepdim=True) + 8 * how.roundoff * size
-            relative = torch.expm1(2 * largest) + 2 * _exponential(how)
+            largest = tau.amax(-1, keepdim=True) + 8 * arithmetic.roundoff * size
+            relative = torch.expm1(2 * largest) + 2 * _exponential(arithmetic)
             share = torch.softmax(scores, dim=-1)
             moved = _at_most_one(share * relative * (1 + relative))
-            error = how.sum_of(scores.shape[-1], share + moved) + moved
+            error = arithmetic.sum_of(scores.shape[-1], share + moved) + moved
         elif head.kernel == "polynomial":
             degree = int(SHAPES["polynomial"] if head.shape is None else head.shape)
-            base, rounding = 1 + scores.abs() + tau, 2 * POWER_UNITS * how.roundoff
+            base, rounding = 1 + scores.abs() + tau, 2 * POWER_UNITS * arithmetic.roundoff
             carried = degree * base ** (degree - 1) * (tau + rounding * base)
             error = carried + degree * rounding * base**degree
         else:  # linear and relu
             error = tau
     elif head.kernel in DISTANCE_KERNELS:
-        # The slope is taken twice as far around as needed, because the oracle's own t is rounded.
-        tau = _distance_error(head, left, right, how)
+        # Take the slope on twice the range, because the t computed here is rounded itself.
+        tau = _distance_error(head, left, right, arithmetic)
         t = torch.cdist(u, w, p=1.0 if head.kernel == "laplace" else 2.0)
         slope = _slope_of(head).between((t - 2 * tau).clamp(min=0), t + 2 * tau)
-        error = _at_most_one(slope * tau) + 2 * DISTANCE_UNITS * how.roundoff
+        error = _at_most_one(slope * tau) + 2 * DISTANCE_UNITS * arithmetic.roundoff
     else:
-        error = own_error(head, left, right, how)
-    return head.weight * (error + 2 * LEAST_NUMBERS * how.least)
+        error = own_error(head, left, right, arithmetic)
+    return head.weight * (error + 2 * LEAST_NUMBERS * arithmetic.least)
 
 
-def _product_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
+def _product_error(
+    head: KernelHead, left: Rounded, right: Rounded, arithmetic: Arithmetic
+) -> Tensor:
     a, b = sizes_of(head, left.points), sizes_of(head.keys, right.points)
-    off_a, off_b = moved_error(head, left, how), moved_error(head.keys, right, how)
-    carried = off_a @ b.mT + (a + off_a) @ off_b.mT
-    return carried + how.sum_of(a.shape[-1], (a + off_a) @ (b + off_b).mT)
+    error_a, error_b = (
+        moved_error(head, left, arithmetic),
+        moved_error(head.keys, right, arithmetic),
+    )
+    carried = error_a @ b.mT + (a + error_a) @ error_b.mT
+    return carried + arithmetic.sum_of(a.shape[-1], (a + error_a) @ (b + error_b).mT)
 
 
-def _distance_error(head: KernelHead, left: Rounded, right: Rounded, how: Arithmetic) -> Tensor:
-    """Return error of a distance in the sum norm, which is no less than in the Euclidean one."""
-    off = moved_error(head, left, how).sum(-1)[..., :, None]
-    off = off + moved_error(head.keys, right, how).sum(-1)[..., None, :]
+def _distance_error(
+    head: KernelHead, left: Rounded, right: Rounded, arithmetic: Arithmetic
+) -> Tensor:
+    """Bound the error of a distance in the 1-norm, which is at least that in the 2-norm."""
+    point_error = moved_error(head, left, arithmetic).sum(-1)[..., :, None]
+    point_error = point_error + moved_error(head.keys, right, arithmetic).sum(-1)[..., None, :]
     distance = torch.cdist(head.moved(left.points), head.keys.moved(right.points), p=1.0)
-    return off + how.sum_of(left.points.shape[-1], distance + off)
+    return point_error + arithmetic.sum_of(left.points.shape[-1], distance + point_error)
 
 
 def _at_most_one(error: Tensor) -> Tensor:
-    """Return the error of what lies between 0 and 1."""
+    """Return the error of a number that lies between 0 and 1."""
     return error.nan_to_num(nan=inf, posinf=inf).clamp(max=1)
 
 
-def _exponential(how: Arithmetic) -> float:
-    """Return the relative error of an exponential, twice, with the rounding of its bound itself."""
-    return 2 * PRODUCT_UNITS * (how.roundoff + UNIT_ROUNDOFF)
+def _exponential(arithmetic: Arithmetic) -> float:
+    """Return twice the relative error of an exponential, plus the rounding of the bound itself."""
+    return 2 * PRODUCT_UNITS * (arithmetic.roundoff + UNIT_ROUNDOFF)
 
 
 def largest_kernel(head: KernelHead, points: Tensor) -> float:
-    """Return the largest |K| of two points whose coordinates are at most those of the one in
-    `points`.
-    """
+    """Bound |K| at any two points whose coordinates are at most those in `points` in size."""
     if head.kernel in DISTANCE_KERNELS or head.kernel == "softmax":
         return head.weight
     if head.kernel not in PRODUCT_KERNELS:
@@ -374,9 +387,9 @@ def largest_kernel(head: KernelHead, points: Tensor) -> float:
 
 
 def _largest_norm(head: KernelHead, points: Tensor) -> tuple[float, int]:
-    """Return the largest norm of such a point as G or H moves it, and its number of coordinates."""
+    """Return the largest norm of G u or H u of such a point u, and its number of coordinates."""
     sizes = [sizes_of(side, points) for side in (head, head.keys)]
-    return max(ROOM * float(part.norm()) for part in sizes), sizes[0].shape[-1]
+    return max(ROOM * float(size.norm()) for size in sizes), sizes[0].shape[-1]
 
 
 def _largest_score(head: KernelHead, points: Tensor) -> Tensor:
@@ -384,98 +397,101 @@ def _largest_score(head: KernelHead, points: Tensor) -> Tensor:
     return (sizes_of(head, points) * sizes_of(head.keys, points)).sum()
 
 
-def worst_kernel_error(head: KernelHead, rounded: Rounded, how: Arithmetic) -> float:
-    """Return the largest error of the kernel of two points that are at most as large as the one
-    given.
-    """
-    # No product or distance of the original is larger than with |G| for G and |H| for H.
+def worst_kernel_error(head: KernelHead, rounded: Rounded, arithmetic: Arithmetic) -> float:
+    """Bound the error of the kernel at any two points of at most these sizes and errors."""
+    # Replacing G by |G| and H by |H| only enlarges products and distances.
     queries, keys = (
         None if rows is None else tuple(tuple(map(abs, row)) for row in rows)
         for rows in (head.transform, head.key_transform)
     )
     positive = replace(head, transform=queries, key_transform=keys)
     if head.kernel == "softmax":  # all shares are at most 1, whatever the number of scores
-        tau = _product_error(head, rounded, rounded, how)
-        largest = tau + 8 * how.roundoff * _largest_score(head, rounded.points)
-        relative = torch.expm1(2 * largest) + 2 * _exponential(how)
-        moved = _at_most_one(relative * (1 + relative))
-        worst = float(2 * how.sum_of(how.n_tokens, torch.ones_like(moved)) + moved)
-    elif head.kernel in DISTANCE_KERNELS:  # none is steeper than 1
-        tau = _distance_error(positive, rounded, Rounded(-rounded.points, rounded.error), how)
-        worst = float(_at_most_one(tau)) + 2 * DISTANCE_UNITS * how.roundoff
+        tau = _product_error(head, rounded, rounded, arithmetic)
+        largest = tau + 8 * arithmetic.roundoff * _largest_score(head, rounded.points)
+        relative = torch.expm1(2 * largest) + 2 * _exponential(arithmetic)
+        share_error = _at_most_one(relative * (1 + relative))
+        worst = float(
+            2 * arithmetic.sum_of(arithmetic.n_tokens, torch.ones_like(share_error)) + share_error
+        )
+    elif head.kernel in DISTANCE_KERNELS:  # their slopes are at most 1
+        tau = _distance_error(
+            positive, rounded, Rounded(-rounded.points, rounded.error), arithmetic
+        )
+        worst = float(_at_most_one(tau)) + 2 * DISTANCE_UNITS * arithmetic.roundoff
     elif head.kernel in PRODUCT_KERNELS:
-        return float(kernel_error(positive, rounded, rounded, how))
+        return float(kernel_error(positive, rounded, rounded, arithmetic))
     else:
         radius, width = _largest_norm(head, rounded.points)
-        errors = [moved_error(side, rounded, how) for side in (head, head.keys)]
-        off = max(ROOM * float(error.norm()) for error in errors)
-        worst = worst_own_error(head.function, radius, off, width, how)
-    return head.weight * (worst + 2 * LEAST_NUMBERS * how.least)
+        errors = [moved_error(side, rounded, arithmetic) for side in (head, head.keys)]
+        error = max(ROOM * float(error.norm()) for error in errors)
+        worst = worst_own_error(head.function, radius, error, width, arithmetic)
+    return head.weight * (worst + 2 * LEAST_NUMBERS * arithmetic.least)
 
 
 # Bound (a): the largest quantities that any task in the domain can reach.
 
 
-def known(bound: float) -> float:
-    """Replace NaN, where infinities met, by infinity."""
+def nan_to_infinity(bound: float) -> float:
+    """Replace NaN, the result of cancelled infinities, by infinity."""
     return inf if isnan(bound) else bound
 
 
 class _WorstStep(NamedTuple):
-    """One step: its numbers, the largest kernel of two points, and how far that may be off."""
+    """One step: its coefficients, the largest kernel of two points, and its largest error."""
 
     size: float
     noise: float
     momentum: float
     ahead: float
     kernel: float
-    wrong: float
+    kernel_error: float
 
 
 class _Sizes(NamedTuple):
-    """What a step starts from: the norm of what is left on the examples and of its last change,
-    the largest value and the largest change at a token, and how far that change may be off from
-    the difference of two values.
+    """Bounds before a step.
+
+    They are the norms of the residual on the examples and of its last change, the largest value and
+    the largest change at a token, and the mismatch of that change and the difference of two values.
     """
 
-    left: float
+    residual: float
     change: float
     value: float
     token_change: float
-    apart: float = 0.0
+    mismatch: float = 0.0
 
 
 class Worst:
     """The largest quantities of any task, step by step.
 
-    `left` bounds the Euclidean norm of what is left on the examples, `value` any value of the
-    function, `error` how far examples may be off (in that norm) and `query_error` a query. With
-    momentum, `change` and the others of that name bound the same of the last change.
+    `residual` bounds the 2-norm of the residual on the examples, `value` any value of the function,
+    `error` the 2-norm of the errors at the examples and `query_error` the error at a query. With
+    momentum, `change` and the other attributes of that name bound the same for the last change.
     """
 
-    def __init__(self, problem: Problem, how: Arithmetic) -> None:
-        self._problem, self._how, self._sum = problem, how, how.sum_of_size
-        self._root = sqrt(how.n_tokens)
+    def __init__(self, problem: Problem, arithmetic: Arithmetic) -> None:
+        self._problem, self._arithmetic, self._sum = problem, arithmetic, arithmetic.sum_of_size
+        self._root = sqrt(arithmetic.n_tokens)
         width = problem.machine.input_width
         require_memory(f"Bounding {width:,} inputs", INTERVALS * 8 * width, "Take fewer inputs.")
         reach = torch.full((1, width), problem.domain.x, dtype=torch.float64)
         self._inputs = Rounded(reach, torch.zeros_like(reach))
         self._label = problem.domain.y
-        self._start = self.left = self._root * problem.domain.y
+        self._initial_residual = self.residual = self._root * problem.domain.y
         self.value = self.error = self.query_error = self.step_error = 0.0
         self.change = self.token_change = self.change_error = self.query_change_error = 0.0
-        self._apart = 0.0
-        self._summed = self._aged = 0.0
+        self._mismatch = 0.0
+        self._summed = self._sum_of_ages = 0.0
         self._kernels: dict[tuple[KernelHead, ...], tuple[float, float]] = {}
 
     @property
     def is_lost(self) -> bool:
-        """Whether no bound is finite any more; none ever will be again."""
+        """Whether no bound is finite any more, nor will be after later steps."""
         return not (self.step_error < inf or self.error + self.query_error < inf)
 
     def take(self, number: int) -> None:
-        """Go through one step."""
-        update, how = self._problem.functional_step, self._how
+        """Advance all bounds by one step."""
+        update, arithmetic = self._problem.functional_step, self._arithmetic
         machine = update.machine_of(number, self._problem.machine)
         step = _WorstStep(
             ROOM * update.size_of(number),
@@ -484,100 +500,117 @@ class Worst:
             update.lookahead_of(number),
             *self._kernel(machine.heads),
         )
-        largest = how.n_tokens * step.kernel + step.noise  # no eigenvalue is larger
-        is_slow = update.momentum is not None and machine.is_positive and is_stable(update, largest)
+        largest = arithmetic.n_tokens * step.kernel + step.noise  # no eigenvalue is larger
+        is_stable_momentum = (
+            update.momentum is not None and machine.is_positive and is_stable(update, largest)
+        )
 
-        # What the step adds to the error: of a run without any, and of one that is off already.
-        exact = _Sizes(self.left, self.change, self.value, self.token_change, self._apart)
+        # The error that the step adds, to a run without error and to one with the error so far.
+        exact = _Sizes(self.residual, self.change, self.value, self.token_change, self._mismatch)
         self.step_error = max(self.step_error, self._rounding(step, exact))
-        off = _Sizes(
-            self.left + self.error,
+        actual = _Sizes(
+            self.residual + self.error,
             self.change + self.change_error,
             self.value + self.error,
             self.token_change + self.query_change_error + self.change_error,
         )
-        added = self._rounding(step, off)
+        added = self._rounding(step, actual)
 
-        # What queries learn and are off by; examples learn no more than that and the noise.
-        read = self.left + step.ahead * self.change
+        # Change and error of queries; the change of examples is at most that plus the noise.
+        read = self.residual + step.ahead * self.change
         error = self.error + step.ahead * self.change_error
-        moved = step.momentum * self.query_change_error
-        moved += step.size * self._root * step.kernel * error + added
-        self.query_error, self.query_change_error = ROOM * (self.query_error + moved), ROOM * moved
-        learnt = step.momentum * self.token_change
-        learnt += step.size * (self._root * step.kernel + step.noise) * read
-        self.value, self.token_change = ROOM * (self.value + learnt), ROOM * learnt
+        query_change = step.momentum * self.query_change_error
+        query_change += step.size * self._root * step.kernel * error + added
+        self.query_error, self.query_change_error = (
+            ROOM * (self.query_error + query_change),
+            ROOM * query_change,
+        )
+        value_change = step.momentum * self.token_change
+        value_change += step.size * (self._root * step.kernel + step.noise) * read
+        self.value, self.token_change = ROOM * (self.value + value_change), ROOM * value_change
 
-        # What `apart` of this step of a run is at most; values have grown, changes are learnt.
+        # A bound on `_Step.mismatch` of this step, with the values after it.
         values = 2 * (self.value + self._label) + 2 * self.value
-        sums = (self._root * (step.kernel + step.wrong) + step.noise) * read
-        apart = 3 * self._sum(how.n_tokens + 8, values + step.size * sums)
-        self._apart = known(ROOM * apart)
+        sums = (self._root * (step.kernel + step.kernel_error) + step.noise) * read
+        apart = 3 * self._sum(arithmetic.n_tokens + 8, values + step.size * sums)
+        self._mismatch = nan_to_infinity(ROOM * apart)
 
         added = self._root * added
-        if is_slow:
-            # No product of steps is larger than `linear.py` says. What a step added is older by one
-            # after every further step; all of it is summed, and summed times its age.
-            self._aged += self._summed
+        if is_stable_momentum:
+            # `linear.py`: k steps later an error added to value and change has grown to at most
+            # 3 k + 1 times its norm. So keep the sum of all added errors, and that weighted by k.
+            self._sum_of_ages += self._summed
             self._summed += added
-            self.error = ROOM * (3 * self._aged + self._summed)
-            self.change_error = ROOM * (6 * self._aged + self._summed)
+            self.error = ROOM * (3 * self._sum_of_ages + self._summed)
+            self.change_error = ROOM * (6 * self._sum_of_ages + self._summed)
             n_done = number + 1
-            self.left, self.change = (2 * n_done + 1) * self._start, 4 * n_done * self._start
-        else:  # norms are multiplied by those of the matrices of the step
+            self.residual, self.change = (
+                (2 * n_done + 1) * self._initial_residual,
+                4 * n_done * self._initial_residual,
+            )
+        else:  # multiply norms by those of the step's matrices
             reach = ROOM * step.size * largest
             grows = max(1.0, reach - 1) * ROOM if machine.is_positive else ROOM * (1 + reach)
-            kept = ROOM * (step.momentum + step.ahead * reach)
-            error, left = kept * self.change_error + added, kept * self.change
+            velocity_gain = ROOM * (step.momentum + step.ahead * reach)
+            error, residual = velocity_gain * self.change_error + added, velocity_gain * self.change
             self.error, self.change_error = (
                 ROOM * (grows * self.error + error),
                 ROOM * (reach * self.error + error),
             )
-            self.left, self.change = grows * self.left + left, reach * self.left + left
-        self._move(number, step.kernel, step.wrong)
+            self.residual, self.change = (
+                grows * self.residual + residual,
+                reach * self.residual + residual,
+            )
+        self._move(number, step.kernel, step.kernel_error)
 
     def _kernel(self, heads: tuple[KernelHead, ...]) -> tuple[float, float]:
         """Return the largest kernel of heads and its error, recomputed only after inputs moved."""
         if heads not in self._kernels:
             kernel = sum(largest_kernel(head, self._inputs.points) for head in heads)
-            errors = (worst_kernel_error(head, self._inputs, self._how) for head in heads)
+            errors = (worst_kernel_error(head, self._inputs, self._arithmetic) for head in heads)
             self._kernels[heads] = kernel, sum(errors) + self._sum(len(heads), kernel)
         return self._kernels[heads]
 
     def _rounding(self, step: _WorstStep, sizes: _Sizes) -> float:
-        """Return what `rounding` of a step of a run is at most; Cauchy's inequality bounds the
-        sums.
-        """
+        """Bound `_Step.rounding` for any run, with sums bounded by Cauchy's inequality."""
         read = sizes.value + self.query_error + self._label
-        off = self._sum(4, read)
-        read_off = off + step.ahead * sizes.apart + self._sum(4, step.ahead * sizes.token_change)
-        left = sizes.left + step.ahead * sizes.change + self._root * read_off
-        sums = self._root * (step.kernel + step.wrong) * left
-        moved = self._root * step.wrong * left
-        moved += self._root**2 * (step.kernel + step.wrong) * read_off
-        moved += self._sum(self._how.n_tokens, sums) + self._sum(4, step.noise * left)
-        moved += step.noise * read_off
+        read_rounding = self._sum(4, read)
+        read_error = (
+            read_rounding
+            + step.ahead * sizes.mismatch
+            + self._sum(4, step.ahead * sizes.token_change)
+        )
+        residual = sizes.residual + step.ahead * sizes.change + self._root * read_error
+        sums = self._root * (step.kernel + step.kernel_error) * residual
+        sum_error = self._root * step.kernel_error * residual
+        sum_error += self._root**2 * (step.kernel + step.kernel_error) * read_error
+        sum_error += self._sum(self._arithmetic.n_tokens, sums) + self._sum(
+            4, step.noise * residual
+        )
+        sum_error += step.noise * read_error
         ends = self._sum(4, read + sizes.token_change + step.size * sums)
-        return known(ROOM * (off + step.momentum * sizes.apart + step.size * moved + ends))
+        return nan_to_infinity(
+            ROOM * (read_rounding + step.momentum * sizes.mismatch + step.size * sum_error + ends)
+        )
 
-    def _move(self, number: int, kernel: float, wrong: float) -> None:
+    def _move(self, number: int, kernel: float, kernel_error: float) -> None:
         machine, update = self._problem.machine, self._problem.functional_step
         transform = update.transform_of(number, machine.input_width)
         if transform is None:
             return
-        n = self._how.n_tokens
+        n = self._arithmetic.n_tokens
         sums = as_matrix(transform, self._inputs.points).abs().sum(-1)
         points, error = self._inputs.points, self._inputs.error
         reach = float((points + error).max())
-        moved = n * (wrong * reach + kernel * float(error.max()))
-        moved += self._sum(n + len(sums), n * (kernel + wrong) * reach)
-        error = error + sums * moved + self._sum(4, reach)
+        error_of_sums = n * (kernel_error * reach + kernel * float(error.max()))
+        error_of_sums += self._sum(n + len(sums), n * (kernel + kernel_error) * reach)
+        error = error + sums * error_of_sums + self._sum(4, reach)
         self._kernels.clear()
         self._inputs = Rounded(ROOM * (points + sums * n * kernel * reach), ROOM * error)
 
 
 MOST_FOLLOWED = 3 * 10**5
-"""Limit on the steps that bound (a) follows; more would take minutes and get no bound."""
+"""The most steps for which bound (a) is computed; more would take minutes."""
 
 
 @dataclass(frozen=True)
@@ -592,61 +625,71 @@ class _Step:
     ahead: float = 0.0
 
     def rounding(
-        self, labels: Tensor, values: Tensor, carried: Tensor, motion: Motion, how: Arithmetic
+        self,
+        labels: Tensor,
+        values: Tensor,
+        value_error: Tensor,
+        motion: Motion,
+        arithmetic: Arithmetic,
     ) -> Tensor:
-        """Return what the step may add to the error of every value, and of its last change.
+        """Bound the error that the step adds to every value, and to its last change.
 
-        `values` are exact; `carried` is how far the transformer's own may be off already.
+        `values` are exact, and `value_error` bounds the transformer's error before the step.
         """
         n_examples = self.kernel.shape[-1]
-        size, change = values.abs() + carried + labels.abs(), _largest_change(motion)
-        off = how.sum_of(4, size)  # what is left is read off the values
-        read_off = off + self.ahead * motion.apart
+        size, change = values.abs() + value_error + labels.abs(), _largest_change(motion)
+        read_rounding = arithmetic.sum_of(4, size)  # of the residual, label minus value
+        read_error = read_rounding + self.ahead * motion.mismatch
         if self.ahead:
-            read_off = read_off + how.sum_of(4, self.ahead * change)
-        left = (labels - values + self.ahead * motion.change).abs() + self.ahead * motion.carried
-        left = (left + carried + read_off)[..., :n_examples, :]
+            read_error = read_error + arithmetic.sum_of(4, self.ahead * change)
+        residual = (labels - values + self.ahead * motion.change).abs() + self.ahead * motion.error
+        residual = (residual + value_error + read_error)[..., :n_examples, :]
         largest = self.kernel.abs() + self.error
-        sums = largest @ left
-        wrong = self.error @ left + largest @ read_off[..., :n_examples, :]
-        wrong = wrong + how.sum_of(n_examples, sums)
-        own = how.sum_of(4, self.noise * left) + self.noise * read_off[..., :n_examples, :]
-        wrong[..., :n_examples, :] += own
-        kept = self.momentum * motion.apart
-        ends = how.sum_of(4, size + change + self.size * sums)
-        return ROOM * (off + kept + self.size * wrong + ends)
+        sums = largest @ residual
+        sum_error = self.error @ residual + largest @ read_error[..., :n_examples, :]
+        sum_error = sum_error + arithmetic.sum_of(n_examples, sums)
+        noise_error = (
+            arithmetic.sum_of(4, self.noise * residual)
+            + self.noise * read_error[..., :n_examples, :]
+        )
+        sum_error[..., :n_examples, :] += noise_error
+        kept = self.momentum * motion.mismatch
+        ends = arithmetic.sum_of(4, size + change + self.size * sums)
+        return ROOM * (read_rounding + kept + self.size * sum_error + ends)
 
-    def apart(
-        self, labels: Tensor, values: Tensor, after: Tensor, motion: Motion, how: Arithmetic
+    def mismatch(
+        self, labels: Tensor, values: Tensor, after: Tensor, motion: Motion, arithmetic: Arithmetic
     ) -> Tensor:
-        """Return how far the change in the stream may be from the difference of the values."""
+        """Bound the distance of the change in the stream from the difference of the values."""
         n_examples = self.kernel.shape[-1]
         size = values.abs() + after.abs() + 2 * labels.abs()
         change = _largest_change(motion)
-        left = ((labels - values).abs() + self.ahead * change)[..., :n_examples, :]
-        sums = (self.kernel.abs() + self.error) @ left
-        sums[..., :n_examples, :] += self.noise * left
-        # Each sum counts its rounding twice, which also covers that its terms are off.
-        return ROOM * 3 * how.sum_of(n_examples + 8, size + change + self.size * sums)
+        residual = ((labels - values).abs() + self.ahead * change)[..., :n_examples, :]
+        sums = (self.kernel.abs() + self.error) @ residual
+        sums[..., :n_examples, :] += self.noise * residual
+        # Each sum counts its rounding twice, which also covers the errors of its terms.
+        return ROOM * 3 * arithmetic.sum_of(n_examples + 8, size + change + self.size * sums)
 
     def moved(
-        self, tokens: Rounded, examples: Rounded, transform: Tensor, how: Arithmetic
+        self, tokens: Rounded, examples: Rounded, transform: Tensor, arithmetic: Arithmetic
     ) -> Rounded:
         """Return the inputs after x <- x + A sum_j K x_j."""
         points = tokens.points + self.kernel @ examples.points @ transform.mT
         size = examples.points.abs() + examples.error
         largest = self.kernel.abs() + self.error
-        wrong = self.error @ size + self.kernel.abs() @ examples.error
-        wrong = wrong + how.sum_of(examples.points.shape[-2], largest @ size)
-        added = wrong @ transform.abs().mT
-        added = added + how.sum_of(len(transform), largest @ size @ transform.abs().mT)
-        error = tokens.error + added + how.sum_of(4, tokens.points.abs())
+        sum_error = self.error @ size + self.kernel.abs() @ examples.error
+        sum_error = sum_error + arithmetic.sum_of(examples.points.shape[-2], largest @ size)
+        change_error = sum_error @ transform.abs().mT
+        change_error = change_error + arithmetic.sum_of(
+            len(transform), largest @ size @ transform.abs().mT
+        )
+        error = tokens.error + change_error + arithmetic.sum_of(4, tokens.points.abs())
         return Rounded(points, (ROOM * error).nan_to_num(nan=inf, posinf=inf))
 
 
 @dataclass(frozen=True)
 class FunctionBounds(AbstractBounds):
-    """Bounds on any value of the function. The paper has no closed form: its step is exact."""
+    """Bounds on any value of the learnt function. The paper's step is exact, without a bound."""
 
     @property
     def stated(self) -> tuple[str, ...]:
@@ -658,30 +701,34 @@ class FunctionBounds(AbstractBounds):
 
     @property
     def _own(self) -> list[Kernel]:
-        """The kernels of the user's own, each once."""
+        """The user's own kernels, each once."""
         update, machine = self.problem.functional_step, self.problem.machine
         n_different = self.program.n_steps if update.heads else min(self.program.n_steps, 1)
         steps = (update.machine_of(step, machine) for step in range(n_different))
-        kernels = {head.kernel: head.function for each in steps for head in each.heads}
+        heads = (head for step_machine in steps for head in step_machine.heads)
+        kernels = {head.kernel: head.function for head in heads}
         return [kernel for kernel in kernels.values() if kernel.is_own]
 
     def domain(self) -> DomainBound:
-        worst = Worst(self.problem, self.how)
+        worst = Worst(self.problem, self.arithmetic)
         if self.program.n_steps > MOST_FOLLOWED:
             return DomainBound(inf, inf)
         for step in range(self.program.n_steps):
             worst.take(step)
             if worst.is_lost:
                 return DomainBound(inf, inf)
-        return DomainBound(known(worst.step_error), known(worst.error + worst.query_error))
+        return DomainBound(
+            nan_to_infinity(worst.step_error),
+            nan_to_infinity(worst.error + worst.query_error),
+        )
 
     def steps(self, task: Task, history: History, on_progress: OnProgress | None = None) -> Tensor:
         labels = known_labels(task).double()
         before = history[..., :-1, :].double().unflatten(-1, labels.shape[-2:]).unbind(-3)
-        none, steps = torch.zeros_like(labels), self._steps(task, len(before))
+        no_error, steps = torch.zeros_like(labels), self._steps(task, len(before))
         motions = self._motions(labels, before, steps)
         bounds = (
-            _largest(step.rounding(labels, values, none, motion, self.how))
+            _largest(step.rounding(labels, values, no_error, motion, self.arithmetic))
             for step, values, motion in zip(steps, before, motions, strict=True)
         )
         return one_by_one(bounds, history, on_progress)
@@ -689,15 +736,15 @@ class FunctionBounds(AbstractBounds):
     def _motions(
         self, labels: Tensor, values: Sequence[Tensor], steps: list[_Step]
     ) -> Iterator[Motion]:
-        """Yield the last change of what is left before every step of a run."""
+        """Yield the last change of the residual before every step of a run."""
         motion = Motion.none(labels)
         is_plain = self.problem.functional_step.momentum is None
         for number, step in enumerate(steps):
             yield motion
             if not is_plain and number + 1 < len(values):
                 now, after = values[number], values[number + 1]
-                apart = step.apart(labels, now, after, motion, self.how)
-                motion = Motion(now - after, motion.carried, apart)
+                mismatch = step.mismatch(labels, now, after, motion, self.arithmetic)
+                motion = Motion(now - after, motion.error, mismatch)
 
     def run(
         self, task: Task, history: History, real: History, on_progress: OnProgress | None = None
@@ -706,92 +753,102 @@ class FunctionBounds(AbstractBounds):
         return RunBounds(self.steps(task, history), trajectory)
 
     def predictions(self, task: Task, real: History, error: Tensor) -> Predictions:
-        """The function's values at the queries are learnt as those at the examples are."""
-        every = error.double().expand_as(real[..., -1, :])
-        return self.problem.oracle.predict(task, every)
+        """Return the bound on values at queries, which the run learns like those at examples."""
+        error_of_each = error.double().expand_as(real[..., -1, :])
+        return self.problem.oracle.predict(task, error_of_each)
 
     def _trajectory(self, task: Task, real: History) -> Iterator[Tensor]:
-        """Errors on examples are in the Euclidean norm: a step that converges lets none grow."""
+        """Yield the error after each step, with 2-norms on examples: they contract if steps do."""
         n, labels = task.n_examples, known_labels(task).double()
         values = real[..., :-1, :].unflatten(-1, labels.shape[-2:]).unbind(-3)
         if self.problem.functional_step.momentum is not None:
             yield from self._trajectory_of_momentum(task, labels, values)
             return
-        error, none = torch.zeros_like(labels), Motion.none(labels)
+        error, no_motion = torch.zeros_like(labels), Motion.none(labels)
         norm = error[..., :1, :]
         steps = self._steps(task, len(values))
         factors = self._contractions(steps, n)
         for step, factor, before in zip(steps, factors, values, strict=True):
-            added = step.rounding(labels, before, error, none, self.how)
-            reading = step.size * (step.kernel[..., n:, :].norm(dim=-1, keepdim=True) * norm)
-            norm = ROOM * (factor * norm + _norm_over_tokens(added[..., :n, :]))
-            queries = ROOM * (error[..., n:, :] + reading + added[..., n:, :])
+            step_error = step.rounding(labels, before, error, no_motion, self.arithmetic)
+            read_error = step.size * (step.kernel[..., n:, :].norm(dim=-1, keepdim=True) * norm)
+            norm = ROOM * (factor * norm + _norm_over_tokens(step_error[..., :n, :]))
+            queries = ROOM * (error[..., n:, :] + read_error + step_error[..., n:, :])
             error = torch.cat([norm.expand_as(labels[..., :n, :]), queries], dim=-2)
             yield _largest(error)
 
     def _trajectory_of_momentum(
         self, task: Task, labels: Tensor, values: Sequence[Tensor]
     ) -> Iterator[Tensor]:
-        """Yield the same with a last change, which is off at examples and queries too."""
+        """Yield the error after each step of a run with momentum, whose last change errs too."""
         n, steps = task.n_examples, self._steps(task, len(values))
-        off = Pair(torch.zeros_like(labels), torch.zeros_like(labels))
-        norms = Pair(*(part[..., :1, :] for part in off))
+        errors = Pair(torch.zeros_like(labels), torch.zeros_like(labels))
+        norms = Pair(*(error[..., :1, :] for error in errors))
         grow = self._growth(steps, n)
         for number, (step, before) in enumerate(zip(steps, values, strict=True)):
             change = values[max(0, number - 1)] - before
-            motion = Motion(change, off.change, torch.zeros_like(change))
-            added = step.rounding(labels, before, off.left, motion, self.how)
-            read = norms.left + step.ahead * norms.change
-            reading = step.size * (step.kernel[..., n:, :].norm(dim=-1, keepdim=True) * read)
-            moved = step.momentum * off.change[..., n:, :] + reading + added[..., n:, :]
-            norms = grow(number, _norm_over_tokens(added[..., :n, :]), norms)
-            queries = Pair(ROOM * (off.left[..., n:, :] + moved), ROOM * moved)
-            off = Pair(
+            motion = Motion(change, errors.change, torch.zeros_like(change))
+            step_error = step.rounding(labels, before, errors.value, motion, self.arithmetic)
+            read_norm = norms.value + step.ahead * norms.change
+            read_change = step.size * (
+                step.kernel[..., n:, :].norm(dim=-1, keepdim=True) * read_norm
+            )
+            query_change = (
+                step.momentum * errors.change[..., n:, :] + read_change + step_error[..., n:, :]
+            )
+            norms = grow(number, _norm_over_tokens(step_error[..., :n, :]), norms)
+            queries = Pair(ROOM * (errors.value[..., n:, :] + query_change), ROOM * query_change)
+            errors = Pair(
                 *(
-                    torch.cat([norm.expand_as(labels[..., :n, :]), part], dim=-2)
-                    for norm, part in zip(norms, queries, strict=True)
+                    torch.cat([norm.expand_as(labels[..., :n, :]), errors_at_queries], dim=-2)
+                    for norm, errors_at_queries in zip(norms, queries, strict=True)
                 )
             )
-            yield _largest(off.left)
+            yield _largest(errors.value)
 
     def _growth(self, steps: list[_Step], n: int) -> Callable[[int, Tensor, Pair], Pair]:
-        """Return what a step makes of the norms of errors on the examples, and of what it adds."""
+        """Return the map from a step's number, its added norm and the norms before it to those
+        after it.
+        """
         update, machine = self.problem.functional_step, self.problem.machine
         if steps and machine.is_symmetric and not update.changes_kernel:
             values = torch.linalg.eigvalsh(steps[0].kernel[..., :n, :]) + update.noise
             responses = Responses(values)
-            return lambda number, added, now: responses.after(
-                steps[number].size, steps[number].momentum, steps[number].ahead, added, now
+            return lambda number, added, norms: responses.after(
+                steps[number].size, steps[number].momentum, steps[number].ahead, added, norms
             )
         factors = list(self._contractions(steps, n))
 
-        def grow(number: int, added: Tensor, now: Pair) -> Pair:
+        def grow(number: int, added: Tensor, norms: Pair) -> Pair:
             step = steps[number]
             norm = torch.linalg.matrix_norm(step.kernel[..., :n, :], ord=2)[..., None, None]
             reach = step.size * (norm * (1 + 1e-9) + step.noise)
-            return multiplied(
-                factors[number], reach, step.momentum + step.ahead * reach, added, now
+            return multiply_norms(
+                factors[number], reach, step.momentum + step.ahead * reach, added, norms
             )
 
         return grow
 
     def _steps(self, task: Task, n_steps: int) -> list[_Step]:
-        """Every step, with inputs that move and carry their own rounding."""
-        update, machine, how = self.problem.functional_step, self.problem.machine, self.how
+        """Return every step, with inputs that may move and then carry their own rounding."""
+        update, machine, arithmetic = (
+            self.problem.functional_step,
+            self.problem.machine,
+            self.arithmetic,
+        )
         tokens = Rounded(points := task.points, torch.zeros_like(points))
         steps: list[_Step] = []
         for step in range(n_steps):
             if step == 0 or update.changes_kernel:
-                examples = Rounded(*(part[..., : task.n_examples, :] for part in tokens))
+                examples = Rounded(*(tensor[..., : task.n_examples, :] for tensor in tokens))
                 heads = update.machine_of(step, machine).heads
                 kernel = sum_of_heads(heads, tokens.points, examples.points)
-                errors = [kernel_error(head, tokens, examples, how) for head in heads]
-                error = torch.stack(errors).sum(0) + how.sum_of(len(errors), kernel.abs())
-            kept = (update.momentum_of(step), update.lookahead_of(step))
-            steps.append(_Step(update.size_of(step), update.noise, kernel, error, *kept))
+                errors = [kernel_error(head, tokens, examples, arithmetic) for head in heads]
+                error = torch.stack(errors).sum(0) + arithmetic.sum_of(len(errors), kernel.abs())
+            momentum = (update.momentum_of(step), update.lookahead_of(step))
+            steps.append(_Step(update.size_of(step), update.noise, kernel, error, *momentum))
             transform = update.transform_of(step, machine.input_width)
             if transform is not None:
-                tokens = steps[-1].moved(tokens, examples, as_matrix(transform, points), how)
+                tokens = steps[-1].moved(tokens, examples, as_matrix(transform, points), arithmetic)
         return steps
 
     def _contractions(self, steps: list[_Step], n: int) -> Iterator[Tensor]:
@@ -801,25 +858,25 @@ class FunctionBounds(AbstractBounds):
         for number, step in enumerate(steps):
             kernel = step.kernel[..., :n, :]
             if not update.machine_of(number, self.problem.machine).is_symmetric:
-                whole = (1 - step.size * step.noise) * torch.eye(n).to(kernel) - step.size * kernel
+                matrix = (1 - step.size * step.noise) * torch.eye(n).to(kernel) - step.size * kernel
                 # The spectral norm, infinite if an entry is.
-                is_known = whole.isfinite().flatten(-2).all(-1)
-                finite = whole.where(is_known[..., None, None], 0.0)
-                factor = torch.linalg.matrix_norm(finite, ord=2).where(is_known, inf)
+                is_finite = matrix.isfinite().flatten(-2).all(-1)
+                finite = matrix.where(is_finite[..., None, None], 0.0)
+                factor = torch.linalg.matrix_norm(finite, ord=2).where(is_finite, inf)
             else:
                 if eigenvalues is None or update.changes_kernel:
                     eigenvalues = torch.linalg.eigvalsh(kernel) + step.noise
                 factor = (1 - step.size * eigenvalues).abs().amax(-1)
-            # Room for the rounding of the norm itself.
+            # Allow for the rounding of the norm itself.
             yield (factor * (1 + 1e-9) + 1e-12)[..., None, None]
 
 
 def _largest_change(motion: Motion) -> Tensor:
-    return motion.change.abs() + motion.carried + motion.apart
+    return motion.change.abs() + motion.error + motion.mismatch
 
 
 def _largest(errors: Tensor) -> Tensor:
-    """Return the largest error at any token, which is infinite where nothing is known."""
+    """Return the largest error at any token, infinite where it is NaN."""
     return errors.flatten(-2).amax(-1).nan_to_num(nan=inf, posinf=inf)
 
 

@@ -1,25 +1,26 @@
-r"""What Theorems 3.1 to 3.3 of cot promise of a run, with real constants, beside what it did.
+r"""Compare a run with the guarantees of Theorems 3.1 to 3.3 of cot, with actual constants.
 
-Theorems 3.1 and 3.2 promise a distance (generalised linear models and ridge), Theorem 3.3 an
+Theorems 3.1 and 3.2 bound a distance (generalised linear models and ridge), Theorem 3.3 an
 objective (lasso; with l1 = 0 it covers the others too). With D = |w_0 - w*| (the paper starts at
-0 and writes B_w / 2 or R / 2) and L steps of size eta, each off by at most eps in the 2-norm:
+0 and writes B_w / 2 or R / 2) and L steps of size eta, each with an error of at most eps in the
+2-norm:
 
     |w_L - w*|    <= L eps + q^L D,    q = max(1 - eta alpha, eta beta - 1),    eta < 2 / beta
     F(w_L) - F*   <= (C + 2 beta D + l1 sqrt(p)) L eps + beta (L eps)^2 / 2 + D^2 / (2 eta L),
                      eta <= 1 / beta
 
 C is the norm of the gradient of the smooth part at w_0, p counts the penalised coefficients. The
-printed rates exp(-L / 2 kappa) and beta R^2 / 8 L belong to eta = 1 / beta, and fail for other
-steps that the paper allows. An exact step, proximal or not, multiplies distances by at most q. Used
-against errors too, that gives more, also for a lasso:
+printed rates exp(-L / 2 kappa) and beta R^2 / 8 L hold for eta = 1 / beta, and fail for other step
+sizes that the paper allows. An exact step, proximal or not, multiplies distances by at most q.
+Applied to the errors too, this gives a tighter bound, also for a lasso:
 
     |w_L - w*|    <= q^L D + eps (1 - q^L) / (1 - q)
 
 alpha and beta are the curvature at the scores that the run and the minimiser can have, and eps is
 the proved error of a step. The minimiser, and with it D, is measured: Newton steps find it, and its
 accuracy is estimated (`problems/minimiser.py`). Where the risk is flat around it there may be
-others, and nothing is promised of distances. Theorem 3.3 then still holds with any point u instead
-of w*: it bounds F(w_L) - F(u), and u is the point found.
+others, and no distance is bounded. Theorem 3.3 then still holds for any point u instead of w*: it
+bounds F(w_L) - F(u), where u is the point found.
 """
 
 from __future__ import annotations
@@ -42,15 +43,16 @@ from icgd.reprs import number, with_repr
 from icgd.shapes import History, Inputs
 
 STEP_ROUNDING = 1e-9
-"""Relative slack of a step against 1 / beta: eigenvalues are computed to 1e-12."""
+"""Relative tolerance when a step size is compared with 1 / beta: eigenvalues are computed to 1e-12.
+"""
 
 
 @dataclass(frozen=True)
 class InexactDescent:
-    """A run of `n_steps` steps from `start_distance` of the minimiser, each off by `step_error`.
+    """A run of `n_steps` steps with errors `step_error`, `start_distance` from the minimiser.
 
     Both are 2-norms: an error of e in each of p coefficients is sqrt(p) e. `curvature` must hold
-    within `start_distance` + `n_steps` * `step_error` of the minimiser, which no step leaves.
+    within `start_distance` + `n_steps` * `step_error` of the minimiser, a ball that no step leaves.
     """
 
     curvature: Curvature
@@ -76,9 +78,9 @@ class InexactDescent:
     def distance(self) -> float:
         """Bound the same distance by contraction at every step, which does not grow with L."""
         factor = self.curvature.contraction(self.step_size)
-        left = factor**self.n_steps
-        piled_up = float(self.n_steps) if factor == 1 else (1 - left) / (1 - factor)
-        return left * self.start_distance + self.step_error * piled_up
+        decay = factor**self.n_steps
+        geometric_sum = float(self.n_steps) if factor == 1 else (1 - decay) / (1 - factor)
+        return decay * self.start_distance + self.step_error * geometric_sum
 
     def excess_of_theorem(self, start_gradient: float, l1: float, n_penalised: int) -> float:
         """Bound the objective above its minimum by Theorem 3.3.
@@ -87,15 +89,15 @@ class InexactDescent:
         """
         if self.step_size * self.curvature.largest > 1 + STEP_ROUNDING:
             return inf
-        beta, off = self.curvature.largest, self.n_steps * self.step_error
+        beta, total_error = self.curvature.largest, self.n_steps * self.step_error
         slope = start_gradient + 2 * beta * self.start_distance + l1 * sqrt(n_penalised)
         length = 2 * self.step_size * self.n_steps
         exact = self.start_distance * self.start_distance / length if length else inf
-        return slope * off + beta * (off * off) / 2 + exact
+        return slope * total_error + beta * (total_error * total_error) / 2 + exact
 
 
 class Outcome(Enum):
-    """What became of the promises, measured against the minimiser that was found."""
+    """Whether the guarantees hold, as measured against the minimiser that was found."""
 
     KEPT = "Every promise is kept, as measured."
     BROKEN = "A promise is broken, as measured: the construction, its lowering or a proof is wrong."
@@ -108,14 +110,14 @@ class Outcome(Enum):
 @with_repr
 @dataclass(frozen=True)
 class Guarantee:
-    """How far a linear model's run ends from the minimiser, and how far at most.
+    """The distance of a linear model's run from the minimiser, beside its guaranteed bounds.
 
-    Distances are measured from the minimiser that Newton steps find; the slacks estimate how
-    accurate it is. A slack is infinite if nothing is known, and a bound where nothing is promised.
+    Distances are measured from the minimiser that Newton steps find; the slacks estimate its
+    accuracy. A slack is infinite if the accuracy is unknown, and a bound if nothing is guaranteed.
 
     Attributes:
-        theorem: the theorem of cot that is about such a model: "3.1" for generalised linear
-            models, "3.2" for ridge, "3.3" with an l1 penalty.
+        theorem: the theorem of cot for the model: "3.1" for generalised linear models, "3.2" for
+            ridge, "3.3" with an l1 penalty.
         n_steps: the number L of steps.
         step_size: their size.
         smallest_curvature: alpha, taken from the data.
@@ -123,14 +125,14 @@ class Guarantee:
         start_distance: the measured distance of the start from the minimiser, with its slack.
         step_error: the proved error of a step, in the 2-norm.
         distance: |w_L - w*|, measured.
-        distance_slack: an estimate of how far `distance` may be off.
-        distance_bound: what Theorem 3.1 or 3.2 promises of it; Theorem 3.3 promises nothing.
-        contraction_bound: another bound of it, which uses that an exact step is a contraction at
-            every step.
+        distance_slack: an estimate of the error of `distance`.
+        distance_bound: the bound of Theorem 3.1 or 3.2 on `distance`; Theorem 3.3 has none.
+        contraction_bound: another bound on `distance`, which uses that every exact step is a
+            contraction.
         excess: F(w_L) - F(w*), measured.
-        excess_slack: an estimate of how much larger `excess` may be.
-        excess_rounding: how far rounding may take it either way.
-        excess_bound: what Theorem 3.3 promises of it, for steps up to 1 / beta.
+        excess_slack: an estimate of how much larger the true excess may be.
+        excess_rounding: a bound on the rounding of `excess`, in either direction.
+        excess_bound: the bound of Theorem 3.3 on `excess`, for steps up to 1 / beta.
         backend: the backend that ran.
         fused_because: why the fused backend ran, if nobody asked for it.
 
@@ -163,7 +165,7 @@ class Guarantee:
     fused_because: str | None = None
 
     def facts(self) -> dict[str, str]:
-        """Return what it shows of itself in a line or in a notebook.
+        """Return the facts that its repr and notebooks show.
 
         Returns:
             A text for each name.
@@ -187,33 +189,33 @@ class Guarantee:
 
     @property
     def distance_verdict(self) -> Outcome:
-        """Whether the run ends as close to the minimiser as promised."""
+        """Whether the distance from the minimiser is within its bounds."""
         least, most = self.distance - self.distance_slack, self.distance + self.distance_slack
         return _outcome(least, most, min(self.distance_bound, self.contraction_bound))
 
     @property
     def excess_verdict(self) -> Outcome:
-        """Whether the objective ends as close to its minimum as promised."""
+        """Whether the excess of the objective over its minimum is within its bound."""
         least = self.excess - self.excess_rounding
         most = self.excess + self.excess_slack + self.excess_rounding
         return _outcome(least, most, self.excess_bound)
 
     @property
     def verdict(self) -> Outcome:
-        """Broken if one promise is broken, kept if all are kept beyond the slacks."""
-        found = (self.distance_verdict, self.excess_verdict)
-        if Outcome.BROKEN in found:
+        """Broken if one guarantee is broken, kept if both hold for all values within the slacks."""
+        outcomes = (self.distance_verdict, self.excess_verdict)
+        if Outcome.BROKEN in outcomes:
             return Outcome.BROKEN
-        return Outcome.NOT_KNOWN if Outcome.NOT_KNOWN in found else Outcome.KEPT
+        return Outcome.NOT_KNOWN if Outcome.NOT_KNOWN in outcomes else Outcome.KEPT
 
     @property
     def holds(self) -> bool:
-        """Whether the run keeps every promise, as measured."""
+        """Whether every guarantee holds, as measured."""
         return self.verdict is Outcome.KEPT
 
 
 def _outcome(least: float, most: float, promised: float) -> Outcome:
-    """Return what is known of a number between `least` and `most`; a NaN counts as broken."""
+    """Compare a number between `least` and `most` with its bound; a NaN counts as broken."""
     if most == inf and least <= promised:
         return Outcome.NOT_KNOWN
     if most <= promised:
@@ -235,17 +237,18 @@ def check_guarantee(bounds: LinearBounds, task: Task, history: History) -> Guara
     model, update = oracle.target, oracle.update
     if update.momentum is not None:
         raise SettingError(
-            "Theorems 3.1 to 3.3 are about steps without momentum, and here they have some. Leave "
-            "it out, or use icgd.verify, which proves runs with momentum too."
+            "Theorems 3.1 to 3.3 are about steps without momentum, and these have "
+            f"momentum={update.momentum}. Leave it out, or use icgd.verify, which proves runs with "
+            "momentum too."
         )
     found = find_minimiser(oracle, replace(task, initial=history[-1]))
     promised = _promised(bounds, task, history, found)
     slope = float(oracle.gradient(task, history[0]).norm())
     ends = [oracle.objective(task, point) for point in (history[-1], found.parameters)]
     rounding = sum(objective_rounding(oracle, task, w) for w in (history[-1], found.parameters))
-    is_there = history[-1].equal(found.parameters)  # then both objectives are rounded alike
+    is_minimiser = history[-1].equal(found.parameters)  # then both objectives are rounded alike
     is_known = found.distance < inf
-    above = promised.excess_of_theorem(slope, update.l1, model.input_width)
+    excess_bound = promised.excess_of_theorem(slope, update.l1, model.input_width)
     return Guarantee(
         theorem="3.3" if update.l1 else "3.2" if model.link == "identity" else "3.1",
         n_steps=promised.n_steps,
@@ -260,60 +263,61 @@ def check_guarantee(bounds: LinearBounds, task: Task, history: History) -> Guara
         contraction_bound=promised.distance() if is_known else inf,
         excess=float(ends[0] - ends[1]),
         excess_slack=found.excess,
-        excess_rounding=0.0 if is_there else rounding,
-        excess_bound=above if is_known else above + found.excess,
+        excess_rounding=0.0 if is_minimiser else rounding,
+        excess_bound=excess_bound if is_known else excess_bound + found.excess,
     )
 
 
 def _promised(
     bounds: LinearBounds, task: Task, history: History, found: Minimiser
 ) -> InexactDescent:
-    """Return the theorems' promise of a run, with the curvature where it and the minimiser can be.
+    """Return the run in the theorems' terms, with the curvature around it and the minimiser.
 
-    An exact step from the point found moves it by at most step_size times its subgradient. If that
-    is all that is known of it, exact descent may come further away from it by so much a step.
+    An exact step from the point found moves it by at most step_size times its subgradient. If the
+    distance of that point from the minimiser is unknown, exact descent may move away from the point
+    by that much in every step.
     """
     update, n_steps = bounds.problem.proximal_step, len(history) - 1
     errors, size = norm(bounds.errors(task, history)), update.step_size or 0.0
     step_error = float(errors.max()) if errors.numel() else 0.0
     is_known = found.distance < inf
-    unknown = found.distance if is_known else n_steps * size * found.slope
-    start = float((history[0] - found.parameters).norm()) + unknown
-    radius = start + n_steps * step_error + (unknown if is_known else 0.0)
-    where = common(
+    uncertainty = found.distance if is_known else n_steps * size * found.slope
+    start = float((history[0] - found.parameters).norm()) + uncertainty
+    radius = start + n_steps * step_error + (uncertainty if is_known else 0.0)
+    scores = common(
         over_ball(bounds.problem.model, task.x, found.parameters, radius),
         _scores(bounds.problem, task.x, history, found, n_steps * step_error),
     )
-    # Room for the rounding of eigenvalues.
+    # Allow for the rounding of eigenvalues.
     model = bounds.problem.model
-    curved = curvature(model, update, task.x, where)
-    room = sum_rounding(task.x.shape[-2] + 16 * model.n_parameters + 64) * curved.largest
-    smallest = max(0.0, curved.smallest - model.n_parameters * room)
-    with_room = Curvature(smallest, curved.largest + room)
-    return InexactDescent(with_room, size, start, step_error, n_steps)
+    curvatures = curvature(model, update, task.x, scores)
+    rounding = sum_rounding(task.x.shape[-2] + 16 * model.n_parameters + 64) * curvatures.largest
+    smallest = max(0.0, curvatures.smallest - model.n_parameters * rounding)
+    widened = Curvature(smallest, curvatures.largest + rounding)
+    return InexactDescent(widened, size, start, step_error, n_steps)
 
 
 def _scores(
     problem: Problem, x: Inputs, history: History, found: Minimiser, error: float
 ) -> Scores:
-    """Return the scores of the run, of exact descent beside it, and of the minimiser.
+    """Return the range of scores of the run, of exact descent, and of the minimiser.
 
-    All are in the box but the start and what a clip rounds, and in the range of the domain unless
-    these numbers show otherwise. Exact descent is within `error` of the run. Scores between are
-    those of points between.
+    Exact descent is within `error` of the run. Its points and the minimiser are in the box; the
+    start and the rounding of a clip may leave it, and the run's own scores may leave the range of
+    the domain.
     """
-    model, known = problem.model, found.distance if found.distance < inf else 0.0
-    near = (
+    model, slack = problem.model, found.distance if found.distance < inf else 0.0
+    exact = (
         _visited(model, x, history, error),
-        _visited(model, x, found.parameters.unsqueeze(0), known),
+        _visited(model, x, found.parameters.unsqueeze(0), slack),
     )
     in_box = allowed_scores(replace(problem, domain=replace(problem.domain, score=None)), x)
-    beside = [common(scores, in_box) for scores in near]
-    return reduce(spanned, [allowed_scores(problem, x), _visited(model, x, history, 0.0), *beside])
+    clipped = [common(scores, in_box) for scores in exact]
+    return reduce(spanned, [allowed_scores(problem, x), _visited(model, x, history, 0.0), *clipped])
 
 
 def _visited(model: LinearModel, x: Inputs, points: History, margin: float) -> Scores:
-    """Return the least and the largest scores within `margin` of any of these points."""
+    """Return the smallest and largest scores within `margin` of any of these points."""
     design = model.design(x)
     scores, reach = design @ points.mT, margin * design.norm(dim=-1, keepdim=True)
     return scores.amin(-1, keepdim=True) - reach, scores.amax(-1, keepdim=True) + reach

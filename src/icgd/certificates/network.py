@@ -3,24 +3,24 @@ r"""Bounds of a stack that trains a network: one propagation, fed with the domai
     bound (a)     holds for every task in the domain, before any run: `domain`
     bound (b)     of each step of a run, from the run's own weights; `balls.py` proves whole runs
     bound (c)     the paper's closed form for one step: `closed_form`
-    predictions   the weights at the end of any run are off by at most some error. Enclosures of
-                  them are carried through the layers that predict, for any query
+    predictions   carry enclosures of the weights at the end of any run through the layers that
+                  predict, for any query
 
 Bound (a) of a trajectory repeats the block with the error that it left in the weights, and is never
-worse than the distance between two points of the box. It costs O(|w|) a propagation, and at most
-`MOST_ROUNDS` of them however many steps there are.
+worse than the distance between two points of the box. A propagation costs O(|w|), and there are at
+most `MOST_ROUNDS` of them for any number of steps.
 
-What an update such as momentum remembers is not clipped to a box. But it starts at 0, and a step
-makes of it
+The state of an optimiser, such as momentum, is not clipped to a box. But it starts at 0, and a step
+is
 
     m <- mu m + g,   so that   |m| <= G (1 - mu^t) / (1 - mu)   after t steps,
 
-where G bounds the gradient on the domain. So a run is followed step by step, with a bound on the
-size of every weight and of all that is remembered, and a bound on its error. Most runs are short.
-Of a long one the first `MOST_FOLLOWED` are followed. For all others a size is guessed, as the sum
-of the geometric series that the last two steps begin, and then checked by one more step.
+where G bounds the gradient on the domain. So the bound follows a run step by step, with the sizes
+and errors of all weights and of the state. Of a long run it follows the first `MOST_FOLLOWED`
+steps. For the others it guesses the sizes, as the sum of the geometric series that the last two
+steps begin, and checks the guess by one more step.
 
-Copies of the weights in registers are rounded on their own, and drift apart in every step.
+Copies of the weights in registers are rounded independently, and drift apart in every step.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ from icgd.program.stack import StackProgram
 from icgd.shapes import History, Parameters
 
 NUMBERS_AT_ONCE = 2**15
-"""The size of the largest slot over the steps that are bounded together: large enough that the time
-goes into numbers, not into calls, and small enough to stay in the cache."""
+"""The size of the largest slot of a batch of steps that are bounded together: large enough that the
+overhead of calls is small, and small enough for the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class StackBounds(AbstractBounds):
     program: StackProgram
 
     def domain(self) -> DomainBound:
-        """One token stands for all, since a mean over examples is no larger than the largest."""
+        """Return bound (a) from one token: a mean over examples is at most the largest of them."""
         update, n_steps = self.problem.gradient_step, self.program.n_steps
-        if update.has_root:  # what it divides by has no bound that says anything
+        if update.has_root:  # the divisor has no useful lower bound
             return DomainBound(inf, inf)
         if update.state:
             everywhere = self._everywhere(update.reach * (1 + FLOAT32_ROUNDING))
@@ -81,14 +81,14 @@ class StackBounds(AbstractBounds):
         @cache
         def after_block(reach: float, error: float, drift: float) -> Weights:
             everywhere = self._everywhere(reach)
-            off, apart = (torch.full_like(everywhere.low, size) for size in (error, drift))
-            weights = Enclosure.around(everywhere, off, everywhere)
-            slots_after = self._slots_after(data, weights, apart, self._ends.numbers)
-            found = [self._weights(slots, apart) for slots in slots_after]
+            errors, drifts = (torch.full_like(everywhere.low, size) for size in (error, drift))
+            weights = Enclosure.around(everywhere, errors, everywhere)
+            slots_after = self._slots_after(data, weights, drifts, self._ends.numbers)
+            outcomes = [self._weights(slots, drifts) for slots in slots_after]
             return Weights(
-                error=torch.stack([after.error for after in found]).amax(0),
-                drift=torch.stack([after.drift for after in found]).amax(0),
-                reach=max(after.reach for after in found),
+                error=torch.stack([after.error for after in outcomes]).amax(0),
+                drift=torch.stack([after.drift for after in outcomes]).amax(0),
+                reach=max(after.reach for after in outcomes),
             )
 
         kept = least_kept(update, n_steps)
@@ -106,7 +106,7 @@ class StackBounds(AbstractBounds):
 
     @property
     def _state_bound(self) -> StateBound:
-        """Bounds of an update that remembers, which are carried from step to step."""
+        """The bounds of an update with a state, to be carried from step to step."""
         data, update, n_steps = self._any_token, self.problem.gradient_step, self.program.n_steps
         names = (WEIGHTS, *update.remembered)
         n_weights = self.problem.network.n_parameters
@@ -123,17 +123,17 @@ class StackBounds(AbstractBounds):
         is_state = torch.tensor([name in update.state for name in names])
         shares = [least_kept(update, n_steps, name) for name in names]
         kept = torch.tensor(shares, dtype=torch.float64)
-        is_state, kept = (part.repeat_interleave(n_weights) for part in (is_state, kept))
+        is_state, kept = (entries.repeat_interleave(n_weights) for entries in (is_state, kept))
         return StateBound(after_step, is_state, kept, self._ends.numbers, n_steps)
 
     @cached_property
     def _ends(self) -> Ends:
-        """The ends that a step can have."""
+        """The last layers of all steps of a schedule."""
         return Ends.of(self.program.schedule)
 
     @property
     def _any_token(self) -> Data:
-        """Where inputs, labels and rates lie."""
+        """The intervals of inputs, labels and rates in the domain."""
         domain, layout = self.problem.domain, self.program.layout
         bounds = {"x": domain.x, "y": domain.y} | ({RATES: domain.rate} if domain.rate else {})
         return {
@@ -142,10 +142,10 @@ class StackBounds(AbstractBounds):
         }
 
     def _everywhere(self, reach: float) -> Interval:
-        """Return where weights and their average lie, if none is further out of its range than
-        `reach`.
+        """Return the intervals of weights and their average for weights of at most `reach`.
 
-        That is by as much as `reach` is more than the largest weight of the sets.
+        Each weight may leave its interval in the sets by the excess of `reach` over the largest
+        weight of the sets.
         """
         low, high = self._ends_of_weights
         slack = reach - self.problem.gradient_step.reach
@@ -153,38 +153,39 @@ class StackBounds(AbstractBounds):
 
     @cached_property
     def _ends_of_weights(self) -> tuple[Tensor, Tensor]:
-        """The smallest and the largest of each weight in the sets, then of its average and state.
+        """The ends of each weight's interval in the sets, repeated for its average and state.
 
-        Those of the state are of no use.
+        Those of the state are not used.
         """
         low, high = self.problem.network_oracle.sets.ends()
-        n_parts = sum(slot.width for slot in self.program.layout.having(Role.PARAMETER)) // len(low)
-        return low.repeat(n_parts), high.repeat(n_parts)
+        width = sum(slot.width for slot in self.program.layout.having(Role.PARAMETER))
+        n_repeats = width // len(low)
+        return low.repeat(n_repeats), high.repeat(n_repeats)
 
     def domain_predictions(self, proved: DomainBound) -> float:
-        """Return the weights lie anywhere in their sets, and are off by what bound (a) leaves of a
-        run.
-        """
+        """Propagate any weights of the sets, with the error that bound (a) proves for a run."""
         if self.program.step_table is not None or not proved.trajectory < self.widest:
             return inf
         box = self._everywhere(self.problem.gradient_step.reach * (1 + FLOAT32_ROUNDING))
-        own = self._everywhere(proved.reach)
-        off, apart = (torch.full_like(box.low, size) for size in (proved.trajectory, proved.drift))
+        actual = self._everywhere(proved.reach)
+        error, drift = (
+            torch.full_like(box.low, size) for size in (proved.trajectory, proved.drift)
+        )
         data = self._any_token
         data["y"] = Interval.point(torch.zeros_like(data["y"].low))
-        domain = Enclosures(self.program, self.how)
-        start = domain.start(data, Enclosure.around(box, off, own), apart)
+        domain = Enclosures(self.program, self.arithmetic)
+        start = domain.start(data, Enclosure.around(box, error, actual), drift)
         errors = domain.after(self.program.prediction, start)["y"].value.error
         return float(errors.nan_to_num(nan=inf, posinf=inf).max())
 
     def steps(self, task: Task, history: History, on_progress: OnProgress | None = None) -> Tensor:
-        """Bound many steps at a time where they are independent of each other.
+        """Bound the steps of a run, many at a time where they are independent of each other.
 
-        Where the weights have copies, which drift apart, a step depends on earlier ones; with a
-        schedule or with batches, steps differ.
+        If registers hold copies of the weights, which drift apart, a step depends on earlier ones;
+        with a schedule or with batches, steps differ.
         """
         program, before = self.program, history[..., :-1, :].double()
-        have_copies = Enclosures(program, self.how).have_copies
+        have_copies = Enclosures(program, self.arithmetic).have_copies
         if have_copies or program.schedule or program.batch_size is not None:
             return one_by_one(self._one_after_another(task, history), history, on_progress)
         if not before.numel():
@@ -193,7 +194,7 @@ class StackBounds(AbstractBounds):
         widest = max(slot.width for slot in program.layout.slots if slot.role is not Role.PARAMETER)
         n_numbers = max(task.n_examples * widest, task.initial.shape[-1]) * prod(task.batch)
         data = {
-            name: column.mapped(lambda part: part.unsqueeze(-3))
+            name: column.mapped(lambda end: end.unsqueeze(-3))
             for name, column in self._data(task, 0).items()
         }
         errors, n_done, n_steps = list[Tensor](), 0, before.shape[-2]
@@ -236,10 +237,9 @@ class StackBounds(AbstractBounds):
         return f"of runs whose {' and '.join(update.state)} is 0 at the start"
 
     def paper_step(self) -> float | None:
-        """Return the closed form, which holds in exact arithmetic, with the rounding of a step
-        added.
+        """Return the closed form, which holds in exact arithmetic, plus the rounding of a step.
 
-        That rounding is bound (a) of the same program with functions that do not err.
+        The rounding is bound (a) of the same program with exact functions.
         """
         in_exact_arithmetic = closed_form(self.program, self.problem)
         if in_exact_arithmetic is None:
@@ -251,9 +251,9 @@ class StackBounds(AbstractBounds):
     def after_block(
         self, data: Data, weights: Enclosure, drift: Parameters, step: int = 0
     ) -> Weights:
-        """Return the weights after a step that starts from `weights`, all of them in one vector.
+        """Return the weights after a step that starts from the vector of all `weights`.
 
-        Their copies in the registers, if it has any, may lie `drift` apart.
+        Their copies in the registers, if there are any, differ by at most `drift`.
         """
         [slots] = self._slots_after(data, weights, drift, [step])
         return self._weights(slots, drift)
@@ -261,37 +261,37 @@ class StackBounds(AbstractBounds):
     def _slots_after(
         self, data: Data, weights: Enclosure, drift: Parameters, numbers: Sequence[int]
     ) -> list[State]:
-        """All slots after each of some steps, or after those that a number of `Ends` stands for.
+        """Return all slots after each of some steps, given by their `numbers` in `Ends`.
 
-        The layers that all steps share are gone through once.
+        The layers that all steps share are propagated once.
         """
-        domain = Enclosures(self.program, self.how)
+        domain = Enclosures(self.program, self.arithmetic)
         shared = domain.after(self.program.common, domain.start(data, weights, drift))
         if not self.program.schedule:
             return [shared]
         return [domain.after(self._ends.layers[number], shared) for number in numbers]
 
     def _weights(self, after: State, drift: Parameters) -> Weights:
-        """Return what the slots say of the weights; without copies, `drift` is theirs."""
+        """Return the bounds on the weights in the slots; without copies the drift is `drift`."""
         slots = [after[slot.name] for slot in self.program.layout.having(Role.PARAMETER)]
-        drifts = [slot.apart.flatten(-2) for slot in slots if slot.apart is not None]
+        drifts = [slot.drift.flatten(-2) for slot in slots if slot.drift is not None]
         low, high = self._ends_of_weights
         after_low, after_high = (
             torch.cat([getattr(slot.value.actual, end).flatten(-2) for slot in slots], dim=-1)
             for end in ("low", "high")
         )
-        beyond = torch.maximum(low - after_low, after_high - high).max()
+        excess = torch.maximum(low - after_low, after_high - high).max()
         return Weights(
             error=torch.cat([slot.value.error.flatten(-2) for slot in slots], dim=-1),
             drift=torch.cat(drifts or [drift], dim=-1),
-            reach=self.problem.gradient_step.reach + float(beyond),
+            reach=self.problem.gradient_step.reach + float(excess),
         )
 
 
 @dataclass(frozen=True)
 class Weights:
-    """After a block: bounds on every weight's error and on how far its copies in the registers lie
-    from it, and the `reach` of the transformer's weights as `_everywhere` counts it.
+    """Bounds after a block: the error of every weight, the drift of its copies in the registers,
+    and the `reach` of the transformer's weights, in the sense of `_everywhere`.
     """
 
     error: Parameters
@@ -302,16 +302,17 @@ class Weights:
 End = tuple[Layer, ...]
 
 FEW = 8
-"""Up to this many different ends of steps are bounded one by one."""
+"""The largest number of different ends of steps that are bounded one by one."""
 
 
 @dataclass(frozen=True)
 class Ends:
-    """The ends of all steps of a schedule, and more that stand for many of them.
+    """The last layers of all steps of a schedule, and merged ends that cover many of them.
 
-    A few different ends are bounded one by one. Of many, every coefficient is taken to lie anywhere
-    between its smallest and its largest value, so that one enclosure holds for all of them. It is a
-    little wider than the widest of theirs. Those with these `numbers` stand for all steps.
+    A few different ends are bounded one by one. Many are merged into one, in which every
+    coefficient may be anything between its smallest and its largest value. Its enclosure holds for
+    all of them, and is little wider than the widest of theirs. The ends with these `numbers` cover
+    all steps.
     """
 
     layers: tuple[End, ...] = ()
@@ -335,16 +336,17 @@ class Ends:
 
 
 def _outline(end: End) -> End:
-    """Zero the coefficients of an end's sums, the only place where steps differ."""
+    """Set the coefficients of an end's sums to 0: ends that then agree can be merged."""
 
-    def outline(part: Instruction) -> Instruction:
-        if not isinstance(part, Recombine):
-            return part
-        assignments = (
-            replace(each, value=replace(each.value, coefficients=(0.0,) * len(each.value.slots)))
-            for each in part.assignments
-        )
-        return replace(part, assignments=tuple(assignments))
+    def outline(instruction: Instruction) -> Instruction:
+        if not isinstance(instruction, Recombine):
+            return instruction
+        assignments = []
+        for assignment in instruction.assignments:
+            zeros = (0.0,) * len(assignment.value.slots)
+            value = replace(assignment.value, coefficients=zeros)
+            assignments.append(replace(assignment, value=value))
+        return replace(instruction, assignments=tuple(assignments))
 
     return tuple(
         replace(layer, instructions=tuple(map(outline, layer.instructions))) for layer in end
@@ -355,10 +357,10 @@ def _outline(end: End) -> End:
 
 
 def least_kept(update: AbstractGradientStep, n_steps: int, name: str = WEIGHTS) -> float:
-    """Return the least share that a step keeps of a weight, or of what is remembered; at most 1.
+    """Return the smallest share that a step keeps of a weight, average or state; at most 1.
 
-    Errors and drifts are kept by the same share, and what else a step adds to them is the more the
-    larger they are. Weight decay keeps less than all.
+    A step keeps the same share of errors and drifts, and what it adds to them grows with them.
+    Weight decay keeps a share below 1.
     """
     steps = range(1 if update.is_constant else n_steps)
     if name == AVERAGE:
@@ -370,20 +372,19 @@ def least_kept(update: AbstractGradientStep, n_steps: int, name: str = WEIGHTS) 
 
 
 AfterBlock = Callable[[float, float, float], Weights]
-"""The weights after a block, from their reach, error and drift before it."""
+"""From reach, error and drift before a block to the weights after it."""
 
 GUESSES = 16
-"""How often what a step adds to a drift is guessed, each time from what it adds after that."""
+"""The number of guesses of the growth of a drift per step, each from the growth at the last one."""
 
 
 def _reach_and_drift(
     after_block: AfterBlock, box: float, n_steps: int, kept: float
 ) -> tuple[float, float]:
-    """Return how large the transformer's weights can be, and how far their copies may lie from
-    them.
+    """Return bounds on the transformer's weights and on the drift of their copies.
 
-    Weights stay in their sets, but for what rounding adds to a projection. A projection of w is off
-    by the rounding of w, which is the larger the farther w has moved.
+    Weights stay in their sets up to the rounding of a projection, which grows with the weights. So
+    search for a reach that a step does not exceed.
     """
     reach = box * (1 + FLOAT32_ROUNDING)
     for _ in range(8):
@@ -391,48 +392,48 @@ def _reach_and_drift(
         needed = after_block(reach, 0.0, drift).reach
         if needed <= reach:
             return reach, drift
-        # A little farther than needed, or else it takes many rounds to arrive.
+        # Overshoot a little, or the iteration converges too slowly.
         reach = needed * (1 + 2.0**-40) + (needed - reach) / 16
     return inf, inf
 
 
 def _largest_drift(after_block: AfterBlock, reach: float, n_steps: int, kept: float) -> float:
-    """Return how far copies of the weights drift apart before the last step; they all lie in the
-    box.
+    """Bound the drift of the copies of the weights before the last step; all lie in the box.
 
-    To what it keeps, a step adds a little more where copies are farther apart. So it is assumed
-    that every step adds what the last one does, and this is then checked. That takes steps that
-    keep less than others for the least of them; a few such steps are followed one by one. So are
-    a few of those that add more and more, as projections that turn weights do.
+    A step keeps a share of the drift and adds to it, slightly more if the drift is larger. So
+    assume that every step adds as much as the last one, and check that. This treats every step as
+    one that keeps the smallest share; short runs with weight decay are followed step by step
+    instead. So are short runs whose growth increases with every guess, as with projections that
+    rotate weights.
     """
 
     def drift_after(drift: float) -> float:
         return float(after_block(reach, 0.0, drift).drift.max())
 
-    added, most, n_before = drift_after(0.0), 2 * reach, max(n_steps - 1, 0)
+    added, most, n_before = drift_after(0.0), 2 * reach, max(n_steps - 1, 0)  # added by each step
     if kept < 1.0 and n_steps <= STEPS_ONE_BY_ONE:
         return min(after_steps(drift_after, n_steps - 1, reach, most), most)
-    # At least 1 + kept + kept^2 + ... + kept^(n_before - 1).
+    # At least the geometric sum 1 + kept + kept^2 + ... + kept^(n_before - 1).
     n_added = min(float(n_before), 1 / (1 - kept) if kept < 1.0 else inf)
     for _ in range(GUESSES):
         drift = min(added * n_added, most)
-        found = drift_after(drift) - kept * drift
-        if found <= added:
+        growth = drift_after(drift) - kept * drift
+        if growth <= added:
             return drift
         if drift == most:
             break
-        added = found * (1 + 2.0**-10)
+        added = growth * (1 + 2.0**-10)
     if n_steps <= STEPS_ONE_BY_ONE:
         return min(after_steps(drift_after, n_steps - 1, reach, most), most)
     return most
 
 
 STEPS_ONE_BY_ONE = 100
-"""The last steps of a trajectory, or all of a short one, are followed one by one: it is tighter."""
+"""The number of steps that are followed one by one, at the end of a trajectory: it is tighter."""
 
 
 MOST_ROUNDS = 1000
-"""Limit on propagations for one trajectory; beyond it only the box is used."""
+"""The limit on propagations for one trajectory; beyond it only the box bounds the error."""
 
 
 def after_steps(
@@ -442,14 +443,14 @@ def after_steps(
     widest: float,
     kept: float = 1.0,
 ) -> float:
-    """Return the error after `n_steps` steps from 0, which never falls from step to step.
+    """Bound the error after `n_steps` steps from 0; the bound never falls from step to step.
 
-    A step leaves more of a larger error. If it leaves no more of a level 5% higher than that level,
-    no later error is beyond it. Otherwise slow growth is followed many steps at a time: a step
-    keeps at least a share of `kept`, and adds more to a larger error. So all steps up to the level
-    add at most what a step from the level adds, and what it does not keep of the rest. This is not
-    so where it cuts: no two weights in the box are farther than 2 box apart, and of what is kept
-    of them no more than that share. At and beyond it, nothing is known of smaller errors.
+    `error_after` increases with the error before a step. If it maps a level 5% above the error to
+    at most that level, no later error exceeds the level. Otherwise follow slow growth many steps at
+    a time: a step keeps at least a share `kept` of the error, and what it adds increases with the
+    error. So no step up to the level adds more than a step from the level does, plus the share of
+    the difference that this step does not keep. This argument fails where the box cuts off the
+    error: two weights in the box differ by at most 2 box, and a step keeps at least `kept` of it.
     """
     error, left = 0.0, n_steps
     for _ in range(MOST_ROUNDS):
@@ -468,15 +469,15 @@ def after_steps(
 
 
 MOST_FOLLOWED = 100
-"""Steps followed one by one; of later ones only the sizes are known."""
+"""The number of first steps that are followed one by one; of later ones only sizes are known."""
 
 SLACK = 1 + 2.0**-10
-"""Slack on a guess, so that rounding does not spoil it."""
+"""Safety factor on guesses, so that rounding does not invalidate them."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Bounds on every weight and on all that is remembered: sizes, errors, drifts of copies."""
+    """Bounds on every weight and on the state of the optimiser: sizes, errors, drifts of copies."""
 
     sizes: Parameters
     error: Parameters
@@ -484,17 +485,17 @@ class Trained:
 
     @classmethod
     def exactly(cls, sizes: Parameters, drift: Parameters) -> Trained:
-        """Numbers of these sizes without an error, whose copies may lie `drift` apart."""
+        """Return bounds of numbers of these sizes without error, whose copies differ by `drift`."""
         return cls(sizes, torch.zeros_like(sizes), drift)
 
 
 @dataclass(frozen=True)
 class StateBound:
-    """The bounds of a run whose `ends` are steps that differ: the last of each kind.
+    """The bounds of a run of an optimiser with a state.
 
-    `after_step` turns what is trained before a step of some number into what is trained after it.
-    `is_state` tells which numbers are remembered. All others are clipped to a box. `kept` is the
-    least share of every number that a step keeps.
+    `after_step` maps the bounds before a step, given by its number, to those after it; `ends` are
+    the numbers of steps that cover all. `is_state` marks the numbers of the state; all others are
+    clipped to a box. `kept` is the smallest share of every number that a step keeps.
     """
 
     after_step: Callable[[Trained, int], Trained]
@@ -504,7 +505,7 @@ class StateBound:
     n_steps: int
 
     def domain(self, sizes: Tensor | float) -> DomainBound:
-        """Return the bounds, if weights have these sizes at the start and nothing is remembered."""
+        """Return bound (a) for weights of these sizes at the start and a state of 0."""
         sizes = torch.as_tensor(sizes, dtype=torch.float64).expand(self.is_state.shape)
         sizes = sizes.masked_fill(self.is_state, 0.0)
         before = Trained.exactly(sizes, torch.zeros_like(sizes))
@@ -515,11 +516,12 @@ class StateBound:
             trajectory = max(trajectory, error)
         if self.n_steps > MOST_FOLLOWED:
             last = self._later(last, before)
-            trajectory = 2 * float(last.sizes.max())  # nothing else is known
-        # The last step starts from the largest numbers, so its bound is that of any step.
+            trajectory = 2 * float(last.sizes.max())  # the distance of any two such numbers
+        # The last step starts from the largest numbers, so its bound holds for any step.
         exact = Trained.exactly(last.sizes, last.drift)
         steps = [self.after_step(exact, end) for end in self.ends]
-        if not all(bool(part.isfinite().all()) for after in steps for part in vars(after).values()):
+        bounds = (bound for after in steps for bound in vars(after).values())
+        if not all(bool(bound.isfinite().all()) for bound in bounds):
             return DomainBound(inf, inf)
         drift = max(float(after.drift.max()) for after in steps)
         return DomainBound(
@@ -530,43 +532,46 @@ class StateBound:
         )
 
     def _after(self, before: Trained, step: int) -> Trained:
-        """Return what is trained after a step; sizes and drifts never fall."""
+        """Return the bounds after a step; sizes and drifts never fall."""
         after = self.after_step(before, step)
         sizes = torch.maximum(before.sizes, after.sizes)
         return Trained(sizes, after.error, torch.maximum(before.drift, after.drift))
 
     def _later(self, before: Trained, after: Trained) -> Trained:
-        """Sizes that no later step leaves, and the drift before the last one; or infinity.
+        """Return sizes that no later step exceeds, and the drift before the last step.
 
-        It is assumed that every step adds to what it keeps of the drift what the last one does,
-        which is then checked, and once more with what a step was found to add. What a step adds
-        is counted from the drift that is known, of which a part is lost again in every step.
+        The bounds are infinite if no guess is confirmed. A guess assumes that every step adds as
+        much to the share of the drift that it keeps as the last one does; if the check finds that a
+        step adds more, the next guess uses that. Growth is counted from the drift `after`, of which
+        a step loses a part.
         """
-        # The sum of the geometric series that the last growth and the next one begin. Weights are
-        # clipped, and grow by rounding alone.
-        following = self._after(after, self.ends[-1]).sizes
-        first, second = after.sizes - before.sizes, following - after.sizes
+        # The state: the sum of the geometric series that the last growth and the next one begin.
+        # Weights are clipped, and grow by rounding alone.
+        next_sizes = self._after(after, self.ends[-1]).sizes
+        first, second = after.sizes - before.sizes, next_sizes - after.sizes
         ratio = torch.where(first > 0, second / first, 0.0)
-        sum_of_all = SLACK * (after.sizes + second / (1 - ratio).clamp(min=0.0))
-        sizes = torch.where(self.is_state, sum_of_all, (1 + 2.0**-40) * following)
+        series = SLACK * (after.sizes + second / (1 - ratio).clamp(min=0.0))
+        sizes = torch.where(self.is_state, series, (1 + 2.0**-40) * next_sizes)
         added = after.drift - before.drift
         ends = [end for end in self.ends if end >= MOST_FOLLOWED] or self.ends
-        times = (1 / (1 - self.kept)).clamp(max=self.n_steps - MOST_FOLLOWED)
+        n_added = (1 / (1 - self.kept)).clamp(max=self.n_steps - MOST_FOLLOWED)
         for _ in range(GUESSES):
-            drift = after.drift + times * SLACK * added
+            drift = after.drift + n_added * SLACK * added
             exact = Trained.exactly(sizes, drift)
-            found = [self.after_step(exact, end) for end in ends]
-            if not all(bool((part.sizes <= sizes).all()) for part in found):
+            checks = [self.after_step(exact, end) for end in ends]
+            if not all(bool((part.sizes <= sizes).all()) for part in checks):
                 break
             lost = (1 - self.kept) * after.drift
-            most = torch.stack([part.drift - self.kept * drift - lost for part in found]).amax(0)
-            if bool((most <= SLACK * added).all()):
+            largest = torch.stack([part.drift - self.kept * drift - lost for part in checks]).amax(
+                0
+            )
+            if bool((largest <= SLACK * added).all()):
                 return exact
-            added = torch.maximum(added, SLACK * most)
+            added = torch.maximum(added, SLACK * largest)
         return Trained.exactly(torch.full_like(sizes, inf), after.drift)
 
 
-# Bound (c): the closed form of wu's Theorem 1 in its worst-case constants, repaired.
+# Bound (c): the closed form of wu's Theorem 1 in its worst-case constants, corrected.
 #
 # With K the largest width, P = sqrt(K) and B_v = box P, which bounds rows and columns:
 #
@@ -578,19 +583,19 @@ class StateBound:
 #     E_s  = max_{m<N} d_r' P B_v B_s sum_{l<m} b^l + b^m (B_u d_r' + B_r' d_u)
 #     step = step_size (N / 2) P (E_s P B_r + B_s E_r eps_r)
 #
-# Repairs to the printed chain: B_r^j lacks sqrt(K), because it bounds entries and not the norm;
+# Corrections to the printed chain: B_r^j lacks sqrt(K), because it bounds entries and not the norm;
 # r' is evaluated at v . p, not at its own bound; V^T s needs column norms; r' and u enter with
-# their approximations' bounds; the last line has sqrt(P) for P. The rounding that bound (a) finds
-# is added to this.
+# their approximations' bounds; the last line has sqrt(P) for P. The rounding from bound (a) is
+# added to this.
 #
-# Of a table of steps it is wu's Lemma 16, with the Lipschitz constant of the step. A token holds
-# d numbers, each in an interval of length B or less, and `levels` levels cover it. Then a step
-# that is looked up for n examples is off by at most
+# For a table of steps it is wu's Lemma 16, with the Lipschitz constant of the step. A token holds
+# d numbers, each in an interval of length B or less, which is covered by `levels` levels. Then the
+# error of a step that is looked up for n examples is at most
 #
 #     Lip (8 sqrt(d n) + sqrt(n)) B / (2 levels).
 #
 # Lip is taken over all d n numbers of the prompt, in the Euclidean norm, where a change of the
-# weight counts n times, once for every token that holds it. With the step g and its summands
+# weight counts n times, once for every token that holds the weight. With the step g and its terms
 # f = r'(w x) u(r(w x), y) x,
 #
 #     Lip^2 = max [ n (step_size / 2n)^2 (f_x^2 + f_y^2) + (1 - step_size f_w / 2)^2 / n ],
@@ -607,13 +612,12 @@ class _Constants(NamedTuple):
 
 
 def closed_form(program: StackProgram, problem: Problem) -> float | None:
-    """Return the paper's bound on the error of one step in exact arithmetic; infinite beyond
-    float64.
+    """Return the paper's bound on the error of one step in exact arithmetic, if it has one.
 
-    No paper gives a bound for a network with biases, shortcuts or layer norms, for examples with
-    rates, for a loss that couples outputs, for another update than plain descent, for a program
-    with look-ups or units of any activation, or for one that lacks a function of the paper's
-    backward pass. A table of steps has a bound of its own.
+    The bound is infinite if it overflows float64. No paper gives a bound for a network with biases,
+    shortcuts or layer norms, for examples with rates, for a loss that couples outputs, for an
+    update other than plain descent, for a program with look-ups or units of any activation, or for
+    one that lacks a function of the paper's backward pass. A table of steps has a bound of its own.
     """
     target, slope_parts = problem.network, problem.loss_function.slope_parts
     if not problem.gradient_step.is_plain or not target.is_chain or target.biases:
@@ -625,7 +629,7 @@ def closed_form(program: StackProgram, problem: Problem) -> float | None:
     step = table_step
     if program.step_table is None:
         activations = [target.layer_activation(layer) for layer in range(1, target.depth + 1)]
-        needed = {part.function.name for part in slope_parts}
+        needed = {term.function.name for term in slope_parts}
         needed |= {f.name for a in activations for f in (a.value, a.derivative)}
         if not needed <= {function.name for function in program.functions}:
             return None
@@ -659,11 +663,11 @@ def closed_form_step(program: StackProgram, problem: Problem) -> float:
     carried = _times(slope_lipschitz, vector * forward * value_error)
     slope_error = max(s.error for s in slopes) + carried
     loss, loss_lipschitz, loss_fit = 0.0, 0.0, 0.0  # B_u, L_u, eps_u
-    for part in problem.loss_function.slope_parts or ():
-        argument = abs(part.prediction) * outputs[-1] + abs(part.label) * problem.domain.y
-        constants = _constants(program, part.function, argument)
+    for term in problem.loss_function.slope_parts or ():
+        argument = abs(term.prediction) * outputs[-1] + abs(term.label) * problem.domain.y
+        constants = _constants(program, term.function, argument)
         loss += constants.size + constants.error
-        loss_lipschitz += abs(part.prediction) * constants.lipschitz
+        loss_lipschitz += abs(term.prediction) * constants.lipschitz
         loss_fit += constants.error
     loss_error = loss_fit + loss_lipschitz * forward * value_error
     ratio = slope * vector * norm  # b
@@ -679,7 +683,7 @@ def closed_form_step(program: StackProgram, problem: Problem) -> float:
 
 
 def _times(left: float, right: float) -> float:
-    """Return product, with 0 * inf = 0: an infinite constant does no harm to an exact quantity."""
+    """Return the product, with 0 * inf = 0: an infinite constant times an error of exactly 0."""
     return 0.0 if left == 0.0 or right == 0.0 else left * right
 
 
@@ -691,16 +695,19 @@ def _constants(program: StackProgram, function: ScalarFunction, reach: float) ->
 
 
 CELLS = 32
-"""The cells of every axis: an even number, so that no cell holds a number and its negative."""
+"""The number of cells of every axis; even, so that no cell has 0 in its interior."""
 
 OWN_ROUNDING = 1 + 2.0**-40
-"""The room for the rounding of this computation itself."""
+"""The safety factor for the rounding of this computation itself."""
 
 
 def table_step(program: StackProgram, problem: Problem) -> float:
     """Return the paper's bound on the error of one step, in exact arithmetic."""
     if program.step_table is None:
-        raise ProgramError("The program has no table of steps.")
+        raise ProgramError(
+            f"The {program.construction} program has no table of steps, so this bound does not "
+            "apply to it."
+        )
     n, levels = program.step_table.n_examples, len(program.relu_sum(IDENTITY).knots) // 2 + 1
     longest = 2 * max(problem.domain.x, problem.domain.y, problem.gradient_step.reach)
     numbers = 3  # x, y and w
@@ -719,20 +726,20 @@ def step_lipschitz(problem: Problem, n_examples: int) -> float:
     first = _on(activation.derivative, argument)
     second = _on(activation.derivative.derivative(), argument)
     u = u_p = u_y = _constant(0.0)  # the slope of the loss, and its derivatives
-    for part in problem.loss_function.slope_parts or ():
-        of_loss = prediction.times(part.prediction) + y.times(part.label)
-        steepness = _on(part.function.derivative(), of_loss)
-        u = u + _on(part.function, of_loss)
-        u_p = u_p + steepness.times(part.prediction)
-        u_y = u_y + steepness.times(part.label)
+    for term in problem.loss_function.slope_parts or ():
+        argument_of_loss = prediction.times(term.prediction) + y.times(term.label)
+        steepness = _on(term.function.derivative(), argument_of_loss)
+        u = u + _on(term.function, argument_of_loss)
+        u_p = u_p + steepness.times(term.prediction)
+        u_y = u_y + steepness.times(term.label)
     curvature = second * u + first * first * u_p  # of the loss, as a function of w x
     f_x = curvature * argument + first * u
     f_y = first * u_y * x
     f_w = curvature * (x * x)
     share = problem.gradient_step.size_of(0) / (2 * n_examples)
-    data = n_examples * share**2 * (f_x.size**2 + f_y.size**2)
-    weight = (f_w.times(-n_examples * share) + _constant(1.0)).size ** 2 / n_examples
-    return OWN_ROUNDING * sqrt(float(data.max()) + float(weight.max()))
+    data_part = n_examples * share**2 * (f_x.size**2 + f_y.size**2)
+    weight_part = (f_w.times(-n_examples * share) + _constant(1.0)).size ** 2 / n_examples
+    return OWN_ROUNDING * sqrt(float(data_part.max()) + float(weight_part.max()))
 
 
 def _cells(bound: float, *shape: int) -> Interval:

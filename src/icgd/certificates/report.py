@@ -1,7 +1,7 @@
-"""Measured errors beside their bounds: what a certificate promises, and what a report found.
+"""Certificates, the bounds proved before any run, and reports, measured errors beside bounds.
 
-Errors are distances from real training. Near-kink events are where a ramp stood in for a step and
-gave neither of its levels.
+Errors are distances from real training. In a near-kink event, a unit was inside the ramp that
+approximates a step function, and got neither of its two levels.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from icgd.reprs import number, with_repr
 from icgd.shapes import History, Predictions
 
 
-def bounds_of(problem: Problem, program: AbstractProgram, how: Arithmetic) -> AbstractBounds:
-    """Pick the bounds of a program that trains `problem`, computed as `how` says.
+def bounds_of(problem: Problem, program: AbstractProgram, arithmetic: Arithmetic) -> AbstractBounds:
+    """Return the bounds of a program that trains `problem`, run in the given arithmetic.
 
     Raises `SizeError` if the intervals of all weights do not fit into memory.
     """
@@ -51,7 +51,7 @@ def bounds_of(problem: Problem, program: AbstractProgram, how: Arithmetic) -> Ab
         kind = FunctionBounds
     elif isinstance(problem.oracle, LinearOracle):
         kind = LinearBounds
-    return kind(problem, program, how)
+    return kind(problem, program, arithmetic)
 
 
 def real_training(problem: Problem, task: Task, n_steps: int) -> History:
@@ -69,7 +69,7 @@ def _in_range(real: History) -> History:
 
 
 class StepErrors(NamedTuple):
-    """How far each step of a run is from the exact one, and how far that one moves weights."""
+    """The error of each step of a run, and the size of the exact step."""
 
     errors: Tensor
     sizes: Tensor
@@ -77,9 +77,9 @@ class StepErrors(NamedTuple):
 
 def stepwise_errors(problem: Problem, task: Task, history: History) -> StepErrors:
     """Return the largest |w_l - step(w_{l-1})| and |step(w_{l-1}) - w_{l-1}| of each step."""
-    after, weights = _in_range(problem.oracle.stepped(task, history)), history.double()
-    parts = (weights[..., 1:, :], weights[..., :-1, :])
-    return StepErrors(*((part - after).abs().amax(-1) for part in parts))
+    exact, weights = _in_range(problem.oracle.stepped(task, history)), history.double()
+    before, after = weights[..., :-1, :], weights[..., 1:, :]
+    return StepErrors(*((moved - exact).abs().amax(-1) for moved in (after, before)))
 
 
 def trajectory_errors(history: History, real: History) -> Tensor:
@@ -90,7 +90,7 @@ def trajectory_errors(history: History, real: History) -> Tensor:
 def coefficient_errors(
     problem: Problem, task: Task, history: History, real: History
 ) -> dict[str, float] | None:
-    """Return how far each coefficient ends from the exact run, if columns have names."""
+    """Return the error of each coefficient at the end of a run, if columns have names."""
     if not task.input_names:
         return None
     distances = (history[-1].double() - real[-1]).abs()
@@ -100,7 +100,7 @@ def coefficient_errors(
 def prediction_errors(
     problem: Problem, task: Task, predictions: Predictions, real: History
 ) -> Predictions:
-    """Return how far a run's predictions are from those of real training."""
+    """Return the distances of a run's predictions from those of real training."""
     return (predictions.double() - problem.oracle.predict(task, real[..., -1, :])).abs()
 
 
@@ -110,9 +110,9 @@ def at_end(bounds: Tensor) -> Tensor:
 
 
 class WholeRun(NamedTuple):
-    """Bounds (b) of a run: of its steps, of its distance from real training, of its predictions.
+    """Bounds (b) of a run: on its steps, its distance from real training, and its predictions.
 
-    The last two are by balls if there is a `proof`, or by contraction where that is tighter.
+    The last two come from balls if there is a `proof`, or from contraction where that is tighter.
     """
 
     steps: Tensor
@@ -131,28 +131,28 @@ def bounds_of_run(
     by_balls: bool,
     on_progress: Sequence[OnProgress | None] = (None, None),
 ) -> WholeRun:
-    """Bound a run; progress is that of its steps, and that of its proof by balls."""
-    bounding, proving = on_progress
-    of_steps, of_predictions = bounds.run(task, run.parameters, real, bounding), None
-    steps, trajectory, paper = of_steps.steps, of_steps.trajectory, of_steps.paper
+    """Bound a run; report progress on its steps, and on its proof by balls."""
+    on_steps, on_proof = on_progress
+    run_bounds, predictions = bounds.run(task, run.parameters, real, on_steps), None
+    steps, trajectory, paper = run_bounds.steps, run_bounds.trajectory, run_bounds.paper
     if trajectory is not None:
-        of_predictions = bounds.predictions(task, real, at_end(trajectory))
+        predictions = bounds.predictions(task, real, at_end(trajectory))
     if not by_balls:
-        return WholeRun(steps, trajectory, of_predictions, paper, None)
-    numbers = (run.parameters, run.predictions, real)
-    proof = rigorous_trajectory(bounds.problem, task, *numbers, proving)
+        return WholeRun(steps, trajectory, predictions, paper, None)
+    histories = (run.parameters, run.predictions, real)
+    proof = rigorous_trajectory(bounds.problem, task, *histories, on_proof)
     trajectory = _tighter(trajectory, proof.distances, proof.of_oracle)
-    of_predictions = _tighter(of_predictions, proof.predictions, proof.predictions_of_oracle)
-    return WholeRun(steps, trajectory, of_predictions, paper, proof)
+    predictions = _tighter(predictions, proof.predictions, proof.predictions_of_oracle)
+    return WholeRun(steps, trajectory, predictions, paper, proof)
 
 
-def _tighter(known: Tensor | None, of_run: Tensor, of_oracle: Tensor) -> Tensor:
-    """Return a bound on the distance of run and oracle, unless a smaller one is known.
+def _tighter(bound: Tensor | None, of_run: Tensor, of_oracle: Tensor) -> Tensor:
+    """Return the smaller of a bound on the distance of run and oracle and the triangle inequality.
 
-    Both distances are from exact descent.
+    `of_run` and `of_oracle` bound their distances from exact descent.
     """
-    together = (of_run + of_oracle) * (1 + 2.0**-50)
-    return together if known is None else torch.minimum(known, together)
+    triangle = (of_run + of_oracle) * (1 + 2.0**-50)
+    return triangle if bound is None else torch.minimum(bound, triangle)
 
 
 _SUBJECTS = {
@@ -162,15 +162,15 @@ _SUBJECTS = {
     "domain_step": "one step on all data",
     "domain_trajectory": "the whole run on all data",
 }
-"""What a bound is about, by its name."""
+"""What each bound is about, by the name of the bound."""
 
 MOST_EVENTS = 20
-"""Events listed one by one; all are counted."""
+"""The number of events that are listed; all are counted."""
 
 
 @dataclass(frozen=True)
 class NearKink:
-    """Unit `unit` of `layer` had a preactivation inside the ramp, at this step and token."""
+    """An event: the preactivation of this unit was inside the ramp, at this step and token."""
 
     task: int
     step: int
@@ -182,7 +182,7 @@ class NearKink:
 
 @dataclass(frozen=True)
 class NearKinks:
-    """The number of such events in a run, and the first of them."""
+    """The number of near-kink events in a run, and the first of them."""
 
     count: int
     events: tuple[NearKink, ...]
@@ -209,9 +209,9 @@ def near_kinks(
             places = is_inside.nonzero()
             count += len(places)
             for place in places[: MOST_EVENTS - len(events)].tolist():
-                number, token, unit = place[0] if len(place) == 3 else 0, place[-2], place[-1]
+                task_number, token, unit = place[0] if len(place) == 3 else 0, place[-2], place[-1]
                 value = float(z[tuple(place)])
-                events.append(NearKink(number, step + 1, layer, tokens[token], unit, value))
+                events.append(NearKink(task_number, step + 1, layer, tokens[token], unit, value))
     return NearKinks(count, tuple(events))
 
 
@@ -247,25 +247,25 @@ class Verdict(Enum):
 @with_repr
 @dataclass(frozen=True)
 class Certificate:
-    """What is proved for every task in the domain, before any run.
+    """Bounds proved for every task in the domain, before any run.
 
-    All are bounds on the error of any single weight. Bound (a) carries intervals through the
-    program. Bound (c) is the paper's closed form. They include the rounding of this `backend` and
+    They bound the error of any single weight. Bound (a) propagates intervals through the program;
+    bound (c) is the paper's closed form. The bounds include the rounding of this `backend` and
     `dtype` for prompts of up to `n_tokens` tokens.
 
     Attributes:
         domain_step: bound (a) of one step.
         domain_trajectory: bound (a) of the whole run.
         paper_step: bound (c) of one step, if the paper has one.
-        n_tokens: the longest prompt that the bounds hold for.
-        widest: a bound of this size or more says nothing: clipping alone keeps weights that close
-            together, and nothing is known of what is not clipped.
-        condition: bound (a) holds under it only, if there is one.
-        stated: the kernels of the user's own whose constants every bound takes for granted.
-        estimated: those whose constants were not stated: of them nothing is proved, and bounds of a
-            run are estimates.
-        backend: the backend that the bounds hold for.
-        dtype: the precision that they hold for.
+        n_tokens: the longest prompt for which the bounds hold.
+        widest: the distance that clipping alone ensures, or infinity: a bound of this size or more
+            says nothing.
+        condition: the condition under which bound (a) holds, if there is one.
+        stated: the user's own kernels whose stated constants every bound assumes.
+        estimated: the user's own kernels without stated constants: nothing is proved for them, and
+            the bounds of a run are estimates.
+        backend: the backend for which the bounds hold.
+        dtype: the precision for which they hold.
         domain_predictions: bound (a) of predictions after the run; infinite if nothing is proved.
 
     Example:
@@ -292,7 +292,7 @@ class Certificate:
 
     @classmethod
     def of(cls, bounds: AbstractBounds, backend: str, dtype: torch.dtype) -> Certificate:
-        """Return what these bounds prove, which are computed for this backend and precision.
+        """Return the certificate of these bounds, computed for this backend and precision.
 
         Args:
             bounds: the bounds.
@@ -316,7 +316,7 @@ class Certificate:
             domain_step=proved.step,
             domain_trajectory=proved.trajectory,
             paper_step=bounds.paper_step(),
-            n_tokens=bounds.how.n_tokens,
+            n_tokens=bounds.arithmetic.n_tokens,
             widest=bounds.widest,
             condition=bounds.condition,
             stated=bounds.stated,
@@ -327,7 +327,7 @@ class Certificate:
         )
 
     def facts(self) -> dict[str, str]:
-        """Return what it shows of itself in a line or in a notebook.
+        """Return the facts that its repr and notebooks show.
 
         Returns:
             A text for each name.
@@ -352,8 +352,7 @@ class Certificate:
         }
 
     def of_run(self, *, is_covered: bool) -> Certificate:
-        """Return what it says of a run; if its condition leaves the run out, nothing is proved
-        beforehand.
+        """Return the certificate for a run, with infinite bounds (a) if it does not cover the run.
 
         Args:
             is_covered: whether the condition holds for the run.
@@ -376,7 +375,7 @@ class Certificate:
         return replace(self, domain_step=inf, domain_trajectory=inf, domain_predictions=inf)
 
     def says_nothing(self, bound: float) -> bool:
-        """Return whether a bound is no smaller than what is known without it.
+        """Return whether a bound is no smaller than the distance that clipping alone ensures.
 
         Args:
             bound: the bound.
@@ -421,7 +420,7 @@ class Certificate:
 
     @property
     def verdict(self) -> Verdict:
-        """Bounds are proved, and nothing is measured yet."""
+        """`Verdict.PROMISED`: bounds are proved, and nothing is measured yet."""
         return Verdict.PROMISED
 
 
@@ -435,20 +434,19 @@ class Report:
 
     Attributes:
         certificate: what is proved for every run.
-        step_errors: |w_l - step(w_{l-1})|, what the theorems bound.
+        step_errors: |w_l - step(w_{l-1})|, the errors that the theorems bound.
         step_bounds: bounds (b) of `step_errors`.
-        step_sizes: |step(w_{l-1}) - w_{l-1}|, how far exact steps move: what doing nothing would
-            err by. A step whose error is no smaller is none, whatever the bounds.
-        trajectory_errors: the distance to real gradient descent in float64.
+        step_sizes: |step(w_{l-1}) - w_{l-1}|, the size of exact steps, which is the error of a run
+            that leaves the weights unchanged. A step with a larger error is useless.
+        trajectory_errors: the distance from real gradient descent in float64.
         trajectory_bounds: bounds (b) of `trajectory_errors`, by balls, or by contraction where that
-            is tighter; None if there is neither. They count how far float64 is off as well.
-        near_kinks: how often a unit came so close to a kink that its slope was in between.
-        paper_trajectory: the paper's line (c) for the whole run, if it has one. It takes for
-            granted that no step expands distances, so that a run may exceed it, and no verdict
-            depends on it.
+            is tighter; None if there is neither. They include the error of float64 itself.
+        near_kinks: the events in which a unit was so close to a kink that its slope was in between.
+        paper_trajectory: the paper's bound (c) for the whole run, if it has one. It assumes that no
+            step expands distances, so that a run may exceed it, and no verdict depends on it.
         rigorous: the proof by balls of the whole run's distance from exact descent in real numbers,
             if there is one.
-        unproved_because: why there is none, unless `rigorous=False` left it out.
+        unproved_because: why there is no such proof, unless `rigorous=False` left it out.
         prediction_errors: the distances of predictions at the queries from those of real gradient
             descent.
         prediction_bounds: bounds (b) of `prediction_errors`, or None.
@@ -482,7 +480,7 @@ class Report:
     step_sizes: Tensor | None = None
 
     def facts(self) -> dict[str, str]:
-        """Return what it shows of itself in a line or in a notebook.
+        """Return the facts that its repr and notebooks show.
 
         Returns:
             A text for each name.
@@ -504,7 +502,7 @@ class Report:
             "steps": f"{self.step_errors.shape[-1]:,}",
             "backend": self.backend_in_words,
             "error of a step": self._largest("step_errors", "step_bounds"),
-            **({"doing nothing": idle} if (idle := self.idle) else {}),
+            **({"for comparison": idle} if (idle := self.idle) else {}),
             "distance from real descent": self._largest("trajectory_errors", "trajectory_bounds"),
             **({"furthest at the end": self.furthest} if self.furthest else {}),
             **({"error of predictions": predictions} if predictions else {}),
@@ -526,14 +524,14 @@ class Report:
         verdict = self.verdict
         name = "HOLDS for this run" if verdict.holds else verdict.name
         missing = ", ".join(_SUBJECTS[bound] for bound in self.empty)
-        rest = f". No bound for {missing}" if missing and verdict.holds else ""
-        return f"{name}: {verdict.value}{rest}"
+        gaps = f". No bound for {missing}" if missing and verdict.holds else ""
+        return f"{name}: {verdict.value}{gaps}"
 
     @property
     def headline(self) -> str | None:
-        """What is proved of the whole run in a sentence, or why nothing is; None if nobody asked.
+        """The proof of the whole run in a sentence, or why there is none; None if not requested.
 
-        Where balls hold kinks or become infinite, it says at which step.
+        If balls contain kinks or become infinite, the sentence gives the step.
         """
         if self.unproved_because is not None:
             reason = self.unproved_because
@@ -542,8 +540,8 @@ class Report:
             return None
         proof = self.rigorous
         largest = proof.distances.unsqueeze(0).flatten(0, -2).amax(0)
-        is_told = (largest < self.certificate.widest) & largest.isfinite()
-        n_told = int(is_told.long().cumprod(0).sum())  # steps before the first that says nothing
+        is_informative = (largest < self.certificate.widest) & largest.isfinite()
+        n_proved = int(is_informative.long().cumprod(0).sum())  # up to the first that is not
         kinks = ""
         if proof.kinks:
             _, step, layer, example, unit = proof.kinks[0]
@@ -551,27 +549,28 @@ class Report:
                 f"; from step {step:,} on this allows for both slopes of a kink that exact descent "
                 f"may lie on (layer {layer}, example {example}, unit {unit})"
             )
-        if not n_told:
+        if not n_proved:
             return f"nothing is proved of the whole run{kinks}"
-        most = number(rounded_up(float(largest[:n_told].max())))
-        is_whole = n_told == len(largest)
-        which = "the whole run" if is_whole else f"the run up to step {n_told:,}"
-        rest = "" if is_whole else "; nothing is proved of later steps"
-        return f"proved: {which} is within {most} of exact gradient descent{rest}{kinks}"
+        bound = number(rounded_up(float(largest[:n_proved].max())))
+        is_complete = n_proved == len(largest)
+        subject = "the whole run" if is_complete else f"the run up to step {n_proved:,}"
+        remainder = "" if is_complete else "; nothing is proved of later steps"
+        return f"proved: {subject} is within {bound} of exact gradient descent{remainder}{kinks}"
 
     @property
     def idle(self) -> str | None:
-        """What doing nothing would err by, or None if no step was taken.
+        """The size of exact steps, and the ratio of errors to it, or None if no step was taken.
 
-        On average over all tasks and steps it is compared with the run's own errors.
+        A run that leaves the weights unchanged has errors of this size, a ratio of 1.
         """
         if self.step_sizes is None or not self.step_sizes.numel():
             return None
-        text, total = f"would err by {number(float(self.step_sizes.max()))}", self.step_sizes.sum()
+        largest, total = number(float(self.step_sizes.max())), self.step_sizes.sum()
+        text = f"exact steps move a weight by up to {largest}"
         if not total > 0:
             return text
-        share = number(float(self.step_errors.sum() / total))
-        return f"{text}; errors are {share} times as large on average"
+        ratio = number(float(self.step_errors.sum() / total))
+        return f"{text}; the mean error is {ratio} times the mean step"
 
     @property
     def dtype(self) -> str:
@@ -580,29 +579,29 @@ class Report:
 
     @property
     def furthest(self) -> str | None:
-        """The column whose coefficient ends furthest from that of real descent, if it is known.
+        """The column whose coefficient ends furthest from that of real descent.
 
-        There is none where all of them end at the same numbers.
+        None if the columns have no names, or if all coefficients are equal.
         """
         errors = self.coefficient_errors or {}
         return max(errors, key=lambda name: errors[name]) if any(errors.values()) else None
 
     def _largest(self, errors: str, bounds: str) -> str:
-        """Return the largest measured error, and what is proved of it."""
+        """Return the largest measured error and its bound in words."""
         if not getattr(self, errors).numel():
             return "no step was taken"
         measured, proved = float(getattr(self, errors).max()), self.informative_bounds.get(bounds)
         if proved is None:
             return f"{number(measured)}, not proved"
-        what = "says nothing"
+        value = "says nothing"
         if not proved.isnan().any():
-            what = f"is {number(rounded_up(float(proved.max())))}"
-        return f"{number(measured)}, the bound of the run {what}"
+            value = f"is {number(rounded_up(float(proved.max())))}"
+        return f"{number(measured)}, the bound of the run {value}"
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> pictures.picture.Picture:
         """Return the measured errors beside their bounds over the steps, on logarithmic axes.
 
-        Of a batch of tasks the largest are drawn. Where a bound says nothing, the legend says so.
+        For a batch of tasks, the largest are drawn. The legend marks bounds that say nothing.
 
         Args:
             path: the file that the picture is also written to, as SVG or PNG by its ending.
@@ -629,26 +628,27 @@ class Report:
     def _curves(self, which: str) -> dict[str, list[float]]:
         """Return measured errors and their bounds by name, with NaN where a bound says nothing."""
         errors = getattr(self, f"{which}_errors")
-        everywhere = self.certificate.informative(getattr(self.certificate, f"domain_{which}"))
-        of_run = self.informative_bounds.get(f"{which}_bounds", torch.full_like(errors, nan))
-        found = {"measured": errors, "proved for this run (b)": of_run}
-        found["proved for every run (a)"] = torch.full_like(errors, everywhere or nan)
+        domain_bound = self.certificate.informative(getattr(self.certificate, f"domain_{which}"))
+        run_bounds = self.informative_bounds.get(f"{which}_bounds", torch.full_like(errors, nan))
+        curves = {"measured": errors, "proved for this run (b)": run_bounds}
+        curves["proved for every run (a)"] = torch.full_like(errors, domain_bound or nan)
         if which == "step" and (paper := self.certificate.paper_step) is not None:
             name = f"the theorem's own bound (c), {number(paper)}"
-            found[name] = torch.full_like(errors, self.certificate.informative(paper) or nan)
+            curves[name] = torch.full_like(errors, self.certificate.informative(paper) or nan)
         if which == "trajectory" and self.paper_trajectory is not None:
-            found["the paper's line (c)"] = self.paper_trajectory
+            curves["the paper's line (c)"] = self.paper_trajectory
         if which == "trajectory" and self.furthest:
-            del found["measured"]
-            found = {f"measured, at the end largest for {self.furthest}": errors, **found}
+            del curves["measured"]
+            curves = {f"measured, at the end largest for {self.furthest}": errors, **curves}
         # The largest of all tasks, for each step.
         return {
-            name: part.unsqueeze(0).flatten(0, -2).amax(0).tolist() for name, part in found.items()
+            name: values.unsqueeze(0).flatten(0, -2).amax(0).tolist()
+            for name, values in curves.items()
         }
 
     @property
     def beyond_paper(self) -> int | None:
-        """The first step, counted from 1, that leaves a run beyond the paper's line, or None."""
+        """The first step, counted from 1, after which a run exceeds the paper's bound, or None."""
         if self.paper_trajectory is None:
             return None
         is_beyond = self.trajectory_errors > self.paper_trajectory
@@ -657,7 +657,7 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """A NaN anywhere counts as broken; a bound that is infinite is never broken."""
+        """The outcome. A NaN anywhere counts as broken; an infinite bound is never broken."""
         proved, errors = self.certificate, self.trajectory_errors
         within = [
             self.step_errors <= self.step_bounds,
@@ -667,37 +667,43 @@ class Report:
         if self.trajectory_bounds is not None:
             within.append(errors <= self.trajectory_bounds)
         if self.rigorous is not None:
-            known = (self.trajectory_bounds, proved.domain_trajectory)
-            within += [self.rigorous.least <= bound for bound in known if bound is not None]
+            trajectory_bounds = (self.trajectory_bounds, proved.domain_trajectory)
+            within += [
+                self.rigorous.least <= bound for bound in trajectory_bounds if bound is not None
+            ]
         if self.prediction_errors is not None:
             within.append(self.prediction_errors <= proved.domain_predictions)
             if self.prediction_bounds is not None:
                 within.append(self.prediction_errors <= self.prediction_bounds)
-        is_within = all(bool(part.all()) for part in within)
+        is_within = all(bool(values.all()) for values in within)
         if not is_within:
             return Verdict.IN_DOUBT if proved.stated or proved.estimated else Verdict.BROKEN
         if proved.estimated:
             return Verdict.HOLDS_ESTIMATED
-        is_empty = any(bool(part.isnan().any()) for part in self.informative_bounds.values())
+        is_empty = any(bool(values.isnan().any()) for values in self.informative_bounds.values())
         return Verdict.HOLDS_EMPTY if is_empty else Verdict.HOLDS
 
     @property
     def empty(self) -> tuple[str, ...]:
         """The names of the bounds that say nothing, for a step of the run or for any run."""
-        found = [name for name, part in self.informative_bounds.items() if bool(part.isnan().any())]
-        return (*found, *self.certificate.empty)
+        names = [
+            name for name, values in self.informative_bounds.items() if bool(values.isnan().any())
+        ]
+        return (*names, *self.certificate.empty)
 
     @property
     def informative_bounds(self) -> dict[str, Tensor]:
         """The bounds of this run by name, NaN where they say nothing.
 
-        Those of predictions say nothing where weights may end anywhere in the box.
+        Bounds on predictions say nothing where the weights may end anywhere in the box.
         """
         widest = self.certificate.widest
-        told = {"step_bounds": self.step_bounds.where(self.step_bounds < widest, nan)}
+        informative = {"step_bounds": self.step_bounds.where(self.step_bounds < widest, nan)}
         if (trajectory := self.trajectory_bounds) is not None:
-            told["trajectory_bounds"] = trajectory.where(trajectory < widest, nan)
+            informative["trajectory_bounds"] = trajectory.where(trajectory < widest, nan)
             if (bounds := self.prediction_bounds) is not None:
                 ends = at_end(trajectory).unsqueeze(-1)
-                told["prediction_bounds"] = bounds.where((ends < widest) & (bounds < inf), nan)
-        return told
+                informative["prediction_bounds"] = bounds.where(
+                    (ends < widest) & (bounds < inf), nan
+                )
+        return informative

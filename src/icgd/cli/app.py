@@ -1,11 +1,12 @@
-"""The command `icgd`: joins the subcommands, and turns errors of icgd into one line.
+"""The command `icgd`: joins the subcommands, and prints errors of icgd in one line.
 
-A subcommand is imported when it is called. So `icgd --help` and `icgd --version` need no torch.
+A subcommand is imported when it is called, so that `icgd --help` needs no torch.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from contextlib import suppress
@@ -23,18 +24,18 @@ from icgd.errors import FileError, IcgdError, UnknownNameError, cut
 
 COMMANDS = {
     "demo": "Train a network on real cars in a transformer's forward pass, and check it.",
-    "example": "Write the table of cars that the README speaks of.",
+    "example": "Write a table of cars to try the other commands on.",
     "init": "Write a problem.toml for a table, with the label, bounds and scaling found in it.",
     "compile": "Compile a training run into a transformer, and save it.",
     "run": "Train on a table in one forward pass, and predict.",
     "verify": "Compare every step with real gradient descent, and with what was proved.",
     "certify": "Run on a table, and write a certificate that icgd-check accepts without icgd.",
-    "guarantee": "Compare the end of a linear model's descent with Theorems 3.1 to 3.3 of cot.",
+    "guarantee": "Check the result of a linear model's descent against Theorems 3.1 to 3.3 of cot.",
     "draw": "Draw the layers of a transformer, and what each reads and writes in the residual "
     "stream.",
     "size": "Print how large the transformer would be, without building it.",
     "compare": "Run one problem through every construction that accepts it, and compare them.",
-    "theorems": "Try the statements of the papers, and print what was measured beside what is "
+    "theorems": "Test the statements of the papers, and print what was measured beside what is "
     "allowed.",
     "resources": "Count the parameter matrices of a transformer that learns a function through a "
     "network.",
@@ -53,11 +54,14 @@ icgd compiles a training run into the weights of a transformer, and proves how c
 
   icgd demo                      a training run on real data, its proof and its picture, in seconds
 
-  icgd example cars.csv          a table to begin with
-  icgd init cars.csv             problem.toml: label, bounds and scaling as the table has them
+  icgd example cars.csv          write a table to begin with
+  icgd init cars.csv             write problem.toml, with label, bounds and scaling of the table
   icgd compile problem.toml -o run.safetensors
+                                 write the transformer whose forward pass is this training run
   icgd run run.safetensors cars.csv --queries cars.csv
+                                 train on the table in a forward pass, and predict
   icgd verify run.safetensors cars.csv
+                                 compare with exact gradient descent, and prove the distance
 
 icgd --help lists all commands, and icgd COMMAND --help has an example of each.
 """
@@ -115,14 +119,33 @@ def options(
     """Options of `icgd` itself."""
 
 
-def _show_warning(message: Warning | str, *_: object) -> None:
-    """Print a warning in one line, without its place in the code."""
+SPELLINGS = {
+    r"\bDomain\((\w+)=\.\.\.\)": r"\1 = ... under [domain] in problem.toml",
+    r"\bbackend='(\w+)'": r"--backend \1",
+    r"\blink='(\w+)'": r"link = '\1' under [target] in problem.toml",
+    r"\bicgd\.compile\(problem, .*?, (\w+)=\.\.\.\)": r"\1 = ... under [settings] in problem.toml",
+    r"^n_(tokens|examples) must": r"--\1 must",
+    r"^stop_below\b": "--stop-below",
+}
+"""How the advice of the library, which speaks Python, is spelled on the command line."""
+
+
+def _print_line(kind: str, message: object) -> None:
+    """Print an error or a warning on standard error, in one line."""
+    line = " ".join(str(message).split())
+    for python, shell in SPELLINGS.items():
+        line = re.sub(python, shell, line)
     with suppress(OSError):  # standard error may be full
-        typer.echo(f"icgd: warning: {' '.join(str(message).split())}", err=True)
+        typer.echo(f"icgd: {kind}: {line.encode('utf-8', 'backslashreplace').decode()}", err=True)
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    """Print a warning without its place in the code."""
+    _print_line("warning", message)
 
 
 def _open_streams() -> None:
-    """Give what is printed a place, also if the shell closed a stream: `icgd ... >&-`."""
+    """Replace a stream that the shell closed (`icgd ... >&-`) by one that drops its text."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
@@ -136,10 +159,13 @@ def main() -> None:
         typer.echo(FIRST_STEPS, nl=False)
         raise SystemExit(0)
     try:
-        _carry_out()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, while an error can still be reported
     except IcgdError as error:
         raise _refusal(error) from None
-    except OSError as problem:  # a full disk, or a name that no system has
+    except OSError as problem:  # such as a full disk or an impossible file name
         place = problem.filename or "standard output"
         refused = FileError(f"Cannot use {cut(str(place))}: {problem.strerror or problem}.")
         raise _refusal(refused) from None
@@ -147,23 +173,13 @@ def main() -> None:
         raise SystemExit(INTERRUPTED) from None
 
 
-def _carry_out() -> None:
-    """Run the command, and hand over what it printed while an error can still be told."""
-    try:
-        app()
-    finally:
-        sys.stdout.flush()
-
-
 def _refusal(error: IcgdError) -> SystemExit:
-    """Return the end of the program, after an error was told in one line."""
-    line = " ".join(str(error).split()).encode("utf-8", "backslashreplace").decode()
-    with suppress(OSError):  # also standard error may be full
-        typer.echo(f"icgd: error: {line}", err=True)
+    """Print an error, and return the exit of the program."""
+    _print_line("error", error)
     with suppress(OSError):
         sys.stdout.flush()
         return SystemExit(WRONG_INPUT)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left has no place
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the buffer cannot be written
     return SystemExit(WRONG_INPUT)
 
 

@@ -3,20 +3,22 @@
 A network of three layers learns a car's miles per gallon from its weight, horsepower and
 quarter-mile time. Its gradient descent is compiled; the training cars and the initial weights
 go into the prompt, and the forward pass gives predictions for cars that it never saw.
+
+The 32 cars are those of the 1974 Motor Trend road tests (Henderson and Velleman 1981, "mtcars").
+Weight is in 1000 lb, the quarter mile in seconds, displacement in cubic inches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from torch import Tensor
 
 from icgd.backends.run import OnProgress
 from icgd.certificates.report import Report
-from icgd.cli.cars import INPUTS, Cars, Scaling, read_cars, split_cars
 from icgd.compiled import Compiled
 from icgd.environment import one_thread
 from icgd.pictures import plotting
@@ -26,9 +28,24 @@ from icgd.problems.data import Domain, Task
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
+from icgd.problems.tables import Numbers, Scaling, read_table
 from icgd.shapes import History
 from icgd.timing import descend, interleaved_medians
 from icgd.weights.sizes import Summary
+
+CARS = Path(__file__).with_name("cars.csv")
+INPUTS, LABEL = ("weight", "horsepower", "quarter_mile"), "mpg"
+
+
+def read_cars() -> tuple[list[str], Numbers, Numbers]:
+    """Return the names of the cars, their inputs and their miles per gallon, a row for each car."""
+    table = read_table(CARS)
+    return table.frame["car"].to_list(), table.numbers(INPUTS), table.numbers([LABEL])
+
+
+def with_constant(x: Numbers) -> Numbers:
+    """Append a column of ones, whose weights are biases."""
+    return np.column_stack([x, np.ones(len(x))])
 
 
 @dataclass(frozen=True)
@@ -122,10 +139,13 @@ def _rmse(errors: Sequence[float]) -> float:
 def numbers(settings: Settings | None = None, on_progress: OnProgress | None = None) -> Result:
     """Compile, run, compare and time; `on_progress` is called after every stage."""
     settings = settings or Settings()
-    stage_done = on_progress or _silently
-    training, held_out = split_cars(read_cars(), settings.n_held_out, settings.split_seed)
-    scaling = Scaling.of(training)
-    x, y, queries = scaling.inputs(training), scaling.labels(training), scaling.inputs(held_out)
+    stage_done = on_progress or (lambda done, total: None)
+    names, inputs, mpg = read_cars()
+    order = np.random.default_rng(settings.split_seed).permutation(len(names))
+    training, held_out = np.split(order, [len(order) - settings.n_held_out])
+    x_scaling, y_scaling = Scaling.of(inputs[training]), Scaling.of(mpg[training])
+    x = with_constant(x_scaling.applied(inputs))
+    x, queries, y = x[training], x[held_out], y_scaling.applied(mpg[training])
 
     start = perf_counter()
     compiled = settings.compiled(settings.n_steps)
@@ -151,33 +171,24 @@ def numbers(settings: Settings | None = None, on_progress: OnProgress | None = N
         rounds=settings.n_timings,
     )
     stage_done(N_STAGES, N_STAGES)
+    predicted = [y_scaling.undone(p.numpy())[:, 0] for p in (run.predictions, real_predictions)]
+    columns = (mpg[held_out, 0], *predicted)
     return Result(
         settings=settings,
         summary=compiled.summary(task.n_tokens),
         report=report,
         transformer_losses=_losses(problem, run.parameters, task),
         descent_losses=_losses(problem, real, task),
-        predictions=_predictions(held_out, scaling, run.predictions, real_predictions),
+        predictions=tuple(
+            map(Prediction, [names[car] for car in held_out], *(c.tolist() for c in columns))
+        ),
         fused_difference=max(float(part.abs().max()) for part in differences),
         seconds=Seconds(compile_seconds, **seconds, literal=literal_seconds),
     )
 
 
-def _silently(done: int, total: int) -> None:
-    """Ignore progress."""
-
-
 def _losses(problem: Problem, history: History, task: Task) -> tuple[float, ...]:
-    losses = [problem.oracle.risk(task, weights) for weights in history]
-    return tuple(float(loss) for loss in losses)
-
-
-def _predictions(
-    cars: Cars, scaling: Scaling, transformer: Tensor, descent: Tensor
-) -> tuple[Prediction, ...]:
-    """Turn standardised predictions, one row for each car, into miles per gallon."""
-    columns = [scaling.mpg(labels.numpy().ravel()).tolist() for labels in (transformer, descent)]
-    return tuple(map(Prediction, cars.names, cars.mpg.tolist(), *columns))
+    return tuple(float(problem.oracle.risk(task, weights)) for weights in history)
 
 
 def picture(result: Result) -> Figure:

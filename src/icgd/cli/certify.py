@@ -8,7 +8,7 @@ from typing import Annotated
 from icgd.backends.registry import AUTO
 from icgd.cli import show
 from icgd.cli.data_options import GivenTable, takes_table
-from icgd.cli.examples import require_within
+from icgd.cli.examples import open_run
 from icgd.cli.options import AsJson, ClaimBackend, CompiledFile, DtypeName, Seed, output
 from icgd.cli.progress import progress
 from icgd.cli.writing import require_writable
@@ -31,8 +31,7 @@ def certify(
     Example: icgd certify run.safetensors train.csv -o run.cert.json
     """
     require_writable(out, read=(file, table.path))
-    compiled, examples = table.opened(file)
-    require_within(compiled.problem.domain, examples)
+    compiled, examples, _ = open_run(file, table)
     with progress("proving") as on_progress:
         proof = compiled.certify(
             examples.inputs,

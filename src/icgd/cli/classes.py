@@ -1,4 +1,4 @@
-"""Labels that are texts, or numbers of classes: learnt as numbers, predicted as they were."""
+"""Labels that are classes, as texts or numbers: encoded for training, decoded in predictions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from icgd.problems.tables import Numbers
 
 @dataclass(frozen=True)
 class Classes:
-    """The names of all classes, sorted; one output tells two apart, or each has an output."""
+    """The names of all classes, sorted: one output for two of them, or one for each."""
 
     names: tuple[str, ...]
     n_outputs: int
@@ -44,7 +44,7 @@ class Classes:
 
     @classmethod
     def numbered(cls, path: Path, column: str, cells: Sequence[str], problem: Problem) -> Classes:
-        """Classes counted from 0, one for each output; `DataError` if a cell is none of them."""
+        """Return classes counted from 0, one for each output; `DataError` for any other cell."""
         n_outputs = problem.target.output_width
         names = tuple(map(str, range(n_outputs)))
         for cell in cells:

@@ -12,7 +12,7 @@ from icgd.cli import show
 from icgd.cli.comparison import SIZES, Comparison, Row, Settings, draw
 from icgd.cli.comparison import compare as measure
 from icgd.cli.options import AsJson, output
-from icgd.cli.problem_file import Description, takes_problem
+from icgd.cli.problem_file import COMPARED_STEPS, Description, takes_problem
 from icgd.cli.progress import progress
 from icgd.cli.writing import make_folder, write_file
 from icgd.pictures import plotting
@@ -35,13 +35,11 @@ def compare(
 
     Example: icgd compare --data train.csv --hidden 4,4
     """
-    problem, steps = described.problem(), described.n_steps
+    n_steps, problem = described.n_steps(COMPARED_STEPS), described.problem()
     if out:
         make_folder(out)
     with progress("compiling, running, timing"):
-        result = measure(
-            Settings(problem, 5 if steps is None else steps, examples, seed, backend=backend)
-        )
+        result = measure(Settings(problem, n_steps, examples, seed, backend=backend))
     data = {**show.plain(result), "problem": result.settings.problem.to_data()}
     if out:
         write_file(out / "comparison.json", f"{show.json_text(data)}\n".encode())
@@ -56,7 +54,7 @@ def _print(result: Comparison) -> None:
     _print_sizes(result)
     names = ("", "backend", "one step", "(b) this run", "(a) any data", "whole run")
     rows = [_error_cells(row) for row in result.rows]
-    show.print_columns("Largest error of anything learnt, and its bounds", names, rows)
+    show.print_columns("Largest error of a trained value, and its bounds", names, rows)
     times = [_time_cells(row) for row in result.rows]
     title = "Processor time of a run; the transformer's weights are built first"
     show.print_columns(title, ("", "backend", "time", "times real training"), times)

@@ -24,9 +24,8 @@ import torch
 
 from icgd.backends.dense import require_room
 from icgd.backends.registry import AUTO, BACKENDS, Chosen, chosen_backend
-from icgd.certificates.report import Report, Verdict
+from icgd.certificates.report import Verdict
 from icgd.compiled import Compiled
-from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.environment import one_thread
 from icgd.errors import SettingError, SizeError, UnsupportedProblemError, listed
@@ -41,13 +40,16 @@ from icgd.reprs import counted
 from icgd.timing import descend, interleaved_seconds
 
 SMALLEST_ERROR = 1e-17
-"""Where an error of exactly 0 is drawn, which has no place on a logarithmic axis."""
+"""Where an error of exactly 0 is drawn on the logarithmic axis."""
+
+DESCENT = ""
+"""The name of direct training among the jobs that are timed."""
 
 SIZES = ("max_heads", "d_model", "n_registers", "parameters", "nonzeros", "sparse_flops")
 """The sizes of a transformer in a row."""
 
 PATIENCE = 20.0
-"""Seconds after which no further round is timed: the noise of long runs is small."""
+"""Seconds after which no further round is timed: long runs have little noise."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,9 @@ class Settings:
 class Row:
     """One construction on the problem; errors and bounds are the largest over weights and steps.
 
-    A bound that says nothing is None. `fused_because` says why it is fused, if nobody asked for it.
-    `step_errors` are the largest of each set of data, and
-    `over_descent_range` is that of the rounds that were timed; `over_descent` is their median.
+    A bound without information is None. `fused_because` says why "auto" chose the fused backend.
+    `step_errors` has the largest error on each set of data. `over_descent` is the median time as a
+    multiple of direct training, and `over_descent_range` its range over the rounds.
     """
 
     construction: str
@@ -112,68 +114,49 @@ class Comparison:
 
 def compare(settings: Settings) -> Comparison:
     """Run the problem through every construction, each with its default settings."""
-    task, problem = _task(settings, settings.seed), settings.problem
-    if problem.update.step_size is None:
-        settings = replace(settings, problem=sized_problem(problem, task.x))
+    task = drawn_task(settings.problem, settings.n_examples, seed=settings.seed)
+    if settings.problem.update.step_size is None:
+        settings = replace(settings, problem=sized_problem(settings.problem, task.x))
     entries, refusals = _entries(settings, task)
     jobs: dict[str, Callable[[], object]] = {
-        name: partial(entry.compiled.run_task, task, history=False, backend=entry.chosen.name)
-        for name, entry in entries.items()
+        name: partial(compiled.run_task, task, history=False, backend=chosen.name)
+        for name, (compiled, chosen) in entries.items()
     }
-    jobs[""] = lambda: descend(settings.problem, task, settings.n_steps)
+    jobs[DESCENT] = lambda: descend(settings.problem, task, settings.n_steps)
     with one_thread():
         turns = interleaved_seconds(jobs, settings.n_timings, process_time, patience=PATIENCE)
     seeds = range(settings.seed, settings.seed + settings.n_seeds)
-    tasks = [_task(settings, seed) for seed in seeds]
-    rows = tuple(_row(entry, tasks, Times.of(turns, name)) for name, entry in entries.items())
-    flops = [entry.compiled.summary(task.n_tokens).direct_flops for entry in entries.values()]
-    return Comparison(settings, rows, refusals, flops[0], Times.of(turns, "").seconds)
+    tasks = [drawn_task(settings.problem, settings.n_examples, seed=seed) for seed in seeds]
+    return Comparison(
+        settings=settings,
+        rows=tuple(_row(*entry, tasks, turns) for entry in entries.values()),
+        refusals=refusals,
+        direct_flops=next(iter(entries.values()))[0].summary(task.n_tokens).direct_flops,
+        descent_seconds=median(turn[DESCENT] for turn in turns),
+    )
 
 
-@dataclass(frozen=True)
-class Times:
-    """The median seconds of a job, and its rounds beside real training in the same rounds."""
-
-    seconds: float
-    ratio: float
-    least_ratio: float
-    largest_ratio: float
-
-    @classmethod
-    def of(cls, turns: Sequence[Mapping[str, float]], name: str) -> Times:
-        """Return those of a job; the job without a name is real training."""
-        seconds, descent = (median(turn[job] for turn in turns) for job in (name, ""))
-        ratios = [turn[name] / turn[""] if turn[""] else nan for turn in turns]
-        return cls(seconds, seconds / descent if descent else nan, min(ratios), max(ratios))
-
-
-def _task(settings: Settings, seed: int) -> Task:
-    return drawn_task(settings.problem, settings.n_examples, seed=seed)
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A compiled run, and the backend that runs it."""
-
-    compiled: Compiled
-    chosen: Chosen
-
-
-def _entries(settings: Settings, task: Task) -> tuple[dict[str, _Entry], dict[str, str]]:
-    """Return problem as each construction compiles it, or the reason why it does not take part."""
-    entries: dict[str, _Entry] = {}
+def _entries(
+    settings: Settings, task: Task
+) -> tuple[dict[str, tuple[Compiled, Chosen]], dict[str, str]]:
+    """Return the problem as each construction compiles it, with its backend, and the refusals."""
+    entries: dict[str, tuple[Compiled, Chosen]] = {}
     refusals: dict[str, str] = {}
     for name, construction in CONSTRUCTIONS.items():
-        problem = _in_one_batch(settings) if construction.needs_batches else settings.problem
+        problem = settings.problem
+        update: Any = problem.update
+        if construction.needs_batches and getattr(update, "batch_size", 0) is None:
+            # The same steps on all examples, with their number.
+            problem = replace(problem, update=replace(update, batch_size=settings.n_examples))
+        takes_count = "n_examples" in construction.settings()
+        given: dict[str, Any] = {"n_examples": settings.n_examples} if takes_count else {}
         try:
             if reason := construction.why_not(problem):
                 raise SettingError(reason)
-            compiled = _compiled(problem, construction, settings)
+            compiled = compile(problem, name, n_steps=settings.n_steps, **given)
             if settings.backend == "dense":
                 require_room(compiled.program, torch.float64)
-            entries[name] = _Entry(
-                compiled, chosen_backend(settings.backend, compiled.program, task)
-            )
+            entries[name] = compiled, chosen_backend(settings.backend, compiled.program, task)
         except (SettingError, SizeError) as refusal:  # such as a table that would be too large
             refusals[name] = str(refusal)
     if not entries:
@@ -183,32 +166,24 @@ def _entries(settings: Settings, task: Task) -> tuple[dict[str, _Entry], dict[st
     return entries, refusals
 
 
-def _compiled(problem: Problem, construction: AbstractConstruction, settings: Settings) -> Compiled:
-    takes_count = "n_examples" in construction.settings()
-    given: dict[str, Any] = {"n_examples": settings.n_examples} if takes_count else {}
-    return compile(problem, construction.name, n_steps=settings.n_steps, **given)
-
-
-def _in_one_batch(settings: Settings) -> Problem:
-    """Return the same steps on all examples, for a construction that wants to know how many those
-    are.
-    """
-    update: Any = settings.problem.update
-    if getattr(update, "batch_size", settings.n_examples) is not None:
-        return settings.problem
-    return replace(settings.problem, update=replace(update, batch_size=settings.n_examples))
-
-
-def _row(entry: _Entry, tasks: Sequence[Task], times: Times) -> Row:
-    summary = entry.compiled.summary(tasks[0].n_tokens)
-    reports = [_report(entry, task) for task in tasks]
+def _row(
+    compiled: Compiled, chosen: Chosen, tasks: Sequence[Task], turns: Sequence[Mapping[str, float]]
+) -> Row:
+    summary = compiled.summary(tasks[0].n_tokens)
+    reports = [
+        verify(compiled, task.x, task.y, initial=task.initial, backend=chosen.name)
+        for task in tasks
+    ]
     errors = tuple(float(report.step_errors.max()) for report in reports)
     proved = reports[0].certificate
     sizes: dict[str, int] = {name: getattr(summary, name) for name in SIZES}
+    name = summary.construction
+    ratios = [turn[name] / turn[DESCENT] if turn[DESCENT] else nan for turn in turns]
+    seconds, descent = (median(turn[job] for turn in turns) for job in (name, DESCENT))
     return Row(
-        construction=summary.construction,
-        backend=entry.chosen.name,
-        fused_because=entry.chosen.fused_because,
+        construction=name,
+        backend=chosen.name,
+        fused_because=chosen.fused_because,
         layers_per_step=summary.layers_per_step,
         n_layers=summary.n_layers,
         **sizes,
@@ -217,15 +192,11 @@ def _row(entry: _Entry, tasks: Sequence[Task], times: Times) -> Row:
         domain_bound=proved.informative(proved.domain_step),
         run_error=max(float(report.trajectory_errors.max()) for report in reports),
         verdict=next((r.verdict for r in reports if not r.verdict.holds), reports[0].verdict),
-        seconds=times.seconds,
-        over_descent=times.ratio,
+        seconds=seconds,
+        over_descent=seconds / descent if descent else nan,
         step_errors=errors,
-        over_descent_range=(times.least_ratio, times.largest_ratio),
+        over_descent_range=(min(ratios), max(ratios)),
     )
-
-
-def _report(entry: _Entry, task: Task) -> Report:
-    return verify(entry.compiled, task.x, task.y, initial=task.initial, backend=entry.chosen.name)
 
 
 def draw(comparison: Comparison) -> Figure:
@@ -252,7 +223,7 @@ def draw(comparison: Comparison) -> Figure:
 def _dots(
     panel: Axes, values: Sequence[float | None], ranges: Sequence[tuple[float, float]] = ()
 ) -> None:
-    """A dot for each construction and its value in figures, in a band of its range if it has one.
+    """Draw the value of each construction as a dot and in figures, and its range as a band.
 
     An axis with ranges shows 1 too, which is real training.
     """
@@ -265,19 +236,16 @@ def _dots(
     low, high = min(*shown, 1.0 if ranges else inf) / 2, max(shown) * 6
     panel.set_xlim(low, high)
     for place in range(len(values)):
+        value = known.get(place)
         end = ranges[place][1] if ranges else known.get(place, low)
-        at = (end * (high / low) ** 0.03, float(place))
-        plotting.tag(panel, _figures(known.get(place)), at)
-
-
-def _figures(value: float | None) -> str:
-    if value is None:
-        return "no weights are built"
-    return f"{value:,.0f}" if value > 99 else f"{value:.3g}"
+        text = "no weights are built"
+        if value is not None:
+            text = f"{value:,.0f}" if value > 99 else f"{value:.3g}"
+        plotting.tag(panel, text, (end * (high / low) ** 0.03, float(place)))
 
 
 def _errors(panel: Axes, rows: tuple[Row, ...]) -> None:
-    """Measured on each set of data as a dot, what is proved of all as a bar, joined by a line."""
+    """Draw the error on each set of data as a dot and the bound as a bar, joined by a line."""
     for place, row in enumerate(rows):
         dots = [max(error, SMALLEST_ERROR) for error in row.step_errors]
         measured = max(dots)

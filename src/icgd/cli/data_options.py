@@ -6,7 +6,7 @@ They have the same names in problem.toml, under [table]. A compiled file remembe
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter
 from pathlib import Path
@@ -14,17 +14,17 @@ from typing import Annotated, Any
 
 import typer
 
-from icgd.cli.examples import CHOICES, Examples, Source, read_examples
-from icgd.cli.options import in_panel, option_name, options_of, with_options
-from icgd.compiled import Compiled
+from icgd.cli.options import in_panel, in_users_words, option_name, options_of, with_options
 from icgd.environment import warn
-from icgd.errors import SettingError, UnknownNameError, quoted
-from icgd.pipeline import load
-from icgd.problems.settings import described, flag
-from icgd.problems.tables import Reading
+from icgd.errors import DataError, SettingError, UnknownNameError, quoted
+from icgd.problems.settings import flag, is_row, set_fields
+from icgd.problems.tables import MISSING, READERS, Codes, Reading, Table, read_table
+
+REFUSE, DROP, FILLS = "refuse", "drop", ("mean", "median")
+CHOICES = (REFUSE, DROP, *FILLS)
+"""What may be done about missing values."""
 
 _table = in_panel("The table")
-
 Data = Annotated[
     Path,
     typer.Argument(help="Inputs and labels: CSV (also .gz), Parquet or Arrow.", metavar="DATA"),
@@ -32,93 +32,131 @@ Data = Annotated[
 Names = list[str] | None
 
 
-def source_from(
-    data: Data,
+@dataclass(frozen=True)
+class Source:
+    """A table of examples, and how it is read.
+
+    The fields are the options of the commands and the keys of [table]. The last two are found in
+    the table that was compiled for, and remembered by the compiled file: what texts and dates
+    become, and the order of the inputs.
+    """
+
+    data: Data
     target: Annotated[
-        Names, _table("The label columns: a,b. Default: the last one.", "--target", "--label")
-    ] = None,
+        Names,
+        _table(
+            "The label columns, joined by commas. Default: the last one.", "--target", "--label"
+        ),
+    ] = None
     ignore: Annotated[
-        Names, _table("Columns that are neither inputs nor labels, such as names: a,b.", "--ignore")
-    ] = None,
+        Names, _table("Columns that are neither inputs nor labels, joined by commas.", "--ignore")
+    ] = None
     encode: Annotated[
         bool | None,
-        _table("Make numbers of texts (a column for each category) and of dates (days)."),
-    ] = None,
+        _table("Turn texts (a column of 0 and 1 for each category) and dates (days) into numbers."),
+    ] = None
     missing: Annotated[
         str | None,
-        _table(f"What to do about missing values: {', '.join(CHOICES)}. Default: refuse."),
-    ] = None,
+        _table(
+            f"What to do about missing values: {', '.join(CHOICES)}. Default: refuse. In CSV files "
+            f"they are empty cells, {', '.join(MISSING[1:])}, in small or capital letters."
+        ),
+    ] = None
     standardize: Annotated[
         bool | None,
-        _table("Bring inputs, and labels that are measured, to mean 0 and deviation 1."),
-    ] = None,
+        _table("Scale inputs, and labels that are measurements, to mean 0 and deviation 1."),
+    ] = None
     header: Annotated[
         bool | None,
-        _table("Whether the first line of a CSV file has names. Default: as it looks."),
-    ] = None,
+        _table("Whether the first line of a CSV file has column names. Default: detected."),
+    ] = None
     delimiter: Annotated[
         str | None,
-        _table("Between cells of a CSV file: comma, semicolon, tab. Default: as it looks."),
-    ] = None,
+        _table(
+            "What separates the cells of a CSV file: comma, semicolon, tab, space or bar. Default: "
+            "detected."
+        ),
+    ] = None
     decimal: Annotated[
-        str | None, _table("Decimal mark of a CSV file: point or comma. Default: as it looks.")
-    ] = None,
-    codes: Any = None,
-    inputs: Any = None,
-) -> Source:
-    """Return the table that the options describe; `codes` and `inputs` are those of the table that
-    was compiled for.
-    """
-    return Source(
-        data,
-        tuple(target or ()),
-        Reading(delimiter, decimal, None if header is None else flag("header", header)),
-        "refuse" if missing is None else missing,
-        standardize is not None and flag("standardize", standardize),
-        tuple(ignore or ()),
-        encode is not None and flag("encode", encode),
-        codes,
-        tuple(inputs or ()),
-    )
+        str | None, _table("Decimal mark of a CSV file: point or comma. Default: detected.")
+    ] = None
+    codes: Codes | None = None
+    inputs: Names = None
+
+    def __post_init__(self) -> None:
+        for name in ("target", "ignore", "inputs"):
+            value = getattr(self, name) or ()
+            names = names_in([value]) if isinstance(value, str) else value
+            if not (is_row(names) and all(isinstance(column, str) for column in names)):
+                raise SettingError(
+                    f'{name} must be a list of column names, such as ["a", "b"], got '
+                    f"{quoted(value)}."
+                )
+            set_fields(self, **{name: tuple(names)})
+        for name in ("encode", "standardize", "header"):
+            if (value := getattr(self, name)) is not None:
+                flag(name, value)
+        if self.missing not in (None, *CHOICES):
+            raise SettingError(
+                f"missing must be one of {', '.join(CHOICES)}, got {quoted(self.missing)}."
+            )
+        for name in self.ignore or ():
+            if name in (self.target or ()):
+                raise DataError(
+                    f"Column {quoted(name)} is both a label and ignored. Take it out of target or "
+                    "out of ignore."
+                )
+        self.reading  # noqa: B018 - it checks delimiter and decimal mark
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The label columns; none if they are the last ones."""
+        return tuple(self.target or ())
+
+    @property
+    def reading(self) -> Reading:
+        """What is known of a CSV file."""
+        return Reading(self.delimiter, self.decimal, self.header)
+
+    def opened(self) -> Table:
+        """Read the table, without the columns that are ignored."""
+        return read_table(self.data, self.reading).without(self.ignore or ())
+
+    def encoded(self, table: Table, targets: Iterable[str]) -> tuple[Table, Codes]:
+        """Return the table with inputs as numbers, if texts are encoded, and their codes."""
+        if not self.encode:
+            return table, {}
+        columns = [name for name in table.names if name not in targets]
+        codes = table.codes(columns) if self.codes is None else self.codes
+        return table.encoded(codes), codes
 
 
-REMEMBERED = ("codes", "inputs")
-"""What a compiled file knows of its table beside options: categories and the order of inputs."""
-
-TABLE_OPTIONS = options_of(source_from)[1 : -len(REMEMBERED)]
-"""The options beside the table itself."""
-
-LISTS = ("target", "ignore")
-"""Those of several names."""
+def is_table(path: Path) -> bool:
+    """Return whether the name of a file is that of a table, where another file is expected."""
+    return path.suffix.lower() in (".csv", ".gz", *READERS)
 
 
-def names_in(texts: Sequence[str]) -> list[str]:
+TABLE_OPTIONS = options_of(Source)[1:-2]
+"""The options beside the table itself, without what only a compiled file knows."""
+
+
+def names_in(texts: Iterable[str]) -> list[str]:
     """Return the names in texts such as `a,b`; a name with a comma stands in quotes."""
     return [name.strip() for row in csv.reader(texts) for name in row if name.strip()]
 
 
-def with_lists(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a file; in place of a list of names it may have one text."""
-    lists = dict(options)
-    for name in LISTS:
-        value = options.get(name, [])
-        if isinstance(value, str):
-            lists[name] = names_in([value])
-        elif not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
-            raise SettingError(
-                f'{name} must be a list of column names, such as ["a", "b"], got {quoted(value)}.'
-            )
-    return lists
-
-
-def described_source(path: Path, options: Mapping[str, Any], where: str) -> Source:
-    """Return the table of a file's options; raise `UnknownNameError` for an unknown one."""
-    known = [option.name for option in TABLE_OPTIONS]
-    for name in options:
-        if name not in (*known, *REMEMBERED):
-            raise UnknownNameError.of("key", name, known=("data", *known), where=f" in {where}")
-    with described(f"table in {where}"):
-        return source_from(path, **with_lists(options))
+def described_source(
+    path: Path, options: Mapping[str, Any], file: str | None, given: Iterable[str] = ()
+) -> Source:
+    """Return the table that the options of a file describe; those of `given` are the shell's."""
+    with in_users_words(file, {f"table.{name}": name for name in given}, {"table": options}):
+        known = [option.name for option in options_of(Source)[1:]]
+        for name in options:
+            if name not in known:
+                raise UnknownNameError.of(
+                    "key", name, known=("data", *known[:-2]), where=" in [table]"
+                )
+        return Source(path, **options)
 
 
 @dataclass(frozen=True)
@@ -142,12 +180,7 @@ class GivenTable:
                 )
         if self.options.get("target") not in (None, before.get("target")):
             before.pop("inputs", None)  # another label leaves other inputs
-        return described_source(self.path, {**before, **self.options}, str(file))
-
-    def opened(self, file: Path) -> tuple[Compiled, Examples]:
-        """Return the compiled run in a file, and the examples as it reads them."""
-        compiled = load(file)
-        return compiled, read_examples(self.source(compiled.table, file), compiled.problem)
+        return described_source(self.path, {**before, **self.options}, str(file), self.options)
 
 
 def _text(name: str, value: Any) -> str:
@@ -160,7 +193,8 @@ def _text(name: str, value: Any) -> str:
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the table options that the shell gave."""
     given = {
-        name: names_in(value or ()) if name in LISTS else value for name, value in options.items()
+        name: names_in(value) if isinstance(value, list) else value
+        for name, value in options.items()
     }
     return {name: value for name, value in given.items() if value not in (None, [])}
 
@@ -171,7 +205,7 @@ def takes_table(command: Callable[..., None]) -> Callable[..., None]:
     If that has a default, the table may be left out.
     """
     own = next(option for option in options_of(command) if option.name == "table")
-    data = options_of(source_from)[0]
+    data = options_of(Source)[0]
     is_optional = own.default is not Parameter.empty
 
     def make(data: Path | None, **options: Any) -> GivenTable | None:

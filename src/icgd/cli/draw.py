@@ -1,4 +1,4 @@
-"""`icgd draw`: a compiled transformer as one picture."""
+"""`icgd draw`: draw a compiled transformer."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 from icgd.cli import show
+from icgd.cli.examples import load_run
 from icgd.cli.options import AsJson, CompiledFile, output
 from icgd.cli.writing import require_picture, require_writable
-from icgd.pipeline import load
 
 
 def draw(
@@ -26,5 +26,5 @@ def draw(
     path = out or file.with_suffix(".svg")
     require_picture(path)
     require_writable(path, read=(file,))
-    load(file).draw(path)
+    load_run(file).draw(path)
     show.print_saved(path, as_json=as_json)

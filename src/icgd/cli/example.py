@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from icgd.cli import show
+from icgd.cli.cars_demo import CARS
 from icgd.cli.options import AsJson
 from icgd.cli.writing import write_new_file
 
@@ -17,11 +17,11 @@ def example(
     file: Annotated[Path, typer.Argument(help="CSV file to write.")] = Path("cars.csv"),
     as_json: AsJson = False,
 ) -> None:
-    """Write the table of cars that the README speaks of.
+    """Write a table of cars to try the other commands on.
 
-    It has 32 cars of the 1974 Motor Trend road tests, and their miles per gallon.
+    It has the 32 cars of the 1974 Motor Trend road tests, with their miles per gallon.
 
     Example: icgd example cars.csv
     """
-    write_new_file(file, files("icgd.cli").joinpath("cars.csv").read_bytes())
+    write_new_file(file, CARS.read_bytes())
     show.print_saved(file, as_json=as_json)

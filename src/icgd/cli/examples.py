@@ -12,8 +12,11 @@ import polars as pl
 import scipy
 
 from icgd.cli.classes import Classes
+from icgd.cli.data_options import DROP, FILLS, GivenTable, Source, is_table
+from icgd.compiled import Compiled
 from icgd.environment import warn
-from icgd.errors import DataError, DomainError, SettingError, quoted
+from icgd.errors import DataError, DomainError, FileError, quoted
+from icgd.pipeline import load
 from icgd.problems.data import Domain
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.losses import (
@@ -28,11 +31,7 @@ from icgd.problems.losses import (
     SQUARED,
 )
 from icgd.problems.problem import Problem
-from icgd.problems.tables import Codes, Numbers, Reading, Scaling, Table, read_table
-
-FILLS = ("mean", "median")
-CHOICES = ("refuse", "drop", *FILLS)
-"""What may be done about missing values."""
+from icgd.problems.tables import Codes, Numbers, Scaling, Table, read_table
 
 MEASURING = (SQUARED.name, HUBER.name, LOG_COSH.name, L1.name)
 """Losses of the distance between prediction and label, beside those named by a number."""
@@ -47,48 +46,8 @@ EXPECTED_LABEL: dict[str, Callable[[Any], Any]] = {
 
 
 @dataclass(frozen=True)
-class Source:
-    """A table of examples, and how it is read; with `codes` texts and dates become numbers."""
-
-    path: Path
-    targets: tuple[str, ...] = ()
-    reading: Reading = field(default_factory=Reading)
-    missing: str = "refuse"
-    standardized: bool = False
-    ignored: tuple[str, ...] = ()
-    encoded: bool = False
-    codes: Codes | None = None
-    input_order: tuple[str, ...] = ()
-    """The columns of inputs that were compiled for, if they have names."""
-
-    def __post_init__(self) -> None:
-        if self.missing not in CHOICES:
-            raise SettingError(
-                f"--missing must be one of {', '.join(CHOICES)}, got {quoted(self.missing)}."
-            )
-        for name in self.ignored:
-            if name in self.targets:
-                raise DataError(
-                    f"Column {quoted(name)} is both a label and ignored. Name it with --target or "
-                    "with --ignore, not with both."
-                )
-
-    def opened(self) -> Table:
-        """Read the table, without the columns that are ignored."""
-        return read_table(self.path, self.reading).without(self.ignored)
-
-    def inputs(self, table: Table, targets: Sequence[str]) -> tuple[Table, Codes]:
-        """Return the inputs and labels as numbers, and the codes of the inputs."""
-        if not self.encoded:
-            return table, {}
-        columns = [name for name in table.names if name not in targets]
-        codes = table.codes(columns) if self.codes is None else self.codes
-        return table.encoded(codes), codes
-
-
-@dataclass(frozen=True)
 class Examples:
-    """Inputs and labels as the transformer sees them, and what their columns are called."""
+    """Inputs and labels as the transformer sees them, with the names of their columns."""
 
     inputs: Numbers
     labels: Numbers
@@ -105,9 +64,7 @@ class Examples:
     codes: Codes = field(default_factory=dict)
 
     def answers(self, predictions: Numbers) -> list[list[float | str]]:
-        """Return a row for each query, in the units of the table; the class first, if there are
-        any.
-        """
+        """Return a row for each query, in the units of the table; a class comes first."""
         rows: list[list[float | str]] = self.label_scaling.undone(predictions).tolist()
         if self.classes is None:
             return rows
@@ -121,7 +78,7 @@ class Examples:
         return pl.DataFrame(self.inputs, schema=list(self.input_names))
 
     def named(self, labels: Numbers | None) -> pl.DataFrame | None:
-        """Labels of queries with the names of the outputs, if they are known."""
+        """Return labels of queries with the names of the outputs, if they are known."""
         if labels is None:
             return None
         return pl.DataFrame(labels, schema=list(self.answer_names[-labels.shape[1] :]))
@@ -138,13 +95,9 @@ class Examples:
 
 @dataclass(frozen=True)
 class Queries:
-    """Inputs to predict labels for, as the transformer sees them; the labels too if they are there.
-
-    `table` has them as the file does.
-    """
+    """Inputs to predict labels for, as the transformer sees them; `table` is as the file has it."""
 
     inputs: Numbers
-    labels: Numbers | None
     table: Table
 
 
@@ -152,16 +105,16 @@ def widths_in(source: Source, loss: str) -> tuple[int, int]:
     """Count the inputs and outputs that a table needs: an output for each label or class."""
     table = source.opened()
     targets = source.targets or table.names[-1:]
-    coded, _ = source.inputs(table, targets)
+    coded, _ = source.encoded(table, targets)
     n_inputs = sum(name not in targets for name in coded.names)
     if n_inputs == 0:
         raise DataError(
-            f"{source.path} has no column of inputs beside {', '.join(targets)}. Ignore fewer "
+            f"{source.data} has no column of inputs beside {', '.join(targets)}. Ignore fewer "
             "columns, or name another label with --target."
         )
     if len(targets) > 1:
         return n_inputs, len(targets)
-    if source.missing == "drop":  # a class may stand in rows that are dropped alone
+    if source.missing == DROP:  # a class may stand in rows that are dropped alone
         table = table.without_gaps(table.names)
     has_scores = loss == CROSS_ENTROPY.name
     if (texts := table.texts(targets[0])) is not None:
@@ -174,26 +127,33 @@ def widths_in(source: Source, loss: str) -> tuple[int, int]:
 
 
 def read_examples(source: Source, problem: Problem) -> Examples:
-    """Return examples in a table; the labels are the columns that it names, or the last ones."""
+    """Return the examples in a table, as the problem needs them."""
     table = source.opened()
     targets = _targets(table, source, problem)
     columns = _input_columns(table, targets, source)
     table = replace(table, frame=table.frame.select([*columns, *targets]))
-    table, codes = source.inputs(table, targets)
+    table, codes = source.encoded(table, targets)
     inputs = tuple(name for name in table.names if name not in targets)
     if len(inputs) != problem.target.input_width:
         shown = ", ".join(inputs[:6]) + ", ..." * (len(inputs) > 6)
         raise DataError(
-            f"{source.path} has {len(inputs)} columns of inputs ({shown or 'none'}); the model has "
+            f"{source.data} has {len(inputs)} columns of inputs ({shown or 'none'}); the model has "
             f"{problem.target.input_width}. Name the label columns with --target and columns to "
             "leave out with --ignore, or compile for this table with --data."
         )
     table, fills = _without_gaps(table, inputs, targets, source.missing)
     classes, labels = _labels(table, targets, problem)
     x = table.numbers(inputs)
-    measured = classes is None and _measures_labels(problem)
-    x_scaling = _scaling(x, source.standardized)
-    y_scaling = _scaling(labels, source.standardized and measured)
+    # Labels may be scaled if the loss depends on their distance to the prediction.
+    if isinstance(problem.target, LinearModel):
+        is_measured = problem.target.link == "identity"
+    else:
+        is_measured = problem.loss in MEASURING or problem.loss.startswith((SMOOTH_L1, QUANTILE))
+    is_measured = is_measured and classes is None
+    x_scaling, y_scaling = (
+        Scaling.of(numbers) if source.standardize and is_scaled else Scaling.none(numbers.shape[1])
+        for numbers, is_scaled in ((x, True), (labels, is_measured))
+    )
     return Examples(
         inputs=x_scaling.applied(x),
         labels=y_scaling.applied(labels),
@@ -210,10 +170,32 @@ def read_examples(source: Source, problem: Problem) -> Examples:
     )
 
 
+def load_run(file: Path) -> Compiled:
+    """Return the compiled run in a file; say so if the file is a table."""
+    if is_table(file):
+        raise FileError(
+            f"{file} is a table. The first argument is a file that `icgd compile` wrote."
+        )
+    return load(file)
+
+
+def open_run(
+    file: Path, table: GivenTable, queries: Path | None = None
+) -> tuple[Compiled, Examples, Queries | None]:
+    """Return the compiled run in a file, and examples and queries as it reads them.
+
+    All numbers are within the domain that it was compiled for.
+    """
+    compiled = load_run(file)
+    examples = read_examples(table.source(compiled.table, file), compiled.problem)
+    asked = read_queries(queries, examples) if queries else None
+    require_within(compiled.problem.domain, examples, asked)
+    return compiled, examples, asked
+
+
 def read_queries(path: Path, examples: Examples) -> Queries:
     """Return the queries in a table: columns are found by name if both tables have a header."""
     table = read_table(path, examples.source.reading)
-    labels = _known_labels(table, examples)
     inputs = table
     if not (table.has_header and examples.has_header):
         if len(table.names) != len(examples.columns):
@@ -226,10 +208,15 @@ def read_queries(path: Path, examples: Examples) -> Queries:
     inputs = inputs.encoded(examples.codes)
     if examples.fills is not None:
         inputs = inputs.filled(examples.fills)
-    else:
-        _refuse_gaps(inputs, examples.input_names)
+    for name in examples.input_names:
+        if gaps := inputs.gaps(name):
+            raise DataError(
+                f"{path}, line {gaps[0]} has no value in column {quoted(name)}, and a query cannot "
+                "be dropped. Fill it, or give --missing mean or median, which are those of the "
+                "examples."
+            )
     x = examples.input_scaling.applied(inputs.numbers(examples.input_names))
-    return Queries(x, labels, table)
+    return Queries(x, table)
 
 
 def _targets(table: Table, source: Source, problem: Problem) -> tuple[str, ...]:
@@ -253,28 +240,22 @@ def _targets(table: Table, source: Source, problem: Problem) -> tuple[str, ...]:
 def _input_columns(table: Table, targets: Sequence[str], source: Source) -> tuple[str, ...]:
     """Return the columns of inputs in the order that was compiled for: weights are drawn by it."""
     columns = tuple(name for name in table.names if name not in targets)
-    if not source.input_order or not table.has_header:
+    expected = tuple(source.inputs or ())
+    if not expected or not table.has_header:
         return columns
-    if set(columns) == set(source.input_order):
-        return source.input_order
-    if len(columns) == len(source.input_order):
-        new = [name for name in columns if name not in source.input_order]
-        missing = [name for name in source.input_order if name not in columns]
+    if set(columns) == set(expected):
+        return expected
+    if len(columns) == len(expected):
+        new = [name for name in columns if name not in expected]
+        missing = [name for name in expected if name not in columns]
         warn(
             UserWarning(
-                f"{source.path} has {', '.join(new)} where the table that was compiled for has "
-                f"{', '.join(missing)}. Inputs are taken in the order of {source.path}; compile "
-                "for it with --data if that is not meant."
+                f"{source.data} has {', '.join(new)} where the table that was compiled for has "
+                f"{', '.join(missing)}. Inputs are taken in the order of {source.data}. If that is "
+                "not what you want, compile for this table with --data."
             )
         )
     return columns
-
-
-def _measures_labels(problem: Problem) -> bool:
-    """Return whether labels may be scaled: the loss depends on their distance to a prediction."""
-    if isinstance(problem.target, LinearModel):
-        return bool(problem.target.link == "identity")
-    return problem.loss in MEASURING or problem.loss.startswith((SMOOTH_L1, QUANTILE))
 
 
 def _numbers_classes(problem: Problem) -> bool:
@@ -283,10 +264,10 @@ def _numbers_classes(problem: Problem) -> bool:
 
 
 def _without_gaps(
-    table: Table, inputs: Sequence[str], targets: Sequence[str], missing: str
+    table: Table, inputs: Sequence[str], targets: Sequence[str], missing: str | None
 ) -> tuple[Table, dict[str, float] | None]:
     """Return the table without missing values, and what fills those of inputs."""
-    if missing == "drop":
+    if missing == DROP:
         return table.without_gaps([*inputs, *targets]), None
     if missing in FILLS:
         fills = table.means(inputs, missing)
@@ -317,62 +298,57 @@ def _cells(table: Table, name: str) -> list[str]:
     return [f"{number:.12g}" for number in table.numbers([name])[:, 0]]
 
 
-def _scaling(numbers: Numbers, is_scaled: bool) -> Scaling:
-    return Scaling.of(numbers) if is_scaled else Scaling.none(numbers.shape[1])
-
-
 def require_within(domain: Domain, examples: Examples, queries: Queries | None = None) -> None:
     """Raise `DomainError` for the largest number that the transformer was not made for."""
-    path, units = examples.source.path, " in standard units" * examples.source.standardized
-    _require_within(path, examples.inputs, examples.input_names, domain.x, "x", units)
+    path = examples.source.data
     labels = examples.label_names * (examples.labels.shape[1] // len(examples.label_names))
-    _require_within(path, examples.labels, labels, domain.y, "y", units)
+    checked = [
+        (path, examples.inputs, examples.input_names, examples.input_scaling, "x"),
+        (path, examples.labels, labels, examples.label_scaling, "y"),
+    ]
     if queries is not None:
-        names, path = examples.input_names, queries.table.path
-        _require_within(path, queries.inputs, names, domain.x, "x", units)
-
-
-def _require_within(
-    path: Path, numbers: Numbers, names: Sequence[str], bound: float, key: str, units: str
-) -> None:
-    largest = np.abs(numbers).max(0)
-    column = int(largest.argmax())
-    if largest[column] > bound:
-        value = float(numbers[np.abs(numbers[:, column]).argmax(), column])
-        raise DomainError(
-            f"{path}, column {quoted(names[column])} goes to {value:.6g}{units}, but the "
-            f"transformer was made for {bound:g} at most. Compile with [domain] {key} = "
-            f"{abs(value) * 1.001:.4g} or larger in problem.toml, or with --data a table that "
-            "holds such values."
-        )
-
-
-def _refuse_gaps(table: Table, inputs: Sequence[str]) -> None:
-    for name in inputs:
-        gaps = table.gaps(name)
-        if gaps:
-            raise DataError(
-                f"{table.path}, line {gaps[0]} has no value in column {quoted(name)}, and a query "
-                "cannot be dropped. Fill it, or give --missing mean or median, which are those of "
-                "the examples."
+        checked.append((queries.table.path, queries.inputs, *checked[0][2:]))
+    for path, numbers, names, scaling, key in checked:
+        bound, largest = getattr(domain, key), np.abs(numbers).max(0)
+        column = int(largest.argmax())
+        if largest[column] > bound:
+            value = float(numbers[np.abs(numbers[:, column]).argmax(), column])
+            units = " in standard units" * bool(scaling.scale[column] != 1)
+            raise DomainError(
+                f"{path}, column {quoted(names[column])} goes to {value:.6g}{units}, but the "
+                f"transformer was made for {bound:g} at most. Compile with [domain] {key} = "
+                f"{abs(value) * 1.001:.4g} or larger in problem.toml, or with --data a table that "
+                "holds such values."
             )
 
 
-def _known_labels(table: Table, examples: Examples) -> Numbers | None:
-    """Return the labels of queries, as the transformer sees them, if the table has them all."""
-    names = examples.label_names
+def labels_of(queries: Queries, examples: Examples) -> Numbers | None:
+    """Return the labels of queries, as the transformer sees them, if their table has them all.
+
+    Labels that cannot be used give a warning: predictions need none, only their score does.
+    """
+    table, names = queries.table, examples.label_names
     if not examples.has_header or any(n not in table.names or table.gaps(n) for n in names):
         return None
-    if examples.classes is None:
+    try:
+        if examples.classes is not None:
+            return examples.classes.encoded(table.path, names[0], _cells(table, names[0]))
+        if texts := [name for name in names if table.texts(name) is not None]:
+            raise DataError(
+                f"{table.path}, column {quoted(texts[0])} has texts, the examples have numbers."
+            )
         return examples.label_scaling.applied(table.numbers(names))
-    return examples.classes.encoded(table.path, names[0], _cells(table, names[0]))
+    except DataError as problem:
+        warn(UserWarning(f"The predictions are not scored: {problem}"))
+        return None
 
 
 def score(
     predictions: Numbers, labels: Numbers, classes: Classes | None, loss: str
 ) -> tuple[str, float]:
-    """Return the accuracy of classes, or R^2, which is 1 - squared error / variance over all
-    outputs. Scores of a loss that has a link are compared with labels as expected labels.
+    """Return the accuracy of classes, or R^2, which is 1 - squared error / variance.
+
+    If the loss has a link, predictions are scores, and their expected labels are compared.
     """
     if classes is not None:
         found, true = classes.decoded(predictions), classes.decoded(labels)

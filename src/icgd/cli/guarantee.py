@@ -1,4 +1,4 @@
-"""`icgd guarantee`: a linear model's descent beside what cot's theorems promise of it."""
+"""`icgd guarantee`: check a linear model's descent against cot's theorems."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from icgd.backends.registry import AUTO
 from icgd.certificates.guarantee import Guarantee, Outcome
 from icgd.cli import show
 from icgd.cli.data_options import GivenTable, takes_table
-from icgd.cli.examples import require_within
+from icgd.cli.examples import open_run
 from icgd.cli.options import AsJson, ClaimBackend, CompiledFile
 from icgd.cli.progress import progress
 from icgd.pipeline import guarantee as check
 
 EXIT_CODES = {Outcome.KEPT: 0, Outcome.BROKEN: 1, Outcome.NOT_KNOWN: 2}
-"""What is not known is no success, so that a script does not take it for one."""
+"""An unknown outcome is no success, so that a script does not take it for one."""
 
 CELLS = {Outcome.KEPT: "kept", Outcome.BROKEN: "broken", Outcome.NOT_KNOWN: "not known"}
 
@@ -29,16 +29,14 @@ def guarantee(
     backend: ClaimBackend = AUTO,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the end of a linear model's descent with Theorems 3.1 to 3.3 of cot.
+    """Check the result of a linear model's descent against Theorems 3.1 to 3.3 of cot.
 
-    The minimiser is that among coefficients in the box, if there is one. It is measured: Newton
-    steps find it, and its accuracy is estimated. The exit code is 0 if every promise is kept, 1 if
-    one is broken, 2 if that is not known.
+    Newton steps find the minimiser, in the box if there is one, and estimate its accuracy. The exit
+    code is 0 if every promise is kept, 1 if one is broken, 2 if that is not known.
 
     Example: icgd guarantee model.safetensors patients.csv --target ill
     """
-    compiled, examples = table.opened(file)
-    require_within(compiled.problem.domain, examples)
+    compiled, examples, _ = open_run(file, table)
     with progress("descending") as on_progress:
         found = check(
             compiled, examples.frame, examples.labels, backend=backend, on_progress=on_progress
@@ -83,11 +81,11 @@ def _print(found: Guarantee, box: float | None) -> None:
     show.print_why_fused(found.fused_because)
     constants = [
         ("curvature", f"{found.smallest_curvature:.4g} to {found.largest_curvature:.4g}"),
-        ("start from the minimiser", f"{found.start_distance:.4g}"),
+        ("distance of the start", f"{found.start_distance:.4g}"),
         ("error of a step at most", f"{found.step_error:.2g}"),
-        ("minimiser known up to", _known(found.distance_slack)),
-        ("minimum known up to", _known(found.excess_slack + found.excess_rounding)),
-        ("minimiser among", "all coefficients" if box is None else f"coefficients within ±{box:g}"),
+        ("accuracy of the minimiser", _known(found.distance_slack)),
+        ("accuracy of the minimum", _known(found.excess_slack + found.excess_rounding)),
+        ("minimised over", "all coefficients" if box is None else f"coefficients within ±{box:g}"),
     ]
     show.print_rows("Constants", constants)
     if found.distance_slack == inf:
@@ -99,7 +97,7 @@ def _print(found: Guarantee, box: float | None) -> None:
 
 
 def _known(slack: float) -> str:
-    return "not known" if slack == inf else f"about {slack:.2g}, as estimated"
+    return "not known" if slack == inf else f"about {slack:.2g} (estimated)"
 
 
 def _promise(bound: float) -> str:

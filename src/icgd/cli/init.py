@@ -1,4 +1,4 @@
-"""`icgd init`: a problem.toml for a table, with what was found in it."""
+"""`icgd init`: write a problem.toml for a table, with what was found in it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from icgd.cli import show
-from icgd.cli.data_options import GivenTable, described_source, takes_table
-from icgd.cli.examples import FILLS, Examples, read_examples
+from icgd.cli.data_options import DROP, FILLS, GivenTable, described_source, takes_table
+from icgd.cli.examples import Examples, read_examples
 from icgd.cli.options import AsJson, output
 from icgd.cli.problem_file import Description
 from icgd.cli.writing import require_writable, write_new_file
@@ -26,7 +26,7 @@ from icgd.reprs import counted
 
 TEMPLATE = """\
 # What `icgd compile` trains: written by `icgd init` for {table}.
-# docs/problem_file.md has every key. Options of a command come before what is said here.
+# docs/problem_file.md has every key. Options of a command replace these keys.
 
 loss = {loss}  # {loss_reason}
 steps = 100
@@ -63,16 +63,16 @@ def init(
 ) -> None:
     """Write a problem.toml for a table, with the label, bounds and scaling found in it.
 
-    Texts that differ in every row are left out, other texts and dates are encoded.
+    Columns of texts that differ in every row are ignored; other texts and dates are encoded.
 
     Example: icgd init train.csv --target price
     """
     require_writable(out, read=(table.path,))
     options, reasons = _table_options(table)
-    source = described_source(table.path, options, str(out))
+    source = described_source(table.path, options, None, table.options)
     loss, reasons["loss"] = _loss(source.opened(), source.targets)
     content = {"loss": loss, "table": options}
-    problem = Description(content, str(out), table.path).problem()
+    problem = Description(content, None, table.path).problem()
     bounds = {name: float(f"{getattr(problem.domain, name):.3g}") for name in ("x", "y")}
     problem = replace(problem, domain=Domain(**bounds))
     examples = read_examples(source, problem)
@@ -98,10 +98,10 @@ def init(
 
 
 def _table_options(given: GivenTable) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the options of the table, those that were not given as the table suggests, and why."""
+    """Return the options of a table, found in it unless they are given, and the reasons."""
     options = {"standardize": True, **given.options}
     reasons = {}
-    table = described_source(given.path, options, "the options").opened()
+    table = described_source(given.path, options, None, given.options).opened()
     if "target" not in options:
         options["target"] = [table.names[-1]]
         reasons["target"] = "the last column"
@@ -109,7 +109,7 @@ def _table_options(given: GivenTable) -> tuple[dict[str, Any], dict[str, str]]:
     names = [name for name in columns if table.is_of_names(name)]
     if names:
         options["ignore"] = [*options.get("ignore", []), *names]
-        reasons["ignore"] = "another text in every row"
+        reasons["ignore"] = "a different text in every row"
     kept = [name for name in columns if name not in names]
     codes = table.codes(kept)
     if codes and "encode" not in options:
@@ -122,7 +122,7 @@ def _table_options(given: GivenTable) -> tuple[dict[str, Any], dict[str, str]]:
         gaps = {name: len(table.gaps(name)) for name in (*kept, *options["target"])}
         if n_missing := sum(gaps.values()):
             has_labels = not any(gaps[name] for name in options["target"])
-            options["missing"] = FILLS[0] if has_labels else "drop"
+            options["missing"] = FILLS[0] if has_labels else DROP
             where = ", ".join(name for name, number in gaps.items() if number)
             reasons["missing"] = f"{counted(n_missing, 'value')} missing, in {where}"
     return options, reasons
@@ -145,19 +145,19 @@ def _rendered(
     options: Mapping[str, Any],
     reasons: Mapping[str, str],
 ) -> str:
-    """Return the text of problem.toml, with a comment where the table gave the reason."""
-    path = os.path.relpath(examples.source.path.absolute(), out.absolute().parent)
+    """Return the text of problem.toml, with the reason for each value found in the table."""
+    path = os.path.relpath(examples.source.data.absolute(), out.absolute().parent)
     lines = [
         f"{name} = {_toml(value)}" + (f"  # {reasons[name]}" if name in reasons else "")
         for name, value in options.items()
     ]
     return TEMPLATE.format(
-        table=examples.source.path.name,
+        table=examples.source.data.name,
         loss=_toml(problem.loss),
         loss_reason=reasons["loss"],
         inputs=counted(problem.target.input_width, "input"),
         outputs=counted(problem.target.output_width, "output"),
-        units=" in standard units" if examples.source.standardized else "",
+        units=" in standard units" if examples.source.standardize else "",
         x=problem.domain.x,
         y=problem.domain.y,
         path=_toml(path),
@@ -172,5 +172,5 @@ def _words(value: Any) -> str:
 
 
 def _toml(value: Any) -> str:
-    """Return a text, number, truth value or list as TOML has it, which is as JSON has it."""
+    """Return a text, number, Boolean or list in TOML, which writes these as JSON does."""
     return json.dumps(value, ensure_ascii=False)

@@ -1,9 +1,9 @@
-"""What compile, size and compare are told: a problem.toml, a table, and a few options.
+"""What compile, size and compare read: a problem.toml, a table, and a few options.
 
-problem.toml is what `icgd.Problem.from_data` reads, and beside it the number of steps, the
-construction with its settings, and the table. docs/problem_file.md has every key. Options go into
-the same data before they are read, so there is one way from a description to a problem. What is
-left out comes from the table, or has a default.
+problem.toml has what `icgd.Problem.from_data` reads, the number of steps, the construction with its
+settings, and the table; docs/problem_file.md has every key. Options are written into the same data
+first, so there is one way from a description to a problem. Keys that are left out come from the
+table, or have a default.
 """
 
 from __future__ import annotations
@@ -11,18 +11,26 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields, replace
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from icgd.cli.data_options import TABLE_OPTIONS, described_source, given_options, with_lists
-from icgd.cli.examples import Examples, Source, read_examples, require_within, widths_in
-from icgd.cli.options import in_panel, option_name, options_of, with_options
+from icgd.cli.data_options import (
+    TABLE_OPTIONS,
+    Source,
+    described_source,
+    given_options,
+    is_table,
+)
+from icgd.cli.examples import Examples, read_examples, require_within, widths_in
+from icgd.cli.options import in_panel, in_users_words, option_name, options_of, with_options
 from icgd.cli.progress import progress
 from icgd.compiled import Compiled
+from icgd.constructions.registry import CONSTRUCTIONS
 from icgd.environment import warn
 from icgd.errors import FileError, SettingError, UnknownNameError, quoted
 from icgd.pipeline import compile
@@ -32,10 +40,10 @@ from icgd.problems.functions import ACTIVATIONS
 from icgd.problems.losses import LOSS_NAMES, SQUARED
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import OPTIMISERS, Problem
-from icgd.problems.settings import as_row, described
+from icgd.problems.settings import MOST_STEPS, as_row, count
 
 DEFAULT_HIDDEN = (16,)
-DEFAULT_STEPS = 20
+DEFAULT_STEPS, COMPARED_STEPS = 20, 5
 DEFAULT_STEP_SIZE = 0.1
 """For networks and kernels. A linear model gets its own from the curvature of its table."""
 
@@ -43,68 +51,68 @@ DEFAULT_BOX = 3.0
 DEFAULT_DOMAIN = {"x": 4.0, "y": 2.0}
 
 SECTIONS = ("target", "update", "domain", "settings", "table", "functions")
-KEYS = ("loss", "steps", "construction", "tolerance", "initial", *SECTIONS)
+TOP_KEYS = ("loss", "steps", "construction", "tolerance", "initial")
+KEYS = (*TOP_KEYS, *SECTIONS)
 
 _problem, _table = in_panel("The problem"), in_panel("The table")
 
 
-def _usual(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            help="problem.toml, which `icgd init` writes; options come before what it says.",
-            metavar="PROBLEM.toml",
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        _table(
-            "Take inputs, outputs, bounds (with room for a quarter more) and the step size of a "
-            "linear model from this table.",
-            "--data",
-            "--bounds-from",
-            metavar="DATA",
-        ),
-    ] = None,
-    hidden: Annotated[
-        str | None, _problem("Widths of the hidden layers. Default: 16.", metavar="N,...,N")
-    ] = None,
-    activation: Annotated[
-        str | None, _problem(f"Of the hidden layers: {', '.join(ACTIVATIONS)}. Default: tanh.")
-    ] = None,
-    loss: Annotated[
-        str | None,
-        _problem(
-            f"One of {', '.join(LOSS_NAMES)}, or the text of a slope u(t, y) of your own, such as "
-            "'tanh(t - y)'. Default: squared."
-        ),
-    ] = None,
-    step_size: Annotated[
-        float | None,
-        _problem("Learning rate. Default: 0.1; of a linear model 1 / curvature of the table."),
-    ] = None,
-    steps: Annotated[int | None, _problem("Training steps. Default: 20; compare: 5.")] = None,
-    optimiser: Annotated[
-        str | None,
-        _problem(
-            f"One of {', '.join(OPTIMISERS)}, as torch.optim has them. Default: sgd.",
-            "--optimiser",
-            "--optimizer",
-        ),
-    ] = None,
-) -> None:
-    """The options for the usual case, which stay."""
+File = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Description of the problem, which `icgd init` writes. Options replace its keys.",
+        metavar="PROBLEM.toml",
+    ),
+]
+TableFile = Annotated[
+    Path | None,
+    _table(
+        "Take inputs, outputs, bounds (with room for a quarter more) and the step size of a linear "
+        "model from this table.",
+        "--data",
+        "--bounds-from",
+        metavar="DATA",
+    ),
+]
 
-
-PLACES = {
-    "hidden": "target.hidden",
-    "activation": "target.activation",
-    "loss": "loss",
-    "step_size": "update.step_size",
-    "steps": "steps",
-    "optimiser": "update.optimiser",
+USUAL: dict[str, tuple[str, type, str]] = {
+    "hidden": (
+        "target.hidden",
+        str,
+        f"Widths of the hidden layers. Default: {','.join(map(str, DEFAULT_HIDDEN))}.",
+    ),
+    "activation": (
+        "target.activation",
+        str,
+        f"Activation of the hidden layers: {', '.join(ACTIVATIONS)}. Default: {MLP.activation}.",
+    ),
+    "loss": (
+        "loss",
+        str,
+        f"One of {', '.join(LOSS_NAMES)}, or the text of a slope u(t, y) of your own, such as "
+        f"'tanh(t - y)'. Default: {SQUARED.name}.",
+    ),
+    "step_size": (
+        "update.step_size",
+        float,
+        f"Learning rate. Default: {DEFAULT_STEP_SIZE}; of a linear model 1 / curvature of the "
+        "table.",
+    ),
+    "steps": (
+        "steps",
+        int,
+        f"Training steps. Default: {DEFAULT_STEPS}; compare: {COMPARED_STEPS}.",
+    ),
+    "optimiser": (
+        "update.optimiser",
+        str,
+        f"One of {', '.join(OPTIMISERS)}, as in torch.optim. Default: sgd.",
+    ),
 }
-"""The keys of problem.toml that the options for the usual case are."""
+"""The options for the usual case: the key of problem.toml, the type and the help of each."""
+
+NAMES = {"optimiser": ("--optimiser", "--optimizer")}
+METAVARS = {"hidden": "N,...,N"}
 
 FLAGS = ("biases", "intercept")
 FORMER = {
@@ -130,55 +138,66 @@ FORMER = {
         for name in names.split()
     },
 }
-"""The options of the last release, which work for one more: the keys of problem.toml they are now.
+"""The options of the last release, which work for one more, and the keys that replace them."""
 
-They go with everything that this module says of `FORMER`.
-"""
+PLACES = (
+    {name: key for name, (key, *_) in USUAL.items()}
+    | FORMER
+    | {option.name: f"table.{option.name}" for option in TABLE_OPTIONS}
+)
+"""The key of problem.toml that each option stands for."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """What is trained and how, before what is left out is filled in from the table at `path`.
+    """What is trained and how; the table at `path` fills in what is left out.
 
-    `name` says where it comes from, `read` are the files that hold it.
+    `data` is the content of `file`, if there is one, and of the options that were given. `given`
+    has those options by their keys, such as {"update.step_size": "step_size"}.
     """
 
     data: Mapping[str, Any]
-    name: str
+    file: str | None
     path: Path | None = None
-    read: tuple[Path, ...] = ()
+    given: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def source(self) -> Source | None:
-        """The table, if there is one."""
-        if self.path is None:
-            return None
-        return described_source(self.path, self.data.get("table", {}), self.name)
+    def read(self) -> tuple[Path, ...]:
+        """The files that it was read from."""
+        return tuple(Path(path) for path in (self.file, self.path) if path is not None)
 
     @property
-    def n_steps(self) -> int | None:
-        """The number of steps, if it says one."""
-        return self.data.get("steps")
+    def source(self) -> Source:
+        """How its table is read."""
+        options = self.data.get("table", {})
+        given = [name for name in options if f"table.{name}" in self.given]
+        return described_source(self.path or Path(), options, self.file, given)
+
+    def _in_users_words(self) -> AbstractContextManager[None]:
+        return in_users_words(self.file, self.given, self.data)
+
+    def n_steps(self, default: int = DEFAULT_STEPS) -> int:
+        """Return the number of steps, or `default` if none is given."""
+        with self._in_users_words():
+            return count("steps", self.data.get("steps", default), least=0, most=MOST_STEPS)
 
     def filled(self) -> tuple[Problem, Examples | None]:
-        """Return the problem, with what it leaves out, and the examples of the table, if there is
-        one.
-        """
+        """Return the problem with what it leaves out, and the examples of the table, if any."""
         source = self.source
-        with described("problem"):
-            target = self._target(source)
-        is_linear, is_network = "link" in target, "widths" in target
-        sizes = {} if is_linear else {"step_size": DEFAULT_STEP_SIZE}
-        boxes = {"box": DEFAULT_BOX} if is_linear or is_network else {}
         stated = self.data.get("domain", {})
-        completed = {
-            **self.data,
-            "target": target,
-            "update": {**sizes, **boxes, **self.data.get("update", {})},
-            "domain": {**DEFAULT_DOMAIN, **stated},
-        }
-        problem = Problem.from_data(completed)
-        if source is None:
+        with self._in_users_words():
+            target = self._target(source)
+            is_linear, is_network = "link" in target, "widths" in target
+            update = {} if is_linear else {"step_size": DEFAULT_STEP_SIZE}
+            update |= {"box": DEFAULT_BOX} if is_linear or is_network else {}
+            completed = {
+                **self.data,
+                "target": target,
+                "update": {**update, **self.data.get("update", {})},
+                "domain": {**DEFAULT_DOMAIN, **stated},
+            }
+            problem = Problem.from_data(completed)
+        if self.path is None:
             return problem, None
         examples = read_examples(source, problem)
         found = Domain.of(examples.inputs, examples.labels)
@@ -194,28 +213,35 @@ class Description:
         """Return the problem, with what it leaves out."""
         return self.filled()[0]
 
-    def _target(self, source: Source | None) -> dict[str, Any]:
+    def _target(self, source: Source) -> dict[str, Any]:
         """Return the target with its inputs and outputs, which may be those of the table."""
         target = dict(self.data.get("target", {}))
         is_linear, is_kernel = "link" in target, not {"kernel", "heads"}.isdisjoint(target)
         if is_linear and is_kernel:
-            raise SettingError(f"{self.name} has a link and a kernel in [target]; keep one.")
+            raise SettingError(
+                "link makes a linear model and kernel a kernel machine. Keep one of them."
+            )
         if not (is_linear or is_kernel):
-            known = ["hidden", *(field.name for field in fields(MLP))]
+            known = ["hidden", *(key.name for key in fields(MLP))]
             for name in target:
                 if name not in known:
                     raise UnknownNameError.of("key", name, known=known, where=" in [target]")
             if "widths" in target:
-                return {name: value for name, value in target.items() if name != "hidden"}
-            hidden = target.pop("hidden", list(DEFAULT_HIDDEN))
+                if "hidden" in target:
+                    raise SettingError("hidden is a part of widths. Keep one of them.")
+                return target
+            hidden = [
+                count(f"hidden[{place}]", width)
+                for place, width in enumerate(as_row(target.pop("hidden", DEFAULT_HIDDEN)))
+            ]
             n_inputs, n_outputs = self._widths(source, "widths = [4, 16, 1]")
-            return {**target, "widths": [n_inputs, *as_row(hidden), n_outputs]}
-        if "widths" in target:  # the old option said these too by widths
-            widths = target.pop("widths")
+            return {**target, "widths": [n_inputs, *hidden, n_outputs]}
+        if "widths" in target:  # the old option gave inputs and outputs by widths too
+            widths = as_row(target.pop("widths"))
             if len(widths) != 2 or (is_linear and widths[1] != 1):
                 raise SettingError(
-                    f"widths of a {'linear model' if is_linear else 'kernel'} are its inputs and "
-                    f"{'one output' if is_linear else 'outputs'}, such as 4,1, got "
+                    f"widths of a {'linear model' if is_linear else 'kernel'} must be "
+                    f"its inputs and {'one output' if is_linear else 'outputs'}, such as 4,1, got "
                     f"{','.join(map(str, widths))}."
                 )
             target["input_width"], target["output_width"] = widths
@@ -227,65 +253,75 @@ class Description:
             target.pop("output_width", None)
         return target
 
-    def _widths(self, source: Source | None, key: str) -> tuple[int, int]:
-        if source is None:
+    def _widths(self, source: Source, key: str) -> tuple[int, int]:
+        if self.path is None:
             raise SettingError(
-                "How many inputs and outputs are there? Give --data, a table that has them, or "
-                f"{key} under [target] in problem.toml."
+                "How many inputs and outputs are there? Give a table that has them (--data, or "
+                f"data under [table] in problem.toml), or {key} under [target]."
             )
         return widths_in(source, str(self.data.get("loss", SQUARED.name)))
 
     def compiled(self) -> Compiled:
         """Return the training run, which knows how its table was read."""
+        steps, settings = self.n_steps(), self.data.get("settings", {})
         problem, examples = self.filled()
         if problem.update.step_size is None:
             raise SettingError(
-                "A linear model needs a step size: give --step-size, or --data, a table whose "
-                "curvature says one."
+                "A linear model needs a step size: give --step-size, or a table with --data, "
+                "which has a curvature to take it from."
             )
-        steps = DEFAULT_STEPS if self.n_steps is None else self.n_steps
-        settings = self.data.get("settings", {})
         chosen, tolerance = self.data.get("construction"), self.data.get("tolerance")
-        with progress("compiling"):
+        with progress("compiling"), self._in_users_words():
             made = compile(problem, chosen, n_steps=steps, tolerance=tolerance, **settings)
         return replace(made, table=self._remembered(examples))
 
     def _remembered(self, examples: Examples | None) -> dict[str, Any] | None:
         """Return how tables are to be read for this run."""
-        table = with_lists(self.data.get("table", {}))
+        source, stated = self.source, self.data.get("table", {})
+        table: dict[str, Any] = {
+            name: list(getattr(source, name)) if name in ("target", "ignore") else value
+            for name, value in stated.items()
+        }
         if examples is None:
             return table or None
-        table["standardize"] = examples.source.standardized
+        table["standardize"] = bool(source.standardize)
         if examples.has_header:  # or another order of columns would train another label
             table["target"], table["inputs"] = list(examples.label_names), list(examples.columns)
         return {**table, "codes": dict(examples.codes)} if examples.codes else table
 
 
-def description_from(file: Path | None, data: Path | None, **given: Any) -> Description:
-    """Return what a file and options describe together; options come before what the file says."""
+def description_from(file: File = None, data: TableFile = None, **options: Any) -> Description:
+    """Return what a file and options describe together; options replace keys of the file."""
     content = {} if file is None else read_problem_file(file)
-    of_table = given_options({option.name: given.pop(option.name) for option in TABLE_OPTIONS})
-    given = {name: value for name, value in given.items() if value is not None}
+    table = given_options({option.name: options.pop(option.name) for option in TABLE_OPTIONS})
+    given = {name: value for name, value in options.items() if value is not None}
     _warn_of_former({name: value for name, value in given.items() if name in FORMER})
     step_from = given.pop("step_from", None)
     stated = content.get("update", {}).get("betas")
     betas = dict(zip(("beta1", "beta2"), stated, strict=False)) if isinstance(stated, list) else {}
-    for option, value in given.items():
-        _put(content, (PLACES | FORMER)[option], _value(option, value, {**betas, **given}))
-    if "hidden" in given:
-        content["target"].pop("widths", None)
-    for option, value in of_table.items():
-        _put(content, f"table.{option}", value)
+    given = {name: _value(name, value, {**betas, **given}) for name, value in given.items()}
+    if {"hidden", "widths"} & given.keys():
+        for key in ("hidden", "widths"):
+            content.get("target", {}).pop(key, None)
+    places = {name: PLACES[name] for name in (*given, *table)}
+    for name, value in (given | table).items():
+        *sections, key = places[name].split(".")
+        part = content.setdefault(sections[0], {}) if sections else content
+        part[key] = value
     if step_from is not None:  # it had the default bounds, not those of the table
         content["domain"] = {**DEFAULT_DOMAIN, **content.get("domain", {})}
     path = data or (None if step_from is None else Path(step_from))
     if file is not None and (named := content.get("table", {}).pop("data", None)) is not None:
-        path = path or file.parent / str(named)
-    if file is None and path is None and of_table:
-        option = option_name(next(iter(of_table)))
+        if not isinstance(named, str):
+            raise SettingError(
+                f"{file}, [table]: data must be the name of a file, got {quoted(named)}."
+            )
+        path = path or file.parent / named
+    if file is None and path is None and table:
+        option = option_name(next(iter(table)))
         raise SettingError(f"{option} has no effect without --data; give both or neither.")
-    files = tuple(each for each in (file, path) if each is not None)
-    return Description(content, "the options" if file is None else str(file), path, files)
+    by_key = {key: option for option, key in places.items()}
+    return Description(content, None if file is None else str(file), path, by_key)
 
 
 def read_problem_file(path: Path) -> dict[str, Any]:
@@ -296,12 +332,27 @@ def read_problem_file(path: Path) -> dict[str, Any]:
             raise UnknownNameError.of("key", name, known=KEYS, where=f" in {path}")
         if (name in SECTIONS) is not isinstance(value, dict):
             form = f"a table, [{name}]" if name in SECTIONS else f"one value, {name} = ..."
-            raise SettingError(f"{name} in {path} must be {form}, got {quoted(value)}.")
+            raise SettingError(f"{path}: {name} must be {form}, got {quoted(value)}.")
+    settings = [name for each in CONSTRUCTIONS.values() for name in each.settings()]
+    known = {
+        "table": ["data", *(option.name for option in TABLE_OPTIONS)],
+        "settings": list(dict.fromkeys(settings)),
+    }
+    for section in SECTIONS:
+        for name in content.get(section, {}):
+            if name in TOP_KEYS and section != "functions":
+                raise SettingError(
+                    f"{path}, [{section}]: {name} is no key of this section. Move it to the top of "
+                    "the file, above the first [section]."
+                )
+            if name not in known.get(section, [name]):
+                where = f" in [{section}] of {path}"
+                raise UnknownNameError.of("key", name, known=known[section], where=where)
     return content
 
 
 def _toml(path: Path) -> dict[str, Any]:
-    if path.suffix.lower() in (".csv", ".gz", ".parquet", ".arrow"):
+    if is_table(path):
         raise FileError(f"{path} is a table, not a problem.toml. Give it as --data {path}.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -311,16 +362,8 @@ def _toml(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def _put(content: dict[str, Any], key: str, value: Any) -> None:
-    """Write a value to its place, such as domain.x."""
-    *sections, name = key.split(".")
-    for section in sections:
-        content = content.setdefault(section, {})
-    content[name] = value
-
-
 def _value(option: str, value: Any, given: Mapping[str, Any]) -> Any:
-    """Return what an option says, as problem.toml has it."""
+    """Return the value of an option as problem.toml has it."""
     match option:
         case "hidden" | "widths":
             try:
@@ -349,7 +392,7 @@ def _plain(text: Any) -> Any:
 
 
 def _warn_of_former(given: Mapping[str, Any]) -> None:
-    """Say in one line where old options go in problem.toml."""
+    """Warn, in one line, where old options belong in problem.toml."""
     if not given:
         return
     lines = []
@@ -360,25 +403,28 @@ def _warn_of_former(given: Mapping[str, Any]) -> None:
         lines.append(f"{key} = {json.dumps(text)} {place} ({option_name(option)})")
     warn(
         FutureWarning(
-            "Write these into problem.toml, which `icgd init DATA` makes; their options go with "
-            f"the next release: {', '.join(lines)}."
+            "These options will be removed in the next release. Write them into problem.toml, "
+            f"which `icgd init DATA` makes: {', '.join(lines)}."
         )
     )
 
 
 def takes_problem(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command what describes a problem in place of its parameter `described`."""
+
+    def parameter(name: str, kind: Any, option: Any) -> Parameter:
+        annotation = Annotated[kind | None, option]
+        return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+    usual = [
+        parameter(name, kind, _problem(text, *NAMES.get(name, ()), metavar=METAVARS.get(name)))
+        for name, (_, kind, text) in USUAL.items()
+    ]
     former = [
-        Parameter(
-            name,
-            Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                bool | None if name in FLAGS else str | None,
-                typer.Option(option_name(name), hidden=True),
-            ],
+        parameter(
+            name, bool if name in FLAGS else str, typer.Option(option_name(name), hidden=True)
         )
         for name in FORMER
     ]
-    options = (*options_of(_usual), *TABLE_OPTIONS, *former)
-    return with_options(command, "described", options, description_from)
+    offered = (*options_of(description_from)[:2], *usual, *TABLE_OPTIONS, *former)
+    return with_options(command, "described", offered, description_from)

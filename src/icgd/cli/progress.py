@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -31,9 +32,11 @@ def progress(title: str) -> Iterator[OnProgress]:
 @contextmanager
 def training_progress(title: str, unit: str = "steps") -> Iterator[TrainingBar]:
     """Show a bar of training steps with the loss, the speed, and the time that is left."""
-    rest = TextColumn("{task.fields[loss]}{task.fields[speed]}")
     with _bar(
-        MofNCompleteColumn(), rest, TimeElapsedColumn(), TextColumn("{task.fields[left]}")
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}{task.fields[speed]}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
     ) as bar:
         yield TrainingBar(bar, title, unit)
 
@@ -52,14 +55,16 @@ def _bar(*columns: ProgressColumn) -> Progress:
 
 
 class TrainingBar:
-    """A bar that knows how fast the work goes on, not counting what was done before it started."""
+    """A bar that measures the speed of the work since the first steps.
+
+    Starting workers takes long, and a resumed training has steps from before: neither counts.
+    """
 
     def __init__(self, bar: Progress, title: str, unit: str = "steps") -> None:
         self.unit = unit
         self.bar, self.task = bar, bar.add_task(title, total=None, loss="", speed="", left="")
-        self._first: tuple[float, int, float] | None = None
-        self._moves = False
-        self._loss: float | None = None
+        self._start: tuple[float, int, float] | None = None
+        self._has_moved = False
 
     def update(
         self, done: int, total: int, loss: float | None = None, share: float | None = None
@@ -69,30 +74,15 @@ class TrainingBar:
         Without a `loss` the last one stays. `share` is the part of all work that is done, if steps
         are of different size.
         """
-        now = monotonic()
         share = done / max(total, 1) if share is None else share
-        self._loss = self._loss if loss is None else loss
-        start, steps_before, share_before = self._since(now, done, share)
-        speed = _ratio(float(done - steps_before), now - start)
-        left = _ratio((1 - share) * (now - start), share - share_before)
-        self.bar.update(
-            self.task,
-            completed=done,
-            total=total,
-            loss="" if self._loss is None else f"loss {self._loss:.4g} ",
-            speed="" if speed is None else f"{speed:.3g} {self.unit}/s",
-            left="" if left is None else f"{duration(left)} left",
-        )
-
-    def _since(self, now: float, done: int, share: float) -> tuple[float, int, float]:
-        """Return the moment from which speed is counted: before the first steps workers are
-        started.
-        """
-        moves = self._first is not None and done > self._first[1]
-        if self._first is None or (moves and not self._moves):
-            self._first, self._moves = (now, done, share), moves
-        return self._first
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if part > 0 and whole > 0 else None
+        now = monotonic(), done, share
+        if self._start is None:
+            self._start = now
+        elif done > self._start[1] and not self._has_moved:
+            self._start, self._has_moved = now, True
+        seconds, steps, work = (a - b for a, b in zip(now, self._start, strict=True))
+        texts: dict[str, Any] = {} if loss is None else {"loss": f"loss {loss:.4g} "}
+        texts["speed"] = f"{steps / seconds:.3g} {self.unit}/s" if steps > 0 < seconds else ""
+        is_known = work > 0 < seconds
+        texts["left"] = f"{duration((1 - share) * seconds / work)} left" if is_known else ""
+        self.bar.update(self.task, completed=done, total=total, **texts)

@@ -1,4 +1,4 @@
-"""`icgd run`: a compiled training run on data of your own."""
+"""`icgd run`: perform a compiled training run on your own data."""
 
 from __future__ import annotations
 
@@ -16,13 +16,7 @@ from torch import Tensor
 from icgd.backends.run import Run
 from icgd.cli import show
 from icgd.cli.data_options import GivenTable, takes_table
-from icgd.cli.examples import (
-    Examples,
-    Queries,
-    read_queries,
-    require_within,
-    score,
-)
+from icgd.cli.examples import Examples, labels_of, load_run, open_run, score
 from icgd.cli.exit_codes import INTERRUPTED
 from icgd.cli.options import (
     AsJson,
@@ -37,7 +31,6 @@ from icgd.cli.options import (
 )
 from icgd.cli.progress import progress, training_progress
 from icgd.cli.writing import (
-    WeightsOut,
     predictions_content,
     require_picture,
     require_weights_file,
@@ -48,9 +41,9 @@ from icgd.cli.writing import (
 from icgd.compiled import Compiled
 from icgd.errors import InterruptedRunError, SettingError
 from icgd.many_tasks import CHUNK_SIZE, FAILURES, run_tasks
-from icgd.pipeline import load
 from icgd.problems.convergence import Convergence, convergence
 from icgd.problems.data import Task
+from icgd.problems.tables import Numbers
 
 _tasks = in_panel("Many tasks")
 FAILED = 1
@@ -67,13 +60,21 @@ def run(
     dtype: DtypeName = "float64",
     out: Annotated[
         Path | None,
-        output("CSV to write the queries and their predictions to; with --tasks, a folder."),
+        output("CSV file for the queries and their predictions; with --tasks, a folder."),
     ] = None,
     stop_below: Annotated[
         float | None,
-        typer.Option(help="Stop when a step, or a pass of batches, moves no weight by more."),
+        typer.Option(
+            help="Stop early once a step, or a pass over all batches, moves no weight by more."
+        ),
     ] = None,
-    weights_out: WeightsOut = None,
+    weights_out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File to write the trained weights to: weights_1, bias_1, ..., or coefficients.",
+            metavar="W.safetensors|W.json",
+        ),
+    ] = None,
     plot: PictureFile = None,
     as_json: AsJson = False,
     tasks: Annotated[
@@ -81,23 +82,24 @@ def run(
         _tasks("Folder of Parquet or safetensors files of tasks, in place of DATA.", "--tasks"),
     ] = None,
     workers: Annotated[
-        int | None, _tasks("Processes that work at the same time. Default: one for each core.")
+        int | None, _tasks("Number of worker processes. Default: one for each core.")
     ] = None,
     ray: Annotated[
         str | None,
-        _tasks("Address of a Ray cluster that works instead, such as auto.", metavar="ADDRESS"),
+        _tasks("Address of a Ray cluster to run them on instead, such as auto.", metavar="ADDRESS"),
     ] = None,
     chunk_size: Annotated[
         int | None,
-        _tasks(f"Most tasks that are read, run and written together. Default: {CHUNK_SIZE}."),
+        _tasks(f"Largest number of tasks in one batch. Default: {CHUNK_SIZE}."),
     ] = None,
 ) -> None:
     """Train on a table in one forward pass, and predict.
 
-    Ctrl-C ends the run after the last whole step, prints what is known, and exits with 130.
+    Labels that the queries have too are compared with the predictions. Ctrl-C stops after the
+    current step, prints the results so far, and exits with 130.
 
-    With --tasks it runs every task of a folder; the same command goes on after Ctrl-C or a kill. It
-    exits with 1 if a task could not be run.
+    With --tasks it runs every task in a folder; the same command resumes after Ctrl-C or a kill.
+    The exit code is 1 if a task could not be run.
 
     Example: icgd run run.safetensors train.csv --target price --queries new.csv -o prices.csv
     """
@@ -122,19 +124,17 @@ def run(
         if workers is None and ray is None:
             has_affinity = hasattr(os, "sched_getaffinity")  # Linux; a container may have fewer
             settings["n_workers"] = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
-        _run_folder(load(file), tasks, out, settings, as_json=as_json)
+        _run_folder(load_run(file), tasks, out, settings, as_json=as_json)
         return
     if table is None:
         raise SettingError("Give DATA, a table of examples, or --tasks, a folder of tasks.")
     if out and not queries:
         raise SettingError("--output has no effect without --queries; give both or neither.")
     require_picture(plot)
-    if weights_out:
-        require_weights_file(weights_out)
+    require_weights_file(weights_out)
     require_writable(out, weights_out, plot, read=(file, table.path, queries))
-    compiled, examples = table.opened(file)
-    asked = read_queries(queries, examples) if queries else None
-    require_within(compiled.problem.domain, examples, asked)
+    compiled, examples, asked = open_run(file, table, queries)
+    labels = labels_of(asked, examples) if asked else None
     task = compiled.task(
         examples.frame,
         examples.labels,
@@ -143,17 +143,17 @@ def run(
         dtype=dtype,
     )
     outcome, result = _train(
-        compiled, task, examples, asked, backend=backend, stop_below=stop_below
+        compiled, task, examples, labels, backend=backend, stop_below=stop_below
     )
     if not outcome.predictions:  # no queries, or Ctrl-C before anything could predict
-        asked = out = None
+        asked = out = labels = None
     if weights_out:
         write_weights(weights_out, result.weights)
     if out and asked:
         answers = outcome.labels, outcome.predictions
         write_file(out, predictions_content(asked.table.frame, *answers))
     if plot:
-        result.plot(plot, labels=examples.named(asked.labels) if asked else None)
+        result.plot(plot, labels=examples.named(labels))
     if as_json:
         show.print_json(outcome)
     else:
@@ -166,7 +166,7 @@ def run(
 def _run_folder(
     compiled: Compiled, tasks: Path, out: Path, settings: dict[str, Any], *, as_json: bool
 ) -> None:
-    """Run many tasks under a bar. Ctrl-C says how to go on."""
+    """Run many tasks under a bar. Ctrl-C says how to resume."""
     try:
         with training_progress("tasks", "tasks") as bar:
             results = run_tasks(compiled, tasks, out, **settings, on_progress=bar.update)
@@ -189,7 +189,7 @@ def _run_folder(
 
 
 class Ending(Enum):
-    """Why a run took no further step."""
+    """Why a run ended."""
 
     ALL_TAKEN = "all steps taken"
     STILL = "weights move no more"
@@ -198,10 +198,10 @@ class Ending(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far a run came, its training loss before and after, and a row of labels for each query.
+    """The results of a run: its training loss before and after, and a row for each query.
 
-    A linear model has an objective too, which is the loss with penalties, and coefficients. If the
-    labels of the queries are known, `score` says how good the predictions are, in `measure`.
+    A linear model has coefficients, and an objective, which is the loss with penalties. If the
+    labels of the queries are known, `score` rates the predictions by `measure`.
     """
 
     steps: int
@@ -219,14 +219,21 @@ class Outcome:
 
 
 def _train(
-    compiled: Compiled, task: Task, examples: Examples, asked: Queries | None, **options: Any
+    compiled: Compiled, task: Task, examples: Examples, labels: Numbers | None, **options: Any
 ) -> tuple[Outcome, Run]:
-    """Return what is printed of a run, and the run itself."""
-    result, ending = _ended_run(compiled, task, options)
+    """Return what is printed of a run, and the run itself, to its end or to Ctrl-C."""
+    try:
+        with progress("training") as on_progress:
+            result = compiled.run_task(task, on_progress=on_progress, **options)
+        ending = Ending.ALL_TAKEN if result.stopped_after is None else Ending.STILL
+    except InterruptedRunError as interruption:
+        if not isinstance(interruption.partial, Run):
+            raise
+        result, ending = interruption.partial, Ending.INTERRUPTED
     predictions = result.predictions.double().numpy()
     measure, value = None, None
-    if asked is not None and asked.labels is not None and len(predictions):
-        measure, value = score(predictions, asked.labels, examples.classes, compiled.problem.loss)
+    if labels is not None and len(predictions):
+        measure, value = score(predictions, labels, examples.classes, compiled.problem.loss)
     first, last = result.parameters[0], result.parameters[-1]
     oracle = compiled.problem.oracle
     outcome = Outcome(
@@ -246,18 +253,6 @@ def _train(
     return outcome, result
 
 
-def _ended_run(compiled: Compiled, task: Task, options: dict[str, Any]) -> tuple[Run, Ending]:
-    """Return the run to its end, or to the step after which the user stopped it."""
-    try:
-        with progress("training") as on_progress:
-            result = compiled.run_task(task, on_progress=on_progress, **options)
-    except InterruptedRunError as interruption:
-        if not isinstance(interruption.partial, Run):
-            raise
-        return interruption.partial, Ending.INTERRUPTED
-    return result, Ending.ALL_TAKEN if result.stopped_after is None else Ending.STILL
-
-
 def _print(outcome: Outcome, compiled: Compiled) -> None:
     steps = f"{outcome.steps:,} of {compiled.program.n_steps:,}: {outcome.ending.value}"
     rows = [
@@ -265,11 +260,17 @@ def _print(outcome: Outcome, compiled: Compiled) -> None:
         ("loss before", f"{outcome.risk_before:.6g}"),
         ("loss after", f"{outcome.risk_after:.6g}"),
     ]
-    rows += _penalised_rows(outcome)
+    if outcome.objective_after not in (None, outcome.risk_after):
+        rows += [
+            ("with penalties before", f"{outcome.objective_before:.6g}"),
+            ("with penalties after", f"{outcome.objective_after:.6g}"),
+        ]
     if formula := compiled.problem.oracle.unusual_loss:
         rows.append(("an example's loss", formula))
     if outcome.measure is not None:
-        rows.append((f"{outcome.measure} of the predictions", _score_text(outcome)))
+        is_known = outcome.score is not None and not isnan(outcome.score)
+        text = f"{outcome.score:.4g}" if is_known else "none: the labels of all queries are equal"
+        rows.append((f"{outcome.measure} of the predictions", text))
     show.print_rows("Training", rows)
     if not outcome.convergence.is_done:
         show.output.print(str(outcome.convergence), highlight=False)
@@ -277,19 +278,3 @@ def _print(outcome: Outcome, compiled: Compiled) -> None:
         show.print_coefficients(outcome.coefficients)
     if outcome.predictions:
         show.print_predictions(outcome.labels, outcome.predictions)
-
-
-def _score_text(outcome: Outcome) -> str:
-    if outcome.score is None or isnan(outcome.score):
-        return "none: the labels of all queries are equal"
-    return f"{outcome.score:.4g}"
-
-
-def _penalised_rows(outcome: Outcome) -> list[tuple[str, str]]:
-    """Return the objective before and after, if it is not the loss itself."""
-    if outcome.objective_after in (None, outcome.risk_after):
-        return []
-    return [
-        ("with penalties before", f"{outcome.objective_before:.6g}"),
-        ("with penalties after", f"{outcome.objective_after:.6g}"),
-    ]

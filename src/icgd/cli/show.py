@@ -32,7 +32,7 @@ LISTED_ROWS = 10
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON data; a number that is not finite becomes null, because JSON has none."""
+    """Return `value` as JSON data; numbers that are not finite become null."""
     if isinstance(value, Tensor):
         return plain(value.tolist())
     if isinstance(value, Enum):
@@ -49,7 +49,7 @@ def plain(value: Any) -> Any:
 
 
 def json_text(data: Any) -> str:
-    """JSON data as text."""
+    """Return JSON data as text."""
     return json.dumps(plain(data), indent=2, allow_nan=False)
 
 
@@ -59,7 +59,7 @@ def print_json(data: Any) -> None:
 
 
 def print_saved(path: Path, *, as_json: bool) -> None:
-    """Say which file was written."""
+    """Print which file was written."""
     if as_json:
         print_json({"file": str(path)})
     else:
@@ -93,7 +93,7 @@ def report_data(report: Report) -> dict[str, Any]:
 
 
 def certificate_data(certificate: Certificate) -> dict[str, Any]:
-    """Return the certificate; a bound that says nothing is null, and its name is listed."""
+    """Return the certificate; a bound without information is null, and its name is listed."""
     says_nothing = dict.fromkeys(certificate.empty)
     return {**plain(certificate), **says_nothing, "says_nothing": list(certificate.empty)}
 
@@ -104,7 +104,7 @@ def largest(values: Tensor) -> float:
 
 
 def count_text(number: int) -> str:
-    """Return a count as a reader says it: with every digit while it is short, then in words."""
+    """Return a count: with every digit below 100,000, then as "1.25 million"."""
     if number < 100_000:
         return f"{number:,}"
     if number >= 10**15:
@@ -127,12 +127,12 @@ def three_digits(number: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a time in the unit that suits it."""
+    """Return a time in milliseconds or seconds."""
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def error_text(value: float | None) -> str:
-    """Return an error or a bound, of which only two digits matter."""
+    """Return an error or a bound with two digits."""
     if value is None:
         return "none"
     is_everyday = value == 0 or 0.01 <= value < 10_000
@@ -140,15 +140,15 @@ def error_text(value: float | None) -> str:
 
 
 def bound_text(value: float, certificate: Certificate) -> str:
-    """Return a bound, or that it says nothing and what is known without it, such as the box."""
+    """Return a bound, or that it gives no information beyond the box of the weights."""
     if certificate.says_nothing(value):
         return no_information(certificate)
     return error_text(rounded_up(value, digits=2))
 
 
 def no_information(certificate: Certificate) -> str:
-    """Return what is shown in place of a bound that says nothing."""
-    return "no information (the box)" if isfinite(certificate.widest) else "no information"
+    """Return the text in place of a bound without information."""
+    return "no information (beyond the box)" if isfinite(certificate.widest) else "no information"
 
 
 def print_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
@@ -191,7 +191,7 @@ def _print_apart(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def _widths(columns: Sequence[Sequence[str]]) -> list[int]:
-    """Widths that cut no word: the widest columns are narrowed first, the first one last."""
+    """Return widths that cut no word: wide columns are narrowed first, the first one last."""
     longest = [max(map(len, cells)) for cells in columns]
     words = [_longest_word(cells) for cells in columns]
     least = [*longest[:1], *words[1:]]
@@ -216,17 +216,23 @@ def print_summary(summary: Summary) -> None:
     """Print the size of a transformer, and why its construction was chosen."""
     memory = bytes_text(dense_bytes(summary, FLOAT64_BYTES))
     nonzero_share = summary.nonzeros / summary.parameters
-    rows = [
-        ("layers", summary.layers_in_words),
-        *([("in the paper", _paper_layers(summary))] if summary.paper_layers else []),
-        *([(_tokens_name(summary), f"{summary.n_registers:,}")] if summary.n_registers else []),
+    rows = [("layers", summary.layers_in_words)]
+    if summary.chosen_because is not None:
+        rows.insert(0, ("chosen", f"because {summary.chosen_because}"))
+    if summary.paper_layers:
+        here = sum(layer.kind is not LayerKind.MLP for layer in summary.layers_of_a_step)
+        text = f"{summary.paper_layers} layers of attention and MLP for each step; here {here}"
+        rows.append(("in the paper", text))
+    if summary.n_registers:  # tokens in the stream, or a grid that a layer makes
+        is_grid = any(layer.n_grid for layer in summary.layers)
+        rows.append(("grid tokens" if is_grid else "registers", f"{summary.n_registers:,}"))
+    rows += [
         ("d_model", count_text(summary.d_model)),
         ("heads", f"at most {count_text(summary.max_heads)} a layer, d_head {summary.d_head:,}"),
-        *(
-            [("hidden units of an MLP", f"at most {count_text(summary.d_mlp)}")]
-            if summary.d_mlp
-            else []
-        ),
+    ]
+    if summary.d_mlp:
+        rows.append(("hidden units of an MLP", f"at most {count_text(summary.d_mlp)}"))
+    rows += [
         ("weights", f"{count_text(summary.parameters)} ({memory} dense; steps share them)"),
         ("non-zero weights", f"{count_text(summary.nonzeros)} ({nonzero_share:.2g} of all)"),
         (
@@ -235,19 +241,7 @@ def print_summary(summary: Summary) -> None:
         ),
         ("direct training", f"{count_text(summary.direct_flops)} FLOPs"),
     ]
-    if summary.chosen_because is not None:
-        rows.insert(0, ("chosen", f"because {summary.chosen_because}"))
     print_rows(f"The transformer ({summary.construction})", rows)
-
-
-def _paper_layers(summary: Summary) -> str:
-    pairs = sum(layer.kind is not LayerKind.MLP for layer in summary.layers_of_a_step)
-    return f"{summary.paper_layers} layers of attention and MLP for each step; here {pairs}"
-
-
-def _tokens_name(summary: Summary) -> str:
-    """Return what the added tokens are: registers in the stream, or a grid that a layer makes."""
-    return "grid tokens" if any(layer.n_grid for layer in summary.layers) else "registers"
 
 
 def print_functions(functions: Iterable[Function]) -> None:
@@ -272,29 +266,46 @@ def print_certificate(certificate: Certificate) -> None:
     how = f"{certificate.backend} backend, {certificate.dtype}, {tokens}"
     if certificate.condition is not None:
         rows += [("(a) holds only", certificate.condition)]
-    title = f"Largest error of anything learnt, proved for all data in the domain ({how})"
+    title = f"Largest error of a trained value, proved for all data in the domain ({how})"
     print_rows(title, rows)
     _print_own_kernels(certificate)
 
 
 def print_report(report: Report) -> None:
     """Print measured errors beside their bounds, the backend that made them, and the verdict."""
-    proved, paper = report.certificate, _paper_texts(report)
-    step = (report.step_errors, report.step_bounds, proved.domain_step)
-    run = (report.trajectory_errors, report.trajectory_bounds, proved.domain_trajectory)
-    rows = [
-        ("one step", *_bounded(proved, *step), *paper[:1]),
-        ("the whole run", *_bounded(proved, *run), *paper[1:]),
-        *_prediction_rows(report, len(paper)),
-    ]
-    names = ("", "measured", "(b) this run", "(a) any data", *(["(c) paper"] if paper else []))
-    how = f"{report.backend} backend, {report.dtype}"
-    bounds = "bounds, of which (b) is an estimate" if proved.estimated else "proved bounds"
-    print_columns(f"Largest error of anything learnt, and its {bounds} ({how})", names, rows)
+    proved, kinks = report.certificate, report.near_kinks.count
+    run_of_paper = None if report.paper_trajectory is None else largest(report.paper_trajectory)
+    has_paper = (proved.paper_step, run_of_paper) != (None, None)
+    rows = []
+    for name, errors, bounds, domain, paper in (
+        (
+            "one step",
+            report.step_errors,
+            report.step_bounds,
+            proved.domain_step,
+            proved.paper_step,
+        ),
+        (
+            "the whole run",
+            report.trajectory_errors,
+            report.trajectory_bounds,
+            proved.domain_trajectory,
+            run_of_paper,
+        ),
+    ):
+        of_run = "not proved" if bounds is None else bound_text(largest(bounds), proved)
+        row = [name, error_text(largest(errors)), of_run, bound_text(domain, proved)]
+        of_paper = "" if paper is None else error_text(paper)
+        rows.append([*row, of_paper] if has_paper else row)
+    rows += _prediction_rows(report, has_paper)
+    names = ("", "measured", "(b) this run", "(a) any data", *(["(c) paper"] if has_paper else []))
+    kind = "bounds, of which (b) is an estimate" if proved.estimated else "proved bounds"
+    where = f"{report.backend} backend, {report.dtype}"
+    print_columns(f"Largest error of a trained value, and its {kind} ({where})", names, rows)
     if proved.paper_step is not None and proved.says_nothing(proved.paper_step):
         output.print("(c) multiplies the worst cases of all layers; (a) and (b) follow intervals.")
     if report.rigorous is not None:
-        output.print("(b) counts the rounding of the float64 training that was measured against.")
+        output.print("(b) includes the rounding of the float64 training that is compared with.")
     print_why_fused(report.fused_because)
     _print_own_kernels(proved)
     if proved.condition is not None:
@@ -302,11 +313,15 @@ def print_report(report: Report) -> None:
     if report.furthest:
         output.print(Text(f"Furthest from real descent at the end: {report.furthest}"))
     if report.idle:
-        output.print(f"Doing nothing {report.idle}.")
-    output.print(f"Near-kink events: {report.near_kinks.count:,}")
+        output.print(f"For comparison, {report.idle}.")
+    if kinks:
+        output.print(
+            f"Near-kink events: {kinks:,} (inputs so close to a kink of an activation that a ramp "
+            "replaces the jump of its slope)"
+        )
     if report.beyond_paper:
         output.print(
-            f"From step {report.beyond_paper:,} on the run is beyond the paper's line, which holds "
+            f"From step {report.beyond_paper:,} on the run exceeds the paper's bound, which holds "
             "only where no step expands distances."
         )
     verdict = report.verdict
@@ -318,19 +333,23 @@ def print_report(report: Report) -> None:
 
 
 def print_why_fused(reason: str | None) -> None:
-    """Say that the transformer itself did not run, and why."""
+    """Print why the fused backend ran in place of the transformer itself."""
     if reason:
         output.print(f"The fused backend ran, because {reason}.")
 
 
 def _print_own_kernels(proved: Certificate) -> None:
-    """Print what bounds take for granted of kernels of the user's own."""
+    """Print what bounds assume about kernels of the user's own."""
     if proved.stated:
         names = ", ".join(map(repr, proved.stated))
-        output.print(Text(f"All bounds take for granted what was stated of the kernel {names}."))
+        output.print(
+            Text(f"All bounds rely on the constants that were stated for the kernel {names}.")
+        )
     if proved.estimated:
         names = ", ".join(map(repr, proved.estimated))
-        output.print(Text(f"Nothing was stated of the kernel {names}: nothing is proved."))
+        output.print(
+            Text(f"No constants were stated for the kernel {names}, so nothing is proved.")
+        )
 
 
 def print_verdict(text: str, is_good: bool) -> None:
@@ -338,39 +357,19 @@ def print_verdict(text: str, is_good: bool) -> None:
     output.print(Text(text, style="bold green" if is_good else "bold red"))
 
 
-def _bounded(
-    proved: Certificate, errors: Tensor, bounds: Tensor | None, domain: float
-) -> list[str]:
-    """Return the largest error, the largest bound of the run, and the bound of all runs."""
-    of_run = "not proved" if bounds is None else bound_text(largest(bounds), proved)
-    return [error_text(largest(errors)), of_run, bound_text(domain, proved)]
-
-
-def _prediction_rows(report: Report, n_paper: int) -> list[tuple[str, ...]]:
+def _prediction_rows(report: Report, has_paper: bool) -> list[list[str]]:
     """Return the row of the predictions, if there are any; the paper proves nothing of them."""
-    errors, bounds = report.prediction_errors, report.informative_bounds.get("prediction_bounds")
+    errors, proved = report.prediction_errors, report.certificate
     if errors is None or not errors.numel():
         return []
-    told = "not proved"
+    bounds = report.informative_bounds.get("prediction_bounds")
+    of_run = "not proved"
     if bounds is not None:
-        proved = largest(bounds)
-        told = no_information(report.certificate)
-        if not isnan(proved):
-            told = error_text(rounded_up(proved, digits=2))
-    anywhere = report.certificate.domain_predictions
-    domain = error_text(anywhere) if isfinite(anywhere) else no_information(report.certificate)
-    return [("predictions", error_text(largest(errors)), told, domain, *[""] * (n_paper // 2))]
-
-
-def _paper_texts(report: Report) -> list[str]:
-    """Return the paper's bounds of a step and of the whole run; nothing if the paper states
-    neither.
-    """
-    step, line = report.certificate.paper_step, report.paper_trajectory
-    run = None if line is None else largest(line)
-    if step is None and run is None:
-        return []
-    return ["" if bound is None else error_text(bound) for bound in (step, run)]
+        bound = largest(bounds)
+        of_run = no_information(proved) if isnan(bound) else error_text(rounded_up(bound, digits=2))
+    domain = proved.domain_predictions
+    anywhere = error_text(domain) if isfinite(domain) else no_information(proved)
+    return [["predictions", error_text(largest(errors)), of_run, anywhere, *[""] * has_paper]]
 
 
 def print_coefficients(coefficients: Mapping[str, float]) -> None:

@@ -9,7 +9,7 @@ import typer
 from icgd.backends.registry import AUTO
 from icgd.cli import show
 from icgd.cli.data_options import GivenTable, takes_table
-from icgd.cli.examples import read_queries, require_within
+from icgd.cli.examples import open_run
 from icgd.cli.options import (
     AsJson,
     ClaimBackend,
@@ -53,9 +53,7 @@ def verify(
     """
     require_picture(plot)
     require_writable(plot, read=(file, table.path, queries))
-    compiled, examples = table.opened(file)
-    asked = read_queries(queries, examples) if queries else None
-    require_within(compiled.problem.domain, examples, asked)
+    compiled, examples, asked = open_run(file, table, queries)
     with progress("verifying") as on_progress:
         report = verify_run(
             compiled,

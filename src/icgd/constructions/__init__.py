@@ -1,4 +1,4 @@
-"""One theorem a file: from a problem to a program."""
+"""One theorem per file: each turns a problem into a program."""
 
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction

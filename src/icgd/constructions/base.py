@@ -25,30 +25,30 @@ TRAINED = {
     KernelMachine: "the function of a kernel",
     LinearModel: "the coefficients of a linear model",
 }
-"""What is trained in each kind of target, for messages."""
+"""The trained quantity of each kind of target, for messages."""
 
 
 @dataclass(frozen=True)
 class AbstractConstruction(ABC):
-    """One theorem: from a problem to a program.
+    """One theorem, which turns a problem into a program.
 
-    Subclasses are final. Their fields are their settings, each with a default and checked in
+    Subclasses are final. Their fields are their settings; each has a default and is checked in
     `__post_init__`.
     """
 
     name: ClassVar[str]
     target: ClassVar[type] = MLP
     refined_by: ClassVar[str | None] = None
-    """The field that makes it finer, a whole number; None if it cannot be finer."""
+    """The integer setting that controls the accuracy; None if there is none."""
     coarsest: ClassVar[int] = 1
     finest: ClassVar[int] = 1
-    """Values of that field between which a tolerance chooses."""
+    """The range of that setting in which compilation to a tolerance searches."""
     why_no_finer: ClassVar[str] = (
         "Rounding or the size of the domain stands in the way; a smaller box or domain helps."
     )
-    """Why a tolerance may not be proved even with the finest value."""
+    """Why the finest setting may still not prove a tolerance."""
     takes_batches: ClassVar[bool] = False
-    """Whether a step may use some of the examples only."""
+    """Whether a step may use a batch of the examples."""
     takes_biases: ClassVar[bool] = False
     """Whether it trains networks with biases."""
     takes_shortcuts: ClassVar[bool] = False
@@ -56,26 +56,26 @@ class AbstractConstruction(ABC):
     takes_rates: ClassVar[bool] = False
     """Whether examples may have rates."""
     needs_batches: ClassVar[bool] = False
-    """Whether every step must say how many examples it uses."""
+    """Whether every step must have a batch size."""
     takes_rules: ClassVar[bool] = False
     """Whether it takes updates other than plain gradient steps of one size."""
     takes_averages: ClassVar[bool] = False
-    """Whether it keeps averages of weights."""
+    """Whether it supports averages of the weights."""
     takes_roots: ClassVar[bool] = False
     """Whether it takes updates that divide by a root, as Adam does."""
     takes_sets: ClassVar[bool] = False
-    """Whether layers and weights may have sets of their own, other than one box for all."""
+    """Whether layers and weights may be projected onto sets other than one box for all."""
     takes_simplices: ClassVar[bool] = False
     """Whether it sorts rows, to project them onto a simplex of more than two weights."""
     is_last_resort: ClassVar[bool] = False
-    """Whether it is chosen only where no other construction serves."""
+    """Whether it is chosen only if no other construction serves."""
 
     @classmethod
     def settings(cls) -> tuple[str, ...]:
-        """Return the names of its settings.
+        """Return the names of the settings.
 
         Returns:
-            The names, in the order of its fields.
+            The names, in the order of the fields.
 
         Example:
             >>> import icgd
@@ -91,7 +91,7 @@ class AbstractConstruction(ABC):
             problem: the problem.
 
         Returns:
-            The reason, a sentence that goes on after the construction's name.
+            The reason, a sentence about the construction ("it ...").
 
         Example:
             >>> import icgd
@@ -142,7 +142,7 @@ class AbstractConstruction(ABC):
         return self.objection(problem)
 
     def trains(self, problem: Problem) -> bool:
-        """Say whether it trains targets of this kind.
+        """Return whether the construction trains targets of this kind.
 
         Args:
             problem: the problem.
@@ -161,7 +161,9 @@ class AbstractConstruction(ABC):
 
     @abstractmethod
     def objection(self, problem: Problem) -> str | None:
-        """Return the reason why it cannot serve `problem`, whose target it can train, or None.
+        """Return the construction's own reason against `problem`, or None if there is none.
+
+        `why_not` checks the kind of target and the flags of the class first.
 
         Args:
             problem: the problem.
@@ -178,11 +180,11 @@ class AbstractConstruction(ABC):
         """
 
     def finer(self, setting: int, excess: float) -> int:
-        """Return the setting with which the error is about `excess` times smaller.
+        """Return the setting for which the error is about `excess` times smaller.
 
         Args:
-            setting: the present value of the setting that makes it finer.
-            excess: how many times too large the error is.
+            setting: the current value of the setting named by `refined_by`.
+            excess: the current error divided by the wanted error.
 
         Returns:
             The new value.
@@ -196,7 +198,7 @@ class AbstractConstruction(ABC):
         return count("setting", setting)
 
     def narrower(self, problem: Problem) -> AbstractConstruction | None:
-        """Return the same with narrower ramps, if they were left to it and could be narrower.
+        """Return the same construction with narrower ramps, if their width was left open.
 
         Args:
             problem: the problem.
@@ -214,13 +216,15 @@ class AbstractConstruction(ABC):
         return None
 
     def may_be_accurate(self, problem: Problem) -> bool:
-        """Say whether its functions can err by rounding alone, as known before anything is fitted.
+        """Return whether the functions of the program may be exact up to rounding.
+
+        The problem alone decides; nothing is fitted.
 
         Args:
             problem: the problem.
 
         Returns:
-            False if they are known to err by more.
+            False if fitted functions must err by more than rounding.
 
         Example:
             >>> import icgd
@@ -232,7 +236,7 @@ class AbstractConstruction(ABC):
         return True
 
     def sketch(self, problem: Problem) -> AbstractProgram | None:
-        """Return a quickly made program with no more weights than that of `build`, if any.
+        """Return a cheap program with at most as many weights as that of `build`, if there is one.
 
         Args:
             problem: the problem.
@@ -272,7 +276,7 @@ class AbstractConstruction(ABC):
         """
 
     def program(self, problem: Problem, n_steps: int) -> AbstractProgram:
-        """Build the program and check all rules on programs.
+        """Build the program and check that it obeys all rules on programs.
 
         Args:
             problem: the problem; `why_not` has no reason against it.
@@ -291,7 +295,7 @@ class AbstractConstruction(ABC):
             >>> icgd.ReluStack().program(problem, n_steps=3).construction
             'relu-stack'
         """
-        with one_thread():  # fits differ in their last bits with the number of threads
+        with one_thread():  # the last bits of fits depend on the number of threads
             program = self.build(problem, count("n_steps", n_steps, least=0))
         check_program(program)
         return program
@@ -314,10 +318,10 @@ def checked_kink_width(width: float | None) -> float | None:
 def require_few_steps(
     update: AbstractGradientStep | FunctionalStep | ProximalStep, n_steps: int, most: int
 ) -> None:
-    """Raise `SettingError` if steps differ and are too many to write down the layers of each."""
+    """Raise `SettingError` if more than `most` steps need layers of their own."""
     if n_steps > most and not update.is_constant:
         raise SettingError(
             f"n_steps must be at most {most:,} here, got {n_steps:,}: {update.in_words()}, differ "
-            "from each other, and the layers of each are written down. Take fewer steps, or steps "
-            "that are all alike: of one size, without averages and corrections."
+            "from each other, so each has layers of its own. Take fewer steps, or steps that are "
+            "all alike: of one size, without averages and corrections."
         )

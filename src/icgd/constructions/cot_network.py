@@ -1,45 +1,48 @@
-r"""cot-network: one softmax block, reused, trains an N-layer network by chain of thought.
+r"""cot-network: one reused softmax block trains an N-layer network by chain of thought.
 
-The block is softmax attention - MLP - softmax attention - MLP, the same weights for all layers and
-both passes, so that it does not grow with N. Its first layer finds the second of the two blocks of
-the chain (`program/chain.py`) that it reads; it writes the next one. Blocks have the rows
+The transformer is softmax attention - MLP - softmax attention - MLP, with the same weights for all
+layers of the network and for both passes, so its size does not grow with N. It writes a chain of
+blocks (`program/chain.py`), each from two earlier ones: the newest, and one that its first layer
+finds. Each block is one of these:
 
               first      second         flat               weights                   flags
     F_i       o_i        o_{i-1}        relu(c - z_i) / c  W_i                       is_forward
     B_i       delta_i    W_i^T delta_i  0                  W_i - eta/2b delta o^T    is_backward
     X, Y      x or y     0              0                  0                         is_data
 
-with a column of `first`, `second` and `flat` for each of the b examples of the round, and flags
-that travel with the weights: whether the layer is linear, has a kink, or which smooth activation.
+`first`, `second` and `flat` have a column for each of the b examples of the round. Further flags
+travel with the weights: whether the layer is linear, kinked, or which smooth activation it has.
 
-    attention   the second block, by one head over all blocks so far (`FindBlock`)
-    MLP         by the flags: inputs o_{i-1} or x, the weights, and delta_i = r'(z_i) * W_{i+1}^T
-                delta_{i+1}, or r' * 2 (o_N - y)
-    attention   products, over a grid of tokens that a linear map along the sequence makes: heads
-                o_j carry [W[:, j]; delta], which gives z = W o and delta o^T, and heads delta_r
-                carry W[r, :], which gives W^T delta; 2 d heads for each example
-    MLP         o = r(z), where r is flat, the clipped weights, and the flags of the new block
+    attention   copy the second block, by one head over all blocks so far (`FindBlock`)
+    MLP         route by the flags: the inputs o_{i-1} or x, the weights, and
+                delta_i = r'(z_i) * W_{i+1}^T delta_{i+1}, or r'(z_N) * 2 (o_N - y)
+    attention   multiply, over a grid of tokens that a linear map along the sequence makes: heads
+                with o_j in their scores and the values [W[:, j]; delta] give z = W o and
+                delta o^T, and heads with delta_r and W[r, :] give W^T delta; 2 d heads per example
+    MLP         write o = r(z), the mask of flat units, the clipped weights, and the new flags
+
+By induction over the chain, F_i holds the outputs of layer i and B_i its delta and new weights, as
+in backpropagation. MLPs are exact. The only errors are those of the grid, which are rounding in
+products and 1e-11 in look-ups, and of units on a kink, whose z lies in (0, c).
 
 The paper treats ReLU. Beyond it:
 
-- smooth activations: heads with the whole of z in their scores read values of r and r' from the
-  grid. F carries the slope, and delta = slope * up is a product of two rows: an attention layer of
-  its own, between the other and the last MLP. A softplus, gelu or silu is z gate(z) + rest(z), and
-  the second attention multiplies; so all that is looked up is bounded, and no table limits z.
-- the logistic loss: F carries sigmoid(z), so that its slope is a difference too. The slope of the
-  huber loss is a clip, which an MLP does exactly.
-- classes: F carries softmax(z), and the slope is a difference again. A head whose keys are one
-  token for each class, with the scores z, returns the shares themselves. It reads z, so it stands
-  in the second attention layer, which a kinked network then has too.
-- momentum and weight decay: what an optimiser remembers travels beside the weights, and the last
-  MLP combines it with them. Where rounds differ, as in a schedule, that MLP has the combination of
-  every rule, and the prompt has the number of the round's rule beside its labels, in bits that
-  close all others.
+- smooth activations: heads with z in their scores look up r and r' on the grid. F carries the
+  slope, and delta = slope * up is a product of two rows, which takes an attention layer between the
+  other one and the last MLP. softplus, gelu and silu are z gate(z) + rest(z), multiplied in that
+  layer; so every looked-up function is bounded, and no table limits z.
+- the logistic loss: F carries sigmoid(z), so the slope of the loss is a difference too. The slope
+  of the huber loss is a clip, which an MLP computes exactly.
+- classes: F carries softmax(z), and the slope is a difference again. A head with one token per
+  class and the scores z returns the softmax itself. It reads z, so it belongs to the second
+  attention layer, which a kinked network then has too.
+- momentum and weight decay: the state of the optimiser travels beside the weights, and the last MLP
+  combines both. If rounds differ, as in a schedule, that MLP holds the combination of every rule;
+  the prompt has the number of the round's rule beside its labels, in bits that gate the others off.
 - biases: a padded unit is the constant 1, and the last column of the weights multiplies it.
 
-All widths are padded with zeros to the largest one. Where a padded unit would not stay 0, a row
-that travels with the weights names it, and gates close it, exactly. MLPs are exact, so that only
-the grid errs, by rounding and by 1e-11 in what is looked up, and a unit on a kink: z in (0, c).
+All widths are padded with zeros to the largest one. If padded units would not stay 0, a row that
+travels with the weights marks them, and gates set them to exactly 0.
 """
 
 from __future__ import annotations
@@ -56,13 +59,13 @@ from icgd.constructions.network import (
     ROUNDING_ROOM,
     activations_of,
     backward_ranges,
-    defined_by_text,
     factor_of,
     largest_size,
-    looked_up_together,
+    look_up_groups,
     loss_parts,
     ranges_on_domain,
-    require_few_ends,
+    require_few_updates,
+    text_objection,
 )
 from icgd.errors import ConstructionError
 from icgd.problems.functions import (
@@ -113,40 +116,41 @@ from icgd.program.network_instructions import class_slot
 from icgd.program.program import Layer
 
 LARGEST_REACH = 2.0**12
-"""Largest entry in a query that a grid covers, unless inputs are larger: a run that leaves it is
-stopped. A head loses about 1e-15 of the reach to rounding, and what a domain allows grows like its
-N-th power."""
+"""The largest query entry that a grid covers, unless inputs are larger; a run that exceeds it is
+stopped. A head's rounding error is about 1e-15 of the reach, and the bound over the whole domain,
+which would be safe, grows exponentially with the depth."""
 
 SMALLEST_REACH = 2.0**-60
-"""No grid, and no look-up, covers less. A head loses about 1e-15 of this to rounding, and its
-inverse times the largest argument is still a number of float32."""
+"""The smallest reach of a grid or look-up. A head's rounding error is about 1e-15 of it, and the
+largest argument divided by it does not overflow float32."""
 
 LARGEST_MOVE = 2.0**900
-"""Gates are powers of two that are larger still, and their sums are numbers of float64."""
+"""The largest unclipped weight or state: gates are larger powers of two, and sums of these must
+not overflow float64."""
 
 KINK_SHARE = 2.0**-40
-"""Width of a kink as a share of the largest preactivation that a grid covers. A narrow one loses no
-digits here; it is 1000 times what a head loses, so that a unit at 0, behind units that are all
-flat, is flat too."""
+"""Width of a kink relative to the largest preactivation that a grid covers. Narrow kinks cost no
+digits here. The width is 1000 times a head's rounding error, so a unit whose exact z is 0, because
+all its inputs are flat units, counts as flat too."""
 
 GRID_HALF = 15
-"""With 31 grid tokens lines have full accuracy; what is looked up may need more."""
+"""Half of the 31 grid tokens that give lines full accuracy; look-ups may need more."""
 
 
 @dataclass(frozen=True)
 class CotNetwork(AbstractConstruction):
-    """2N blocks a round, all by the same four layers, or five.
+    """2N blocks per round, all written by the same four layers.
 
-    Smooth activations and classes take the fifth.
+    Smooth activations and classes need a fifth layer.
 
     Args:
         kink_width: the width of kinks, a power of two; the default is 2^-40 of the largest
             preactivation.
-        dtype: the precision in which what is looked up has full accuracy.
+        dtype: the precision for which look-ups have full accuracy.
 
     Raises:
-        SettingError: if `kink_width` is no power of two from 2^-60 to 1.
-        UnknownNameError: if no dtype has this name.
+        SettingError: if `kink_width` is not a power of two from 2^-60 to 1.
+        UnknownNameError: if there is no dtype of this name.
 
     Example:
         >>> import icgd
@@ -173,29 +177,30 @@ class CotNetwork(AbstractConstruction):
 
     def objection(self, problem: Problem) -> str | None:
         update, output = problem.gradient_step, activations_of(problem.network)[-1]
-        if reason := defined_by_text(problem, "smooth"):
+        if reason := text_objection(problem, "smooth"):
             return reason
         if update.batch_size is None:
             return (
                 "its blocks have a column for each example of a round; give batch_size=1 for one "
-                "example a round, or the number of all examples for all of them."
+                "example per round, or the number of examples for all of them."
             )
         if not problem.loss_function.is_softmax and not all(
-            _is_in_one_row(part) for part in problem.loss_function.slope_parts or (None,)
+            _fits_in_a_row(part) for part in problem.loss_function.slope_parts or (None,)
         ):
             return (
-                f"a row of its blocks holds u(t, y), and that of the loss {problem.loss} is "
-                "neither a line or a clipped line of t - y, nor a smooth function of the "
-                "prediction t less the label; use relu-stack."
+                f"its blocks can hold u(t, y) only if that is a line or a clipped line in t - y, "
+                f"or a smooth function of the prediction t minus the label y, and the loss "
+                f"{problem.loss} is neither; use relu-stack."
             )
         if _loss_slope(problem).part and _kind(output) != LINEAR:
             return (
-                f"the slope of the {problem.loss} loss is taken from z_N, which is the prediction "
-                f"of a linear output only, not of {output.name}; use output_activation='identity'."
+                f"the slope of the {problem.loss} loss is computed from z_N, which is the "
+                f"prediction only if the output is linear, not {output.name}; use "
+                "output_activation='identity'."
             )
         if len(kinked := _kinked(problem.network)) > 1:
             names = " and ".join(kinked)
-            return f"all layers share a block with one kinked activation, not {names}."
+            return f"all layers share a block, which has one kinked activation, not {names}."
         reach = _reaches(problem).forward
         values = [activation.value for activation in activations_of(problem.network)]
         for function in (*values, *(part.function for part in loss_parts(problem))):
@@ -208,23 +213,23 @@ class CotNetwork(AbstractConstruction):
         largest = max(problem.domain.x, problem.domain.y, update.reach)
         if largest > LARGEST_ARGUMENT:
             return (
-                f"its inputs, labels or weights can reach {largest:.3g}, where float64 leaves no "
-                "digits beside them; use a smaller box or domain."
+                f"its inputs, labels or weights can reach {largest:.3g}, where float64 has too "
+                "few digits for an activation; use a smaller box or domain."
             )
         n_steps = len(update.step_size) if isinstance(update.step_size, tuple) else 2
         moved = _largest_move(problem, _rules(update, n_steps), _reaches(problem).gradient)
         if not moved <= LARGEST_MOVE:
             return (
-                f"a step can make weights or what is remembered as large as {moved:.3g} before "
-                "they are clipped, and no gate closes that; use a smaller step size, momentum or "
-                "weight decay."
+                f"a step can make weights or the optimiser's state as large as {moved:.3g} before "
+                "clipping, and no gate of float64 can exceed that; use a smaller step size, "
+                "momentum or weight decay."
             )
         return None
 
     def build(self, problem: Problem, n_steps: int) -> ChainProgram:
         problem.gradient_step.require_steps(n_steps)
         steps = _rules(problem.gradient_step, n_steps)
-        rules = {repr(rule): rule for rule in steps}  # each once
+        rules = {repr(rule): rule for rule in steps}  # without repetitions
         numbers = {name: number for number, name in enumerate(rules)}
         block = _Block(problem, self, tuple(rules.values()))
         return ChainProgram(
@@ -242,20 +247,20 @@ class CotNetwork(AbstractConstruction):
 
 
 def for_depth(problem: Problem, program: ChainProgram, depth: int) -> tuple[Problem, ChainProgram]:
-    """Return the problem with a target of `depth` layers, and a program that trains it.
+    """Return the problem with a target of `depth` layers, and the program that trains it.
 
-    Input, output and hidden layers keep their widths; without a hidden layer, hidden layers get
-    the input's. The mask, the widths and the kinds of layers belong to the depth; the layers of
-    the block, their grids and their gates stay as they are. A run that leaves a grid is stopped.
+    Input, output and hidden layers keep their widths; if there was no hidden layer, new ones have
+    the width of the input. Only the mask, the shapes and the kinds of layers depend on the depth:
+    the transformer with its grids and gates stays the same. A run that leaves a grid is stopped.
     """
     target, widths = problem.network, problem.network.widths
     if depth != target.depth:
         hidden = widths[1:-1] or widths[:1]
         if len(set(hidden)) > 1:
             raise ConstructionError(
-                f"depth={depth} does not say how wide the hidden layers are, because those of "
-                f"widths={tuple(widths)} differ. Compile a target whose hidden layers all have one "
-                "width."
+                f"depth={depth} does not determine the widths of the hidden layers, because those "
+                f"of widths={tuple(widths)} differ. Compile a target whose hidden layers all have "
+                "one width."
             )
         widths = (widths[0], *hidden[:1] * (depth - 1), widths[-1])
     deeper = replace(target, widths=widths)
@@ -271,28 +276,28 @@ def for_depth(problem: Problem, program: ChainProgram, depth: int) -> tuple[Prob
 
 
 def _kind(activation: Activation) -> str:
-    """Return the flag of layers with this activation."""
+    """Return the name of the flag of layers with this activation."""
     if activation.value == IDENTITY_FUNCTION:
         return LINEAR
     return KINKED if activation.value.kind == "kinked" else activation.name
 
 
 def _kinked(target: MLP) -> dict[str, KinkedFunction]:
-    """Return the activations with a kink, each once."""
+    """Return the activations with a kink, by name."""
     values = (activation.value for activation in activations_of(target))
     return {v.name: v for v in values if isinstance(v, KinkedFunction) and v.knots}
 
 
 def _of_z(function: str) -> str:
-    """Return the slot of a function of z."""
+    """Return the slot that holds this function of z."""
     return f"{function} of z"
 
 
 @dataclass(frozen=True)
 class LossSlope:
-    """u = clip(prediction * row - label * y), where the row is o_N or the `part` taken from z_N.
+    """The slope u = clip(prediction * row - label * y) of a loss, with factors for row and y.
 
-    That is a slot: of a function of z_N, or of the shares of classes.
+    The row is o_N, or the slot `part`: a function of z_N, or the softmax of classes.
     """
 
     prediction: float
@@ -301,9 +306,9 @@ class LossSlope:
     bound: float | None = None
 
 
-def _is_in_one_row(part: SlopePart | None) -> bool:
-    """Return whether a block can evaluate this part of a loss slope."""
-    if part is None:  # of a slope that is no sum of parts
+def _fits_in_a_row(part: SlopePart | None) -> bool:
+    """Return whether a row of a block can hold this part of a loss slope."""
+    if part is None:  # the slope is not a sum of parts
         return False
     if part.function.kind == "kinked":
         return factor_of(part.function) is not None or part.function == CLIP
@@ -311,9 +316,9 @@ def _is_in_one_row(part: SlopePart | None) -> bool:
 
 
 def _loss_slope(problem: Problem) -> LossSlope:
-    """Return u(p, y): its parts are straight lines, a clipped one, or a function of p alone.
+    """Return u(p, y), whose parts are lines, a clipped line, or a function of p alone.
 
-    That of classes is softmax(p) - y.
+    For classes it is softmax(p) - y.
     """
     if problem.loss_function.is_softmax:
         return LossSlope(1.0, 1.0, SHARES)
@@ -331,13 +336,13 @@ def _loss_slope(problem: Problem) -> LossSlope:
 
 
 def _rules(update: AbstractGradientStep, n_steps: int) -> list[Rule]:
-    """Return the rule of every step, or the one that all of them have."""
-    require_few_ends(update, n_steps, n_sums=1)
+    """Return the rule of every step, or a single one if all steps have the same."""
+    require_few_updates(update, n_steps, n_sums=1)
     return [update.rule(step) for step in range(1 if update.is_constant else max(n_steps, 1))]
 
 
 def _largest_move(problem: Problem, rules: Iterable[Rule], gradient: float) -> float:
-    """Bound new weights before they are clipped, and the optimiser's new state."""
+    """Bound the new weights before clipping, and the new state of the optimiser."""
     update = problem.gradient_step
     largest = {WEIGHTS: update.reach, GRADIENT: update.gradient_factor * gradient}
     largest |= dict.fromkeys(update.state, LARGEST_STATE)
@@ -347,11 +352,11 @@ def _largest_move(problem: Problem, rules: Iterable[Rule], gradient: float) -> f
 
 @dataclass(frozen=True)
 class Reaches:
-    """Largest sizes of what stands in queries, which grids cover, and of what follows from these.
+    """Largest absolute values of query entries, which grids cover, and of quantities they bound.
 
-    Queries hold the `inputs` of a layer, its `delta`, slopes and gates, and at look-ups z, which is
-    `forward`. Then `up`, of which delta is a multiple, and the `gradient` delta o^T are limited
-    too, because weights are.
+    Queries hold the `inputs` of a layer, its `delta`, slopes and gates, and for look-ups z, bounded
+    by `forward`. Since weights are bounded, so are `up`, the value before multiplication by the
+    slope, and the `gradient` delta o^T.
     """
 
     inputs: float
@@ -364,7 +369,7 @@ class Reaches:
 
 
 def _reaches(problem: Problem) -> Reaches:
-    """Return the sizes that grids must cover on the domain, capped at what they can cover."""
+    """Return the ranges that grids cover: those on the domain, capped at the largest reach."""
     update, target = problem.gradient_step, problem.network
     ranges = ranges_on_domain(problem, 0.0, gated=True)
     backward = backward_ranges(problem, ranges, 0.0)
@@ -384,8 +389,8 @@ def _reaches(problem: Problem) -> Reaches:
     slopes = [largest_size(activation.derivative, forward) for activation in smooth]
     gates = [largest_size(activation.gate, forward) for activation in smooth if activation.gate]
     row = max(max(shape) for shape in target.matrix_shapes) * update.reach
-    # Where nothing is looked up no grid covers z_N, from which the slope of the loss is taken. A
-    # function on a bounded domain is at most what it can be there.
+    # The slope of the loss depends on z_N. Without look-ups no grid limits z_N, so bound it by the
+    # weights. A function on a bounded domain is bounded by its values there.
     parts = () if problem.loss_function.is_softmax else loss_parts(problem)
     of_z = [part.function for part in parts if part.function.kind == "smooth"]
     z, loss = forward if smooth or of_z else row * inputs, _loss_slope(problem)
@@ -406,15 +411,16 @@ def _reaches(problem: Problem) -> Reaches:
 
 
 def _tables(problem: Problem, reach: float, dtype: str) -> tuple[LatticeFunction, ...]:
-    """Fit the look-ups, all with as many tokens as the worst needs, each with its own spacing.
+    """Fit all look-ups with the same number of tokens, and a spacing for each activation.
 
-    Those of one activation have one spacing, so that the same heads return its value and its slope.
-    What is looked up is bounded, so that few tokens serve any reach.
+    The functions of one activation share their spacing, so the same heads return value and slope.
+    Looked-up functions are bounded, so a moderate number of tokens serves any reach.
     """
-    groups, accuracy = looked_up_together(problem), lattice.ACCURACY[dtype]
-    roomy = ROUNDING_ROOM * reach  # heads of the product are off by less than that
+    groups, accuracy = look_up_groups(problem), lattice.ACCURACY[dtype]
+    roomy = ROUNDING_ROOM * reach  # covers the error of the heads that compute z
     halves = [GRID_HALF]
     while True:
+        # Repeat with the largest number of tokens until no fit needs more.
         trials = [lattice.fit_to_accuracy(group, roomy, accuracy, max(halves)) for group in groups]
         fits = [fit for trial in trials for fit in trial]
         halves = [fit.half for fit in fits]
@@ -430,28 +436,30 @@ FORWARD = (NEAR_BACKWARD, FAR_DATA)
 BACKWARD = (NEAR_FORWARD, FAR_DATA)
 FROM_X = (NEAR_FORWARD, FAR_FORWARD, FAR_BACKWARD)
 FROM_Y = (NEAR_BACKWARD, FAR_FORWARD, FAR_BACKWARD)
-"""The flags that close what is meant for one kind of step: all are 0 on [F; B], [B; F], [B; X] and
-[F; Y] in turn, and one is 1 on each of the other three."""
+"""The flags that gate off instructions for one kind of step, a pair [newest block; found block].
+All flags of `FORWARD` are 0 on [F; B], and at least one is 1 on the other three pairs; likewise
+`BACKWARD` and [B; F], `FROM_X` and [B; X], `FROM_Y` and [F; Y]."""
 
 SHARES = "shares"
-"""The slot of softmax(z), the shares of classes."""
+"""The slot of softmax(z), the probabilities of classes."""
 
 
 class _Block:
-    """Everything that the layers are made from.
+    """The layers of the transformer, and the numbers that they depend on.
 
-    What a network does not need is left out: without smooth activations there is no slope to look
-    up and no layer that multiplies by it, and without look-ups and biases no unit has to be closed.
-    The shares of classes are read from z, so they too take the second attention layer.
+    Slots and layers that a network does not need are left out: without smooth activations there is
+    no slope to look up and no layer that multiplies by it; without look-ups and biases all padded
+    units stay 0 by themselves.
     """
 
     def __init__(self, problem: Problem, settings: CotNetwork, rules: tuple[Rule, ...]) -> None:
         update, target = problem.gradient_step, problem.network
         reaches = self.reaches = _reaches(problem)
         look_ups = self.look_ups = _tables(problem, reaches.forward, settings.dtype)
-        # The grid of products has as many tokens as that of the look-ups.
+        # The grid of products has as many tokens as the grids of the look-ups.
         self.line = lattice.line_lattice(1.0, look_ups[0].half if look_ups else GRID_HALF)
-        # B_1 may leave its grid (`backends/chain.py`): heads return up to its last token.
+        # No later block reads the deltas that B_1 passes back, so a run does not require them to
+        # be within the grid (`backends/chain.py`). A head never returns more than its last token.
         up = max(1.0, self.line.half * self.line.spacing) * reaches.up
         moved = _largest_move(problem, rules, reaches.gradient)
         largest = max(problem.domain.x, up, moved, 1.0)
@@ -469,13 +477,13 @@ class _Block:
         n_classes = target.output_width if problem.loss_function.is_softmax else 0
         self.classes = tuple(class_slot(number) for number in range(1, n_classes + 1))
         self.has_biases = target.biases
-        # The flags that say what the units of a layer do.
+        # The flags of the kinds of layers.
         self.kinds = (LINEAR, KINKED, *(activation.name for activation in self.smooth))
-        # The rows that tell padded units from others, if those would not stay 0.
+        # The rows that mark padded units, if these would not stay 0.
         self.padding: tuple[str, ...] = ()
         if look_ups or target.biases:
             self.padding = (chain.PADDING, *(chain.CONSTANT,) * target.biases)
-        # The flags of the bits of a rule's number; none if there is one rule only.
+        # The flags of the bits of a rule's number; none if there is a single rule.
         self.bits = bit_slots((len(rules) - 1).bit_length())
         self.code = (*self.bits[0], *self.bits[1])
 
@@ -492,7 +500,7 @@ class _Block:
         )
 
     def layout(self) -> Layout:
-        """Lay out the blocks that a step reads, what it computes, and what it writes."""
+        """Lay out the two blocks that a step reads, its own slots, and the block that it writes."""
         gated = [_of_z(activation.name) for activation in self.smooth if activation.gate]
         of_z = dict.fromkeys([*(_of_z(fit.name) for fit in self.look_ups), *gated])
         matrices = [
@@ -522,12 +530,12 @@ class _Block:
         )
 
     def layers(self) -> tuple[Layer, ...]:
-        """Return four layers, or five with slopes that are looked up, or classes."""
+        """Return the four layers, or five if slopes are looked up or there are classes."""
         reaches, smooth = self.reaches, self.smooth
         outer = Multiplied("delta", "outer", outer=True)
         units: list[Instruction] = []
         by_inputs: tuple[Multiplied, ...] = (Multiplied("weights", "z"), outer)
-        if self.look_ups:  # heads with z in their scores look up what is needed of it
+        if self.look_ups:  # heads with z in their scores return z and its functions
             others = tuple(Evaluation(fit.name, _of_z(fit.name)) for fit in self.look_ups)
             units.append(LookUpProduct("weights", "inputs", reaches.forward, "z", others))
             by_inputs = (outer,)
@@ -567,12 +575,16 @@ class _Block:
         )
 
     def router(self) -> tuple[Instruction, ...]:
-        """Choose, by the flags of the two blocks, what the layer of units is given."""
+        """Copy the operands of the next layer from the two blocks, as their flags select.
+
+        If the found block is data, weights and flags come from the newest block, otherwise from
+        the found one.
+        """
         opposite, ends = (FAR_DATA,), (FAR_FORWARD, FAR_BACKWARD)
         loss, row = self.loss, row_of(NEAR, "part" if self.loss.part else "first")
         slope = Combination((row, row_of(FAR, "first")), (loss.prediction, -loss.label))
-        # What is passed back is multiplied by the slope of kinked units; that of smooth ones is
-        # copied, for the next layer to multiply by.
+        # `PassBack` multiplies by the slope of kinked units. The slope of smooth ones is copied,
+        # and the next layer multiplies by it.
         passed = [
             (Combination.of(row_of(NEAR, "second")), FAR, BACKWARD, None),
             (slope, NEAR, FROM_Y, loss.bound),
@@ -616,11 +628,11 @@ class _Block:
         )
 
     def next_block(self) -> tuple[Instruction, ...]:
-        """Return the rows of the block that the step writes."""
+        """Return the instructions that write the rows of the new block."""
         out = {slot.name: row_of(OUT, slot.name) for slot in self.rows("")}
         closed, padding, gate = ("backward",), self.padding[:1], self.gate
         smooth = self.others(LINEAR, KINKED)
-        # o = r(z), by the kind of the layer, and the constant 1 that biases multiply.
+        # o = r(z), selected by the kind of the layer, and the constant 1 that biases multiply.
         steps: list[Instruction] = [
             ActivateWhere("z", KINKED, (*closed, *smooth, *padding), self.leak, gate, out["first"])
         ]
@@ -638,7 +650,8 @@ class _Block:
             self.copy(chain.BACK, ("forward",), out["second"]),
             flat,
         ]
-        # The slopes of smooth layers, 1 for others, and what the loss slope takes from z_N.
+        # The slopes of smooth layers, 1 for others, and the part of the loss slope that depends
+        # on z_N.
         for r in self.smooth:
             flags = (*closed, *self.others(r.name))
             steps.append(self.copy(_of_z(r.derivative.name), flags, out["slope"]))
@@ -658,10 +671,11 @@ class _Block:
         return tuple(steps)
 
     def updated(self, name: str, write: str) -> Instruction:
-        """Set new weights, clipped, or new state to the rule's sums of slots and gradient."""
+        """Set the weights, clipped, or a state to the rule's sum of slots and gradient."""
         sums = []
         for rule in self.rules:
-            factors = dict(rule.linear[name])  # the gradient is a multiple of delta o^T
+            factors = dict(rule.linear[name])
+            # `outer` is the sum of delta o^T over the b examples; the objective is half their mean.
             gradient = factors.pop(GRADIENT) * self.update.gradient_factor
             factors["outer"] = gradient / (2 * self.batch_size)
             sums.append(Combination(tuple(factors), tuple(factors.values())))
@@ -671,7 +685,7 @@ class _Block:
         return SelectWhere(tuple(sums), *self.bits, closed_by, self.gate, write, bound)
 
     def others(self, *kinds: str) -> tuple[str, ...]:
-        """Return the flags of all other kinds of layers, which close what is meant for these."""
+        """Return the flags of all other kinds of layers, which gate off a step for these kinds."""
         return tuple(kind for kind in self.kinds if kind not in kinds)
 
     def copy(self, source: str, closed_by: Sequence[str], write: str) -> CopyWhere:

@@ -1,30 +1,28 @@
-r"""cot-ridge, cot-lasso, cot-glm: one layer of softmax attention a step (cot, Theorems 3.1 to 3.3).
+r"""cot-ridge, cot-lasso, cot-glm: one softmax attention layer per step (cot, Theorems 3.1 to 3.3).
 
-The prompt is n columns [x_i; y_i; w; 1], one for each example, and one for each query. A step adds
-the gradient to w in every column, by heads of softmax attention that read tokens
+The prompt has a column [x_i; y_i; w; 1] for each of the n examples, and one for each query. A step
+subtracts the gradient from w in every column, by heads of softmax attention over tokens
 
-    T = sum_j P_j G Q_j + R
+    T = sum_j P_j G Q_j + R,
 
-of the n columns G: the linear map A of the paper. Head i reads column i alone. Its token g has the
-key points[g] [x_i; y_i] + offsets[g] and the value values[g] x_i, and every column asks with w. So
-the head returns values at a discrete Gaussian around <w, x_i> - y_i: a function of that, times x_i
-(`approximation/lattice.py`).
+a linear image of the n columns G: the map A of the paper. Head i depends on column i only. Its
+token g has the key points[g] [x_i; y_i] + offsets[g] and the value values[g] x_i, and w is part of
+every column's query. So its scores depend on s = <w, x_i> - y_i, its softmax weights are a discrete
+Gaussian around s, and the head returns a function of s times x_i (`approximation/lattice.py`).
 
     cot-ridge   w -= step_size (1/n sum_i (<w, x_i> - y_i) x_i + l2 w)   n heads, one more for l2
-    cot-lasso   the same, then an MLP without biases, the soft threshold  4d units
+    cot-lasso   the same, then the soft threshold, an MLP without biases  4d units
     cot-glm     w -= step_size sum_i (mu(<w, x_i>) - y_i) x_i            2n heads
 
-The second head of an example in cot-glm returns y_i x_i. The copies of x, y and 1 are exact,
-because no head writes there. A prediction is one head more: the columns of queries ask with x for
-mu(<w, x>), in tokens that hold w (the paper's Remark 3.2; it subtracts the query's label, which is
-0 here).
+In cot-glm the second head of an example returns y_i x_i. No head writes to x, y and 1, so these
+are copied exactly. One more head predicts: the queries' columns ask with x, and the tokens hold w,
+which gives mu(<w, x>) (the paper's Remark 3.2, which also subtracts the query's label, 0 here).
 
-A box, which the theorems do not have, is 2 hidden units for each coefficient. Without a box the
-domain has to say how far scores reach, `Domain(score=...)`, and a step of ridge or of a generalised
-linear model is one layer of attention and nothing else.
+A box, which the theorems do not have, takes 2 hidden units per coefficient. Without a box,
+`Domain(score=...)` must bound the scores, and a step without an l1 penalty is one attention layer
+and nothing else.
 
-`icgd.decode` runs the layer as a chain that grows: it is shown the last n columns and writes those
-that follow.
+`icgd.decode` runs the layer as a growing chain: it reads the last n columns and writes the next.
 """
 
 from __future__ import annotations
@@ -65,15 +63,15 @@ from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
 LINE = "identity"
-"""The function by which a head returns <w, x_i> - y_i, or y_i, itself."""
+"""The function of a head that returns <w, x_i> - y_i, or y_i, itself."""
 
 
 @dataclass(frozen=True)
 class AbstractOneLayer(AbstractConstruction):
-    """One layer of softmax attention a step. Subclasses say which models they train.
+    """One layer of softmax attention per step; subclasses choose the models that they train.
 
     Args:
-        n_examples: the number of examples in every prompt. It has to be given.
+        n_examples: the number of examples in every prompt, which must be given.
     """
 
     n_examples: int | None = None
@@ -81,7 +79,7 @@ class AbstractOneLayer(AbstractConstruction):
     target: ClassVar[type] = LinearModel
     is_last_resort: ClassVar[bool] = True
     joins_label: ClassVar[bool] = True
-    """Whether one head returns score minus label; otherwise labels have heads of their own."""
+    """Whether one head returns score minus label, or labels have separate heads."""
 
     def __post_init__(self) -> None:
         if self.n_examples is not None:
@@ -90,7 +88,7 @@ class AbstractOneLayer(AbstractConstruction):
     def objection(self, problem: Problem) -> str | None:
         model, update = problem.model, problem.proximal_step
         if update.momentum is not None:
-            return "its columns have no room for the last change of w, which momentum needs."
+            return "its columns have no slot for the last change of w, which momentum needs."
         if update.box is None and problem.domain.score is None:
             return (
                 "its heads read grids that cover all scores; give ProximalStep(box=...), or "
@@ -101,7 +99,7 @@ class AbstractOneLayer(AbstractConstruction):
         return self.other_model(model, update) or numbers_objection(problem)
 
     def other_model(self, model: LinearModel, update: ProximalStep) -> str | None:
-        """Return why it does not train a model with such penalties, or None.
+        """Return why the construction does not train a model with these penalties, or None.
 
         Args:
             model: the linear model.
@@ -121,9 +119,8 @@ class AbstractOneLayer(AbstractConstruction):
         """Return the number of examples, or raise `ConstructionError` if it was not given."""
         if self.n_examples is None:
             raise ConstructionError(
-                f"{self.name} has heads for each example, so it is made for one number of "
-                f'examples. Give it: icgd.compile(problem, "{self.name}", n_steps=..., '
-                "n_examples=...)."
+                f"{self.name} has heads for each example, so it needs the number of examples. "
+                f'Give it: icgd.compile(problem, "{self.name}", n_steps=..., n_examples=...).'
             )
         return self.n_examples
 
@@ -177,7 +174,7 @@ def one_layer(
     mean: str,
     width: int,
 ) -> StackProgram:
-    """Return a program whose step is one layer of heads, and an MLP if there are `shrinks`."""
+    """Return the program whose step is the layer `descend`, and an MLP if there are `shrinks`."""
     weights, shapes = descend.weights, ((1, width), (1, 1))
     slots = (Slot(w, shape, Role.PARAMETER) for w, shape in zip(weights, shapes, strict=False))
     predict = PredictMean(
@@ -197,10 +194,10 @@ def one_layer(
 
 @dataclass(frozen=True)
 class CotRidge(AbstractOneLayer):
-    """Least squares, with an l2 penalty or none: a head for each example (cot, Theorem 3.2).
+    """Least squares with an optional l2 penalty: one head per example (cot, Theorem 3.2).
 
     Args:
-        n_examples: the number of examples in every prompt. It has to be given.
+        n_examples: the number of examples in every prompt, which must be given.
 
     Example:
         >>> import icgd
@@ -218,10 +215,10 @@ class CotRidge(AbstractOneLayer):
 
 @dataclass(frozen=True)
 class CotLasso(AbstractOneLayer):
-    """Least squares with an l1 penalty, and an l2 penalty if wanted (cot, Theorem 3.3).
+    """Least squares with an l1 penalty and an optional l2 penalty (cot, Theorem 3.3).
 
     Args:
-        n_examples: the number of examples in every prompt. It has to be given.
+        n_examples: the number of examples in every prompt, which must be given.
 
     Example:
         >>> import icgd
@@ -239,16 +236,17 @@ class CotLasso(AbstractOneLayer):
 
 @dataclass(frozen=True)
 class CotGlm(AbstractOneLayer):
-    """Any link, with any penalty: two heads for each example (cot, Theorem 3.1).
+    """Any link with any penalty: two heads per example (cot, Theorem 3.1).
 
-    It also trains linear networks `MLP((d, 1))` with any loss (Lemma 3.1). Where the slope is a sum
-    of functions of one combination of prediction and label each, every example has a head for each
-    function; any other analytic slope is looked up by one head an example, on a grid of both.
+    It also trains linear networks `MLP((d, 1))` with any loss (Lemma 3.1). If the slope of the loss
+    is a sum of functions, each of one combination of prediction and label, every example has one
+    head per function. Any other analytic slope takes one head per example, which looks the slope up
+    on a two-dimensional grid of prediction and label.
 
     Args:
-        n_examples: the number of examples in every prompt. It has to be given.
-        grid_tokens: the tokens of a head whose function has a kink; its error falls like 1 over
-            their number.
+        n_examples: the number of examples in every prompt, which must be given.
+        grid_tokens: the number of tokens of a head whose function has a kink; the error is
+            proportional to 1 / grid_tokens.
 
     Example:
         >>> import icgd
@@ -277,7 +275,7 @@ class CotGlm(AbstractOneLayer):
         is_linear = network.depth == network.output_width == 1 and not network.biases
         if not is_linear or network.output_activation != LINE or not network.is_chain:
             return (
-                "of networks it trains linear ones with one output and no bias, "
+                "the only networks that it trains are linear ones with one output and no bias, "
                 f"icgd.MLP(({network.input_width}, 1))."
             )
         if not update.is_plain or update.batch_size is not None or problem.domain.rate is not None:
@@ -290,8 +288,8 @@ class CotGlm(AbstractOneLayer):
             function = part.function
             if isinstance(function, Function) and any(function.jumps):
                 return (
-                    f"the slope of the {problem.loss} loss jumps at {function.knots[0]:g}, where a "
-                    "mean over tokens cannot follow it; relu-stack takes it."
+                    f"the slope of the {problem.loss} loss jumps at {function.knots[0]:g}, and a "
+                    "mean over tokens is continuous; use relu-stack."
                 )
         return None
 
@@ -301,7 +299,8 @@ class CotGlm(AbstractOneLayer):
         n_examples = self._require_n_examples()
         network, update, domain = problem.network, problem.gradient_step, problem.domain
         reach = ROUNDING_ROOM * update.reach * network.input_width * domain.x
-        look_ups, reaches = [], {LINE: reach}  # of predictions
+        # The look-ups of each part of the slope, and the largest argument of each function.
+        look_ups, reaches = [], {LINE: reach}  # LINE also returns predictions
         kinds: dict[str, ScalarFunction] = {}
         slopes: tuple[GridMean, ...] = ()
         if (loss := problem.loss_function).slope_parts is None:
@@ -312,13 +311,13 @@ class CotGlm(AbstractOneLayer):
             if (slope := factor_of(part.function)) is not None:
                 name, factor = LINE, slope
             look_ups.append(LookUp(name, part.prediction, part.label, factor))
-            far = abs(part.prediction) * reach + abs(part.label) * ROUNDING_ROOM * domain.y
-            reaches[name], kinds[name] = max(far, reaches.get(name, 0.0)), part.function
+            size = abs(part.prediction) * reach + abs(part.label) * ROUNDING_ROOM * domain.y
+            reaches[name], kinds[name] = max(size, reaches.get(name, 0.0)), part.function
         functions = tuple(
-            line(LINE, far)
+            line(LINE, size)
             if name == LINE
-            else mean_of_function(kinds[name], far, self.grid_tokens)
-            for name, far in reaches.items()
+            else mean_of_function(kinds[name], size, self.grid_tokens)
+            for name, size in reaches.items()
         )
         functions += slopes
         weights = "weights_1"

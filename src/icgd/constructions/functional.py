@@ -1,28 +1,29 @@
-r"""Functional gradient descent by kernel attention (cheng, Propositions 3.1 and D.1).
+r"""functional: kernel attention performs functional gradient descent, one layer per step.
 
-The residual stream of a token holds its input and what is left to learn there: y_i - f_l(x_i) at
-an example, -f_l(x_q) at a query. Kernel attention with B = C = G and V = diag(A, -step_size) reads
-the examples alone and adds
+cheng, Propositions 3.1 and D.1. The residual stream of a token holds its input and a residual r:
+r_i = y_i - f_l(x_i) at an example, -f_l(x_q) at a query. Kernel attention with B = C = G and
+V = diag(A, -step_size) attends to the examples only and adds
 
-    -step_size * sum_j K(x, x_j) (y_j - f_l(x_j))
+    -step_size * sum_j K(x, x_j) r_j
 
-to what is left, at examples and queries alike. That is one step of gradient descent on
-(1/2) sum_j (f(x_j) - y_j)^2 in the space of functions that K induces:
+to the residual of every token. That is one step of gradient descent on the squared loss
+(1/2) sum_j (f(x_j) - y_j)^2 in the reproducing kernel Hilbert space of K, whose gradient is
+-sum_j (y_j - f(x_j)) K(., x_j):
 
     f_{l+1} = f_l + step_size * sum_j (y_j - f_l(x_j)) K(., x_j)
 
-One layer is one step, exactly: nothing is approximated, and only rounding errs. A kernel that is a
-sum takes one head a summand. Noise adds noise * I to the kernel on the examples, by a head in which
-every example reads itself. A transform A moves the inputs along (GD++). Steps may have a kernel
-each, and queries and keys different transforms, B != C: so have the layers that training finds.
+So one layer is exactly one step, up to rounding. A sum of kernels takes one head per summand.
+Noise adds noise * I to the kernel matrix of the examples, by a head in which every example attends
+to itself. A transform A changes the inputs too (GD++). Each step may have its own kernel, and
+queries and keys may have different transforms, B != C, as in layers found by training.
 
-Momentum m needs what the last step changed, in a slot v beside what is left, r:
+Momentum m needs the change of the last step, which a slot v holds:
 
     change = m v - step_size * sum_j K(x, x_j) r_j,    r += change,    v += change - v
 
-The heads of the kernel write both slots, and one head more, in which every token reads itself,
-adds m v to r and (m - 1) v to v. So a step with momentum is still one layer. Nesterov's step reads
-r_j + m v_j in place of r_j, which is a matter of W_V.
+The kernel heads write to both slots. One more head, in which every token attends to itself, adds
+m v to r and (m - 1) v to v, so a step with momentum is still one layer. Nesterov's step reads
+r_j + m v_j in place of r_j, which only changes W_V.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
 MOST_LAYERS = 2 * 10**5
-"""The most steps that differ from each other; the layers of more take minutes and gigabytes."""
+"""The largest number of steps with layers of their own; more take minutes and gigabytes."""
 
 
 @dataclass(frozen=True)
 class Functional(AbstractConstruction):
-    """One layer a step, for any kernel. It has no settings.
+    """One layer per step, for any kernel; there are no settings.
 
     Example:
         >>> import icgd

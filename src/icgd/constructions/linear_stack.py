@@ -1,37 +1,38 @@
-r"""linear-stack: a few layers train a linear model, on any number of examples.
+r"""linear-stack: a block of two or three layers trains a linear model on any number of examples.
 
-Every column holds [x_i; y_i; w; b; 1]. The block copies the data and replaces the coefficients by
-one step of (proximal) gradient descent; it is shown the newest block alone, and used again.
+Every column holds [x_i; y_i; w; b; 1]. The block replaces w and b in every column by one step of
+(proximal) gradient descent, and is repeated once per step.
 
     grid        mean_i = mu(<w, x_i> + b) in every column, and w -= step_size * l2 * w
     attention   w -= step_size * share * sum_i (mean_i - y_i) x_i, and b likewise
-    MLP         the soft threshold at step_size * l1, and the box
+    MLP         soft threshold at step_size * l1, and the box
 
-The head of the mean reads tokens that a linear map makes from the first column, one for each label
-that the model thinks possible (`approximation/lattice.py`): what softmax attention to them
-returns is the expected label. The share of an example is 1 / n or 1, and stands in the prompt, so
-that one transformer serves prompts of every length. cot's Theorems 3.1 to 3.3 descend the same
-risks by one layer, with a head of its own for each example.
+The first head reads tokens that a linear map makes from the first column, one token per possible
+label of the model (`approximation/lattice.py`). Its softmax weights are the model's probabilities
+of these labels, so the head returns the expected label mu. The share of an example, 1 / n for a
+mean and 1 for a sum, stands in the prompt, so one transformer serves prompts of every length.
+cot's Theorems 3.1 to 3.3 descend the same risks by one layer with a separate head per example.
 
-Softmax attention with weights that serve every n cannot return a sum over the examples, because a
-mean of values is no larger than they are. Their mean it can: mirrored heads, in place of those with
-ReLUs, have mean_i - y_i in their scores and read all columns and their negatives. For least squares
-they have <w, x_i> + b - y_i there, and one layer of softmax attention is the gradient step:
+The attention layer uses ReLUs. Pure softmax attention with fixed weights cannot return a sum over
+n examples for every n, because a softmax average never exceeds the largest value, but it can
+return their mean. Mirrored heads do so: they have mean_i - y_i in their scores and read all
+columns and their negatives. For least squares the score holds <w, x_i> + b - y_i itself, and one
+layer of softmax attention is the whole gradient step:
 
     mirror      w -= step_size * (mean over i of (<w, x_i> + b - y_i) x_i + l2 * w), and b likewise
-    MLP         the soft threshold at step_size * l1, and the box
+    MLP         soft threshold at step_size * l1, and the box
 
-A prediction mu(<w, x>) is the head of the mean once more, at the queries.
+At the queries the head of the first layer returns the prediction mu(<w, x> + b).
 
-Momentum m takes slots v of what w and b changed by in the last step, and no layer more:
+Momentum m adds slots v, the changes of w and b in the last step, but no layer:
 
-    grid        mean_i = mu(<w, x_i> + b), for Nesterov's at w + m v; by one head more
-                v = m v - step_size * l2 * w, for Nesterov's at w + m v, and w += v
-    attention   adds to w and v alike
-    MLP         the soft threshold and the box, for w and v alike
+    grid        mean_i = mu(<w, x_i> + b), for Nesterov at w + m v; one more head sets
+                v = m v - step_size * l2 * w, for Nesterov at w + m v, and w += v
+    attention   adds the gradient to w and to v
+    MLP         soft threshold and box, applied to w, with the same change of v
 
-so that v is again what the step changed. Momenta that differ, as FISTA's do, give every step
-weights of its own in the first layer; equal ones keep one block for all steps.
+so that afterwards v is again the change of w. If momenta differ from step to step, as in FISTA,
+every step has its own first layer; otherwise one block serves all steps.
 """
 
 from __future__ import annotations
@@ -84,38 +85,38 @@ from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
 FARTHEST = 2.0**1000
-"""Scores beyond this leave no room for the numbers that heads compare them with; those below its
-reciprocal, and such step sizes, have few digits."""
+"""Scores must stay below this so that heads can compare them with larger numbers; scores and step
+sizes below its reciprocal are subnormal or close to it."""
 
 FARTHEST_MIRRORED = 2.0**900
-"""The same for mirrored heads, whose factors and gates are up to a billion times larger."""
+"""The limit for mirrored heads, whose factors and gates are up to a billion times larger."""
 
 MOST_DIFFERENT = 3 * 10**4
-"""The most steps that differ from each other; the layers of more take minutes and gigabytes."""
+"""The largest number of steps with layers of their own; more take minutes and gigabytes."""
 
 COEFFICIENTS, INTERCEPT, MEAN = "w", "b", "mean"
 """Slots of the coefficients, of the intercept, and of the expected label."""
 
 LARGEST_SCORES = (1e-5, 1e-3, 7e-3, 1.7e-2)
-"""The largest score of the first of 1 to 4 mirrored heads. With larger ones the heads miss more of
-the mean, with smaller ones the rounding of softmax weights counts for more: for scores that reach
-the largest a third of these would be best, and three times these where all are much smaller."""
+"""The largest score of the first head, for 1 to 4 mirrored heads. It is a compromise: larger scores
+increase the truncation error of the mean, smaller ones amplify the rounding of softmax weights. A
+third of these values is best if residuals reach their bound, three times if all are far smaller."""
 
 TOKENS = {"mean": TOKENS_PER_EXAMPLE, "sum": N_TOKENS}
-"""For each reduction of the loss, the slot that holds n_tokens times the share of an example."""
+"""The slot that holds n_tokens times the share of an example, for each reduction of the loss."""
 
 
 @dataclass(frozen=True)
 class LinearStack(AbstractConstruction):
-    """One block of three layers a step, for every link and any penalty.
+    """A block of three layers per step, for every link and penalty.
 
     Args:
         mirrored_heads: 0 for attention with ReLUs in the second layer, or 1 to 4 heads of pure
-            softmax attention, each of which cancels an order of the error of the others. They take
-            a mean over the examples, and turn a step of least squares into one layer and an MLP.
+            softmax attention, each of which raises the order of the error by one. They need a mean
+            over the examples, and make a step of least squares one attention layer and an MLP.
 
     Raises:
-        SettingError: if `mirrored_heads` is out of its range.
+        SettingError: if `mirrored_heads` is not between 0 and 4.
 
     Example:
         >>> import icgd
@@ -138,8 +139,8 @@ class LinearStack(AbstractConstruction):
     def objection(self, problem: Problem) -> str | None:
         if self.mirrored_heads and problem.model.reduction != "mean":
             return (
-                "mirrored_heads are softmax attention, which returns the mean over the examples "
-                "and no sum; give mirrored_heads=0, whose attention with ReLUs adds up, or "
+                "mirrored_heads are softmax attention, which returns a mean over the examples, not "
+                "a sum; give mirrored_heads=0, for attention with ReLUs, which can sum, or "
                 "LinearModel(reduction='mean')."
             )
         if problem.proximal_step.step_size is not None and problem.box is None:
@@ -149,8 +150,9 @@ class LinearStack(AbstractConstruction):
         farthest = max(allowed_score(problem), problem.domain.y)
         if self.mirrored_heads and not farthest < FARTHEST_MIRRORED:
             return (
-                f"mirrored_heads hold large multiples of all scores and labels, up to {farthest:g} "
-                "here, too far for float64; give a smaller box or domain, or mirrored_heads=0."
+                f"mirrored_heads compute large multiples of scores and labels, which reach "
+                f"{farthest:g} here, so they overflow float64; give a smaller box or domain, or "
+                "mirrored_heads=0."
             )
         return None
 
@@ -165,12 +167,12 @@ class LinearStack(AbstractConstruction):
         shapes = ((1, width), (1, 1))[:n_weights]
         has_momentum = update.momentum is not None
         velocities = tuple(f"velocity_{name}" for name in weights if has_momentum)
-        # A power of two, larger than any mean of the head's values and any label together.
+        # The gate, a power of two, exceeds the largest |mean - y|.
         mean = mean_of_link(model.link, reach)
         largest = max(map(abs, mean.values)) + ROUNDING_ROOM * problem.domain.y
         gate = 2.0 ** (1 + max(0, ceil(log2(1 + largest))))
 
-        # The soft threshold of the coefficients, if there is one, and the box for all others.
+        # The soft threshold includes the box; weights without a threshold are only clipped.
         shrinks: list[Instruction] = []
         threshold, decay = step_size * update.l1, step_size * update.l2
         if has_momentum:
@@ -189,7 +191,7 @@ class LinearStack(AbstractConstruction):
             ends = torch.tensor([-reach, reach], dtype=torch.float64)
             left = float(model.link_function.mean(ends).abs().max()) + problem.domain.y
             probe = LARGEST_SCORES[n_heads - 1] / left
-            # A query may have a score as large as box and domain allow.
+            # Queries are not examples: their scores are bounded by box and domain only.
             closed = MASKED / probe + 2 * max(gate, allowed_score(problem))
             descend = DescendMirrored(MEAN, "y", read, moved, n_heads, probe, closed, -step_size)
         in_one_layer = bool(n_heads) and model.link == "identity"
@@ -199,9 +201,9 @@ class LinearStack(AbstractConstruction):
             look = PredictMean(model.link, weights, inputs, reach, IS_EXAMPLE, MEAN)
             momentum, ahead = update.momentum_of(step), update.lookahead_of(step)
             factors = (1.0,) * n_weights + (ahead,) * len(velocities)
-            if ahead:  # Nesterov's mean, ahead of the weights
+            if ahead:  # Nesterov evaluates the mean at w + ahead * v
                 look = replace(look, weights=moved, inputs=read, factors=factors)
-            # The decay of an l2 penalty, and what momentum keeps of the last change.
+            # The decay by the l2 penalty, and the share of the last change that momentum keeps.
             moves: list[DecaySlot | MoveByVelocity] = []
             if has_momentum:
                 pairs = zip(weights, velocities, (decay, 0.0), strict=False)
@@ -256,37 +258,37 @@ class LinearStack(AbstractConstruction):
 
 
 def numbers_objection(problem: Problem) -> str | None:
-    """Return why heads could not hold the numbers of this problem, or None."""
+    """Return why the weights of the heads would leave the range of float64, or None."""
     update, reach = problem.proximal_step, score_reach(problem)
     if update.step_size is None:
         return (
-            "its weights hold the step size; give one, or take icgd.sized_problem(problem, X), "
+            "its weights contain the step size; give one, or use icgd.sized_problem(problem, X), "
             "which chooses it from the curvature of the data."
         )
     if update.step_size < 1 / FARTHEST:
         return (
-            f"step_size={update.step_size:g} is so small that float64 rounds it by much when "
-            f"it is shared among examples; give at least {1 / FARTHEST:.2g}."
+            f"step_size={update.step_size:g} is so small that it loses digits when it is divided "
+            f"by the number of examples; give at least {1 / FARTHEST:.2g}."
         )
     if not (farthest := max(reach, problem.domain.y)) < FARTHEST:
         return (
-            f"its heads compare all scores and labels, which reach {farthest:g} here, too far "
+            f"its heads compare all scores and labels, which reach {farthest:g} here, too large "
             "for float64; give a smaller box or domain, or Domain(score=...)."
         )
     if not reach > 1 / FARTHEST:
         return (
-            f"its heads read grids that cover all scores, which reach {reach:g} "
-            "here, too little for float64; give a larger box or domain."
+            f"its heads read grids that cover all scores, which reach only {reach:g} here, too "
+            "small for float64; give a larger box or domain."
         )
     return None
 
 
 def score_reach(problem: Problem) -> float:
-    """Return the largest score that a program covers, which box and domain determine."""
+    """Return the largest score that the program's grids cover, with room for rounding."""
     return ROUNDING_ROOM * min(allowed_score(problem), problem.domain.score or inf)
 
 
 def allowed_score(problem: Problem) -> float:
-    """Return the largest score of inputs in the domain, by weights in the box."""
+    """Return the largest score of inputs in the domain and weights in the box."""
     model, reach = problem.model, (problem.box or inf) * problem.proximal_step.overshoot
     return reach * (model.input_width * problem.domain.x + model.intercept)

@@ -1,4 +1,4 @@
-"""What constructions that train a network share: slots, ranges, functions, and the update."""
+"""Slots, ranges, functions and update layers shared by the constructions that train a network."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ from icgd.program.set_instructions import (
 
 
 def units_slot(layer: int) -> str:
-    """Return the slot of p_j = r(z_j); p_0 is the input."""
+    """Return the slot of p_j = r(z_j), where p_0 is the input."""
     return "x" if layer == 0 else f"units_{layer}"
 
 
 def bias_slot(target: MLP) -> str | None:
-    """Return the slot that the last column of every matrix multiplies, if there are biases."""
+    """Return the slot of the constant that biases multiply, or None without biases."""
     return ONE if target.biases else None
 
 
@@ -75,18 +75,18 @@ def activations_of(target: MLP) -> list[Activation]:
 
 
 def has_kink(activation: Activation) -> bool:
-    """Say whether the activation is piecewise linear, and not a line."""
+    """Return whether the activation is piecewise linear but not linear."""
     return activation.value.kind == "kinked" and bool(activation.value.knots)
 
 
 def slope_slot(target: MLP, layer: int) -> str:
-    """Return the slot of the continuous part of r'(z_j): that of r'(z_j) if there is no other."""
+    """Return the slot of the continuous part of r'(z_j), which is all of it without jumps."""
     jumps = slope_of(target.layer_activation(layer).value).jumps
     return f"curve_{layer}" if jumps else f"slope_{layer}"
 
 
 def positive_slots(target: MLP, layer: int) -> dict[str, Jump]:
-    """Return the slots of relu(z_j - k) for each jump k of r': that of p_j if r is relu."""
+    """Return the slot of relu(z_j - k) for each jump k of r'; if r is relu, the slot of p_j."""
     activation = target.layer_activation(layer)
     jumps = slope_of(activation.value).jumps
     if activation.value == RELU:
@@ -96,26 +96,26 @@ def positive_slots(target: MLP, layer: int) -> dict[str, Jump]:
     return {f"positive_{layer}_{number}": jump for number, jump in enumerate(jumps, start=1)}
 
 
-def own_positive_slots(target: MLP, layer: int) -> dict[str, ScalarFunction]:
-    """Return those of them that are no other slot's, with the functions relu(z - k)."""
+def separate_positive_slots(target: MLP, layer: int) -> dict[str, ScalarFunction]:
+    """Return the functions relu(z - k) by the `positive_slots` that are not slots of units."""
     if target.layer_activation(layer).value == RELU:
         return {}
     return {slot: jump.positive for slot, jump in positive_slots(target, layer).items()}
 
 
 def later_slopes(target: MLP) -> tuple[MapSlots, ...]:
-    """Compute by an MLP the jumps of r'(z_j) from relu(z_j - k), and r' from norms.
+    """Return instructions of an MLP that complete r'(z_j) if it jumps or follows a norm.
 
-    Where the slope of r jumps, at 0 say, a ramp of width w stands in for the jump:
+    A ramp of width w approximates a jump of r', at 0 say:
 
         1 - relu(w - z) / w + relu(-z) / w
 
-    Below 0 two numbers of size |z| / w cancel, which costs |z| / w units of rounding. At relu(z)
-    the slope is the same, and nothing cancels. So the ramp of a jump at k is evaluated at
-    relu(z - k), by an MLP, and may be as narrow as it likes. If r is relu itself, the stream holds
-    relu(z) already. What r' is besides its jumps is added.
+    For z < 0 two numbers of size |z| / w cancel, so the ramp loses |z| / w units of rounding.
+    Evaluated at relu(z) instead of z the ramp has the same values, and nothing cancels. So an MLP
+    evaluates the ramp of a jump at k at relu(z - k), however narrow it is. If r is relu itself, the
+    stream holds relu(z) already. The continuous part of r' is added.
     """
-    found = []
+    slopes = []
     for layer, activation in enumerate(activations_of(target), start=1):
         curve, positives = slope_of(activation.value).curve, positive_slots(target, layer)
         if not positives and layer not in target.norms:
@@ -124,10 +124,10 @@ def later_slopes(target: MLP) -> tuple[MapSlots, ...]:
         if curve is not None and layer in target.norms:
             summands.append(Summand(Combination.of(f"normed_{layer}"), curve.name))
         elif curve is not None:
-            itself = Combination.of(slope_slot(target, layer))
-            summands.append(Summand(itself, IDENTITY_FUNCTION.name))
-        found.append(MapSlots(tuple(summands), ONE, (), 0.0, f"slope_{layer}"))
-    return tuple(found)
+            continuous = Combination.of(slope_slot(target, layer))
+            summands.append(Summand(continuous, IDENTITY_FUNCTION.name))
+        slopes.append(MapSlots(tuple(summands), ONE, (), 0.0, f"slope_{layer}"))
+    return tuple(slopes)
 
 
 def map_everywhere(argument: Combination, function: str, write: str) -> MapSlots:
@@ -142,9 +142,9 @@ def network_layout(
     update: Iterable[Slot] = (),
     rates: Iterable[Slot] = (),
 ) -> Layout:
-    """Lay out a token: its example, rates, all weights, slots of the update, scratch, constants.
+    """Lay out a token: example, rates, weights, slots of the update, scratch, constants.
 
-    `scratch` has the names and shapes of its slots.
+    `scratch` has the names and shapes of the scratch slots.
     """
     return Layout(
         (
@@ -166,12 +166,12 @@ def network_layout(
 
 
 def loss_parts(problem: Problem) -> tuple[SlopePart, ...]:
-    """Return the summands of the loss slope; none if it is no sum of functions of one variable."""
+    """Return the summands of the loss slope; none if it is not a sum of one-variable functions."""
     return problem.loss_function.slope_parts or ()
 
 
 def factor_of(function: ScalarFunction) -> float | None:
-    """Return a if the function is a x, or None."""
+    """Return a if the function is x -> a x, or None."""
     zero, one = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     is_line = function.kind == "kinked" and not function.knots and float(function(zero)) == 0.0
     return float(function(one)) if is_line else None
@@ -185,26 +185,33 @@ def loss_argument(part: SlopePart, prediction: str) -> Combination:
 
 
 @dataclass(frozen=True)
-class Side:
-    """Where a summand of the loss slope jumps: `slot` holds how far its argument is beyond."""
+class LossJump:
+    """A jump of a summand of the loss slope; `slot` holds relu(argument - place of the jump)."""
 
     slot: str
     argument: Combination
     jump: Jump
 
 
-def sides_of_jumps(problem: Problem, prediction: str) -> list[Side]:
-    """Return a side for each jump of the loss slope, which a ramp reads as `later_slopes` says."""
+def loss_jumps(problem: Problem, prediction: str) -> list[LossJump]:
+    """Return the jumps of the loss slope, each with the slot that its ramp reads.
+
+    The ramp reads a relu for the reason given at `later_slopes`.
+    """
     jumps = [
         (loss_argument(part, prediction), jump)
         for part in loss_parts(problem)
         for jump in split_at_jumps(part.function).jumps
     ]
-    return [Side(f"side_{number}", *pair) for number, pair in enumerate(jumps, start=1)]
+    return [LossJump(f"side_{number}", *pair) for number, pair in enumerate(jumps, start=1)]
 
 
 def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
-    """Return activations, their slopes, parts of the loss slope, and what copies the prediction."""
+    """Return all functions that layers evaluate, by name.
+
+    They are the activations, their slopes, the parts of the loss slope, and the identity, which
+    copies the prediction.
+    """
     activations = activations_of(problem.network)
     functions = [activation.value for activation in activations]
     for activation in activations:
@@ -216,60 +223,60 @@ def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
         functions += [slope.curve] if slope.curve is not None else []
         functions += [f for jump in slope.jumps for f in (jump.steps, jump.positive)]
     for layer in range(1, problem.network.depth + 1):
-        functions += own_positive_slots(problem.network, layer).values()
+        functions += separate_positive_slots(problem.network, layer).values()
     return {function.name: function for function in (*functions, IDENTITY_FUNCTION)}
 
 
-def places_of_jumps(problem: Problem) -> dict[str, float]:
-    """Return how much larger arguments of step functions get than z is: they read relu(z - k)."""
+def jump_offsets(problem: Problem) -> dict[str, float]:
+    """Return |k| for every step function, whose argument relu(z - k) exceeds |z| by up to |k|."""
     slopes = [slope_of(r.value) for r in activations_of(problem.network)]
     slopes += [split_at_jumps(part.function) for part in loss_parts(problem)]
     return {jump.steps.name: abs(jump.place) for slope in slopes for jump in slope.jumps}
 
 
-def looked_up_together(problem: Problem) -> list[tuple[ScalarFunction, ...]]:
-    """Return the smooth functions of every activation, then of the loss, all bounded, each once.
+def look_up_groups(problem: Problem) -> list[tuple[ScalarFunction, ...]]:
+    """Return the smooth functions of each activation, then of the loss, without repetitions.
 
-    An activation that grows like a line is z gate(z) + rest(z) instead.
+    All are bounded: an activation that grows linearly is split into z gate(z) + rest(z).
     """
     groups: list[tuple[ScalarFunction | None, ...]] = [
         (activation.gate or activation.value, activation.rest, activation.derivative)
         for activation in activations_of(problem.network)
     ]
     groups += [(part.function,) for part in loss_parts(problem)]
-    found: dict[str, tuple[ScalarFunction, ...]] = {}
-    known: set[str] = set()
+    new_groups: list[tuple[ScalarFunction, ...]] = []
+    seen: set[str] = set()
     for group in groups:
-        smooth = [f for f in group if f and f.kind == "smooth" and f.name not in known]
-        known.update(function.name for function in smooth)
+        smooth = [f for f in group if f and f.kind == "smooth" and f.name not in seen]
+        seen.update(function.name for function in smooth)
         if smooth:
-            found[smooth[0].name] = tuple(smooth)
-    return [*found.values()]
+            new_groups.append(tuple(smooth))
+    return new_groups
 
 
-def looked_up(problem: Problem) -> tuple[ScalarFunction, ...]:
-    """Return the functions of `looked_up_together` side by side."""
-    return tuple(function for group in looked_up_together(problem) for function in group)
+def look_up_functions(problem: Problem) -> tuple[ScalarFunction, ...]:
+    """Return the functions of all `look_up_groups`."""
+    return tuple(function for group in look_up_groups(problem) for function in group)
 
 
-# The ranges of what a run computes, on the whole domain.
+# The ranges of all computed values, over the whole domain.
 
 
 ROUNDING_ROOM = 1 + 2.0**-10
-"""Ranges are taken this much larger, so that no rounding leaves them."""
+"""The factor by which ranges are enlarged to cover rounding errors."""
 
 LEAST_REACH = 2.0**-200
-"""Inputs are taken to be at least this large: proofs allow for underflow, which is far smaller."""
+"""Bounds on inputs are at least this large, so that underflow, which proofs add, is negligible."""
 
 LARGEST_ARGUMENT = 1e12
-"""Beyond this the rounding of a preactivation is as large as the features of an activation."""
+"""Beyond this, a preactivation's rounding error is as large as the features of an activation."""
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """Largest sizes over the whole domain: of preactivations and of layer outputs p_0 .. p_N.
+    """Bounds over the whole domain: on |preactivations| and on |layer outputs| p_0 .. p_N.
 
-    Preactivations are those after a norm; `linear` has V_j p_{j-1} itself.
+    `preactivations` are taken after a norm, `linear` before it: V_j p_{j-1}.
     """
 
     preactivations: tuple[float, ...]
@@ -279,9 +286,9 @@ class Ranges:
 
 @dataclass(frozen=True)
 class BackwardRanges:
-    """Largest sizes of slopes r', of V_{j+1}^T delta_{j+1} and of delta_j.
+    """Bounds on |slopes r'|, |V_{j+1}^T delta_{j+1}| and |delta_j|.
 
-    Entry j - 1 belongs to layer j; the last of `pulled_back` is the loss slope itself.
+    Entry j - 1 belongs to layer j; the last entry of `pulled_back` bounds the loss slope.
     """
 
     slopes: tuple[float, ...]
@@ -297,26 +304,27 @@ def largest_size(function: ScalarFunction, reach: float) -> float:
 
 
 def largest_norm(width: int) -> float:
-    """Bound a norm: a number less the mean of k of them is at most sqrt(k) of their deviation.
+    """Bound the outputs of a layer norm of this width, computed with a fitted root.
 
-    The fitted root is less than twice too large.
+    One of k numbers differs from their mean by at most sqrt(k) standard deviations, and the fitted
+    reciprocal root is less than twice too large.
     """
     return 2 * sqrt(width)
 
 
 def largest_forward(problem: Problem, layer: int, largest: float) -> float:
-    """Bound V_j p + bias by the sizes of weights, where no entry of p is larger than `largest`."""
+    """Bound |V_j p + bias| over all weights of layer j and |entries of p| <= `largest`."""
     target, weights = problem.network, problem.network_oracle.sets.layers[layer - 1]
     if weights.bound is not None:
         return weights.bound * (target.widths[layer - 1] * largest + target.biases)
     sizes = largest_weights(weights)
     inputs = torch.full((sizes.shape[1],), largest, dtype=torch.float64)
-    inputs[target.widths[layer - 1] :] = 1.0  # of the biases
+    inputs[target.widths[layer - 1] :] = 1.0  # the input of the biases
     return float((sizes @ inputs).max())
 
 
 def largest_backward(problem: Problem, layer: int, largest: float) -> float:
-    """Bound V_j^T delta by the sizes of weights, where no entry of delta is larger."""
+    """Bound |V_j^T delta| over all weights of layer j and |entries of delta| <= `largest`."""
     target, weights = problem.network, problem.network_oracle.sets.layers[layer - 1]
     if weights.bound is not None:
         return target.widths[layer] * weights.bound * largest
@@ -325,7 +333,7 @@ def largest_backward(problem: Problem, layer: int, largest: float) -> float:
 
 
 def largest_weights(weights: LayerSet) -> Tensor:
-    """Return the largest size of each weight of a layer, as its matrix; fixed ones may be 0."""
+    """Return the largest absolute value of each weight of a layer, as a matrix."""
     low, high = weights.ends
     return torch.maximum(low.abs(), high.abs()).view(weights.shape)
 
@@ -335,9 +343,9 @@ def ranges_on_domain(problem: Problem, margin: float, *, gated: bool = False) ->
 
         |z_j| <= k_{j-1} box max|p_{j-1}|,   |p_j| <= max |r| on [-|z_j|, |z_j|]
 
-    A construction fits its functions on these ranges. Outputs get a `margin` on top, for the error
-    of the fitted activation itself. With biases, |z_j| is larger by the box. Shortcuts add. If they
-    are `gated`, activations may be put together as z gate(z) + rest(z).
+    A construction fits its functions on these ranges. `margin`, the error of fitted activations, is
+    added to the outputs. Biases add the box to |z_j|, and shortcuts add the outputs of their
+    sources. If `gated`, activations may be computed as z gate(z) + rest(z).
     """
     target = problem.network
     preactivations: list[float] = []
@@ -361,8 +369,8 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
 
         |delta_N| <= max |r'| max |u|,   |delta_j| <= max |r'| k_{j+1} box max|delta_{j+1}|
 
-    A norm of k numbers passes on at most (2 + sqrt(k)) / sqrt(eps) of what is pulled back to it,
-    and a fitted root may make that twice as large. Shortcuts add.
+    The backward pass of a norm of k numbers multiplies sizes by at most (2 + sqrt(k)) / sqrt(eps),
+    and by twice that with a fitted root. Shortcuts add.
     """
     target = problem.network
     slopes = [
@@ -380,7 +388,7 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
         if layer in target.norms:
             through_norm = 2 * (2 + largest_norm(target.widths[layer])) / sqrt(target.norm_eps)
         deltas[layer] = slopes[layer - 1] * pulled_back[layer] * through_norm
-    rows = [[part[layer] for layer in sorted(part)] for part in (pulled_back, deltas)]
+    rows = [[sizes[layer] for layer in sorted(sizes)] for sizes in (pulled_back, deltas)]
     return BackwardRanges(tuple(slopes), *map(tuple, rows))
 
 
@@ -390,23 +398,23 @@ def largest_loss_argument(problem: Problem, part: SlopePart, prediction: float) 
 
 
 def composed_slope(problem: Problem, largest: float, slot: str = "prediction") -> Composition:
-    """Return how layers evaluate a loss slope that is no sum of functions of one variable.
+    """Return the composition for a loss slope that is not a sum of one-variable functions.
 
-    The prediction stands in `slot`, and is at most `largest` in size.
+    The prediction, at most `largest` in absolute value, stands in `slot`.
     """
     sizes = ROUNDING_ROOM * largest, ROUNDING_ROOM * problem.domain.y
     return composition_of(problem.loss, slot, sizes)
 
 
 def is_composed(problem: Problem) -> bool:
-    """Say whether the slope of the loss takes layers of its own."""
+    """Return whether the slope of the loss needs a `Composition`."""
     return problem.loss_function.slope_parts is None and not problem.loss_function.is_softmax
 
 
 def largest_loss_slope(problem: Problem, prediction: float) -> float:
-    """Return max |u| for predictions up to this size; a share of a class is at most 1."""
+    """Bound |u| for predictions of at most this size."""
     if problem.loss_function.is_softmax:
-        return 1.0 + problem.domain.y
+        return 1.0 + problem.domain.y  # a probability is at most 1
     if is_composed(problem):
         return composed_slope(problem, prediction).term.size
     return sum(
@@ -416,14 +424,14 @@ def largest_loss_slope(problem: Problem, prediction: float) -> float:
 
 
 def largest_argument(problem: Problem, ranges: Ranges) -> float:
-    """Return the largest argument of any function: activation, loss slope or copied prediction."""
+    """Return the largest argument of any function: activations, loss slope, copied prediction."""
     prediction = ranges.outputs[-1]
     in_loss = (largest_loss_argument(problem, part, prediction) for part in loss_parts(problem))
     return max(*ranges.preactivations, prediction, *in_loss)
 
 
-def outside_domain(problem: Problem, margin: float = 0.0, *, gated: bool = False) -> str | None:
-    """Return why no construction can serve the problem, if arguments leave a function's domain."""
+def domain_objection(problem: Problem, margin: float = 0.0, *, gated: bool = False) -> str | None:
+    """Return the objection that arguments leave the domain of a function, or None."""
     target, ranges = problem.network, ranges_on_domain(problem, margin, gated=gated)
     sizes: list[tuple[ScalarFunction | Loss, float, str]] = [
         (target.layer_activation(layer).value, size, f"the preactivations of layer {layer}")
@@ -436,30 +444,30 @@ def outside_domain(problem: Problem, margin: float = 0.0, *, gated: bool = False
         (part.function, largest_loss_argument(problem, part, ranges.outputs[-1]), "errors")
         for part in loss_parts(problem)
     ]
-    for function, size, what in sizes:
+    for function, size, argument in sizes:
         if not ROUNDING_ROOM * size <= min(-function.low, function.high):
             return (
-                f"{what} can reach {size:.4g} on the domain, and {function} is defined on "
+                f"{argument} can reach {size:.4g} on the domain, and {function} is defined on "
                 f"[{function.low:g}, {function.high:g}] only. Define it there, by low= and high=, "
                 "or use a smaller box or domain."
             )
     return None
 
 
-def defined_by_text(problem: Problem, *served: str) -> str | None:
-    """Return why a construction cannot serve activations that texts define, but for some kinds."""
+def text_objection(problem: Problem, *served: str) -> str | None:
+    """Return the objection to an activation defined by a text, of a kind not `served`, or None."""
     for activation in activations_of(problem.network):
         if isinstance(activation.value, Function) and activation.value.kind not in served:
             return (
-                f"it has no heads for {activation.value}, which a text defines; relu-stack trains "
-                "networks with it."
+                f"it has no heads for {activation.value}, which is defined by a text; use "
+                "relu-stack."
             )
     return None
 
 
-def without_digits(problem: Problem) -> str | None:
-    """Return why no construction can serve the problem, if its preactivations get too large."""
-    if reason := outside_domain(problem):
+def precision_objection(problem: Problem) -> str | None:
+    """Return the objection that preactivations get too large for float64, or None."""
+    if reason := domain_objection(problem):
         return reason
     ranges = ranges_on_domain(problem, margin=0.0)
     largest = max(largest_argument(problem, ranges), *ranges.linear)
@@ -478,38 +486,38 @@ ROOT, PRODUCT = "root", "product"
 SORTED, EXCESS = "sorted", "excess"
 
 SLOT_OF = {SQUARE: PRODUCT, SCALED: PRODUCT}
-"""What the slots of a rule's quantities are called, where not as the quantity itself."""
+"""The slots of a rule's quantities that are named differently."""
 
 MOST_SUMS = 10**5
-"""The most sums that the ends of all steps are made of; more take minutes and gigabytes."""
+"""The largest number of sums in the update layers of all steps; more take minutes and gigabytes."""
 
 
 class UpdateLayers:
-    """The layers after the backward pass.
+    """The layers after the backward pass, which update and project the weights.
 
-    Plain descent adds the gradient to the weights at once, and projects them. All other rules
-    (`problems/optimisers.py`) keep it in slots of its own, and one MLP layer sets weights and state
-    to their combinations:
+    Plain descent adds the gradient directly to the weights, and projects them. All other rules
+    (`problems/optimisers.py`) collect the gradient in separate slots, and one MLP layer sets
+    weights and state to linear combinations:
 
         MLP   weights = clip(sum of coefficient * slot), state = sum of coefficient * slot, wipe
 
-    A rule with a root takes three layers more:
+    A rule with a root takes three more layers:
 
         product   square = gradient * gradient
         MLP       root = 1 / (sqrt(sum) + eps), a sum of ReLUs; state = sum of coefficient * slot
         product   scaled = factor * root
 
-    Square and scaled stand in the same slot `product`, which the MLP between them wipes.
+    `square` and `scaled` share the slot `product`, which the MLP between them wipes.
 
-    The average of the weights, if there is one, moves in the last layer too, and costs no layer.
+    The last layer also updates the average of the weights, if there is one.
 
-    That layer clips weights to boxes whose intervals are [-b, b] with one b a layer. For all other
-    sets (`problems/sets.py`) plain descent projects in place of clipping; other rules have one
-    layer more, and one for the average. The simplex of more than two weights takes layers that
-    sort.
+    It clips if every layer of the network has a box [-b, b]. For all other sets
+    (`problems/sets.py`) plain descent projects instead of clipping; other rules need one layer
+    more for the projection, and one for the average. A simplex of more than two weights needs
+    layers that sort.
 
-    Only these layers may differ from step to step. In a step on a batch the last layer also moves
-    on to the next batch.
+    Only these layers may differ from step to step. In a step on a batch the last layer also
+    selects the next batch.
     """
 
     def __init__(
@@ -517,18 +525,19 @@ class UpdateLayers:
     ) -> None:
         self.update, self.layers = update, range(1, target.depth + 1)
         self.sets = dict(zip(self.layers, sets_of(target, update.box).layers, strict=True))
-        # The layers whose rows are on a simplex: their lengths, and what they add up to.
+        # For each layer whose rows lie on a simplex: the length and the sum of a row.
         self.simplices = {j: s.simplex for j, s in self.sets.items() if s.simplex is not None}
         self._shared: dict[str, Layer] = {}
-        # The slots that bounds of weights are multiplied by: |s| in a copy s w of them, and s.
+        # If slots hold s w instead of the weights w, `unit` is the slot of |s| and `scale` that of
+        # s: bounds on weights are multiplied by them.
         self.unit, self.scale = unit, scale
-        # The kind of slot that the gradient is added to, and the factor of delta times input.
+        # The kind of slot to which the gradient is added, and the factor of delta times input.
         self.gradient = WEIGHTS if update.is_plain else GRADIENT
         factor = -update.size_of(0) if update.is_plain else update.gradient_factor
         self.gradient_scale = factor / 2
         # The weights that predict: their average, if there is one.
         self.predicting = WEIGHTS if update.average is None else AVERAGE
-        # In steps on batches flags close the examples that do not take part.
+        # In steps on batches a flag gates off the examples outside the batch.
         has_batches = update.batch_size is not None
         self.constants = (N_EXAMPLES,) if has_batches else ()
         self.closed_by = (OUT_OF_BATCH,) if has_batches else ()
@@ -549,8 +558,8 @@ class UpdateLayers:
             ),
             *(Slot(name, (1,), Role.TURN) for name in (PLACE, OUT_OF_BATCH) if has_batches),
         )
-        # What fills the gradient with weight decay before the examples add to it. A rule without a
-        # root has the decay among its coefficients instead.
+        # These initialise the gradient with the weight decay, before the examples add to it. A rule
+        # without a root has the decay among its coefficients instead.
         decay = update.rule(0).decay if update.has_root else 0.0
         self.decayed: tuple[Instruction, ...] = tuple(
             map_everywhere(
@@ -563,7 +572,7 @@ class UpdateLayers:
         )
 
     def end(self, step: int, scratch: tuple[str, ...]) -> tuple[Layer, ...]:
-        """Return the layers of a step after the gradient; they wipe `scratch`."""
+        """Return the layers of a step after the gradient; these also wipe `scratch`."""
         update, layers, rule = self.update, self.layers, self.update.rule(step)
         before: list[Layer] = []
         sums = rule.linear if rule.root is None else {WEIGHTS: rule.weights}
@@ -599,23 +608,23 @@ class UpdateLayers:
         return (*before, last, *after)
 
     def _products(self, title: str, left: str, right: str) -> Layer:
-        """Return the layer that multiplies two kinds of slots; all steps of a schedule share it."""
+        """Return the layer that multiplies two kinds of slots; a schedule's steps share it."""
         if title not in self._shared:
-            parts = (
+            products = (
                 MultiplySlots(f"{left}_{j}", f"{right}_{j}", f"{PRODUCT}_{j}") for j in self.layers
             )
-            self._shared[title] = Layer(title, tuple(parts))
+            self._shared[title] = Layer(title, tuple(products))
         return self._shared[title]
 
     @property
     def _boxes_only(self) -> bool:
-        """Whether the sets are boxes [-b, b] with one b a layer."""
+        """Whether every layer has a box [-b, b]."""
         return all(of_layer.bound is not None for of_layer in self.sets.values())
 
     def _projections(self) -> tuple[Instruction, ...]:
-        """Return what projects the weights of all layers in one layer, those of one clip together.
+        """Return the projections of all weights, one clip for all layers with the same bound.
 
-        Of rows on a simplex it makes copies: see `_simplices`.
+        Rows on a simplex are copied for the layers of `_simplices`.
         """
         by_bound: dict[float, list[str]] = {}
         others: list[Instruction] = []
@@ -625,15 +634,21 @@ class UpdateLayers:
             if of_layer.bound is not None:
                 by_bound.setdefault(of_layer.bound, []).append(slot)
             elif of_layer.faces:
-                faces = tuple(Faces(*part) for part in of_layer.faces)
+                faces = tuple(Faces(*face) for face in of_layer.faces)
                 others.append(ProjectSlot(slot, faces, self.unit, self.scale))
         clips = (ClipSlots(tuple(slots), b, self.unit) for b, slots in by_bound.items())
         return (*copies, *clips, *others)
 
     def _simplices(self) -> tuple[Layer, ...]:
-        """Return the layers that project rows onto a simplex, from their copies."""
+        """Return the layers that project rows onto a simplex.
+
+        The projection of w onto {sum = total} is relu(w - t), where the threshold t is the largest
+        of (sum of the k largest entries - total) / k over k. So sort a copy of the row, compute
+        these mean excesses, take their maximum by a tournament, and subtract it.
+        """
         if not self.simplices:
             return ()
+        # Stage by stage, the rows of all layers are sorted in parallel.
         stages: dict[str, list[list[SortRows]]] = {SORTED: [], EXCESS: []}
         for j, (width, _) in self.simplices.items():
             networks = {SORTED: sorting_network(width), EXCESS: tournament(width)}
@@ -660,7 +675,7 @@ class UpdateLayers:
         )
 
     def _recombine(self, sums: dict[str, Sum], keeps: float | None = None) -> Recombine:
-        """Set slots of all layers to sums of others; boxes clip weights, which may be averaged."""
+        """Set slots of all layers to sums of slots; clip weights to boxes, and average them."""
         assignments = []
         for layer in self.layers:
             bound = self.sets[layer].bound if self._boxes_only else None
@@ -676,16 +691,16 @@ class UpdateLayers:
         return Recombine(tuple(assignments), self.unit)
 
     def schedule(self, n_steps: int, scratch: tuple[str, ...]) -> tuple[tuple[Layer, ...], ...]:
-        """Return the ends of all steps, if they differ."""
+        """Return the update layers of every step, or nothing if all steps have the same."""
         if self.update.is_constant:
             return ()
         self.update.require_steps(n_steps)
-        require_few_ends(self.update, n_steps, len(self.layers))
+        require_few_updates(self.update, n_steps, len(self.layers))
         return tuple(self.end(step, scratch) for step in range(n_steps))
 
 
 def sorting_network(width: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Return stages of disjoint pairs that sort so many entries: Batcher's merge exchange."""
+    """Return stages of disjoint pairs that sort `width` entries, by Batcher's merge exchange."""
     top = 2 ** max((width - 1).bit_length() - 1, 0)
     stages, p = [], top
     while p:
@@ -700,7 +715,7 @@ def sorting_network(width: int) -> tuple[tuple[tuple[int, int], ...], ...]:
 
 
 def tournament(width: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Return stages of disjoint pairs after which the first entry is the largest."""
+    """Return stages of disjoint pairs that move the largest entry to the front."""
     stages = []
     while width > 1:
         half = (width + 1) // 2
@@ -710,14 +725,14 @@ def tournament(width: int) -> tuple[tuple[tuple[int, int], ...], ...]:
 
 
 def _of_layer(terms: Sum, layer: int) -> Combination:
-    """Return a sum of quantities as a combination of a layer's slots."""
+    """Return a sum of quantities as a combination of the layer's slots."""
     slots = (f"{SLOT_OF.get(name, name)}_{layer}" for name in terms)
     return Combination(tuple(slots), tuple(terms.values()))
 
 
-def require_few_ends(update: AbstractGradientStep, n_steps: int, n_sums: int) -> None:
-    """Raise `SettingError` if steps differ that are too many to be written down.
+def require_few_updates(update: AbstractGradientStep, n_steps: int, n_sums: int) -> None:
+    """Raise `SettingError` if the update layers of `n_steps` different steps are too large.
 
-    There are `n_sums` sums of weights in each of them, and as many of all that is remembered.
+    Each step has `n_sums` sums for the weights, and as many for every quantity of the state.
     """
     require_few_steps(update, n_steps, MOST_SUMS // (n_sums * (1 + len(update.remembered))))

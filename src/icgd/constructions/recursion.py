@@ -1,27 +1,28 @@
-r"""recursion: transformers with one activation of any kind train an n-layer network.
+r"""recursion: transformers with any one activation train an n-layer network.
 
 wang, Theorem 1 and Theorem 2, corrected. The target is z_n with z_1 = V_1 x, z_m = V_m r(z_{m-1}).
-Every token holds its example, all weights, and how each z_m depends on all earlier weights: its
-Jacobian, pushed forward along with z_m itself,
+Every token holds its example, all weights, and the Jacobian of each z_m with respect to all earlier
+weights. By the chain rule the Jacobians are pushed forward along with z_m,
 
     d z_m / d V_{m-1}[k, l] = V_m[:, k] P(r(z_{m-2})[l], z_{m-1}[k]),      P(s, t) = s r'(t)
     d z_m / d V_j           = sum_k V_m[:, k] P(d z_{m-1}[k] / d V_j, z_{m-1}[k])   for j < m - 1
 
-One gradient step is a block of n + 2 layers (4 for n = 1):
+So there is no backward pass. One gradient step is a block of n + 2 layers (4 for n = 1):
 
     1 .. n - 1   attention  z_m, r(z_{m-1}) and the Jacobians of z_m, for m = 2 .. n
     n            MLP        loss slope g = u(z_n, y)
     n + 1        attention  V_j -= (step_size / 2n) sum_t g_t d z_n / d V_j
     n + 2        MLP        clip the weights to the box, wipe all scratch
 
-With biases a constant 1 stands beside x and beside every r(z_m), and the last column of V_j
-multiplies it: d z_m / d b_{m-1}[k] = V_m[:, k] P(1, z_{m-1}[k]). That takes no layer more.
+With biases a constant 1 is appended to x and to every r(z_m), and the last column of V_j multiplies
+it: d z_m / d b_{m-1}[k] = V_m[:, k] P(1, z_{m-1}[k]). That needs no further layer.
 
-The paper computes the gradients of networks of 2, 3 .. n layers one after the other, O(n^2) layers;
-`literal_layers` counts them. r, u, P, Q, the clip and the wipe are sums of the activation, exact
-where an identity gives them, so that any activation serves that can approximate everything. The
-products Q(a, b) = a b of the gradient need no fit with activations that bend like relu: one factor
-is in the value.
+The paper computes the gradients of networks of 2, 3 .. n layers one after the other, in O(n^2)
+layers; `literal_layers` counts them. The functions r, u, P, the product Q(a, b) = a b in the
+gradient, the clip and the wipe are fitted by sums of units, which are exact if there is an
+identity. So every activation serves whose units can approximate all continuous functions. With
+units that bend like relu, Q needs no fit: one factor is in the score of gated heads, the other in
+their value.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ from icgd.constructions.network import (
     largest_size,
     loss_parts,
     network_layout,
+    precision_objection,
     ranges_on_domain,
     units_slot,
-    without_digits,
 )
 from icgd.problems.data import Domain, dtype_named
 from icgd.problems.functions import (
@@ -90,28 +91,28 @@ from icgd.program.unit_instructions import (
 )
 
 NARROW_BAND = 2.0**-30
-"""The width of bands that a tolerance tries second. The dense transformer loses 1e-7 |z| to it, the
-fused one, which sums units in bands only, nothing."""
+"""The width of bands that compilation to a tolerance tries second. It costs the dense transformer
+1e-7 |z| of rounding, and the fused run, which sums units in bands only, nothing."""
 
 DEEPEST = 256
-"""The layers of the deepest target. It has 32,640 Jacobians, whose certificate takes minutes."""
+"""The largest depth of a target, with 32,640 Jacobians, whose certificate takes minutes."""
 
 
 @dataclass(frozen=True)
 class Recursion(AbstractConstruction):
-    """n + 2 layers a step with any activation; a head for each unit of each function.
+    """n + 2 layers per step with any activation; one head for each unit of each function.
 
     Args:
-        units: the most units that a function is made of.
-        unit_activation: what units apply, a name or an analytic `icgd.Function`; the default is the
-            activation that suits the target best.
-        kink_width: how far a step is off to either side, a power of two; the default is 2^-13 of
-            the largest preactivation, at most 2^-13.
-        dtype: the precision whose rounding fits weigh their error against.
+        units: the largest number of units of a function.
+        unit_activation: the activation of the units, a name or an analytic `icgd.Function`; the
+            default is the one that suits the target best.
+        kink_width: the half-width of the band around a kink in which the slope is inexact, a power
+            of two; the default is 2^-13 of the largest preactivation, at most 2^-13.
+        dtype: the precision whose rounding errors fits balance against their own.
 
     Raises:
-        SettingError: if a number is out of its range.
-        UnknownNameError: if no activation or dtype has this name.
+        SettingError: if a number is out of range.
+        UnknownNameError: if there is no activation or dtype of this name.
 
     Example:
         >>> import icgd
@@ -144,7 +145,8 @@ class Recursion(AbstractConstruction):
 
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)
-        # relu fits fall like units^-1.5; smooth ones so fast that twice as many are always enough.
+        # Errors of relu fits fall like units^-1.5; those of smooth units faster than any power, so
+        # doubling suffices.
         return min(2 * setting, ceil(1.01 * setting * float(excess ** (2 / 3))))
 
     def narrower(self, problem: Problem) -> Recursion | None:
@@ -157,8 +159,8 @@ class Recursion(AbstractConstruction):
         parts = [part.function for part in loss_parts(problem)]
         if rough := [f for f in (*values, *parts) if f.kind not in ("kinked", "smooth")]:
             return (
-                f"its units follow functions that are analytic, or continuous and piecewise "
-                f"linear, and {rough[0]} is neither; relu-stack takes it."
+                "its units fit functions that are analytic, or continuous and piecewise linear, "
+                f"and {rough[0]} is neither; use relu-stack."
             )
         if not isinstance(problem.network.activation, str):
             return (
@@ -173,32 +175,34 @@ class Recursion(AbstractConstruction):
         units = unit_activation_named(self.unit_activation or default_activation(problem.network))
         if problem.network.biases and units.name not in UNIT_ACTIVATIONS:
             return (
-                f"a head that adds biases divides by its unit's value at 1, which it knows of "
-                f"{', '.join(UNIT_ACTIVATIONS)}, and not of {units.name}."
+                "a head that adds biases divides by its unit's value at 1, which is defined for "
+                f"{', '.join(UNIT_ACTIVATIONS)}, not for {units.name}."
             )
         if (depth := problem.network.depth) > DEEPEST:
             return (
-                f"it pushes the derivatives of every layer by all matrices below it forward, which "
-                f"are {depth * (depth - 1) // 2} for {depth} layers; give at most {DEEPEST} layers."
+                "it pushes forward the Jacobian of every layer with respect to every matrix below, "
+                f"{depth * (depth - 1) // 2} for {depth} layers; give at most {DEEPEST} layers."
             )
         if problem.loss_function.slope_parts is None:
             return (
-                f"the slope of the {problem.loss} loss couples all outputs, and is not a function "
-                "of one prediction and one label, which its MLP layer evaluates; the logistic "
-                "loss (one output a class) is."
+                f"its MLP layer evaluates functions of one prediction and one label, and the slope "
+                f"of the {problem.loss} loss is not a sum of such functions; use the logistic "
+                "loss, with one output per class."
             )
-        return without_digits(problem)
+        return precision_objection(problem)
 
     def may_be_accurate(self, problem: Problem) -> bool:
         units = unit_activation_named(self.unit_activation or default_activation(problem.network))
         loss = (part.function for part in loss_parts(problem))
         has_curves = any(function.kind == "smooth" for function in loss)
-        return units.bends and not (units.kinked and has_curves)  # the others have no sharp clip
+        # Only units that bend like relu clip exactly, and kinked ones cannot fit a smooth function.
+        return units.bends and not (units.kinked and has_curves)
 
     def sketch(self, problem: Problem) -> StackProgram:
-        """Take a relu network of these widths: no activation has fewer units, and none is fitted.
+        """Return the program of a relu network of these widths, which needs no fits.
 
-        Units are counted alike in every box; in this one no layer outgrows its input.
+        No activation has fewer units. The box does not change their number, and in this box no
+        layer is larger than its input.
 
         Args:
             problem: the problem.
@@ -225,13 +229,13 @@ class Recursion(AbstractConstruction):
         reaches, units, layout = fits.reaches, unit_activation_named(activation), _layout(target)
 
         def wipe(names: list[str]) -> list[Instruction]:
-            # A line twice as long as the numbers of a slot get also wipes what is left in it.
+            # The line covers twice the largest value, so later steps wipe any remainder too.
             lines = ((name, 2 * reaches[name]) for name in names)
             return [WipeByUnits((name,), IDENTITY_FUNCTION.name, reach) for name, reach in lines]
 
         output = preactivation(depth)
         slope = SlopeOfLoss(output, "y", problem.loss, f"slope of {problem.loss}", "loss_slope")
-        # The last layer's weights depend on r(z_{n-1}) alone, the others on their Jacobians.
+        # z_n depends on V_n through r(z_{n-1}) alone, and on the others through their Jacobians.
         scale, steepest = -problem.gradient_step.size_of(0) / 2, reaches["loss_slope"]
         gradient: list[Instruction] = []
         inputs, last = units_slot(depth - 1), f"weights_{depth}"
@@ -281,21 +285,21 @@ class Recursion(AbstractConstruction):
 
 
 def literal_layers(depth: int) -> int:
-    """Count the layers of attention and MLP in the paper's own construction, for n layers.
+    """Return the number of layers (attention and MLP) of the paper's construction for n layers.
 
-    There are n - 1 for the forward pass, those of n - 1 layers for the gradients below, and 2 more;
-    Theorem 1 needs 2 for n = 2. The construction here has n of them (2 for n = 1).
+    It is L(n) = (n - 1) + L(n - 1) + 2: the forward pass, the gradients of the n - 1 layers below,
+    and 2 more; by Theorem 1, L(2) = 2. The construction here has n (2 for n = 1).
     """
     return max(depth * (depth + 3) // 2 - 3, 2)
 
 
 def default_activation(target: MLP) -> str:
-    """Return the default activation of units: the target's own, or relu for kinks, or softplus."""
+    """Return the default activation of units: the target's own if possible, or a similar one."""
     value = target.layer_activation(1).value
     if (name := str(target.activation)) in UNIT_ACTIVATIONS:
         return name
     if isinstance(value, Function) and value.kind == "smooth":
-        return "softplus"  # it bends, so that its clip is sharp, and is smooth
+        return "softplus"  # smooth, and it bends like relu, so its clip is sharp
     return "relu" if value.kind == "kinked" else "sigmoid"
 
 
@@ -305,7 +309,7 @@ def preactivation(layer: int) -> str:
 
 
 def jacobian(layer: int, of: int) -> str:
-    """Return the slot of d z_m / d V_j: a row for each entry of z_m, a column for each of V_j."""
+    """Return the slot of d z_m / d V_j: rows for entries of z_m, columns for those of V_j."""
     return f"jacobian_{layer}_{of}"
 
 
@@ -322,13 +326,13 @@ def _layout(target: MLP) -> Layout:
 
 
 def _forward_pass(target: MLP, reaches: dict[str, float], *, with_jacobians: bool) -> list[Layer]:
-    """Return a layer for each of z_2 .. z_n, or for z_1 if it is the output itself.
+    """Return a layer for each of z_2 .. z_n, or for z_1 if n is 1.
 
-    If wanted, r(z_{m-1}) and the Jacobians of z_m stand beside z_m.
+    With Jacobians, the layer of z_m also writes r(z_{m-1}) and the Jacobians of z_m.
     """
     r, bias = target.activation, bias_slot(target)
     product = slope_product(f"{r}'")
-    # A head takes z_1 = V_1 x as its score; the others have their slots.
+    # Heads compute z_1 = V_1 x in their scores, so it needs no slot; all other z_m have one.
     z = Argument(Combination.of("x"), "weights_1", bias=bias)
     if target.depth == 1:
         output = preactivation(1)
@@ -355,35 +359,36 @@ def _forward_pass(target: MLP, reaches: dict[str, float], *, with_jacobians: boo
     return layers
 
 
-# The functions of a program, made of units of one activation, and how large slots can get.
+# The fitted functions of a program, and bounds on all slots.
 
 
 LARGEST_FIT_ERROR = 0.25
-"""The largest error of r and r' for arguments of size 1, and of the clip as a share of the box: a
-step with larger errors is a step in name only."""
+"""The largest allowed error of r and r' for arguments of size 1, and of the clip relative to the
+box. With larger errors a step no longer resembles gradient descent."""
 
 FEW = (16, 32, 64)
-"""Numbers of units to try first: lines and products by smooth units are as good with these."""
+"""Numbers of units to try first, which often suffice for lines and products by smooth units."""
 
 HARDLY = 2.0**-30
-"""A margin that costs nothing and covers a fit that is as good as exact."""
+"""An initial margin that has no effect on accuracy and covers fits that are almost exact."""
 
 COARSE_ROOM = 1 + 2.0**-4
-"""`ROUNDING_ROOM` in float32, where sums of hundreds of units lose a few percent."""
+"""`ROUNDING_ROOM` in float32, where the relative error of sums of hundreds of units is a few
+percent."""
 
 ROUNDINGS = 64
-"""The rounding of s r'(t) in units of its `size`; near kinks in float32 it exceeds the error."""
+"""Rounding error of s r'(t) in units of its `size`; near kinks in float32 it exceeds the error."""
 
 SMALLEST_REACH = 2.0**-300
-"""No range is taken for smaller: inverses and squares of this are still ordinary numbers."""
+"""The smallest range, whose inverse and square are still normal numbers."""
 
 SLACK = 1.25
-"""How much wider than needed a range is taken when a fit overshoots, so that few rounds do."""
+"""The factor by which margins grow beyond the measured excess, so that few rounds suffice."""
 
 
 @dataclass(frozen=True)
 class Fits:
-    """The functions of a program, and how large slots can get."""
+    """The functions of a program, and a bound on the absolute values of each slot."""
 
     functions: tuple[RidgeSum, ...]
     reaches: dict[str, float]
@@ -393,45 +398,46 @@ class Fits:
 def fit_all(
     problem: Problem, activation: str, units: int, kink_width: float | None, dtype: str
 ) -> Fits:
-    """Fit every function on a box that no argument leaves, fitting errors included.
+    """Fit every function on a box that contains all arguments, including fitting errors.
 
-    A fit may overshoot by its error, which is known only after fitting: widen the ranges by it and
-    fit again, until it is covered. The number of steps makes no difference.
+    A fit may exceed the range of the exact function by its error, which is known only after
+    fitting: widen the ranges by the error and fit again until it is covered. The bounds hold for
+    any number of steps, because every step ends with a clip.
     """
     target, box = problem.network, problem.gradient_step.reach
     r = target.layer_activation(1).value
     roundoff = torch.finfo(dtype_named(dtype)).eps / 2
     room = COARSE_ROOM if dtype == "float32" else ROUNDING_ROOM
 
-    def fit_with(fit: Callable[..., RidgeSum], *what: object) -> Callable[[int], RidgeSum]:
-        """Return the function that fits `what` by a given number of units."""
-        return lambda n: fit(*what, activation, n, roundoff=roundoff)
+    def fit_with(fit: Callable[..., RidgeSum], *args: object) -> Callable[[int], RidgeSum]:
+        """Return the function that calls `fit` with a given number of units."""
+        return lambda n: fit(*args, activation, n, roundoff=roundoff)
 
-    def thrifty(fit: Callable[..., RidgeSum], *what: object) -> RidgeSum:
-        """Fit by the fewest units whose error is no more than rounding, or else by all."""
-        fit_by = fit_with(fit, *what)
+    def thrifty(fit: Callable[..., RidgeSum], *args: object) -> RidgeSum:
+        """Fit with the fewest units whose error is at the level of rounding, or else with all."""
+        fit_by = fit_with(fit, *args)
         for few in (number for number in FEW if number < units):
             if (fitted := fit_by(few)).largest_error <= CLOSE_ENOUGH:
                 return fitted
         return fit_by(units)
 
     def roomy(size: float) -> float:
-        """Return a size with room for rounding, and for tiny ones more."""
+        """Return `size` with room for rounding, at least the smallest reach."""
         return max(room * size, SMALLEST_REACH)
 
-    # What a clip may leave: first the error of one of numbers up to twice the box, to which wider
-    # ranges seldom add.
+    # The excess of clipped weights over the box. The error of a clip on twice the box is a good
+    # first guess, to which wider ranges seldom add.
     overshoot = HARDLY + SLACK * fit_with(fit_clip, box, 2 * box)(units).largest_error
     margin = HARDLY
     while True:
         wide = replace(problem, update=replace(problem.gradient_step, box=box + overshoot))
         ranges = ranges_on_domain(wide, margin)
-        # r and s r'(t), on all preactivations but those of the output.
+        # r and s r'(t), on all preactivations except those of the output.
         reach = roomy(max(ranges.preactivations[:-1], default=1.0))
         width = kink_width or KINK_WIDTH * min(1.0, 2.0 ** floor(log2(reach)))
         fit_slope = partial(ridge.fit_slope_product, kink_width=width)
         slope = ridge.accurate(fit_with(fit_slope, r, (1.0, reach)), units, LARGEST_FIT_ERROR)
-        # Lines wipe numbers up to 1, so that r has to reach as far if it is one.
+        # If r is the identity, its fit also wipes slots, scaled to numbers up to 1.
         until = max(reach, 1.0) if r == IDENTITY_FUNCTION else reach
         value = thrifty(ridge.fit_ridge_sum, r, until)
         sides = (roomy(ranges.outputs[-1]), roomy(problem.domain.y))
@@ -465,7 +471,7 @@ def fit_all(
 def _reaches(
     problem: Problem, ranges: Ranges, steepest: float, loss_error: float
 ) -> dict[str, float]:
-    """Bound the sizes of all slots, and of the weights before they are clipped."""
+    """Bound the absolute values of all slots, and of the weights before clipping."""
     target, box = problem.network, problem.gradient_step.reach
     widths, depth = target.widths, target.depth
     reach = {"x": ranges.outputs[0]}
@@ -480,8 +486,9 @@ def _reaches(
             passed_on = widths[m - 1] * box * steepest
             reach[jacobian(m, j)] = passed_on * reach[jacobian(m - 1, j)]
     reach["loss_slope"] = largest_loss_slope(problem, ranges.outputs[-1]) + loss_error
-    dependence = [widths[-1] * reach[jacobian(depth, j)] for j in range(1, depth)]
-    dependence.append(max(reach[units_slot(depth - 1)], 1.0 * target.biases))
-    step = problem.gradient_step.size_of(0) / 2 * reach["loss_slope"] * max(dependence)
+    # The largest |d z_n / d weight|, summed over the outputs.
+    steepness = [widths[-1] * reach[jacobian(depth, j)] for j in range(1, depth)]
+    steepness.append(max(reach[units_slot(depth - 1)], 1.0 * target.biases))
+    step = problem.gradient_step.size_of(0) / 2 * reach["loss_slope"] * max(steepness)
     reach["weights"] = box + step * (1 + LARGEST_FIT_ERROR)
     return reach

@@ -1,4 +1,4 @@
-"""All constructions by name; a new one joins the test matrix by joining this table."""
+"""All constructions by name; an entry in this table also adds a construction to the test matrix."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ CONSTRUCTIONS: dict[str, AbstractConstruction] = {
         CotGlm(),
     )
 }
-"""Each construction with its default settings, by its name."""
+"""Each construction with its default settings, by name."""

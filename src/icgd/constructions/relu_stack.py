@@ -1,25 +1,28 @@
 r"""relu-stack: ReLU attention, MLPs and product layers train an N-layer network.
 
 wu, Theorem 1 and Theorem 5, corrected. Every token holds its example, all weights and scratch
-space. A gradient step of a plain network is a block of 2N + 3 layers:
+space. By backpropagation the gradient of the risk (1 / 2n) sum_t loss(p_N(x_t), y_t) with respect
+to V_j is (1 / 2n) sum_t s_{t,j} p_{t,j-1}^T, where s_N = r'(z_N) * u and s_j = r'(z_j) *
+(V_{j+1}^T s_{j+1}). A gradient step of a plain network is a block of 2N + 3 layers that computes
+it in this order:
 
-    1 .. N        attention  p_j = r(V_j p_{j-1}), one head for each unit and ReLU of r; smooth
-                             activations have the same ReLUs in r'(V_j p_{j-1}), from these heads
-    N + 1         MLP        loss slope u(p_N, y) on examples, 0 on queries; slopes of kinked ones
+    1 .. N        attention  p_j = r(V_j p_{j-1}), one head for each unit and ReLU of r; for smooth
+                             activations the same heads write r'(V_j p_{j-1})
+    N + 1         MLP        loss slope u(p_N, y) on examples, 0 on queries; kinked slopes
     N + 2 .. 2N+1 product    s_N = slope_N * u, then s_j = slope_j * (V_{j+1}^T s_{j+1})
     2N + 2        attention  V_j -= (step_size / 2n) sum_t s_{t,j} p_{t,j-1}^T
     2N + 3        MLP        clip the weights to the box, wipe all scratch
 
-The paper has a layer of its own for the slopes, 2N + 4 in all. If the output is linear, s_N is u
-itself, and its product layer is left out too. The block is repeated once a step; N + 1 further
-layers predict the queries' labels. Only r, r' and u are approximated, by sums of ReLUs, and only
-where they are not piecewise linear. The weights of this transformer depend neither on the data nor
-on the length of the prompt.
+The paper has a separate layer for the slopes, 2N + 4 in all. If the output is linear, s_N is u, and
+its product layer is omitted too. The block is repeated once per step; N + 1 further layers predict
+the labels of the queries. Only r, r' and u are approximated, by sums of ReLUs, and only if they are
+not piecewise linear. The weights of the transformer depend neither on the data nor on the length of
+the prompt.
 
-A layer with a norm takes three layers more forward, a fourth for its activation unless that is the
-identity, and two more backward. Shortcuts to a layer are added in one layer. Rates of examples
-multiply the slope of the loss in a product layer of their own. Classes take two layers more, and
-the reciprocal roots of Adam and RMSprop three.
+A layer norm takes three more layers forward, a fourth for the activation unless that is the
+identity, and two more backward. Shortcuts into a layer are added by one layer. Rates of examples
+multiply the slope of the loss in one product layer. Classes take two more layers, and the
+reciprocal roots of Adam and RMSprop three.
 """
 
 from __future__ import annotations
@@ -46,23 +49,23 @@ from icgd.constructions.network import (
     backward_ranges,
     bias_slot,
     composed_slope,
+    domain_objection,
     is_composed,
+    jump_offsets,
     largest_argument,
     largest_norm,
     later_slopes,
     loss_argument,
+    loss_jumps,
     loss_parts,
     map_everywhere,
     needed_functions,
     network_layout,
-    outside_domain,
-    own_positive_slots,
-    places_of_jumps,
+    precision_objection,
     ranges_on_domain,
-    sides_of_jumps,
+    separate_positive_slots,
     slope_slot,
     units_slot,
-    without_digits,
 )
 from icgd.errors import ConstructionError
 from icgd.problems.functions import (
@@ -105,32 +108,32 @@ from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
 ROOT_ERROR = 0.4
-"""The relative error of a reciprocal root times the square of `pieces`: 1e-4 for 64 of them."""
+"""The relative error of a reciprocal root times the square of `pieces`: 1e-4 for 64 pieces."""
 
 LARGEST_NORM_ERROR = 0.05
-"""The root of a norm errs by no more, relatively, so that `largest_norm` is large enough."""
+"""The largest relative error of the root of a norm, for which `largest_norm` is a bound."""
 
 LEAST_ROOT, LARGEST_ROOT = 1e-30, 1e40
-"""The ends of the ranges of roots lie between them, so that no power in a proof leaves float64."""
+"""Limits on the largest argument of a root, so that no power in a proof leaves float64."""
 
 EXPONENTIALS, SHARES = "exponentials", "shares"
 
 MOST_PIECES = 2**17
-"""The most pieces of a function; a fit with more takes minutes and gigabytes."""
+"""The largest number of pieces; a fit with more takes minutes and gigabytes."""
 
 
 @dataclass(frozen=True)
 class ReluStack(AbstractConstruction):
-    """2N + 2 layers a step; exact for piecewise-linear activations and losses.
+    """2N + 2 layers per step; exact for piecewise-linear activations and losses.
 
     Args:
-        pieces: every smooth function is made of so many pieces, or of somewhat more that serve an
-            activation and its slope alike, none less accurately.
-        kink_width: the width of the ramp that stands in for a step, a power of two; by default the
-            ramp is so narrow that hardly any argument lies on it.
+        pieces: the number of linear pieces of each smooth function. An activation and its slope
+            share somewhat more pieces, with no loss of accuracy.
+        kink_width: the width of the ramp that approximates a step, a power of two; the default is
+            so narrow that hardly any argument lies on the ramp.
 
     Raises:
-        SettingError: if a number is out of its range.
+        SettingError: if a number is out of range.
 
     Example:
         >>> import icgd
@@ -163,10 +166,10 @@ class ReluStack(AbstractConstruction):
 
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)
-        return ceil(1.01 * setting * sqrt(excess))  # the error falls with the square
+        return ceil(1.01 * setting * sqrt(excess))  # the error is proportional to 1 / pieces^2
 
     def objection(self, problem: Problem) -> str | None:
-        if reason := without_digits(problem):
+        if reason := precision_objection(problem):
             return reason
         if not problem.gradient_step.has_root:
             return None
@@ -196,11 +199,11 @@ class ReluStack(AbstractConstruction):
             composed = composed_slope(problem, largest, prediction)
             functions += composed.fitted(self.pieces, self.kink_width)
         loss_slope = "loss_slope" if problem.domain.rate is None else "rated_slope"
-        sides = sides_of_jumps(problem, prediction)
-        between = [part.slot for part in (*sides, *(composed.operations if composed else ()))]
-        layout = _layout(problem, update, loss_slope, between)
+        jumps = loss_jumps(problem, prediction)
+        of_loss = [part.slot for part in (*jumps, *(composed.operations if composed else ()))]
+        layout = _layout(problem, update, loss_slope, of_loss)
         scratch = tuple(slot.name for slot in layout.having(Role.SCRATCH))
-        # A gate is a power of two beyond the argument of every ReLU on the domain.
+        # The gate, a power of two, exceeds the argument of every ReLU on the domain.
         largest = max(
             abs(term.scale) * function.high + abs(term.shift)
             for function in functions
@@ -210,33 +213,33 @@ class ReluStack(AbstractConstruction):
         gate = 2.0 ** (1 + ceil(log2(largest)))
 
         block, of_shares = forward_pass(target, with_slopes=True), tuple[ReluSum, ...]()
-        # The slope of the loss: a sum of functions of one variable, or shares less labels.
+        # The slope of the loss: a sum of functions of one variable, or softmax minus labels.
         summands = tuple(
             Summand(loss_argument(part, prediction), curve.name)
             for part in loss_parts(problem)
             if (curve := split_at_jumps(part.function).curve) is not None
         )
-        if sides:
+        if jumps:
             block.append(
                 Layer(
                     "sides of jumps",
-                    tuple(map_everywhere(s.argument, s.jump.positive.name, s.slot) for s in sides),
+                    tuple(map_everywhere(j.argument, j.jump.positive.name, j.slot) for j in jumps),
                 )
             )
-            summands += tuple(Summand(Combination.of(s.slot), s.jump.steps.name) for s in sides)
+            summands += tuple(Summand(Combination.of(j.slot), j.jump.steps.name) for j in jumps)
         if composed is not None:
             block += composed.layers()
             summands = (Summand(composed.term.combination, _IDENTITY),)
         if problem.loss_function.is_softmax:
-            # Two MLP layers turn the outputs into shares of classes. Scores that are lower than
-            # another by the cap have no share that counts.
+            # Two MLP layers compute the softmax as 1 / sum_i exp(z_i - z_j). Differences are
+            # capped: a class whose score is lower by the cap has a negligible probability.
             n_classes, error = target.output_width, ROOT_ERROR / self.pieces**2
             cap = float(ceil(log(n_classes * self.pieces**2 / ROOT_ERROR)))
             exponential = capped_exponential(cap)
             apart = MapDifferences(prediction, exponential.name, EXPONENTIALS)
             shares = MapRowSums(EXPONENTIALS, RECIPROCAL.name, SHARES, exp(-cap))
             block += [Layer("exponentials", (apart,)), Layer("shares", (shares,))]
-            summands = (_itself(SHARES), Summand(Combination(("y",), (-1.0,)), _IDENTITY))
+            summands = (_copy_of(SHARES), Summand(Combination(("y",), (-1.0,)), _IDENTITY))
             margin = max(function.error for function in functions)
             reach = 2 * ROUNDING_ROOM * ranges_on_domain(problem, margin).outputs[-1]
             of_shares = (
@@ -250,7 +253,7 @@ class ReluStack(AbstractConstruction):
             rated = MultiplySlots("loss_slope", RATES, loss_slope)
             block.append(Layer("rates", (rated,)))
         block += backward_pass(target, loss_slope)
-        # The gradient, and what the optimiser makes of it.
+        # The gradient, then the update and the projection.
         gradient = (
             AccumulateOuterProduct(
                 _delta_slot(target, j, loss_slope),
@@ -264,7 +267,7 @@ class ReluStack(AbstractConstruction):
         block += [Layer("gradient step", tuple(gradient)), *update.end(0, scratch)]
 
         forward = forward_pass(target, update.predicting)
-        copy = MapSlots((_itself(prediction),), IS_QUERY, (IS_EXAMPLE,), gate, "y")
+        copy = MapSlots((_copy_of(prediction),), IS_QUERY, (IS_EXAMPLE,), gate, "y")
         written = (
             name for layer in forward for part in layer.instructions for name in part.writes()
         )
@@ -283,25 +286,25 @@ class ReluStack(AbstractConstruction):
 _IDENTITY = IDENTITY_FUNCTION.name
 
 
-def _itself(slot: str) -> Summand:
+def _copy_of(slot: str) -> Summand:
     return Summand(Combination.of(slot), _IDENTITY)
 
 
 def output_slot(target: MLP, layer: int) -> str:
-    """Return the slot of p_j, shortcuts included."""
+    """Return the slot of p_j, after shortcuts."""
     if target.sources(layer):
         return f"sum_{layer}"
     return f"normed_{layer}" if _is_norm_alone(target, layer) else units_slot(layer)
 
 
 def _is_norm_alone(target: MLP, layer: int) -> bool:
-    """Say whether a layer has a norm and no activation, and so needs no slot for its units."""
+    """Return whether a layer has a norm but no activation, so that its norm is its output."""
     has_norm = layer in target.norms
     return has_norm and target.layer_activation(layer).value == IDENTITY_FUNCTION
 
 
 def _is_linear_output(target: MLP, layer: int) -> bool:
-    """Say whether a layer is the last one and linear: its delta is the slope of the loss itself."""
+    """Return whether a layer is the last one and linear, so that its delta is the loss slope."""
     has_norm = layer in target.norms
     is_linear = target.layer_activation(layer).value == IDENTITY_FUNCTION
     return layer == target.depth and is_linear and not has_norm
@@ -315,11 +318,11 @@ def _delta_slot(target: MLP, layer: int, loss_slope: str) -> str:
 def _layout(
     problem: Problem, update: UpdateLayers, loss_slope: str, of_loss: Sequence[str]
 ) -> Layout:
-    """Lay out what both passes write, with the slots of the loss between them."""
+    """Lay out the slots of both passes, with those of the loss between them."""
     target, width = problem.network, problem.network.output_width
     layers, norms, wide = range(1, target.depth + 1), target.norms, target.widths
     forward = {units_slot(j): j for j in layers if not _is_norm_alone(target, j)}
-    forward |= {slot: j for j in layers for slot in own_positive_slots(target, j)}
+    forward |= {slot: j for j in layers for slot in separate_positive_slots(target, j)}
     evaluated = {part.write: j for j in layers for part in _slopes_by_heads(target, j)}
     forward |= {name: j for name, j in evaluated.items() if name.startswith("curve_")}
     forward |= {f"sum_{j}": j for j in layers if target.sources(j)}
@@ -344,11 +347,11 @@ def _layout(
 def forward_pass(target: MLP, weights: str = WEIGHTS, *, with_slopes: bool = False) -> list[Layer]:
     """Write p_j for j = 1 .. N into the slots that `output_slot` names.
 
-    If wanted, the same heads write r'(V_j p_{j-1}) into slots `slope_j`. Where that jumps, at k
-    say, they write its continuous part and relu(V_j p_{j-1} - k), and `later_slopes` does the rest.
+    With slopes, the same heads write r'(V_j p_{j-1}) into slots `slope_j`. If r' jumps, at k say,
+    they write its continuous part and relu(V_j p_{j-1} - k), and `later_slopes` adds the jump.
 
-    The matrices V_j stand in slots `weights_1 .. weights_N`, or in those of another kind. A layer
-    with a norm takes more layers; shortcuts are added in the last of these, an MLP:
+    The matrices V_j stand in slots `weights_1 .. weights_N`, or of another kind than `weights`. A
+    layer norm takes more layers; the last of these, an MLP, also adds shortcuts:
 
         attention   linear = V_j p_{j-1}
         product     variance = cov(linear, linear)
@@ -377,11 +380,11 @@ def forward_pass(target: MLP, weights: str = WEIGHTS, *, with_slopes: bool = Fal
             ]
             if not _is_norm_alone(target, j):
                 written.append(map_everywhere(normed, r, units))
-            for slot, positive in own_positive_slots(target, j).items():
+            for slot, positive in separate_positive_slots(target, j).items():
                 written.append(map_everywhere(normed, positive.name, slot))
         if sources := target.sources(j):
-            value = Summand(normed, r) if has_norm else _itself(units)
-            added = (_itself(output_slot(target, source)) for source in sources)
+            value = Summand(normed, r) if has_norm else _copy_of(units)
+            added = (_copy_of(output_slot(target, source)) for source in sources)
             written.append(MapSlots((value, *added), ONE, (), 0.0, output_slot(target, j)))
         if written:
             layers.append(Layer(f"outputs {j}", tuple(written)))
@@ -389,23 +392,24 @@ def forward_pass(target: MLP, weights: str = WEIGHTS, *, with_slopes: bool = Fal
 
 
 def _slopes_by_heads(target: MLP, layer: int) -> tuple[Evaluation, ...]:
-    """Return what the backward pass needs of V_j p_{j-1} and heads have to evaluate."""
+    """Return the functions of V_j p_{j-1} that the backward pass needs and heads evaluate."""
     if layer in target.norms or _is_linear_output(target, layer):
         return ()
-    slope, found = slope_of(target.layer_activation(layer).value), list[Evaluation]()
+    slope, evaluations = slope_of(target.layer_activation(layer).value), list[Evaluation]()
     if slope.curve is not None:
-        found.append(Evaluation(slope.curve.name, slope_slot(target, layer)))
-    positives = own_positive_slots(target, layer).items()
-    return (*found, *(Evaluation(positive.name, slot) for slot, positive in positives))
+        evaluations.append(Evaluation(slope.curve.name, slope_slot(target, layer)))
+    positives = separate_positive_slots(target, layer).items()
+    return (*evaluations, *(Evaluation(positive.name, slot) for slot, positive in positives))
 
 
 def backward_pass(target: MLP, loss_slope: str) -> list[Layer]:
-    """Turn the slope of the loss into slots `delta_1 .. delta_N`, last layer first.
+    """Write the slots `delta_N .. delta_1` from the slope of the loss.
 
-    delta_N = slope_N * loss_slope, or, of a linear output, the slope of the loss itself
-    delta_j = slope_j * (weights_{j+1}^T delta_{j+1} + what shortcuts pass on)
+        delta_N = slope_N * loss_slope, or loss_slope itself if the output is linear
+        delta_j = slope_j * (weights_{j+1}^T delta_{j+1} + the gradients from shortcuts)
 
-    A layer with a norm has that in slot `passed_j` first, and takes two layers more.
+    In a layer with a norm the slot `passed_j` holds this value, and two more layers pass it back
+    through the norm.
     """
     layers: list[Layer] = []
     for j in range(target.depth, 0, -1):
@@ -435,9 +439,9 @@ def backward_pass(target: MLP, loss_slope: str) -> list[Layer]:
 
 
 def _upstream_layers(target: MLP) -> list[int]:
-    """Return the layers but the last that shortcuts from units lead to.
+    """Return the layers, except the last, in which shortcuts from units end.
 
-    What is pulled back to their outputs is needed once more.
+    The gradient with respect to their outputs is also passed along the shortcut, so it is stored.
     """
     return sorted({end for start, end in target.shortcuts if start > 0 and end < target.depth})
 
@@ -445,14 +449,14 @@ def _upstream_layers(target: MLP) -> list[int]:
 def _fitted_functions(
     problem: Problem, pieces: int, kink_width: float | None
 ) -> tuple[ReluSum, ...]:
-    """Fit every function on an interval that no argument leaves, fitting errors included.
+    """Fit every function on an interval that contains all arguments, including fitting errors.
 
-    The outputs may overshoot by the error of the fit, which is known only after fitting: widen
-    the interval by it and fit again until it is covered. Free knots make this harmless, since
-    a wider interval hardly changes the error.
+    A fitted activation may exceed the range of the exact one by its error, which is known only
+    after fitting. So widen the interval by this error and fit again until the error is covered.
+    With free knots a wider interval hardly changes the error.
     """
     target, needed = problem.network, needed_functions(problem)
-    # The same heads evaluate a smooth activation and its slope.
+    # The same heads evaluate a smooth activation and its slope, so both have the same knots.
     by_heads = [r for j, r in enumerate(activations_of(target), start=1) if j not in target.norms]
     curved = ("smooth", "pieces")
     pairs = [
@@ -464,15 +468,15 @@ def _fitted_functions(
     ]
     shared = {function.name for pair in pairs for function in pair}
     outputs = [activation.value.name for activation in activations_of(target)]
-    margin, worst, beyond = 0.0, "", places_of_jumps(problem)
+    margin, worst, beyond = 0.0, "", jump_offsets(problem)
     while True:
         reach = ROUNDING_ROOM * largest_argument(problem, ranges_on_domain(problem, margin))
-        if margin and not reach <= 2 * LARGEST_ARGUMENT:  # so few pieces err more and more
+        if margin and not reach <= 2 * LARGEST_ARGUMENT:  # the iteration diverges
             raise ConstructionError(
                 f"pieces={pieces} is too few for {worst}: the error of the fit grows with "
                 "the interval, so no interval covers the layers' outputs. Give at least 2."
             )
-        if margin and (reason := outside_domain(problem, margin)):
+        if margin and (reason := domain_objection(problem, margin)):
             raise ConstructionError(f"pieces={pieces} is too few: {reason}")
         wide = {name: reach + beyond.get(name, 0.0) for name in needed}
         fits = {
@@ -491,10 +495,10 @@ def _fitted_functions(
 
 
 def _roots(problem: Problem, functions: tuple[ReluSum, ...], pieces: int) -> list[ReluSum]:
-    """Fit the reciprocal roots of norms and of the update, if any, for the whole domain.
+    """Fit the reciprocal roots of norms and of the update, if there are any, for the whole domain.
 
-    A mean of squares is at most the largest square. Of a variance, proofs know that numbers are at
-    most twice the largest away from their mean. A range may be wider than needed.
+    A mean of squares is at most the largest square. For a variance, |z - mean| <= 2 max |z|; the
+    range may be wider than needed.
     """
     target, root = problem.network, problem.gradient_step.rule(0).root
     margin = max(function.error for function in functions)
@@ -512,7 +516,7 @@ def _roots(problem: Problem, functions: tuple[ReluSum, ...], pieces: int) -> lis
 
 
 def _largest_gradient(problem: Problem, ranges: Ranges, margin: float) -> float:
-    """Return the largest entry of the gradient, as the update scales it, with its weight decay."""
+    """Bound the entries of the gradient as the update scales it, including the weight decay."""
     update, deltas = problem.gradient_step, backward_ranges(problem, ranges, margin).deltas
     sizes = [max(p, 1.0 * problem.network.biases) for p in ranges.outputs[:-1]]
     largest = max(delta * p for delta, p in zip(deltas, sizes, strict=True))

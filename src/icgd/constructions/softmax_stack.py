@@ -1,24 +1,25 @@
-r"""softmax-stack: a plain softmax transformer, weights written down, trains an N-layer network.
+r"""softmax-stack: a plain softmax transformer with explicit weights trains an N-layer network.
 
-Softmax attention, ReLU MLPs, a residual stream; no normalisation and no product layer. Registers
-in front of the examples form a softmax lattice (`program/layout.py`): a head over them returns
-any smooth function of a dot product, or a square, from which products are made. One gradient
-step for smooth bounded activations, a linear output and a squared or logistic loss:
+The transformer has softmax attention, ReLU MLPs and a residual stream, but no normalisation and no
+product layer. Registers in front of the examples form a softmax lattice (`program/layout.py`): a
+head over them returns a smooth function of the dot product in its score. Products of slots are
+differences of two squares. So the steps of backpropagation, those of `relu_stack.py`, take these
+layers for smooth bounded activations, a linear output and a squared or logistic loss:
 
     N        attention  p_j = r(V_j p_{j-1}) and r'(V_j p_{j-1}), from the same heads
     N - 1    attention  s_j = r'_j * (V_{j+1}^T s_{j+1}), two squares for each unit
     1        attention  L_g V_j -= L_g (step_size / 2n) sum_t s_{t,j} p_{t,j-1}^T in register g
     1        MLP        clip the weights to the box, wipe all scratch
 
-That is 2N + 1 layers. What needs more:
+These are 2N + 1 layers. The slope u of these losses is linear in slots, 2p - 2y or sigmoid(p) - y,
+so it needs no layer. At most 3N + 4 layers suffice, since more are needed only for
 
 - an output activation: one layer for s_N = r'_N * u, and one for the logistic loss slope;
-- a kinked activation: an MLP layer in every layer that has it, for r, and one for all r';
-- gelu, silu and softplus: an attention layer there, for r(z) = z gate(z) + rest(z);
-- the huber loss: an MLP layer, the same as that of r'.
+- a kinked activation: an MLP layer for r in every layer that has it, and one for all r';
+- gelu, silu and softplus: an attention layer in each, for r(z) = z gate(z) + rest(z);
+- the huber loss: an MLP layer, shared with the r'.
 
-At most 3N + 4 in all. The loss slope u is linear in slots (2p - 2y, sigmoid(p) - y), so that no
-layer is spent on it. A block of N layers predicts, and an MLP copies.
+For the prediction, N layers run the forward pass and an MLP copies its result.
 """
 
 from __future__ import annotations
@@ -41,22 +42,22 @@ from icgd.constructions.network import (
     activations_of,
     backward_ranges,
     bias_slot,
+    domain_objection,
     factor_of,
     has_kink,
     is_composed,
+    jump_offsets,
     largest_argument,
     largest_loss_argument,
     later_slopes,
-    looked_up,
+    look_up_functions,
     loss_argument,
     loss_parts,
     map_everywhere,
     needed_functions,
     network_layout,
-    outside_domain,
-    own_positive_slots,
-    places_of_jumps,
     ranges_on_domain,
+    separate_positive_slots,
     units_slot,
 )
 from icgd.errors import ConstructionError, SettingError
@@ -95,35 +96,35 @@ from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
 FEWEST_REGISTERS = 32
-"""With 15 lattice points on either side lines and squares have full accuracy."""
+"""The registers of a lattice of 15 points on either side, on which lines have full accuracy."""
 
 LARGEST_SCORE = MASKED / 4
-"""Scores of classes up to this size are so much above the masked ones that those have no weight."""
+"""The largest class score at which masked tokens still have a softmax weight of exactly 0."""
 
 SHARES = "shares"
 
 SMALLEST_ARGUMENT = 2.0**-500
-"""Lattices are scaled by what they reach: the squares of smaller numbers underflow."""
+"""The smallest reach of a lattice: its square is used, and smaller squares underflow."""
 
 PROBE = {"float64": 2.0**-5, "float32": 2.0**-2}
-"""Scores by which the gradient heads see a slope, for the largest slope on the domain. Its sixth
-power is lost, and the rounding of a softmax weight divided by it."""
+"""The score of the largest slope in a gradient head. The truncation error is its sixth power, and
+the rounding error is that of a softmax weight divided by it."""
 
 
 @dataclass(frozen=True)
 class SoftmaxStack(AbstractConstruction):
-    """2N + 1 to 3N + 4 layers a step, all of a standard transformer.
+    """2N + 1 to 3N + 4 layers of a standard transformer per step.
 
     Args:
-        registers: the number of registers that smooth functions are looked up in; the default is as
-            many as give full accuracy in `dtype`.
-        kink_width: the width of the ramp that stands in for a step, a power of two; by default the
-            ramp is so narrow that hardly any argument lies on it.
-        dtype: the arithmetic that it is made for.
+        registers: the number of registers, which are the look-up table of smooth functions; by
+            default enough for full accuracy in `dtype`.
+        kink_width: the width of the ramp that approximates a step, a power of two; the default is
+            so narrow that hardly any argument lies on the ramp.
+        dtype: the arithmetic for which accuracy is optimised.
 
     Raises:
-        SettingError: if a number is out of its range.
-        UnknownNameError: if no dtype has this name.
+        SettingError: if a number is out of range.
+        UnknownNameError: if there is no dtype of this name.
 
     Example:
         >>> import icgd
@@ -159,41 +160,43 @@ class SoftmaxStack(AbstractConstruction):
 
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)
-        return ceil(setting * (1 + 0.05 * log(excess)))  # the error falls exponentially
+        # The error falls exponentially with the number of registers.
+        return ceil(setting * (1 + 0.05 * log(excess)))
 
     def objection(self, problem: Problem) -> str | None:
         if is_composed(problem):
             return (
-                f"its look-ups read functions of one combination of prediction and label, and the "
-                f"slope of the loss {problem.loss} is no sum of these; use relu-stack."
+                "each of its look-ups is a function of one combination of prediction and label, "
+                f"and the slope of the loss {problem.loss} is not a sum of such functions; use "
+                "relu-stack."
             )
         values = [activation.value for activation in activations_of(problem.network)]
         if lines := [r for r in values if r != IDENTITY_FUNCTION and factor_of(r) is not None]:
-            return f"of lines it takes identity, not {lines[0]}; relu-stack takes it."
+            return f"its only linear activation is identity, not {lines[0]}; use relu-stack."
         for function in (*values, *(part.function for part in loss_parts(problem))):
             if function.kind == "pieces":
                 return (
-                    f"its heads look {function} up with an error that falls exponentially only if "
-                    "the function is analytic, and its curved pieces meet at "
-                    f"{', '.join(f'{knot:g}' for knot in function.knots)}; relu-stack takes it."
+                    f"its look-ups are accurate for analytic functions only, and {function} has "
+                    f"curved pieces that meet at "
+                    f"{', '.join(f'{knot:g}' for knot in function.knots)}; use relu-stack."
                 )
             at_zero = float(function(torch.zeros(1, 1, dtype=torch.float64)))
             if function.kind == "kinked" and at_zero != 0.0:
                 return (
-                    f"an MLP evaluates {function} in registers too, where what it reads is 0 and "
-                    f"its value has to be, but it is {at_zero:g} there; relu-stack takes it."
+                    f"an MLP also evaluates {function} at 0, in registers, whose slots must stay "
+                    f"0, but its value there is {at_zero:g}; use relu-stack."
                 )
         for part in loss_parts(problem):
             if part.function.kind == "step" and part.function.knots:
                 return (
                     f"the slope of the {problem.loss} loss jumps at {part.function.knots[0]:g}, "
-                    "and no MLP stands where its ramp could be read without rounding; relu-stack "
-                    "takes it, or use a loss whose slope is continuous, such as huber."
+                    "and there is no MLP that could evaluate the jump without rounding errors; use "
+                    "relu-stack, or a loss whose slope is continuous, such as huber."
                 )
         try:
-            reason = outside_domain(problem, gated=True)
-        except SettingError as error:  # no range was found for what an activation is beside a gate
-            return f"{error} relu-stack takes it as it is."
+            reason = domain_objection(problem, gated=True)
+        except SettingError as error:  # z gate(z) + rest(z) has no proved range for rest
+            return f"{error} Or use relu-stack."
         if reason:
             return reason
         ranges = ranges_on_domain(problem, 0.0, gated=True)
@@ -201,19 +204,20 @@ class SoftmaxStack(AbstractConstruction):
         smallest, largest = min(*arguments, *ranges.outputs), max(arguments)
         if smallest < SMALLEST_ARGUMENT:
             return (
-                f"a layer's preactivations, outputs or slopes reach no more than {smallest:.3g} on "
-                "the domain, and what it divides by them would leave float64; use a larger box or "
-                "domain, or fewer layers."
+                "its heads divide by the largest preactivation, output or slope of each layer, "
+                f"and one is at most {smallest:.3g} on the domain, too small for float64; use a "
+                "larger box or domain, or fewer layers."
             )
         if not largest <= LARGEST_ARGUMENT:
             return (
                 f"its preactivations or slopes can reach {largest:.3g} on the domain, where "
-                "float64 leaves no digits to look them up; use a smaller box or domain."
+                "float64 has too few digits to look them up; use a smaller box or domain."
             )
         if problem.loss_function.is_softmax and ranges.outputs[-1] > LARGEST_SCORE:
             return (
                 f"the scores of its classes can reach {ranges.outputs[-1]:.3g} on the domain, and "
-                f"beyond {LARGEST_SCORE:g} no mask hides other tokens; use a smaller box or domain."
+                f"a mask hides other tokens only up to {LARGEST_SCORE:g}; use a smaller box or "
+                "domain."
             )
         return None
 
@@ -233,7 +237,7 @@ class SoftmaxStack(AbstractConstruction):
                 scale=update.gradient_scale,
                 probe=PROBE[self.dtype] / builder.backward.deltas[layer - 1],
                 write=f"{update.gradient}_{layer}",
-                bias=builder.bias and IS_EXAMPLE,  # which is 0 in the memory, as its value must be
+                bias=builder.bias and IS_EXAMPLE,  # 0 in the memory, whose value must be 0
             )
             for layer in range(1, target.depth + 1)
         )
@@ -259,13 +263,13 @@ class SoftmaxStack(AbstractConstruction):
 
 
 def _written(layers: Iterable[Layer]) -> tuple[str, ...]:
-    """Return the slots that the layers write, in order, each once."""
+    """Return the slots that the layers write, in order, without repetitions."""
     instructions = [part for layer in layers for part in layer.instructions]
     return tuple(dict.fromkeys(name for part in instructions for name in part.writes()))
 
 
 class _Builder:
-    """The layers of one program, and what they are made from."""
+    """The layers of one program, and the fits and ranges that they depend on."""
 
     def __init__(self, problem: Problem, settings: SoftmaxStack) -> None:
         self.problem, self.settings, self.target = problem, settings, problem.network
@@ -276,9 +280,10 @@ class _Builder:
         self.is_softmax = problem.loss_function.is_softmax
         n_classes = self.target.output_width if self.is_softmax else 0
         self.classes = tuple(class_slot(number) for number in range(1, n_classes + 1))
-        # Lines and squares need some registers, and classes one each besides the memory.
+        # Lines and squares need a number of registers, and each class one besides the memory.
         fewest = max(FEWEST_REGISTERS, 2 * ceil((n_classes + 2) / 2))
-        # Fit the look-ups on ranges that allow for their own errors, which they widen.
+        # The errors of look-ups widen the ranges on which they must hold: widen the ranges by a
+        # margin until it covers these errors.
         margin = 0.0
         while True:
             ranges = ranges_on_domain(problem, margin, gated=True)
@@ -293,13 +298,13 @@ class _Builder:
             if excess <= margin:
                 break
             margin = 1.25 * excess
-            if reason := outside_domain(problem, margin, gated=True):
+            if reason := domain_objection(problem, margin, gated=True):
                 raise ConstructionError(f"With the errors of its look-ups {reason}")
             if not margin <= LARGEST_ARGUMENT:
                 raise ConstructionError(
                     f"registers={len(look_ups[0].values) + 1} is too few for these ranges: the "
-                    "error of a look-up exceeds what it looks up. Give more registers, or use a "
-                    "smaller box or domain."
+                    "error of a look-up exceeds the values themselves. Give more registers, or use "
+                    "a smaller box or domain."
                 )
         self.forward, self.backward = forward, backward_ranges(problem, forward, margin)
         self.look_ups, self.errors = look_ups, errors
@@ -308,7 +313,7 @@ class _Builder:
         self.loss_slope = self._loss_slope()
 
     def _overshoot(self, forward: Ranges, errors: dict[str, float]) -> float:
-        """Bound the error of an activation or a slope by those of its look-ups."""
+        """Bound the errors of activations and slopes by those of their look-ups."""
         largest = 0.0
         for layer, activation in self.activations.items():
             if activation.value.kind == "smooth":
@@ -350,7 +355,9 @@ class _Builder:
                 preactivation = f"preactivation_{j}"
                 first = (Project(z, reach, preactivation),)
                 maps = {units: value}
-                maps |= {slot: f.name for slot, f in own_positive_slots(self.target, j).items()}
+                maps |= {
+                    slot: f.name for slot, f in separate_positive_slots(self.target, j).items()
+                }
                 read = Combination.of(preactivation)
                 second = tuple(map_everywhere(read, name, write) for write, name in maps.items())
             elif activation.gate is None:
@@ -366,7 +373,7 @@ class _Builder:
         return layers
 
     def loss_look_ups(self, z: Argument, *, of_prediction: bool) -> tuple[LookUp, ...]:
-        """Look up smooth parts of the loss slope: of the prediction z alone, or of p_N and y."""
+        """Return look-ups of the smooth parts of the loss slope, of z = p_N or of p_N and y."""
         look_ups = []
         for number, part in enumerate(self.parts, start=1):
             is_of_prediction = part.prediction == 1.0 and part.label == 0.0
@@ -377,9 +384,9 @@ class _Builder:
         return tuple(look_ups)
 
     def loss_slope_layers(self) -> list[Layer]:
-        """Evaluate the parts of u that are not linear, unless the last unit did, and kinks.
+        """Evaluate the nonlinear parts of u that the last layer did not look up, and jumps of r'.
 
-        The slopes of kinked activations are made of relu(z_j) in the one MLP.
+        One MLP evaluates kinked parts of u, and the slopes of kinked activations from relu(z_j).
         """
         output, kinks = units_slot(self.depth), later_slopes(self.target)
         if self.is_softmax:
@@ -397,12 +404,12 @@ class _Builder:
         return [Layer("loss slope", part) for part in (look_ups, maps + kinks) if part]
 
     def delta(self, layer: int) -> Combination:
-        """Return s_j: a slot, or, of a linear output, the loss slope itself."""
+        """Return s_j: its slot, or the loss slope itself for a linear output."""
         is_loss_slope = layer == self.depth and self.is_linear[layer]
         return self.loss_slope if is_loss_slope else Combination.of(f"delta_{layer}")
 
     def backward_pass(self) -> list[Layer]:
-        """Write s_N = r'_N * u, unless it is u itself, and s_j = r'_j * (V_{j+1}^T s_{j+1})."""
+        """Write s_N = r'_N * u, except for a linear output, and s_j = r'_j * V_{j+1}^T s_{j+1}."""
         layers = []
         for j in range(self.depth - self.is_linear[self.depth], 0, -1):
             if j == self.depth:
@@ -419,7 +426,7 @@ class _Builder:
         return layers
 
     def functions(self, layers: Iterable[Layer]) -> tuple[Function, ...]:
-        """Return lines and squares over the registers, look-ups, and what MLPs evaluate."""
+        """Return lines and squares on the registers, the look-ups, and the functions of MLPs."""
         instructions = [part for layer in layers for part in layer.instructions]
         lines: list[LatticeFunction] = []
         if any(isinstance(part, Project) for part in instructions):
@@ -430,7 +437,7 @@ class _Builder:
         names = dict.fromkeys(name for part in maps for name in part.functions())
         needed, width = needed_functions(self.problem), self.settings.kink_width
         reach = ROUNDING_ROOM * largest_argument(self.problem, self.forward)
-        beyond = places_of_jumps(self.problem)
+        beyond = jump_offsets(self.problem)
         ends = {name: reach + beyond.get(name, 0.0) for name in names}
         sums = (fit_relu_sum(needed[n], -end, end, kink_width=width) for n, end in ends.items())
         return (*lines, *self.look_ups, *sums)
@@ -438,27 +445,29 @@ class _Builder:
     def layout(
         self, layers: Iterable[Layer], functions: Iterable[Function], update: UpdateLayers
     ) -> Layout:
-        """Return the slots that the layers write, and what registers and MLPs need."""
+        """Lay out the slots that the layers write, and the constants of registers and MLPs."""
         target, written = self.target, _written(layers)
         outputs, widths = (target.output_width,), list(enumerate(target.widths[1:], start=1))
         kinds = ("preactivation", "gate", "units")
         scratch = {f"{kind}_{j}": (width,) for kind in kinds for j, width in widths}
-        scratch |= {slot: (width,) for j, width in widths for slot in own_positive_slots(target, j)}
+        scratch |= {
+            slot: (width,) for j, width in widths for slot in separate_positive_slots(target, j)
+        }
         scratch |= {f"{kind}_{j}": (width,) for kind in ("slope", "delta") for j, width in widths}
         scratch |= {f"loss_part_{number}": outputs for number in range(1, len(self.parts) + 1)}
         scratch[SHARES] = outputs
         values = [value_slot(f.name) for f in functions if isinstance(f, LatticeFunction)]
-        own = (ONE, IS_EXAMPLE, IS_QUERY, LOG_EXAMPLES, *REGISTER_SLOTS)
-        constants = (*own, *update.constants, *self.classes, *values)
-        kept = [(name, shape) for name, shape in scratch.items() if name in written]
-        return network_layout(target, kept, constants, update.slots)
+        flags = (ONE, IS_EXAMPLE, IS_QUERY, LOG_EXAMPLES, *REGISTER_SLOTS)
+        constants = (*flags, *update.constants, *self.classes, *values)
+        used = [(name, shape) for name, shape in scratch.items() if name in written]
+        return network_layout(target, used, constants, update.slots)
 
 
 def _fitted(
     problem: Problem, forward: Ranges, settings: SoftmaxStack, fewest: int
 ) -> tuple[LatticeFunction, ...]:
-    """Fit the smooth functions for the arguments that they get; lines have their own lattice."""
-    functions = looked_up(problem)
+    """Fit the smooth functions on one lattice that covers all their arguments."""
+    functions = look_up_functions(problem)
     if not functions:
         return ()
     sizes = zip(activations_of(problem.network), forward.preactivations, strict=True)

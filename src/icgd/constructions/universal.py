@@ -1,29 +1,32 @@
-r"""universal: a function of a whole prompt, looked up in a table, and gradient steps as such.
+r"""universal: three layers look up a function of the whole prompt in a table, such as a step.
 
-wu, Lemma 16 and Theorem 6, literally, at the sizes that fit in float64. Let f map d x n matrices,
-a column for each token, to such matrices, equivariantly: where the columns of Z are permuted, so
-are those of f(Z). Three layers compute f at the centres of a grid (`three_layers`):
+wu, Lemma 16 and Theorem 6, literally, at sizes that fit in float64. Let f map d x n matrices, a
+column for each token, to d x n matrices, and be permutation-equivariant: if the columns of Z are
+permuted, so are those of f(Z). Three layers compute f at the centres of a grid (`three_layers`):
 
-    1  MLP        every number, brought to [-1, 1], is rounded to one of `levels` levels
+    1  MLP        every number, scaled to [-1, 1], is rounded to one of `levels` levels
     2  attention  context = sum_t p_t v_t over the tokens, with p = softmax(s), where s and v are
                   linear in the levels: a number that identifies the multiset of tokens
-    3  MLP        f's column = table(key), where the key is the context and the token's own levels
+    3  MLP        f's column = table(key), where the key combines the context and the token's levels
 
-The lemma takes weights for layer 2 that tell contexts apart by exp(-(levels^d + 1)^4 ...), which
-no float64 holds. The head here has the same form (rank 1, softmax), with weights found by trying
-some and keeping those that tell the finitely many contexts apart best. Keys are then scaled so
-that any two are 1 apart at least, and neighbouring values of the own levels change the key by 1.
+By equivariance, column t of f(Z) depends on token t and the multiset of all tokens only, so the key
+determines it.
 
-The table is a staircase: constant within 7/32 of every key, so that it returns the answers
-themselves although keys are rounded. A number on the ramp between two levels has no context, and
-is refused before a run.
+The lemma's weights for layer 2 separate contexts by exp(-(levels^d + 1)^4 ...), which underflows in
+float64. The head here has the same form (rank 1, softmax), but its weights are the best of a number
+of candidates: those with the largest gap between the finitely many contexts. Keys are then scaled
+such that any two are at least 1 apart, and a step from one own level to the next changes the key
+by 1.
 
-`function_program` is that transformer for an f that is given. `Universal` is the same for the f of
-Theorem 6, which moves the weight w of all tokens [x; y; w] by a gradient step. Because w is equal
-in all tokens, the context is that of x and y alone, and the token's own level that of w: between
-neighbouring levels of w the table runs from one answer to the next, so a weight may lie anywhere. A
-fourth layer clips the weight to the box and wipes all scratch. Predictions come from a table too,
-of levels^2 entries.
+The table is a staircase that is constant within 7/32 of every key, so it returns the exact answers
+although keys are rounded. Prompts with a number on the ramp between two levels have no context and
+are refused before a run.
+
+`function_program` is this transformer for a given f. In `Universal` f is the gradient step of
+Theorem 6, which changes the weight w in all tokens [x; y; w]. Because w is the same in all tokens,
+the context is that of x and y alone, and the token's own level is that of w. Between neighbouring
+levels of w the table interpolates, so the weight may have any value. A fourth layer clips the
+weight to the box and wipes all scratch. Another table, of levels^2 entries, predicts.
 """
 
 from __future__ import annotations
@@ -44,10 +47,10 @@ from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.network import (
     ROUNDING_ROOM,
     backward_ranges,
-    defined_by_text,
     map_everywhere,
     network_layout,
     ranges_on_domain,
+    text_objection,
 )
 from icgd.errors import ConstructionError, quoted
 from icgd.problems.functions import KinkedFunction
@@ -87,36 +90,37 @@ LEVEL_SLOTS = ("level_x", "level_y", "level_w")
 WEIGHT, CONTEXT = "weights_1", "context"
 
 LARGEST_ANSWER = 1e12
-"""Beyond this the rounding of the table is as large as the weights."""
+"""Beyond this the rounding error of the table is as large as the weights."""
 
 MOST_ENTRIES = 2**16
-"""The most entries of a table: those of 10 levels with 2 examples, or of 6 with 3."""
+"""The largest size of a table, enough for 10 levels with 2 examples, or 6 with 3."""
 
 LARGEST_KEY = 2.0**27
-"""Beyond this the rounding of keys is no longer small beside their distance."""
+"""Beyond this the rounding error of keys is no longer small compared with their distance."""
 
 KINK_WIDTH = 2.0**-13
 """Default width of the ramps between levels."""
 
 NARROWEST, WIDEST = 2.0**-30, 2.0**-6
-"""Widths of the ramps between levels: rounding is divided by them, and levels are to be wider."""
+"""Limits on the widths of ramps between levels: they divide rounding errors, and must be narrower
+than the levels."""
 
 TRIED_HEADS = 256
-"""How many weights of the head in layer 2 are tried; more find little better ones."""
+"""The number of candidates for the head of layer 2; more give little improvement."""
 
 
 @dataclass(frozen=True)
 class Universal(AbstractConstruction):
-    """4 layers a step, for one weight and a fixed number of examples.
+    """4 layers per step, for one weight and a fixed number of examples.
 
     Args:
-        levels: the number of levels that every entry is put on.
-        n_examples: the number of examples of the prompts that the table is for.
-        kink_width: the width of the ramps between levels, as a share of half a range, a power of
-            two.
+        levels: the number of levels to which every entry is rounded.
+        n_examples: the number of examples in every prompt.
+        kink_width: the width of the ramps between levels relative to half the range of an entry, a
+            power of two.
 
     Raises:
-        SettingError: if a number is out of its range.
+        SettingError: if a number is out of range.
 
     Example:
         >>> import icgd
@@ -148,14 +152,15 @@ class Universal(AbstractConstruction):
 
     def finer(self, setting: int, excess: float) -> int:
         count("setting", setting), positive("excess", excess)
-        return ceil(min(setting * excess, float(LARGEST_COUNT)))  # the error falls as they grow
+        # The error is proportional to 1 / levels.
+        return ceil(min(setting * excess, float(LARGEST_COUNT)))
 
     def objection(self, problem: Problem) -> str | None:
         target = problem.network
         if target.n_parameters > 1:
             size = table_size(problem, self.n_examples, self.levels)
             return (
-                "it looks whole steps up in a table, and is built for one weight only, widths "
+                "it looks up whole steps in a table, and is built for a single weight, widths "
                 f"(1, 1). For widths {target.widths} with {size.n_examples} examples and "
                 f"{size.levels} levels the table would need {size.levels}^({size.numbers} * "
                 f"{size.n_examples}) = {size.paper_entries} entries ({size.entries} without "
@@ -163,21 +168,22 @@ class Universal(AbstractConstruction):
             )
         if problem.loss_function.slope_parts is None:
             return f"the slope of the {problem.loss} loss of a single output is 0."
-        if reason := defined_by_text(problem):
+        if reason := text_objection(problem):
             return reason
         activation = target.layer_activation(1).value
         if isinstance(activation, KinkedFunction) and activation.knots:
             return (
                 f"the gradient of {target.output_activation} jumps, so it has no Lipschitz "
-                "constant, without which nothing is known between the levels of a table."
+                "constant, which would bound the error between the levels of a table."
             )
         deltas = backward_ranges(problem, ranges_on_domain(problem, 0.0), 0.0).deltas
-        update = problem.gradient_step  # a bound on |w - step_size * gradient|:
+        update = problem.gradient_step
+        # Bound |w - step_size * gradient|.
         largest = update.reach + update.size_of(0) / 2 * deltas[0] * problem.domain.x
         if not largest <= LARGEST_ANSWER:
             return (
-                f"a step can lead to {largest:.3g}, where float64 leaves no digits for the table; "
-                "use a smaller step size, box or domain."
+                f"a step can lead to {largest:.3g}, where float64 has too few digits for the "
+                "table; use a smaller step size, box or domain."
             )
         return None
 
@@ -187,14 +193,14 @@ class Universal(AbstractConstruction):
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         levels, n_examples, box = self.levels, self.n_examples, problem.gradient_step.reach
         size = table_size(problem, n_examples, levels)
-        given = f"levels={levels} with n_examples={n_examples}"
+        settings = f"levels={levels} with n_examples={n_examples}"
         if not fits(size.log10_entries):
             raise ConstructionError(
-                f"{given} needs a table of {size.entries} "
-                f"entries; at most {MOST_ENTRIES:,} fit. Give fewer levels or examples."
+                f"{settings} needs a table of {size.entries} entries; at most {MOST_ENTRIES:,} "
+                "fit. Give fewer levels or examples."
             )
         head = context_head(levels, n_examples, width=2, room=levels)
-        head.require_distinct(given, "examples")
+        head.require_distinct(settings, "examples")
         ranges = (problem.domain.x, problem.domain.y, box)
         to_levels = [
             map_everywhere(Combination((read,), (1 / reach,)), IDENTITY, write)
@@ -214,7 +220,7 @@ class Universal(AbstractConstruction):
             write=WEIGHT,
         )
         clip, wipe = ClipSlots((WEIGHT,), box, ONE), WipeSlots((*LEVEL_SLOTS, CONTEXT))
-        # A prediction rounds x and w to levels again, and is looked up at queries.
+        # For a prediction, round x and w to levels again and look them up, at queries only.
         key = Combination((level_x, level_w), (levels / 2, levels**2 / 2))
         gate = 2.0 ** ceil(log2(levels**2 + 2))
         summands = (Summand(key, PREDICTION_TABLE),)
@@ -241,20 +247,20 @@ class Universal(AbstractConstruction):
 
 
 def level_values(levels: int) -> Tensor:
-    """Return the levels: centres of as many equal cells of [-1, 1]."""
+    """Return the levels, which are the centres of `levels` equal cells of [-1, 1]."""
     return (2 * torch.arange(levels, dtype=torch.float64) + 1) / levels - 1
 
 
 def levels_of(levels: int, width: float) -> ReluSum:
-    """Return the staircase that rounds to a level, as a stand-in for the identity on [-1, 1].
+    """Return the staircase that rounds numbers in [-1, 1] to levels, as an inexact identity.
 
-    Its ramps begin at the edges of the cells, which are put on multiples of their width.
+    The ramps begin at the edges of the cells, rounded to multiples of the ramp width.
     """
     values = level_values(levels)
     edges = torch.round((values[1:] - 1 / levels) / width) * width
     knots = torch.stack([edges, edges + width], dim=-1).flatten()
     slopes = torch.stack([torch.zeros_like(edges), values.diff() / width], dim=-1).flatten()
-    # Largest distance to the level on every flat piece, and to both levels on every ramp.
+    # The errors: the largest distance to the level on every flat piece, to both on every ramp.
     reach = torch.tensor([ROUNDING_ROOM], dtype=torch.float64)
     ends = torch.cat([-reach, knots, reach])
     lower = values.repeat_interleave(2)[:-1]
@@ -275,11 +281,12 @@ def levels_of(levels: int, width: float) -> ReluSum:
 
 @dataclass(frozen=True)
 class ContextHead:
-    """Coefficients of the levels of a token in the scores and in the values of layer 2.
+    """The head of layer 2: coefficients of a token's levels in its score and in its value.
 
-    `contexts` has a row for every multiset of tokens, and `codes` what the head returns for it. A
-    token is numbered by its levels as by digits, the last one fastest. Codes are at least as far
-    apart as there are own tokens, whose numbers are added to them.
+    `contexts` has a row for every multiset of tokens, and `codes` the outputs of the head for them.
+    A token is numbered by its levels as digits, the last one varying fastest. Codes are at least
+    `room` apart, where `room` is the number of possible own tokens, so that adding the number of
+    the own token keeps keys distinct.
     """
 
     levels: int
@@ -293,27 +300,27 @@ class ContextHead:
     def largest_key(self) -> float:
         return float(self.codes.abs().max()) + self.room / 2
 
-    def require_distinct(self, given: str, tokens: str) -> None:
-        """Raise `ConstructionError` if float64 rounds keys by too much."""
+    def require_distinct(self, settings: str, tokens: str) -> None:
+        """Raise `ConstructionError` if the rounding of keys is not small against their distance."""
         if self.largest_key > LARGEST_KEY:
             raise ConstructionError(
-                f"{given} needs keys that are too close for float64 to tell apart. Give fewer "
+                f"{settings} needs keys that are too close for float64 to tell apart. Give fewer "
                 f"levels or {tokens}."
             )
 
     def key(self, own: Sequence[str]) -> Combination:
-        """Return the context and the token's own levels as digits, whose neighbours are 1 apart."""
+        """Return the context plus the number of the token, whose digits are its own levels."""
         digits = tuple(self.levels**place * self.levels / 2 for place in range(len(own)))
         return Combination((CONTEXT, *own), (1.0, *digits[::-1]))
 
     def own_numbers(self) -> Tensor:
-        """Return what levels of a token add to its key, as many numbers as there is room for."""
+        """Return the numbers that own tokens add to their keys, centred around 0."""
         return torch.arange(self.room, dtype=torch.float64) - (self.room - 1) / 2
 
 
 @lru_cache(maxsize=64)
 def context_head(levels: int, n_tokens: int, width: int, room: int) -> ContextHead:
-    """Choose the head that tells contexts apart best, relative to the range of its codes."""
+    """Return the head whose codes are farthest apart relative to their range."""
     value = level_values(levels)
     tokens = torch.cartesian_prod(*[value] * width).view(-1, width).unbind(-1)
     multisets = combinations_with_replacement(range(levels**width), n_tokens)
@@ -332,7 +339,8 @@ def context_head(levels: int, n_tokens: int, width: int, room: int) -> ContextHe
         ordered = codes(*head).sort().values
         return float(ordered.diff().min() / (ordered[-1] - ordered[0]))
 
-    # Points spread evenly over [-4, 4]^d x [1/4, 4]^(d - 1): multiples of powers of 1 / g.
+    # Candidates from a low-discrepancy sequence in [-4, 4]^d x [1/4, 4]^(d - 1): multiples of
+    # powers of 1 / g, modulo 1.
     n_free = 2 * width - 1
     g = _spread(n_free)
     numbers = torch.arange(1, TRIED_HEADS + 1, dtype=torch.float64)
@@ -349,7 +357,7 @@ def context_head(levels: int, n_tokens: int, width: int, room: int) -> ContextHe
 
 
 def _spread(dimension: int) -> float:
-    """Return the g > 1 with g^(dimension + 1) = g + 1, whose powers spread points evenly."""
+    """Return the g > 1 with g^(dimension + 1) = g + 1, the base of a low-discrepancy sequence."""
     g = 2.0
     for _ in range(64):
         g = (1 + g) ** (1 / (dimension + 1))
@@ -363,7 +371,7 @@ def three_layers(
     look_up: Instruction,
     *wipe: Instruction,
 ) -> tuple[Layer, Layer, Layer]:
-    """Lemma 16: levels of all numbers, the context of the tokens' `levels`, and the look-up."""
+    """Return the layers of Lemma 16: rounding to levels, the context of `levels`, the look-up."""
     score, value = (Combination(levels, factors) for factors in (head.score, head.value))
     return (
         Layer("quantise", tuple(quantise)),
@@ -373,9 +381,10 @@ def three_layers(
 
 
 def _table(name: str, keys: Tensor, answers: Tensor) -> ReluSum:
-    """Return a staircase that is constant within 7/32 of every key.
+    """Return the staircase with these answers, constant within 7/32 of every key.
 
-    Answers are rounded to a power of two so coarse that every sum of jumps times knots is exact.
+    Answers are rounded to multiples of a power of two such that sums of jumps times knots are
+    exact.
     """
     size = float(answers.abs().max() * keys.abs().max()) or 1.0
     resolution = 2.0 ** (ceil(log2(size)) - 47)
@@ -402,14 +411,14 @@ def _table(name: str, keys: Tensor, answers: Tensor) -> ReluSum:
 def _steps(problem: Problem, head: ContextHead) -> ReluSum:
     """Tabulate w - step_size * gradient for every context and every level of w.
 
-    Those far outside the box are brought nearer: layer 4 makes the same of them.
+    Answers are clamped to twice the box, which layer 4 clips to the same weights.
     """
     levels, domain, update = level_values(head.levels), problem.domain, problem.gradient_step
     n_contexts, n_levels = len(head.contexts), head.levels
     x, y = (levels[head.contexts // n_levels], levels[head.contexts % n_levels])
     data = [
-        part.unsqueeze(-1).repeat_interleave(n_levels, dim=0)
-        for part in (domain.x * x, domain.y * y)
+        values.unsqueeze(-1).repeat_interleave(n_levels, dim=0)
+        for values in (domain.x * x, domain.y * y)
     ]
     w = update.reach * levels.repeat(n_contexts).unsqueeze(-1)
     moved = w - update.size_of(0) * gradient(problem.network, problem.loss_function, w, *data)
@@ -419,7 +428,7 @@ def _steps(problem: Problem, head: ContextHead) -> ReluSum:
 
 
 def _predictions(problem: Problem, levels: int) -> ReluSum:
-    """Tabulate r(w x) for every level of w and of x, the x of a weight side by side."""
+    """Tabulate r(w x) for every level of w and of x, with x varying fastest."""
     value = level_values(levels)
     w = problem.gradient_step.reach * value.repeat_interleave(levels).unsqueeze(-1)
     x = problem.domain.x * value.repeat(levels)[:, None, None]
@@ -428,19 +437,19 @@ def _predictions(problem: Problem, levels: int) -> ReluSum:
 
 
 EXACT_DIGITS = 12
-"""Counts with more digits are given as powers of ten."""
+"""Counts with more digits are displayed as powers of ten."""
 
 SUMMED = 10_000
-"""The most examples for which logarithms are summed one by one."""
+"""The largest number of examples for which logarithms are summed one by one."""
 
 
 @dataclass(frozen=True)
 class TableSize:
-    """Counts of one table, astronomic for all but the smallest problems, so given as logarithms.
+    """The size of a table, as logarithms because it is astronomic for all but small problems.
 
-    The paper's table has an entry for every way to put d n numbers on `levels` levels each, where a
-    token has d = d_x + d_y + |w| numbers. Without repetitions it is smaller: the weights are equal
-    in all tokens, and the order of the examples does not matter, which leaves
+    The paper's table has an entry for every assignment of d n numbers to `levels` levels, where a
+    token has d = d_x + d_y + |w| numbers. Many of them are repetitions: the weights are the same in
+    all tokens, and the order of the examples does not matter. This leaves
 
         levels^|w| * C(levels^(d_x + d_y) + n - 1, n)
 
@@ -450,7 +459,7 @@ class TableSize:
     levels: int
     n_examples: int
     numbers: int
-    """d, the numbers in a token."""
+    """d, the number of entries of a token."""
     log10_entries: float
 
     @property
@@ -468,30 +477,30 @@ class TableSize:
 
     @property
     def entries(self) -> str:
-        """Entries without repetitions, in words."""
+        """The number of entries without repetitions, in words."""
         return in_words(self.log10_entries)
 
     @property
     def hidden_units(self) -> str:
-        """Hidden units of the MLP that looks them up, in words."""
+        """The number of hidden units of the MLP that looks entries up, in words."""
         return in_words(self.log10_hidden_units)
 
     @property
     def bytes(self) -> str:
-        """Memory of its float64 weights, in words."""
+        """The memory of the MLP's float64 weights, in words."""
         d_model = 2 * self.numbers + 4  # the token, its levels, the context, three constants
         return in_words(self.log10_hidden_units + log10(8 * (2 * d_model + 1)))
 
 
 def in_words(log10_count: float) -> str:
-    """Return a count by its decimal logarithm: 1,234 or 5.6e+78 or 10^9,012."""
+    """Return a count, given its decimal logarithm, as 1,234 or 5.6e+78 or 10^9,012."""
     if log10_count < EXACT_DIGITS:
         return f"{round(10**log10_count):,}"
     return f"{10**log10_count:.2g}" if log10_count < 300 else f"10^{log10_count:,.0f}"
 
 
 def table_size(problem: Problem, n_examples: int, levels: int) -> TableSize:
-    """Return the table that would perform steps of `problem` on `n_examples` examples."""
+    """Return the size of the table for steps of `problem` on `n_examples` examples."""
     n = count("n_examples", n_examples)
     count("levels", levels, least=2)
     target = problem.network
@@ -501,9 +510,9 @@ def table_size(problem: Problem, n_examples: int, levels: int) -> TableSize:
 
 
 def log10_multisets(levels: int, width: int, n: int) -> float:
-    """Return the logarithm of the number of multisets of n tokens, C(levels^width + n - 1, n)."""
+    """Return log10 of the number of multisets of n tokens, C(levels^width + n - 1, n)."""
     log_kinds = width * log10(levels)
-    if log_kinds > 300:  # n - 1 more are nothing beside so many
+    if log_kinds > 300:  # beyond float64, where n - 1 is negligible
         ordered = n * log_kinds
     elif n <= SUMMED:
         ordered = sum(log10(levels**width + i) for i in range(n))
@@ -516,36 +525,35 @@ def log10_multisets(levels: int, width: int, n: int) -> float:
 
 
 def fits(log10_entries: float) -> bool:
-    """Return whether a table is built that has so many entries."""
+    """Return whether a table of this size may be built."""
     return log2(10) * log10_entries <= log2(MOST_ENTRIES)
 
 
-# A function that is given.
+# The program of a given function.
 
 ANSWERS, TOKENS = "f", "z"
-"""The tables of f, one for each of its rows, and the slots of the levels of a token."""
+"""Prefixes of the tables of f, one for each row, and of the slots of a token's levels."""
 
 MOST_CALLS = 2**15
-"""Up to so many calls of f it is checked on all orders of all prompts of the grid, which are as
-many as the entries of the paper's table; beyond, on swaps of two neighbours, at evenly chosen
-prompts."""
+"""The limit on calls of f in the check of equivariance. Within it, all orders of all prompts of the
+grid are checked; otherwise swaps of two neighbouring columns, at an even selection of prompts."""
 
 MOST_PAIRS = 2**25
-"""Up to so many pairs of points of the grid the Lipschitz constant is checked on all of them;
-beyond, on the pairs of some points with all others."""
+"""The limit on pairs of grid points in the check of the Lipschitz constant. Within it, all pairs
+are checked; otherwise an even selection of points against all others."""
 
 DIRECT = "donot_use_mm_for_euclid_dist"
-"""Distances by differences: products of matrices lose small ones to rounding."""
+"""Compute distances from differences, because matrix products lose small distances to rounding."""
 
 SAME = 1e-9
-"""Answers may differ by so much, relative to the largest, with the order in which f sums up."""
+"""The tolerance for rounding in f, relative to the largest answer."""
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The prompts of n tokens of d numbers, each at the centre of one of D cells of [low, high]."""
+    """The prompts of n tokens of d numbers, each the centre of one of D cells of [low, high]."""
 
     d: int
     n: int
@@ -555,12 +563,12 @@ class Grid:
 
     @property
     def log10_entries(self) -> float:
-        """A table has an entry for every token with every multiset of the n - 1 others."""
+        """The logarithm of the table's size: all tokens times all multisets of n - 1 others."""
         others = log10_multisets(self.levels, self.d, self.n - 1) if self.n > 1 else 0.0
         return self.d * log10(self.levels) + others
 
     def require_room(self) -> None:
-        """Raise `ConstructionError` if its table is too large, and say what fits."""
+        """Raise `ConstructionError` if the table is too large; name the largest D that fits."""
         if fits(self.log10_entries):
             return
         finest = 1
@@ -577,7 +585,7 @@ class Grid:
         )
 
     def points(self, contexts: Tensor) -> Tensor:
-        """Return the matrices (d, n) of multisets of numbered tokens."""
+        """Return a (d, n) matrix for each multiset of numbered tokens."""
         middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
         places = self.levels ** torch.arange(self.d - 1, -1, -1)
         digits = contexts.unsqueeze(-2) // places.unsqueeze(-1) % self.levels
@@ -587,7 +595,7 @@ class Grid:
 def function_program(
     f: Callable[[Matrix], Any], grid: Grid, lipschitz: float, kink_width: float
 ) -> StackProgram:
-    """Return the three layers of Lemma 16 for an equivariant f, which is tabulated on the grid."""
+    """Return the three layers of Lemma 16 for an equivariant f, tabulated on the grid."""
     grid.require_room()
     d, n, levels = grid.d, grid.n, grid.levels
     head = context_head(levels, n, width=d, room=levels**d)
@@ -596,7 +604,8 @@ def function_program(
     answers = tabulated(f, points)
     require_lipschitz(points, answers, lipschitz)
 
-    # A token that stands in a prompt again has the same answer there; tokens are in order.
+    # Equal tokens of a prompt have equal keys and answers, and are neighbours because tokens of a
+    # multiset are sorted: keep the first of each.
     is_first = torch.ones_like(head.contexts, dtype=torch.bool)
     is_first[:, 1:] = head.contexts.diff(dim=-1) != 0
     keys = (head.codes.unsqueeze(-1) + head.own_numbers()[head.contexts])[is_first]
@@ -625,7 +634,7 @@ def function_program(
 
 
 def tabulated(f: Callable[[Matrix], Any], points: Tensor) -> Tensor:
-    """Return what f makes of all points (..., d, n), where it is equivariant and finite."""
+    """Return the values of f at all points (..., d, n), and check that f is equivariant."""
     answers = torch.stack([answer_of(f, point) for point in points])
     n = points.shape[-1]
     room = SAME * float(answers.abs().max())
@@ -641,25 +650,24 @@ def tabulated(f: Callable[[Matrix], Any], points: Tensor) -> Tensor:
                     f"f is not permutation-equivariant: at Z = {_shown(point)} it is "
                     f"{_shown(answer)}, but with the columns of Z in the order {order} (counted "
                     f"from 0) it is {_shown(other)} instead of {_shown(answer[:, order])}. A "
-                    "transformer without positions computes only functions whose columns are "
-                    "permuted along."
+                    "transformer without positional encodings computes equivariant functions only."
                 )
     return answers
 
 
 def answer_of(f: Callable[[Matrix], Any], point: Tensor) -> Tensor:
-    """Return what f makes of a matrix, which must be finite and of the same shape."""
-    found = f(point.numpy().copy())
-    if np.iscomplexobj(found):
+    """Return f(point), which must be a finite matrix of the same shape."""
+    value = f(point.numpy().copy())
+    if np.iscomplexobj(value):
         raise ConstructionError(
-            f"f must return real numbers, but at Z = {_shown(point)} it returns {quoted(found)}."
+            f"f must return real numbers, but at Z = {_shown(point)} it returns {quoted(value)}."
         )
     try:
-        answer = torch.as_tensor(np.asarray(found, dtype=np.float64))
+        answer = torch.as_tensor(np.asarray(value, dtype=np.float64))
     except (TypeError, ValueError):
         raise ConstructionError(
             f"f must return numbers, an array of shape {tuple(point.shape)}; at Z = "
-            f"{_shown(point)} it returns {quoted(found)}."
+            f"{_shown(point)} it returns {quoted(value)}."
         ) from None
     if answer.shape != point.shape:
         raise ConstructionError(
@@ -668,8 +676,8 @@ def answer_of(f: Callable[[Matrix], Any], point: Tensor) -> Tensor:
         )
     if not answer.isfinite().all() or answer.abs().max() > LARGEST_ANSWER:
         raise ConstructionError(
-            f"f must be finite, and at most {LARGEST_ANSWER:g}, where float64 leaves digits for "
-            f"the table; at Z = {_shown(point)} it is {_shown(answer)}."
+            f"f must be finite and at most {LARGEST_ANSWER:g} in absolute value, so that float64 "
+            f"has digits for the table; at Z = {_shown(point)} it is {_shown(answer)}."
         )
     return answer
 
@@ -677,24 +685,24 @@ def answer_of(f: Callable[[Matrix], Any], point: Tensor) -> Tensor:
 def require_lipschitz(points: Tensor, answers: Tensor, lipschitz: float) -> None:
     """Raise `ConstructionError` if two points of the grid show that f is steeper.
 
-    Points stand for all orders of their columns, so one of each two is taken in all of them.
+    A point represents all orders of its columns, so the first of each pair takes all orders.
     """
     n_points, _, n = points.shape
     orders = list(permutations(range(n))) if n <= 8 else [tuple(range(n))]
     n_rows = max(1, min(n_points, MOST_PAIRS // (n_points * len(orders))))
     room = SAME * float(answers.abs().max())
-    flat, made = points.flatten(1), answers.flatten(1)
+    flat_points, flat_answers = points.flatten(1), answers.flatten(1)
     for rows in (torch.arange(n_rows) * n_points // n_rows).split(max(1, 2**20 // n_points)):
         for order in map(list, orders):
             others, values = points[rows][..., order], answers[rows][..., order]
-            apart, changed = (
-                torch.cdist(one.flatten(1), all_of_them, compute_mode=DIRECT)
-                for one, all_of_them in ((others, flat), (values, made))
+            distances, changes = (
+                torch.cdist(first.flatten(1), second, compute_mode=DIRECT)
+                for first, second in ((others, flat_points), (values, flat_answers))
             )
-            excess = changed - lipschitz * apart
+            excess = changes - lipschitz * distances
             if not excess.max() <= room:
                 row, place = divmod(int(excess.argmax()), n_points)
-                distance, change = float(apart[row, place]), float(changed[row, place])
+                distance, change = float(distances[row, place]), float(changes[row, place])
                 raise ConstructionError(
                     f"f is steeper than lipschitz={lipschitz:g}: between Z = "
                     f"{_shown(others[row])} and Z = {_shown(points[place])}, which are "
@@ -704,5 +712,5 @@ def require_lipschitz(points: Tensor, answers: Tensor, lipschitz: float) -> None
 
 
 def _shown(matrix: Tensor) -> str:
-    """Return a small matrix in a message."""
+    """Return a small matrix as text for a message."""
     return str([[float(f"{entry:.4g}") for entry in row] for row in matrix.tolist()])

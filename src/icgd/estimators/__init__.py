@@ -1,13 +1,13 @@
-"""Estimators for scikit-learn: frozen transformers that learn from the data in their context.
+"""scikit-learn estimators: frozen transformers that learn from the examples in their context.
 
-`fit` scales the examples, finds a step size and bounds, compiles and runs; `predict` asks the
-transformer for the labels of new rows. It needs the extra `sklearn`.
+`fit` scales the examples, chooses a step size and bounds, compiles and runs the transformer;
+`predict` reads its predictions for new rows. Requires the extra `sklearn`.
 """
 
 from icgd.errors import MissingExtraError
 
 try:
-    import sklearn  # noqa: F401 - only to say what is missing
+    import sklearn  # noqa: F401 - imported only to raise an error that names the extra
 except ImportError:
     raise MissingExtraError(
         "icgd.estimators needs scikit-learn. Install it with: pip install 'icgd[sklearn]'"

@@ -1,4 +1,9 @@
-"""What every estimator shares: it compiles, runs, remembers, answers, and says how well it did."""
+"""Base classes of the estimators: compile and run in `fit`, answer new rows in `predict`.
+
+`fit` of a subclass scales the data and states the problem as a `FitRequest`; the classes here
+compile and run it, cache the trained weights, predict from them, and report losses, convergence
+and certificates.
+"""
 
 from __future__ import annotations
 
@@ -41,26 +46,26 @@ Array = NDArray[np.float64]
 
 @dataclass(eq=False, repr=False)
 class Settings:
-    """The settings of every estimator.
+    """Settings shared by all estimators.
 
-    Estimators are dataclasses: scikit-learn asks for an `__init__` that names all settings, and the
-    fields say each of them once. Their docstrings likewise: a subclass explains its own settings
-    and attributes, and those of its bases are added to what `help` shows.
+    scikit-learn requires an `__init__` that names every setting. Estimators are dataclasses, so
+    that each setting is declared once, as a field. Docstrings follow: a class documents its own
+    settings and attributes, and inherits the entries of its bases.
 
     Args:
         max_iter: the number of steps.
-        device: the torch device that runs it.
-        cache_context: whether `predict` uses what `fit` reached; if not, it runs the whole
-            transformer on context and rows, with the same answers, bit for bit.
-        on_progress: is called by `fit` with the number of steps done and the number in all.
+        device: the torch device of the run.
+        cache_context: whether `predict` starts from the weights that `fit` reached. If not, it runs
+            the whole transformer on context and rows; the answers are equal bit for bit.
+        on_progress: a function that `fit` calls with the number of steps done and of all steps.
 
     Attributes:
         compiled_: the compiled run, with `transformer()`, `summary()` and `listing()`.
         n_iter_: the number of steps taken.
-        convergence_: how far from its end descent stopped.
-        certificate_: what `icgd.verify` measures and proves of the run; made when it is asked for.
+        convergence_: how far from its limit descent stopped.
+        certificate_: the report of `icgd.verify` on the run; computed on first access.
         n_features_in_: the number of inputs.
-        feature_names_in_: their names, if X was a data frame.
+        feature_names_in_: the names of the inputs, if X was a data frame.
 
     Raises:
         SettingError: by `fit`, if a setting is out of its range.
@@ -75,125 +80,122 @@ class Settings:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.__doc__:  # python -OO has none
-            cls.__doc__ = _joined(cls)
+            cls.__doc__ = _inherited_docstring(cls)
 
 
-LISTS = ("Args", "Attributes", "Raises")
-"""The sections of a docstring that a class adds to those of its bases."""
+INHERITED_SECTIONS = ("Args", "Attributes", "Raises")
+"""Docstring sections to which a class adds the entries of its bases."""
 
 
-def _joined(kind: type) -> str:
-    """Return the docstring of a class whose sections also list what those of its bases do."""
+def _inherited_docstring(kind: type) -> str:
+    """Return the docstring of a class with the entries of its bases added to its sections."""
     docs = [base.__dict__.get("__doc__") or "" for base in kind.__mro__]
     summary, *sections = re.split(r"^    (Args|Attributes|Raises|Example):\n", docs[0], flags=re.M)
     bodies = dict(zip(sections[::2], sections[1::2], strict=True))
-    for title in LISTS:
+    for title in INHERITED_SECTIONS:
         entries: dict[str, str] = {}
         for doc in docs:
             body = re.search(rf"^    {title}:\n((?:        .*\n)+)", doc, re.M)
-            own = re.findall(r"^        \w.*\n(?:         .*\n)*", body[1] if body else "", re.M)
-            for entry in own:
+            listed = re.findall(r"^        \w.*\n(?:         .*\n)*", body[1] if body else "", re.M)
+            for entry in listed:  # the entry of the most derived class wins
                 entries.setdefault(entry.partition(":")[0].strip(), entry)
         bodies[title] = "".join(entries.values())
     texts = (
         f"    {title}:\n{bodies[title].rstrip()}\n"
-        for title in (*LISTS, "Example")
+        for title in (*INHERITED_SECTIONS, "Example")
         if bodies.get(title)
     )
     return summary.rstrip() + "\n\n" + "\n".join(texts) + "    "
 
 
 BACKEND = "fused"
-"""What estimators run on; `certificate_` checks the transformer itself where that is quick."""
+"""The backend of `fit` and `predict`; `certificate_` runs the transformer itself if affordable."""
 
 CONSTANT = 10 * float(np.finfo(np.float64).eps)
-"""A column that varies by no more than this share of its size varies by rounding alone."""
+"""Columns whose relative deviation is at most this count as constant: it is rounding error."""
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Columns v as (v - center) / scale."""
+    """The map of columns v to (v - center) / scale."""
 
     center: Array
     scale: Array
 
     @classmethod
     def of(cls, columns: Array, weights: Array | None = None, *, centered: bool = True) -> Scaling:
-        """Return the scaling to mean 0 and variance 1; without centering, to a mean square of 1.
+        """Return the scaling to mean 0 and variance 1; if not `centered`, to a mean square of 1.
 
-        A constant column keeps its scale. `weights` of rows count as so many equal rows.
+        Constant columns are not divided. A row of weight w counts as w equal rows.
         """
         size = np.abs(columns).max(0)
         size[size == 0] = 1.0
-        shares = columns / size  # no square of these overflows
-        mean = np.average(shares, axis=0, weights=weights)
+        relative = columns / size  # at most 1, so that squares cannot overflow
+        mean = np.average(relative, axis=0, weights=weights)
         center = mean if centered else np.zeros_like(mean)
-        spread = np.sqrt(np.average((shares - center) ** 2, axis=0, weights=weights))
-        spread[spread <= CONSTANT] = 1 / size[spread <= CONSTANT]
-        return cls(center * size, spread * size)
+        deviation = np.sqrt(np.average((relative - center) ** 2, axis=0, weights=weights))
+        is_constant = deviation <= CONSTANT
+        deviation[is_constant] = 1 / size[is_constant]
+        return cls(center * size, deviation * size)
 
-    def alike(self) -> Scaling:
-        """Return the scaling that divides all columns by the same number, the root of the mean
-        square.
-        """
+    def uniform(self) -> Scaling:
+        """Return the scaling that divides all columns by the root mean square of their scales."""
         common = float(np.sqrt(np.mean(self.scale**2)))
         return Scaling(self.center, np.full_like(self.scale, common))
 
-    def applied(self, values: Array) -> Array:
-        """Return the columns, scaled."""
+    def transform(self, values: Array) -> Array:
+        """Return the scaled columns."""
         scaled: Array = (values - self.center) / self.scale
         return scaled
 
-    def undone(self, values: Array) -> Array:
-        """Return the columns that were scaled to these."""
+    def inverse_transform(self, values: Array) -> Array:
+        """Return the raw columns of scaled ones."""
         raw: Array = values * self.scale + self.center
         return raw
 
 
 def bound_above(*arrays: Any, room: float = 1.0) -> float:
-    """Return least power of two that is at least `room` times as large as every entry, and 1."""
-    largest = room * max(float(np.abs(np.asarray(part)).max(initial=0.0)) for part in arrays)
+    """Return the least power of two >= 1 that is at least `room` times the size of any entry."""
+    largest = room * max(float(np.abs(np.asarray(array)).max(initial=0.0)) for array in arrays)
     if largest <= 1:
         return 1.0
     mantissa, exponent = frexp(largest)
     return 2.0 ** (exponent - (mantissa == 0.5))
 
 
-# Data and settings that an estimator is given, read by scikit-learn's rules.
-#
-# What scikit-learn refuses is refused by an error of icgd with the same words, which is also of
-# the type that scikit-learn expects.
+# Data and settings are validated by scikit-learn. Its errors become errors of icgd that keep its
+# message and are also of the type that `check_estimator` expects.
 
 
 def read_examples(estimator: Any, X: Any, y: Any, *, numeric: bool = True) -> tuple[Array, Any]:
-    """Checked rows and their labels, which are numbers if `numeric`."""
+    """Return validated rows and labels; labels must be numbers if `numeric`."""
     _require_unmasked("X", X)
     _require_unmasked("y", y)
     options = {"y_numeric": True} if numeric else {}
-    pair: tuple[Array, Any] = _in_our_words(
+    examples: tuple[Array, Any] = _validated(
         "X or y", X, lambda: validate_data(estimator, X, y, dtype=np.float64, **options)
     )
-    return pair
+    return examples
 
 
-def column_named(names: Sequence[str], number: int) -> str:
-    """Return a column as a user knows it: by its name, or by its number."""
+def describe_column(names: Sequence[str], number: int) -> str:
+    """Return a column by its name if columns have names, otherwise by its number."""
     return f"column {names[number]!r}" if names else f"column {number} (counted from 0)"
 
 
 def read_rows(estimator: Any, X: Any) -> Array:
-    """Checked rows for an estimator that is fitted."""
+    """Return validated rows for a fitted estimator."""
     check_is_fitted(estimator)
     _require_unmasked("X", X)
-    rows: Array = _in_our_words(
+    rows: Array = _validated(
         "X", X, lambda: validate_data(estimator, X, reset=False, dtype=np.float64)
     )
     return rows
 
 
 def read_weights(sample_weight: Any, X: Array) -> Array:
-    """Return how much each row counts; at least one counts."""
-    weights: Array = _in_our_words(
+    """Return a finite weight >= 0 for each row, at least one of them positive."""
+    weights: Array = _validated(
         "sample_weight",
         None,
         lambda: _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True),
@@ -213,7 +215,7 @@ def read_weights(sample_weight: Any, X: Array) -> Array:
 
 
 def seed_of(random_state: Any) -> int:
-    """Return a seed that follows from `random_state`, as scikit-learn understands it."""
+    """Return a seed drawn from scikit-learn's `random_state`."""
     try:
         return int(check_random_state(random_state).randint(2**31 - 1))
     except ValueError:
@@ -224,32 +226,29 @@ def seed_of(random_state: Any) -> int:
 
 
 def _require_unmasked(name: str, data: Any) -> None:
-    """Raise `DataError` for masked entries, whose numbers scikit-learn would use."""
+    """Raise `DataError` for masked entries; scikit-learn would use the numbers below the mask."""
     if np.ma.is_masked(data):
         raise DataError(f"{name} has masked entries. Drop or fill them first.")
 
 
-def _in_our_words(name: str, X: Any, read: Callable[[], Any]) -> Any:
-    """Return what `read` returns; what scikit-learn raises becomes an error of icgd, with the
-    place.
-    """
+def _validated(name: str, X: Any, validate: Callable[[], Any]) -> Any:
+    """Return the result of `validate`; raise its errors as errors of icgd that locate the entry."""
     try:
-        return read()
+        return validate()
     except TypeError as problem:
         error: type[DataError] = DataTypeError
         reason = str(problem)
     except ValueError as problem:
         error, reason = DataError, str(problem)
-    if place := _first_bad_entry(X):  # says more than the advice on other estimators that follows
+    if place := _first_bad_entry(X):  # in place of scikit-learn's advice on other estimators
         reason = f"{reason.partition(chr(10))[0]} {place}"
     raise error(f"{name} cannot be used: {cut(reason)}")
 
 
 def _first_bad_entry(X: Any) -> str:
-    """Return where the first entry of X stands that is no finite number, in a sentence, if there is
-    one.
+    """Return a sentence that locates the first entry of X that is not a finite number, or "".
 
-    scikit-learn says what is wrong somewhere in X, and not where.
+    Errors of scikit-learn do not say where in X the entry is.
     """
     names = column_names(X)
     try:
@@ -265,7 +264,7 @@ def _first_bad_entry(X: Any) -> str:
             except (TypeError, ValueError):
                 is_good = False
             if not is_good:
-                place = column_named(names, column)
+                place = describe_column(names, column)
                 return (
                     f"The first such entry is {quoted(entry)} in {place}, row {row}. Drop such "
                     "rows, or fill or encode the column first."
@@ -276,27 +275,26 @@ def _first_bad_entry(X: Any) -> str:
 Fit = TypeVar("Fit", bound=Callable[..., Any])
 
 MOST_HALVINGS = 12
-"""How often a step size that lets the loss rise is halved before that is an error."""
+"""How often a step size is halved while the loss rises, before `fit` raises an error."""
 
 ROOM = 4.0
-"""How much larger than the context rows may be before their prediction is compiled anew."""
+"""The domain holds rows this many times as large as the context; larger ones are recompiled."""
 
-LOOKS, RISE = 64, 0.01
-"""At how many steps a run's loss is looked at, and by which share it may rise in between."""
+LOSS_SAMPLES, TOLERATED_RISE = 64, 0.01
+"""How many losses of a run are compared, and how much each may exceed the last, relatively."""
 
-NUMBERS_AT_ONCE = 2**22
-"""About how many inputs are looked at at once for the curve of losses."""
+CURVE_CHUNK = 2**22
+"""About how many inputs `loss_curve_` evaluates at once, which bounds its memory."""
 
 
 @dataclass(frozen=True)
 class FitRequest:
-    """A problem, the scaled examples that it is trained on, and how the run ends.
+    """A problem, scaled examples to train it on, and when to stop.
 
-    `initial` are the weights that it starts from, if they are not the problem's own, and `rates`
-    what the gradients of examples are multiplied by, if not all count alike. An iteration is a
-    pass of `steps_per_iter` steps. The run stops after the first step that moves no weight by more
-    than `tol`, if there is one. If it `may_shorten` its steps, they are halved until the loss
-    falls.
+    `rates` multiply the gradients of the examples; None stands for 1. `initial` overrides the
+    problem's own initial weights. An iteration has `steps_per_iter` steps. With `tol`, the run
+    stops after the first step that moves no weight by more. With `may_shorten`, the step size is
+    halved until the loss falls.
     """
 
     problem: Problem
@@ -311,82 +309,83 @@ class FitRequest:
     may_shorten: bool = True
 
     def shortened(self) -> FitRequest:
-        """Return the same with half the step size."""
+        """Return the request with half the step size."""
         update: Any = self.problem.update
         shorter: Any = replace(update, step_size=update.step_size / 2)
         return replace(self, problem=replace(self.problem, update=shorter))
 
 
-def at_once(fit: Fit) -> Fit:
-    """Change the estimator only when `fit` has ended, and then in one assignment.
+def atomic(fit: Fit) -> Fit:
+    """Make `fit` atomic: an error or Ctrl-C leaves the estimator as it was before.
 
-    An error or Ctrl-C before leaves it as it was.
+    `fit` works on a copy, whose attributes replace those of the estimator in one assignment.
     """
 
     @wraps(fit)
-    def whole(estimator: Any, *args: Any, **kwargs: Any) -> Any:
-        learner = copy(estimator)
-        fit(learner, *args, **kwargs)
-        if not learner.convergence_.is_done:
-            warn(ConvergenceWarning(learner._not_done()))
-        estimator.__dict__ = learner.__dict__
+    def atomic_fit(estimator: Any, *args: Any, **kwargs: Any) -> Any:
+        fitted = copy(estimator)
+        fit(fitted, *args, **kwargs)
+        if not fitted.convergence_.is_done:
+            warn(ConvergenceWarning(fitted._not_done()))
+        estimator.__dict__ = fitted.__dict__
         return estimator
 
-    return whole  # type: ignore[return-value]
+    return atomic_fit  # type: ignore[return-value]
 
 
 class AbstractInContext(Settings, BaseEstimator, ABC):  # type: ignore[misc]
-    """An estimator that is a frozen transformer and its context.
+    """An estimator made of a frozen transformer and its context.
 
-    Subclasses scale the data, state the problem as a `FitRequest`, and read the transformer's
-    answers. Their `fit` is taken over `at_once`.
+    `fit` of a subclass, decorated by `atomic`, scales the data and passes a `FitRequest` to
+    `_train`. Its `predict` interprets the outputs of the transformer.
     """
 
     traced: ClassVar[tuple[str, ...]] = ()
-    """The slots of the stream that are remembered beside the trained weights."""
+    """Slots of the residual stream that a run records besides the trained weights."""
 
     compiled_: Compiled
     n_iter_: int
     n_features_in_: int
     _scaling: Scaling
-    _last: Compiled
-    """The transformer without its steps, which answers from trained weights."""
+    _readout: Compiled
+    """The transformer without training steps, which predicts from trained weights."""
 
     @abstractmethod
     def _rows(self, X: Array) -> Array:
-        """Checked raw rows as the transformer sees them."""
+        """Return validated raw rows as inputs of the transformer."""
 
-    def _learn(self, request: FitRequest) -> None:
-        """Compile and run, with a step size that makes the loss fall; remember the outcome."""
-        self._request, compiled, self._task, self._run = self._trained(request)
+    def _train(self, request: FitRequest) -> None:
+        """Compile and run the request, and store the outcome."""
+        self._request, compiled, self._task, self._run = self._run_until_loss_falls(request)
         self.n_iter_ = self._run.parameters.shape[-2] - 1
         program: Any = compiled.program
         n_steps = self.n_iter_ * request.steps_per_iter
-        if n_steps != program.n_steps:
+        if n_steps != program.n_steps:  # `tol` stopped the run
             program = replace(program, n_steps=n_steps)
         self.compiled_ = replace(compiled, program=program)
-        ends = {"schedule": ()} if getattr(program, "schedule", ()) else {}
-        self._last = replace(compiled, program=replace(program, n_steps=0, **ends))
+        no_schedule = {"schedule": ()} if getattr(program, "schedule", ()) else {}
+        self._readout = replace(compiled, program=replace(program, n_steps=0, **no_schedule))
         self._certificate: Report | None = None
         self._losses: Array | None = None
         self.convergence_ = self._convergence()
 
     def _convergence(self) -> Convergence:
-        """Return how far from its end the run stopped."""
+        """Measure how far from its limit the run stopped."""
         oracle, history = self.compiled_.problem.oracle, self._run.parameters
         steps_per_row = self._request.steps_per_iter
         return convergence(oracle, self._task, history, steps_per_row=steps_per_row)
 
     def _not_done(self) -> str:
+        """Return the message of the `ConvergenceWarning`."""
         return f"{self.convergence_} This was with max_iter={self._request.n_iter}."
 
     @property
     def _columns(self) -> tuple[str, ...]:
-        """The names of the columns of X, if it was a data frame."""
+        """The column names of X if it was a data frame, otherwise ()."""
         return tuple(getattr(self, "feature_names_in_", ()))
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        """Return the settings, as of any estimator; once fitted, also what trained it."""
+        """Return scikit-learn's text, and once fitted the number of steps and the backend."""
         settings: str = super().__repr__(N_CHAR_MAX)
         if not hasattr(self, "compiled_"):
             return settings
@@ -394,19 +393,20 @@ class AbstractInContext(Settings, BaseEstimator, ABC):  # type: ignore[misc]
         return f"{settings}, fitted in {n_steps} by the {BACKEND} backend"
 
     def __dir__(self) -> list[str]:
-        """All names but `certificate_`: notebooks look at what names hold, and it is slow."""
+        """Return all names but `certificate_`, which notebooks would evaluate: that is slow."""
         names = [name for name in object.__dir__(self) if name != "certificate_"]
         return [name for name in names if hasattr(self, name)]
 
-    def _trained(self, request: FitRequest) -> tuple[FitRequest, Compiled, Task, Run]:
-        """Return the first run whose loss falls all along; after every other the step size is
-        halved.
+    def _run_until_loss_falls(self, request: FitRequest) -> tuple[FitRequest, Compiled, Task, Run]:
+        """Run with ever shorter steps until the loss falls throughout a run; return that run.
+
+        If the step size was given, the first run counts.
         """
         n_steps = request.n_iter * request.steps_per_iter
         for _ in range(MOST_HALVINGS):
             compiled = compile_problem(request.problem, request.construction, n_steps=n_steps)
-            data = self._moved(request.x, request.y)
-            rates = None if request.rates is None else self._moved(request.rates)[0]
+            data = self._tensors(request.x, request.y)
+            rates = None if request.rates is None else self._tensors(request.rates)[0]
             task = compiled.task(*data, initial=request.initial, rates=rates)
             task = replace(task, input_names=self._columns)
             try:
@@ -422,104 +422,102 @@ class AbstractInContext(Settings, BaseEstimator, ABC):  # type: ignore[misc]
                 if not request.may_shorten:
                     raise
             else:
-                if not request.may_shorten or _falls(compiled, task, run):
+                if not request.may_shorten or _loss_falls(compiled, task, run):
                     return request, compiled, task, run
             request = request.shortened()
-        size: Any = request.problem.update.step_size
-        furthest = np.abs(request.x).reshape(-1, request.x.shape[-1])[:, : self.n_features_in_]
-        row, column = np.unravel_index(furthest.argmax(), furthest.shape)
+        # Outliers are the usual reason: name the column of the largest entry.
+        step_size: Any = request.problem.update.step_size
+        sizes = np.abs(request.x).reshape(-1, request.x.shape[-1])[:, : self.n_features_in_]
+        row, column = np.unravel_index(sizes.argmax(), sizes.shape)
         raise OverflowedRunError(
             "The loss is larger after the run than before it, even with "
-            f"step_size={float(size):g}. Look for examples that are far larger than all others, or "
-            f"take fewer steps: the furthest entry is in {self._column(int(column))}, "
-            f"{furthest[row, column]:.3g} standard deviations from its mean."
+            f"step_size={float(step_size):g}. Look for examples that are far larger than all "
+            f"others, or take fewer steps: the largest entry is in {self._column(int(column))}, "
+            f"{sizes[row, column]:.3g} standard deviations from its mean."
         )
 
     def _column(self, number: int) -> str:
-        """Return the column of X of this number, as a user knows it."""
-        return column_named(self._columns, number)
+        """Return a column of X by its name, or by its number if it has none."""
+        return describe_column(self._columns, number)
 
-    def _moved(self, *arrays: Array) -> list[Tensor]:
-        """Arrays as tensors on the estimator's device."""
+    def _tensors(self, *arrays: Array) -> list[Tensor]:
+        """Return arrays as tensors on the estimator's device."""
         device = device_of(self.device)
         return [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in arrays]
 
-    def _answers(self, X: Any) -> Array:
-        """Return what the transformer says of raw rows, on the scale of its labels."""
+    def _outputs(self, X: Any) -> Array:
+        """Return the transformer's predictions for raw rows, on the scale of its labels."""
         rows = self._rows(read_rows(self, X))
-        (queries,) = self._moved(rows)
+        (queries,) = self._tensors(rows)
         queries = queries.expand(*self._task.batch, -1, -1)
-        answers: Array = self._predictions(replace(self._task, queries=queries)).cpu().numpy()
-        return answers
+        outputs: Array = self._predictions(replace(self._task, queries=queries)).cpu().numpy()
+        return outputs
 
     def _predictions(self, task: Task) -> Tensor:
-        """With a cached context from the weights that `fit` reached, else by a run from the start.
+        """Predict from cached weights, or by a run from the start, with the same bits.
 
-        Both have the same bits. Rows beyond the domain always come after the run, through layers
-        that are compiled for them.
+        Examples never attend to queries, so that training does not depend on the queries. Rows
+        beyond the domain are always predicted after the run, by layers compiled for their size.
         """
         if self.cache_context:
-            return self._recalled(task, self._run)
-        if self._is_within(task.queries):
-            return self._together(task)
-        return self._recalled(task, self.compiled_.run_task(self._task, trace=self.traced))
+            return self._predict_after(self._run, task)
+        if self._is_within_domain(task.queries):
+            return self._run_with_queries(task)
+        return self._predict_after(self.compiled_.run_task(self._task, trace=self.traced), task)
 
-    def _together(self, task: Task) -> Tensor:
-        """One run on context and rows."""
+    def _run_with_queries(self, task: Task) -> Tensor:
+        """Run the transformer on context and queries; return its predictions."""
         return self.compiled_.run_task(task).predictions
 
-    def _is_within(self, rows: Tensor) -> bool:
-        """Return whether the transformer was compiled for such rows."""
+    def _is_within_domain(self, rows: Tensor) -> bool:
+        """Return whether the domain that the transformer was compiled for holds these rows."""
         return float(rows.abs().max()) <= self.compiled_.problem.domain.x
 
-    def _recalled(self, task: Task, run: Run) -> Tensor:
-        """Return the answers of the layers that come after all steps, for weights that a run
-        reached.
-        """
-        reached = replace(task, initial=run.parameters[..., -1, :])
-        return self._last_layers(task.queries).run_task(reached).predictions
+    def _predict_after(self, run: Run, task: Task) -> Tensor:
+        """Return the predictions of the layers that follow the last step of a run."""
+        trained = replace(task, initial=run.parameters[..., -1, :])
+        return self._readout_for(task.queries).run_task(trained).predictions
 
-    def _last_layers(self, rows: Tensor) -> Compiled:
-        """Return the transformer without its steps, made for rows of this size."""
-        if self._is_within(rows):
-            return self._last
-        return compile_problem(self._widened(rows), self._request.construction, n_steps=0)
-
-    def _widened(self, rows: Tensor) -> Problem:
-        """Return the problem on a domain that holds these rows."""
+    def _readout_for(self, rows: Tensor) -> Compiled:
+        """Return the transformer without training steps, compiled for rows of this size."""
+        if self._is_within_domain(rows):
+            return self._readout
         problem = self.compiled_.problem
-        wider = replace(problem.domain, x=max(problem.domain.x, float(rows.abs().max())))
+        wider = replace(problem.domain, x=float(rows.abs().max()))
         update: Any = problem.update
-        if isinstance(update.step_size, tuple):  # one for each of no steps would be none
+        if isinstance(update.step_size, tuple):  # a schedule for 0 steps would be empty
             update = replace(update, step_size=update.step_size[0])
-        return replace(problem, domain=wider, update=update)
+        widened = replace(problem, domain=wider, update=update)
+        return compile_problem(widened, self._request.construction, n_steps=0)
 
     @property
     def loss_curve_(self) -> Array:
-        """The objective before the first step and after every step, on scaled labels."""
+        """The objective on scaled labels, before the first step and after every step."""
         check_is_fitted(self)
         if self._losses is None:
-            self._losses = self._curve(self._task, self._run.parameters.double()).cpu().numpy()
+            history = self._run.parameters.double()
+            self._losses = self._curve(self._task, history).cpu().numpy()
         return self._losses
 
     def _curve(self, task: Task, history: Tensor) -> Tensor:
+        """Return the objective for each row of the history, summed over tasks."""
         if task.batch:
             tasks = zip(task.x, task.y, task.queries, history, strict=True)
-            single = (self._curve(Task(x, y, q, run[0]), run) for x, y, q, run in tasks)
-            return torch.stack(list(single)).sum(0)
-        steps = max(1, NUMBERS_AT_ONCE // max(task.x.numel(), task.y.numel()))
-        return torch.cat([self._losses_at(task, part) for part in history.split(steps)])
+            curves = [self._curve(Task(x, y, q, run[0]), run) for x, y, q, run in tasks]
+            return torch.stack(curves).sum(0)
+        n_rows = max(1, CURVE_CHUNK // max(task.x.numel(), task.y.numel()))
+        return torch.cat([self._losses_at(task, rows) for rows in history.split(n_rows)])
 
     def _losses_at(self, task: Task, weights: Tensor) -> Tensor:
-        """Return the losses of several weights on one task: as many tasks with the same data."""
+        """Return the objective for each row of weights: a batch of tasks that share their data."""
         n = len(weights)
-        x, y, queries = (part.expand(n, -1, -1) for part in (task.x, task.y, task.queries))
+        x, y, queries = (data.expand(n, -1, -1) for data in (task.x, task.y, task.queries))
         rates = None if task.rates is None else task.rates.expand(n, -1, -1)
         return _objective(self.compiled_, Task(x, y, queries, weights, rates=rates), weights)
 
     @property
     def certificate_(self) -> Report:
-        """The run beside real descent: errors of its steps, measured and proved (`icgd.verify`)."""
+        """The report of `icgd.verify`: measured and proved errors against exact descent."""
         check_is_fitted(self)
         if self._certificate is None:
             task = self._task
@@ -530,23 +528,23 @@ class AbstractInContext(Settings, BaseEstimator, ABC):  # type: ignore[misc]
 
 
 def _objective(compiled: Compiled, task: Task, weights: Tensor) -> Tensor:
-    """Return what descent makes small."""
+    """Return the objective of descent: with its penalties if the oracle has them, else the risk."""
     oracle = compiled.problem.oracle
-    found = oracle.objective(task, weights)
-    return oracle.risk(task, weights) if found is None else found
+    objective = oracle.objective(task, weights)
+    return oracle.risk(task, weights) if objective is None else objective
 
 
-def _falls(compiled: Compiled, task: Task, run: Run) -> bool:
-    """Return whether the loss rises by more than a little for no task; a NaN is a rise."""
+def _loss_falls(compiled: Compiled, task: Task, run: Run) -> bool:
+    """Return whether the loss of every task falls, up to `TOLERATED_RISE`; NaN counts as a rise."""
     n_rows = run.parameters.shape[-2]
-    rows = np.unique(np.linspace(0, n_rows - 1, LOOKS, dtype=int)).tolist()
+    rows = np.unique(np.linspace(0, n_rows - 1, LOSS_SAMPLES, dtype=int)).tolist()
     losses = torch.stack([_objective(compiled, task, run.parameters[..., i, :]) for i in rows])
     rise = losses[1:] - losses[:-1]
-    return bool((rise <= RISE * losses[:-1].abs()).all())
+    return bool((rise <= TOLERATED_RISE * losses[:-1].abs()).all())
 
 
 class AbstractRegressor(RegressorMixin):  # type: ignore[misc]
-    """A regressor that is trained on scaled labels."""
+    """A regressor trained on scaled labels."""
 
     _label_scaling: Scaling
 
@@ -565,44 +563,37 @@ class AbstractRegressor(RegressorMixin):  # type: ignore[misc]
             >>> model.predict([[3.0]]).round(3).tolist()
             [7.0]
         """
-        answers = self._answers(X)
-        labels: Array = self._label_scaling.undone(answers)
+        outputs = self._outputs(X)  # first, because it raises NotFittedError
+        labels: Array = self._label_scaling.inverse_transform(outputs)
         return labels.ravel()
 
 
-# Classes as labels of a transformer, and its outputs as classes: one output against the rest.
-
-
 class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
-    """A classifier with an output for each class, or with one output for the second of two.
-
-    Subclasses give the probability of each output by itself; those of a row are divided by their
-    sum.
-    """
+    """A classifier with one output for each class, or one output for the second of two classes."""
 
     classes_: NDArray[Any]
 
     @abstractmethod
-    def _shares(self, X: Any) -> Array:
-        """Return the probability of each output, a row for each row of X."""
+    def _output_probabilities(self, X: Any) -> Array:
+        """Return the probability of each output, a row for each row of X.
+
+        Rows need not sum to 1: with a model for each class against the rest they do not.
+        """
 
     def _encoded(
         self, X: Any, y: Any, sample_weight: Any = None, class_weight: Any = None
     ) -> tuple[Array, Array, Array | None]:
-        """Return the checked rows, a label 0 or 1 for each output, and weights if any are given.
-
-        `classes_` is set.
-        """
+        """Set `classes_`; return validated rows, a 0/1 label for each output, and any weights."""
         X, y = read_examples(self, X, y, numeric=False)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         weights = None if sample_weight is None else read_weights(sample_weight, X)
         if class_weight is not None:
-            weights = (1.0 if weights is None else weights) * self._of_classes(class_weight, y)
-        seen = np.unique(numbers if weights is None else numbers[weights > 0])
-        if len(seen) < 2:
+            weights = (1.0 if weights is None else weights) * self._class_weights(class_weight, y)
+        present = np.unique(numbers if weights is None else numbers[weights > 0])
+        if len(present) < 2:
             weighted = "" if weights is None else " with a positive weight"
-            names = ", ".join(quoted(name) for name in self.classes_[seen].tolist())
+            names = ", ".join(quoted(name) for name in self.classes_[present].tolist())
             raise DataError(
                 f"All examples{weighted} are of one class, {names}; a classifier needs examples "
                 "of at least two classes."
@@ -611,8 +602,8 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
             return X, numbers.reshape(-1, 1).astype(np.float64), weights
         return X, np.eye(len(self.classes_))[numbers], weights
 
-    def _of_classes(self, class_weight: Any, y: Any) -> Array:
-        """Return the weight of each row's class; of classes that are not named it is 1."""
+    def _class_weights(self, class_weight: Any, y: Any) -> Array:
+        """Return the weight of each row's class, which is 1 unless `class_weight` names it."""
         classes = self.classes_.tolist()
         if isinstance(class_weight, Mapping):
             for name, weight in class_weight.items():
@@ -623,8 +614,8 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
                     )
                 if not_negative(f"class_weight[{quoted(name)}]", weight) == 0:
                     raise SettingError(
-                        f"class_weight[{quoted(name)}] is 0, with which no example of the class "
-                        "counts; give a positive weight, or leave its rows out."
+                        f"class_weight[{quoted(name)}] is 0, which leaves no example of the class; "
+                        "give a positive weight, or leave its rows out."
                     )
         elif class_weight != "balanced":
             raise SettingError(
@@ -649,12 +640,12 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
             >>> model.predict_proba([[0.5]]).sum(axis=1).tolist()
             [1.0]
         """
-        shares = self._shares(X)
-        if shares.shape[1] == 1:
-            return np.hstack([1 - shares, shares])
-        total = shares.sum(1, keepdims=True)
-        equal = np.full_like(shares, 1 / shares.shape[1])
-        probabilities: Array = np.divide(shares, total, out=equal, where=total > 0)
+        outputs = self._output_probabilities(X)
+        if outputs.shape[1] == 1:
+            return np.hstack([1 - outputs, outputs])
+        total = outputs.sum(1, keepdims=True)
+        uniform = np.full_like(outputs, 1 / outputs.shape[1])  # where all have underflowed
+        probabilities: Array = np.divide(outputs, total, out=uniform, where=total > 0)
         return probabilities
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -672,7 +663,7 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
             >>> model.predict([[0.0], [2.0]]).tolist()
             [0, 1]
         """
-        shares = self._shares(X)
-        best = shares[:, 0] > 0.5 if shares.shape[1] == 1 else shares.argmax(1)
+        outputs = self._output_probabilities(X)
+        best = outputs[:, 0] > 0.5 if outputs.shape[1] == 1 else outputs.argmax(1)
         classes: NDArray[Any] = self.classes_[best.astype(int)]
         return classes

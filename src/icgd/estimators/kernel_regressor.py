@@ -1,4 +1,4 @@
-"""Kernel regression by functional gradient descent in a transformer's forward pass."""
+"""Kernel regression by functional gradient descent in the forward pass of a transformer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from icgd.estimators.base import (
     Array,
     FitRequest,
     Scaling,
-    at_once,
+    atomic,
     bound_above,
     read_examples,
 )
@@ -34,45 +34,45 @@ from icgd.problems.spectrum import outermost
 from icgd.problems.steps import FunctionalStep, chebyshev_steps
 
 MATRICES = 4
-"""How many matrices of n x n numbers are in memory at once while a kernel is computed."""
+"""The number of n x n matrices in memory at once while a kernel is computed."""
 
-SECONDS_OF_ENTRY, SECONDS_OF_STEP = 1.6e-7, 8e-10
-"""About how long an entry of the kernel takes on one core, and how long it takes in each step."""
+SECONDS_PER_ENTRY, SECONDS_PER_STEP = 1.6e-7, 8e-10
+"""Estimated time on one core for an entry of the kernel, once and in addition for each step."""
 
 LONG = 20.0
-"""A fit of more seconds is announced before it starts."""
+"""`fit` warns before it starts if it is estimated to take more seconds."""
 
 
 def round_down(number: int) -> int:
-    """Return a number to one digit, rounded down."""
+    """Return a positive integer rounded down to one significant digit."""
     unit = int(10 ** (len(str(number)) - 1))
     return number // unit * unit
 
 
 @dataclass(eq=False, repr=False)
 class InContextKernelRegressor(AbstractRegressor, AbstractInContext):
-    """Kernel regression that a frozen transformer descends, one layer of kernel attention a step.
+    """Kernel regression by gradient descent in a frozen transformer, one layer of attention a step.
 
-    Inputs and labels are standardised inside. Step sizes are those of Chebyshev for the spectrum of
-    the kernel on the examples; descent tends to `KernelRidge(alpha=alpha)` on standardised data.
-    A kernel of n examples has n^2 entries: `fit` says before it starts if that takes long.
+    Inputs and labels are standardised internally. The step sizes are Chebyshev's for the spectrum
+    of the kernel matrix; descent converges to `KernelRidge(alpha=alpha)` on standardised data. The
+    kernel matrix of n examples has n^2 entries: `fit` warns before it starts if that takes long.
 
     Args:
         kernel: a symmetric kernel of icgd: "rbf", "laplace", "matern", "linear", "exp",
             "polynomial", or one of your own (`icgd.register_kernel`).
-        alpha: the noise, which is added to the kernel of an example with itself.
-        length_scale: what scaled inputs are divided by; the default sqrt(d / 2) for d inputs makes
-            rbf the kernel exp(-|u - w|^2 / d), as `KernelRidge` has it.
+        alpha: the noise, which is added to the diagonal of the kernel matrix.
+        length_scale: the divisor of scaled inputs; the default sqrt(d / 2) for d inputs makes rbf
+            the kernel exp(-|u - w|^2 / d), the default of `KernelRidge`.
         max_iter: the number of steps, and of layers.
 
     Attributes:
-        dual_coef_: the weight of every example in the function sum_i a_i K(., x_i) + the mean.
-        loss_curve_: half the mean square of what is left of scaled labels, before and after steps.
+        dual_coef_: the coefficients a_i of the trained function sum_i a_i K(., x_i) + mean label.
+        loss_curve_: half the mean squared residual of scaled labels, before and after every step.
 
     Raises:
         UnknownNameError: by `fit`, if no kernel has this name.
         KernelError: by `fit`, if the kernel is not symmetric.
-        SizeError: by `fit`, if the kernel of so many examples does not fit into memory.
+        SizeError: by `fit`, if the kernel matrix does not fit into memory.
 
     Example:
         >>> from icgd.estimators import InContextKernelRegressor
@@ -90,9 +90,9 @@ class InContextKernelRegressor(AbstractRegressor, AbstractInContext):
     traced: ClassVar[tuple[str, ...]] = ("y",)
 
     def _rows(self, X: Array) -> Array:
-        return self._scaling.applied(X)
+        return self._scaling.transform(X)
 
-    @at_once
+    @atomic
     def fit(self, X: Any, y: Any) -> InContextKernelRegressor:
         """Store the examples as context, scale them, compile and run.
 
@@ -113,25 +113,23 @@ class InContextKernelRegressor(AbstractRegressor, AbstractInContext):
         self._require_size(len(X))
         raw = np.asarray(y, dtype=np.float64).reshape(-1, 1)
         self._scaling, self._label_scaling = Scaling.of(X), Scaling.of(raw)
-        rows, labels = self._rows(X), self._label_scaling.applied(raw)
+        rows, labels = self._rows(X), self._label_scaling.transform(raw)
         problem = self._problem(rows, labels)
         n_steps = count("max_iter", self.max_iter)
-        self._learn(FitRequest(problem, rows, labels, n_steps, may_shorten=False))
+        self._train(FitRequest(problem, rows, labels, n_steps, may_shorten=False))
         return self
 
     def _require_size(self, n: int) -> None:
-        """Refuse more examples than fit into memory, and warn of a fit that takes long."""
+        """Raise `SizeError` if the kernel does not fit into memory; warn if `fit` takes long."""
         n_bytes = MATRICES * 8 * n**2
-        fitting = int(sqrt(usable_memory().n_bytes / (MATRICES * 8)))
+        most = round_down(int(sqrt(usable_memory().n_bytes / (MATRICES * 8))))
         other = "or train InContextRegressor, whose time and memory grow with n instead of n^2"
-        remedy = (
-            f"Up to about {round_down(fitting):,} rows fit: take a sample of the rows, {other}."
-        )
+        remedy = f"Up to about {most:,} rows fit: take a sample of the rows, {other}."
         require_memory(f"The kernel of {n:,} examples with each other", n_bytes, remedy)
-        of_entry = SECONDS_OF_ENTRY + count("max_iter", self.max_iter) * SECONDS_OF_STEP
-        seconds = n**2 * of_entry
+        per_entry = SECONDS_PER_ENTRY + count("max_iter", self.max_iter) * SECONDS_PER_STEP
+        seconds = n**2 * per_entry
         if seconds > LONG:
-            quick = round_down(int(sqrt(LONG / of_entry)))
+            quick = round_down(int(sqrt(LONG / per_entry)))
             warn(
                 LongRunWarning(
                     f"The kernel of {n:,} examples has {n**2:,} entries: this fit takes about "
@@ -147,24 +145,30 @@ class InContextKernelRegressor(AbstractRegressor, AbstractInContext):
         transform = unit_rows(1 / positive("length_scale", length), width)
         machine = KernelMachine(width, KernelHead(self.kernel, transform))
         noise = positive("alpha", self.alpha)
-        found = outermost(machine, rows, noise)
-        low = max(found.low, noise) if machine.is_positive else found.low
-        sizes = chebyshev_steps(low, max(found.high, 1.01 * low), count("max_iter", self.max_iter))
+        spectrum = outermost(machine, rows, noise)
+        # Eigenvalues of a positive semidefinite kernel plus noise are at least the noise; rounding
+        # may put the computed ones below.
+        low = max(spectrum.low, noise) if machine.is_positive else spectrum.low
+        high = max(spectrum.high, 1.01 * low)
+        sizes = chebyshev_steps(low, high, count("max_iter", self.max_iter))
         domain = Domain(bound_above(rows, room=ROOM), bound_above(labels))
         return Problem(machine, "squared", FunctionalStep(sizes, noise), domain)
 
-    def _together(self, task: Task) -> Tensor:
+    def _run_with_queries(self, task: Task) -> Tensor:
         return self.compiled_.run(task.x, task.y, queries=task.queries).predictions
 
-    def _recalled(self, task: Task, run: Run) -> Tensor:
+    def _predict_after(self, run: Run, task: Task) -> Tensor:
         return recalled(self.compiled_.stack, task, run.trace)
 
     @property
     def dual_coef_(self) -> Array:
-        """The weight of every example in the function."""
+        """The coefficient of every example, on the scale of raw labels.
+
+        A step adds step size times residual, which the run has recorded in the slot "y".
+        """
         check_is_fitted(self)
         update = self.compiled_.problem.functional_step
-        left = islice(self._run.trace["y"], self.n_iter_)
-        parts = [update.size_of(step) * residual for step, residual in enumerate(left)]
-        total: Array = np.sum([part.cpu().numpy() for part in parts], axis=0)
+        residuals = islice(self._run.trace["y"], self.n_iter_)
+        moves = [update.size_of(step) * residual for step, residual in enumerate(residuals)]
+        total: Array = np.sum([move.cpu().numpy() for move in moves], axis=0)
         return total.ravel() * self._label_scaling.scale

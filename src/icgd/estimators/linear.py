@@ -1,7 +1,8 @@
-"""Linear models by gradient descent in a transformer: ridge, lasso, logistic and Poisson.
+"""Linear models trained by gradient descent in a transformer: ridge, lasso, logistic and Poisson.
 
-Coefficients are trained on scaled columns. A column divided by s multiplies its coefficient by s,
-so that a penalty counts for standardised columns, or, if all have the same scale, for raw ones.
+Coefficients are trained on scaled columns, and a penalty applies to scaled coefficients: dividing a
+column by s multiplies its coefficient by s. If all columns are divided by the same s, the penalty
+is divided by s or s^2 in return and applies to the coefficients of raw columns.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from icgd.estimators.base import (
     Array,
     FitRequest,
     Scaling,
-    at_once,
+    atomic,
     bound_above,
     read_examples,
     read_rows,
@@ -44,17 +45,18 @@ class AbstractLinear(AbstractInContext):
     """A linear model on scaled columns.
 
     Args:
-        max_iter: the most steps.
+        max_iter: the maximal number of steps.
         tol: descent stops after a step that moves no scaled coefficient by more.
-        fit_intercept: whether there is an intercept; if not, nothing is centred.
-        standardize: whether the penalty counts for standardised columns. If not, it counts for
-            raw ones, as in scikit-learn, and descent takes longer the less alike they are.
+        fit_intercept: whether there is an intercept; if not, no column is centred.
+        standardize: whether the penalty applies to the coefficients of standardised columns. If
+            not, it applies to those of raw columns, as in scikit-learn, and descent takes longer
+            the more the scales of the columns differ.
 
     Attributes:
         coef_: the coefficients of raw columns.
         intercept_: the intercept.
         convergence_: how far from the minimiser descent stopped.
-        loss_curve_: the objective on scaled data, less a constant, before and after every step.
+        loss_curve_: the objective on scaled data up to a constant, before and after every step.
     """
 
     _: KW_ONLY
@@ -64,50 +66,40 @@ class AbstractLinear(AbstractInContext):
     tol: Any = 1e-6
 
     def _rows(self, X: Array) -> Array:
-        return self._scaling.applied(X)
+        return self._scaling.transform(X)
 
     def _scale(self, X: Array, weights: Array | None = None) -> Array:
-        """Find the scales of raw columns; return the scaled rows."""
+        """Check `max_iter` and `tol`, find the scaling, and return the scaled rows."""
         self._n_steps = count("max_iter", self.max_iter, most=MOST_STEPS)
         positive("tol", self.tol)
-        own = Scaling.of(X, weights, centered=self.fit_intercept)
-        self._scaling = own if self.standardize else own.alike()
+        scaling = Scaling.of(X, weights, centered=self.fit_intercept)
+        self._scaling = scaling if self.standardize else scaling.uniform()
         return self._rows(X)
-
-    def _penalty_named(self, name: str) -> float:
-        """Return the setting called `name`, if it is a number that is not negative."""
-        number = finite(name, getattr(self, name))
-        if number < 0:
-            raise SettingError(
-                f"{name} must not be negative, got {quoted(number)}: a penalty draws coefficients "
-                "towards 0. Give 0 for none."
-            )
-        return number
 
     @property
     def _common_scale(self) -> float:
-        """What all raw columns are divided by, where penalties count for raw coefficients."""
+        """The common scale of all columns if penalties apply to raw coefficients, otherwise 1."""
         return 1.0 if self.standardize else float(self._scaling.scale[0])
 
     def _problem(
         self, model: LinearModel, update: ProximalStep, rows: Array, labels: Array
     ) -> Problem:
-        """Return the problem with a step size, if `update` has none, and a box that no run reaches.
+        """Return the problem with a box that no run reaches, and a step size if `update` has none.
 
-        Descent lowers the objective by at least |step|^2 / (2 step_size) a step, so that L steps
-        move coefficients by at most sqrt(2 step_size L (F(0) - F*)).
+        A step d of size s lowers the objective F by at least |d|^2 / (2 s). By Cauchy and Schwarz L
+        steps move the coefficients by at most sqrt(2 s L (F(0) - min F)).
         """
         domain = Domain(bound_above(rows, room=ROOM), bound_above(labels))
         problem = Problem(model, "matching", update, domain)
         if update.step_size is None:
             problem = sized_problem(problem, rows)
-        gain = self._gain(problem, rows, labels)
+        gain = self._largest_gain(problem, rows, labels)
         reach = sqrt(2 * (problem.proximal_step.step_size or 1.0) * self._n_steps * gain)
         boxed = replace(problem.proximal_step, box=bound_above(reach, room=2.0))
         return replace(problem, update=boxed)
 
-    def _gain(self, problem: Problem, rows: Array, labels: Array) -> float:
-        """At most how far the objective can fall from where it starts."""
+    def _largest_gain(self, problem: Problem, rows: Array, labels: Array) -> float:
+        """Return an upper bound on how far the objective can fall: no loss is below its minimum."""
         task = as_task(problem, rows, labels)
         least = problem.model.link_function.least_loss(task.y).sum()
         start = problem.oracle.risk(task, task.initial)
@@ -115,15 +107,16 @@ class AbstractLinear(AbstractInContext):
         return max(0.0, float(start - scale * least))
 
     def _coefficients(self) -> tuple[Array, Array]:
-        """Return the coefficients of raw columns and the intercept, before labels are unscaled."""
+        """Return the coefficients of raw columns and the intercept, for scaled labels."""
         weights = self._run.parameters[..., -1, :].cpu().numpy()
         width = self.n_features_in_
         coef = weights[..., :width] / self._scaling.scale
+        # The last weight is the intercept; models of centred labels have none, and the sum is 0.
         intercept = weights[..., width:].sum(-1) - coef @ self._scaling.center
         return coef, np.asarray(intercept)
 
     def _scores(self, rows: Tensor) -> Tensor:
-        """<w, x> + b of scaled rows, with the coefficients that `fit` reached."""
+        """Return <w, x> + b for scaled rows, with the trained coefficients."""
         weights = self._run.parameters[..., -1, :]
         return self.compiled_.problem.linear_oracle.scores(weights, rows)
 
@@ -133,27 +126,37 @@ class AbstractPenalised(AbstractLinear):
     """A linear model with a penalty.
 
     Args:
-        alpha: the penalty.
+        alpha: the factor of the penalty.
     """
 
     alpha: Any = 1.0
 
+    def _checked_alpha(self) -> float:
+        """Return `alpha`, a finite number that is not negative."""
+        alpha = finite("alpha", self.alpha)
+        if alpha < 0:
+            raise SettingError(
+                f"alpha must not be negative, got {quoted(alpha)}: a penalty draws coefficients "
+                "towards 0. Give 0 for none."
+            )
+        return alpha
+
 
 class AbstractLeastSquares(AbstractRegressor, AbstractPenalised):
-    """Least squares on centred rows; weights of rows multiply row and label by their root."""
+    """Least squares on centred data; the root of a weight multiplies its row and label."""
 
     @abstractmethod
     def _penalty(self, total: float) -> ProximalStep:
-        """Return the penalty for rows whose weights sum to `total`, on the scale of the rows."""
+        """Return the penalty of the scaled problem, for rows whose weights sum to `total`."""
 
-    @at_once
+    @atomic
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Store the examples as context, scale them, compile and run.
 
         Args:
             X: rows of the inputs.
             y: a number for each row.
-            sample_weight: how much each row counts; 2 is as good as the row twice.
+            sample_weight: how much each row counts; weight 2 is equivalent to repeating the row.
 
         Returns:
             The estimator itself.
@@ -172,26 +175,26 @@ class AbstractLeastSquares(AbstractRegressor, AbstractPenalised):
         labels = np.asarray(y, dtype=np.float64).reshape(-1, 1)
         rows = self._scale(X, weights)
         self._label_scaling = Scaling.of(labels, weights, centered=self.fit_intercept)
-        scaled = self._label_scaling.applied(labels)
+        scaled = self._label_scaling.transform(labels)
         total = float(len(rows)) if weights is None else float(weights.sum())
         if weights is not None:
-            share = np.sqrt(len(rows) * weights / total)[:, None]
-            rows, scaled = rows * share, scaled * share
+            root = np.sqrt(len(rows) * weights / total)[:, None]
+            rows, scaled = rows * root, scaled * root
         update = self._penalty(total)
         problem = self._problem(LinearModel(rows.shape[1]), update, rows, scaled)
-        self._learn(FitRequest(problem, rows, scaled, self._n_steps, tol=self.tol))
+        self._train(FitRequest(problem, rows, scaled, self._n_steps, tol=self.tol))
         coef, intercept = self._coefficients()
-        size = float(self._label_scaling.scale[0])
-        self.coef_ = coef * size
-        self.intercept_ = float(self._label_scaling.center[0] + size * intercept)
+        unit = float(self._label_scaling.scale[0])
+        self.coef_ = coef * unit
+        self.intercept_ = float(self._label_scaling.center[0] + unit * intercept)
         return self
 
 
 class InContextRidge(AbstractLeastSquares):
-    """Ridge regression that a frozen transformer descends, a step for every block of layers.
+    """Ridge regression by gradient descent in a frozen transformer, a block of layers a step.
 
-    It minimises sum_i (y_i - <w, x_i> - b)^2 + alpha |w|^2, where w is the coefficient of
-    standardised columns: `make_pipeline(StandardScaler(), Ridge(alpha))` has the same minimiser.
+    It minimises sum_i (y_i - <w, x_i> - b)^2 + alpha |w|^2 over the coefficients w of standardised
+    columns, like `make_pipeline(StandardScaler(), Ridge(alpha))`.
 
     Example:
         >>> from icgd.estimators import InContextRidge
@@ -201,43 +204,43 @@ class InContextRidge(AbstractLeastSquares):
     """
 
     def _penalty(self, total: float) -> ProximalStep:
-        return ProximalStep(l2=self._penalty_named("alpha") / total / self._common_scale**2)
+        return ProximalStep(l2=self._checked_alpha() / total / self._common_scale**2)
 
 
 class InContextLasso(AbstractLeastSquares):
-    """The lasso that a frozen transformer descends, a step for every block of layers.
+    """The lasso by gradient descent in a frozen transformer, a block of layers a step.
 
-    It minimises (1 / 2n) sum_i (y_i - <w, x_i> - b)^2 + alpha |w|_1, where w is the coefficient of
-    standardised columns: `make_pipeline(StandardScaler(), Lasso(alpha))` has the same minimiser.
+    It minimises (1 / 2n) sum_i (y_i - <w, x_i> - b)^2 + alpha |w|_1 over the coefficients w of
+    standardised columns, like `make_pipeline(StandardScaler(), Lasso(alpha))`.
 
     Example:
         >>> from icgd.estimators import InContextLasso
         >>> X = [[0.0, 1.0], [1.0, -1.0], [2.0, -1.0], [3.0, 1.0]]
         >>> model = InContextLasso(alpha=0.1).fit(X, [1.0, 3.0, 5.0, 7.0])
-        >>> model.coef_.round(2).tolist()  # the second column says nothing
+        >>> model.coef_.round(2).tolist()  # y does not depend on the second column
         [1.91, 0.0]
     """
 
     def _penalty(self, total: float) -> ProximalStep:
-        size = float(self._label_scaling.scale[0])
-        return ProximalStep(l1=self._penalty_named("alpha") / size / self._common_scale)
+        unit = float(self._label_scaling.scale[0])
+        return ProximalStep(l1=self._checked_alpha() / unit / self._common_scale)
 
 
 @dataclass(eq=False, repr=False)
 class InContextLogistic(AbstractClassifier, AbstractLinear):
-    """Logistic regression that a frozen transformer descends, a step for every block of layers.
+    """Logistic regression by gradient descent in a frozen transformer, a block of layers a step.
 
-    It minimises C sum_i loss_i + |w|^2 / 2, where w is the coefficient of standardised columns:
-    `make_pipeline(StandardScaler(), LogisticRegression(C=C))` has the same minimiser for two
-    classes. More classes are each told from the rest, as in `OneVsRestClassifier`; the transformer
-    runs on all of them at once, a task for each class.
+    It minimises C sum_i loss_i + |w|^2 / 2 over the coefficients w of standardised columns, like
+    `make_pipeline(StandardScaler(), LogisticRegression(C=C))` with two classes. With more classes
+    it trains one model for each class against the rest, like `OneVsRestClassifier`; the transformer
+    runs all of them at once, as a batch of tasks.
 
     Args:
-        C: the inverse of the penalty.
+        C: the inverse factor of the penalty.
 
     Attributes:
         classes_: the classes, in the order of probabilities.
-        coef_: the coefficients of raw columns, a row for each class, or one row for two classes.
+        coef_: the coefficients of raw columns: a row for each class, or one row for two classes.
         intercept_: an intercept for each row of `coef_`.
         loss_curve_: the objective divided by C n, summed over classes, before and after every step.
 
@@ -255,7 +258,7 @@ class InContextLogistic(AbstractClassifier, AbstractLinear):
     _: KW_ONLY
     tol: Any = 1e-5
 
-    @at_once
+    @atomic
     def fit(self, X: Any, y: Any) -> InContextLogistic:
         """Store the examples as context, scale them, compile and run.
 
@@ -279,16 +282,16 @@ class InContextLogistic(AbstractClassifier, AbstractLinear):
         model = LinearModel(rows.shape[1], link="logistic", intercept=self.fit_intercept)
         l2 = 1 / (positive("C", self.C) * len(rows) * self._common_scale**2)
         problem = self._problem(model, ProximalStep(l2=l2), rows, labels[:, :1])
-        self._learn(FitRequest(problem, *_as_tasks(rows, labels), self._n_steps, tol=self.tol))
+        self._train(FitRequest(problem, *_as_tasks(rows, labels), self._n_steps, tol=self.tol))
         coef, intercept = self._coefficients()
         self.coef_, self.intercept_ = np.atleast_2d(coef), np.atleast_1d(intercept)
         return self
 
     def _convergence(self) -> Convergence:
-        found = super()._convergence()
-        if found.task is None:
-            return found
-        return replace(found, name=f"class {quoted(self.classes_.tolist()[found.task])}")
+        worst = super()._convergence()
+        if worst.task is None:
+            return worst
+        return replace(worst, name=f"class {quoted(self.classes_.tolist()[worst.task])}")
 
     def decision_function(self, X: Any) -> Array:
         """Return the scores <w, x> + b: log-odds of each class against the rest.
@@ -297,7 +300,7 @@ class InContextLogistic(AbstractClassifier, AbstractLinear):
             X: rows of the inputs.
 
         Returns:
-            An array (n_rows, n_classes), or (n_rows,) for the second of two classes.
+            An array (n_rows, n_classes), or (n_rows,) for two classes: log-odds of the second.
 
         Example:
             >>> from icgd.estimators import InContextLogistic
@@ -308,38 +311,35 @@ class InContextLogistic(AbstractClassifier, AbstractLinear):
         scores: Array = read_rows(self, X) @ self.coef_.T + self.intercept_
         return scores.ravel() if scores.shape[1] == 1 else scores
 
-    def _shares(self, X: Any) -> Array:
-        answers = self._answers(X)
-        return answers if answers.ndim == 2 else answers[..., 0].T
+    def _output_probabilities(self, X: Any) -> Array:
+        outputs = self._outputs(X)  # (n_classes, n_rows, 1) for a batch of tasks
+        return outputs if outputs.ndim == 2 else outputs[..., 0].T
 
 
 def _as_tasks(rows: Array, labels: Array) -> tuple[Array, Array]:
-    """One task if there is one output, else a task for each."""
+    """Return rows and labels, repeated as a batch of one task per output if there are several."""
     if labels.shape[1] == 1:
         return rows, labels
     return np.repeat(rows[None], labels.shape[1], axis=0), labels.T[..., None]
 
 
 LARGEST_SCORE = 6.5
-"""Heads are made for expected counts between 1/665 and 665 times the mean of all labels."""
+"""Heads are compiled for expected counts between 1/665 and 665 times the mean label."""
 
 
 class InContextPoisson(RegressorMixin, AbstractPenalised):  # type: ignore[misc]
-    """Poisson regression that a frozen transformer descends, a step for every block of layers.
+    """Poisson regression by gradient descent in a frozen transformer, a block of layers a step.
 
     Labels are counts with the mean exp(<w, x> + b). It minimises (1 / n) sum_i (mean_i - y_i log
-    mean_i) + (alpha / 2) |w|^2, where w is the coefficient of standardised columns:
-    `make_pipeline(StandardScaler(), PoissonRegressor(alpha=alpha))` has the same minimiser.
-
-    Args:
-        alpha: the penalty.
+    mean_i) + (alpha / 2) |w|^2 over the coefficients w of standardised columns, like
+    `make_pipeline(StandardScaler(), PoissonRegressor(alpha=alpha))`.
 
     Attributes:
         loss_curve_: the objective on labels divided by their mean, before and after every step.
 
     Raises:
-        DataError: by `fit`, if a label is negative or all are 0, and by `predict`, if a row is so
-            far from the context that its expected count is not known.
+        DataError: by `fit`, if a label is negative or all are 0; by `predict`, if the expected
+            count of a row is outside the range that the heads are compiled for.
 
     Example:
         >>> from icgd.estimators import InContextPoisson
@@ -353,7 +353,7 @@ class InContextPoisson(RegressorMixin, AbstractPenalised):  # type: ignore[misc]
         tags.target_tags.positive_only = True
         return tags
 
-    @at_once
+    @atomic
     def fit(self, X: Any, y: Any) -> InContextPoisson:
         """Store the examples as context, scale them, compile and run.
 
@@ -378,17 +378,17 @@ class InContextPoisson(RegressorMixin, AbstractPenalised):  # type: ignore[misc]
         self._unit = self._unit_of(labels)
         labels = labels / self._unit
         model = LinearModel(rows.shape[1], link="poisson", intercept=self.fit_intercept)
-        l2 = self._penalty_named("alpha") / self._unit / self._common_scale**2
-        size = 1 / _curvature(model, l2, rows, labels)
-        problem = self._problem(model, ProximalStep(size, l2=l2), rows, labels)
+        l2 = self._checked_alpha() / self._unit / self._common_scale**2
+        step_size = 1 / _curvature(model, l2, rows, labels)
+        problem = self._problem(model, ProximalStep(step_size, l2=l2), rows, labels)
         problem = replace(problem, domain=replace(problem.domain, score=LARGEST_SCORE))
-        self._learn(FitRequest(problem, rows, labels, self._n_steps, tol=self.tol))
+        self._train(FitRequest(problem, rows, labels, self._n_steps, tol=self.tol))
         self.coef_, intercept = self._coefficients()
         self.intercept_ = float(intercept + np.log(self._unit))
         return self
 
     def _unit_of(self, labels: Array) -> float:
-        """Return what labels are divided by: their mean, which an intercept makes up for."""
+        """Return the divisor of labels: their mean, or 1 if no intercept can absorb it."""
         if (labels < 0).any() or not labels.any():
             row = int(labels.argmin())
             fault = "all are 0, which no finite intercept fits"
@@ -409,7 +409,8 @@ class InContextPoisson(RegressorMixin, AbstractPenalised):  # type: ignore[misc]
             An array (n_rows,).
 
         Raises:
-            DataError: if a row is so far from the context that its expected count is not known.
+            DataError: if the expected count of a row is not between 1/665 and 665 times the mean
+                label.
 
         Example:
             >>> from icgd.estimators import InContextPoisson
@@ -417,8 +418,7 @@ class InContextPoisson(RegressorMixin, AbstractPenalised):  # type: ignore[misc]
             >>> model.predict([[0.5], [1.5]]).shape
             (2,)
         """
-        answers = self._answers(X)
-        return answers.ravel() * self._unit
+        return self._outputs(X).ravel() * self._unit
 
     def _predictions(self, task: Task) -> Tensor:
         largest, row = self._scores(task.queries).abs().flatten().max(0)
@@ -428,14 +428,14 @@ class InContextPoisson(RegressorMixin, AbstractPenalised):  # type: ignore[misc]
             raise DataError(
                 f"The expected count of row {int(row)} (counted from 0) is exp({largest:.3g}) "
                 "times as large or small as the mean label, but the heads are made for up to "
-                f"exp({LARGEST_SCORE:g}). Most of it comes from {self._column(column)}. Leave such "
-                "rows out, or clip their inputs to the range of the context."
+                f"exp({LARGEST_SCORE:g}). The largest term is that of {self._column(column)}. "
+                "Leave such rows out, or clip their inputs to the range of the context."
             )
         return super()._predictions(task)
 
 
 def _curvature(model: LinearModel, l2: float, rows: Array, labels: Array) -> float:
-    """Return largest curvature if means are no larger than their labels, or than 1, the start."""
+    """Return the largest curvature where no mean exceeds its label or 1, the mean at the start."""
     design = np.hstack([rows, np.ones_like(labels)]) if model.intercept else rows
     curved = design.T @ (np.maximum(labels, 1.0) * design) / len(rows)
     return float(np.linalg.eigvalsh(curved)[-1]) + l2

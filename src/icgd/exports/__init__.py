@@ -1,1 +1,1 @@
-"""Compiled transformers in other tools: one tool a file, each an extra of its own."""
+"""Compiled transformers in other tools: one module per tool, each with its own extra."""

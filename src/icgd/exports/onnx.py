@@ -1,12 +1,12 @@
-"""ONNX: a compiled transformer as a file that onnxruntime and other tools run.
+"""Export a compiled transformer to ONNX, for onnxruntime and other tools.
 
 The graph maps `stream` [tasks, tokens, width] to `final_stream` of the same shape, for any number
-of tasks and tokens. The repeated block is spelt out once for each step, but its weights are stored
-once, and of these only the entries that are not 0: heads gather the coordinates that they read.
-The metadata hold the layout of the stream, the problem and the program as JSON.
+of tasks and tokens. The repeated block is unrolled, with nodes for every step, but its weights are
+stored once, and only their nonzero entries: heads gather the coordinates that they read. The
+metadata contain the layout of the stream, the problem and the program as JSON.
 
-The graph uses only operations that onnxruntime has in float64. Heads run in groups, each of which
-takes memory of heads x tokens^2.
+The graph uses only operations that onnxruntime implements in float64. Heads run in groups, because
+a group takes memory of heads x tokens^2.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ except ImportError:  # the extra `onnx` is not installed
 
 @dataclass
 class Graph:
-    """A graph in the making: nodes in running order, and constants by name."""
+    """A graph under construction: nodes in running order, and constants by name."""
 
     activation: Callable[[Graph, str], str]
     dtype: torch.dtype
     place: str = ""
-    """What the next nodes are called after."""
+    """The prefix of the names of new nodes."""
     layer: Layer | None = None
-    """The layer of the program that they spell out."""
+    """The layer of the program that new nodes implement."""
     nodes: list[Any] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
 
@@ -76,18 +76,18 @@ class Graph:
         return name
 
     def axes(self, *axes: int) -> str:
-        """Return a list of axes, which some operations take as an input."""
+        """Return a constant list of axes, which some operations take as an input."""
         return self.constant(f"axes {axes}", torch.tensor(axes))
 
     def index(self, place: int) -> str:
-        """Return a place along an axis, which is removed."""
+        """Return a constant scalar index, which removes the axis that it indexes."""
         return self.constant(f"index {place}", torch.tensor(place))
 
     def number(self, value: float) -> str:
         return self.constant(f"number {value!r}", torch.tensor(value, dtype=self.dtype))
 
     def add(self, operation: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Append a node; its result is called `output`, by default after its place."""
+        """Append a node and return the name of its result, by default derived from `place`."""
         name = f"{self.place}/{operation} {len(self.nodes)}"
         output = output or name
         self.nodes.append(onnx.helper.make_node(operation, inputs, [output], name, **attributes))
@@ -105,33 +105,33 @@ class Graph:
 
 
 def tensor_type(dtype: torch.dtype) -> int:
-    """ONNX's number for a type."""
+    """Return ONNX's code of a dtype."""
     names = {torch.float64: "DOUBLE", torch.float32: "FLOAT"}
     return int(onnx.TensorProto.DataType.Value(names[dtype]))
 
 
-# Kernel attention in ONNX: every kernel of icgd, written with operations that exist in float64.
+# Kernel attention: every kernel of icgd, by operations that exist in float64.
 
 
 Pattern = Callable[[Graph, str, str, str, float], str]
-"""From a graph, queries, keys, the examples' mask and the kernel's shape to its matrix."""
+"""A function of graph, queries, keys, mask of the examples and kernel shape: the kernel matrix."""
 
 
 def require_known_kernels(program: StackProgram) -> None:
-    """Raise `ExportError` if a kernel is a function of the user's own."""
+    """Raise `ExportError` if a kernel is user-defined."""
     for layer in program.block:
-        for part in layer.instructions:
-            names = [term.kernel for term in getattr(part, "terms", ())]
-            if own := [name for name in names if name not in PATTERNS]:
+        for instruction in layer.instructions:
+            names = [term.kernel for term in getattr(instruction, "terms", ())]
+            if unknown := [name for name in names if name not in PATTERNS]:
                 raise ExportError(
-                    f"ONNX cannot hold the kernel {quoted(own[0])}, which is a function of your "
-                    f"own. It has {', '.join(PATTERNS)}. Use compiled.transformer(), a torch "
-                    "module."
+                    f"The kernel {quoted(unknown[0])} is a Python function, which cannot be "
+                    f"exported to ONNX. Use one of {', '.join(PATTERNS)}, or "
+                    "compiled.transformer(), a torch module."
                 )
 
 
 def append_kernels(layer: KernelAttention, graph: Graph, name: str, x: str) -> str:
-    """Append every head of the layer called `name`, and return what they add to the stream."""
+    """Append all heads of the layer `name`, and return the stream after it."""
     place = graph.axes(layer.example_feature)
     is_example = graph.add("Greater", graph.add("Gather", x, place, axis=0), graph.number(0.5))
     mask = graph.add("Transpose", is_example, perm=[1, 0, 2])
@@ -143,14 +143,14 @@ def append_kernels(layer: KernelAttention, graph: Graph, name: str, x: str) -> s
 
 
 def _terms(graph: Graph) -> list[KernelTerm | Itself]:
-    """Return the kernel of every head, or who reads itself in it."""
+    """Return the kernel of every head, or which tokens attend to themselves in it."""
     steps = [] if graph.layer is None else graph.layer.instructions
-    found: list[KernelTerm | Itself] = []
+    terms: list[KernelTerm | Itself] = []
     for step in steps:
         if isinstance(step, DescendFunction):
-            found += [*step.terms, *[Itself.EXAMPLES] * (step.noise > 0)]
-            found += [Itself.TOKENS] * (step.velocity is not None)
-    return found
+            terms += [*step.terms, *[Itself.EXAMPLES] * (step.noise > 0)]
+            terms += [Itself.TOKENS] * (step.velocity is not None)
+    return terms
 
 
 def _head(
@@ -162,8 +162,9 @@ def _head(
     head: slice,
     term: KernelTerm | Itself,
 ) -> str:
-    """Return what a head reads, [1, feature, task, token]; masks are [1, task, token] and
-    transposed.
+    """Return the output of a head, [1, feature, task, token].
+
+    The masks of the examples are [1, task, token] and [task, 1, token].
     """
     value = _read(graph, f"{name}.W_V", x, layer.W_V, head)
     if term is Itself.TOKENS:
@@ -180,7 +181,7 @@ def _head(
 
 
 def _products(graph: Graph, query: str, key: str) -> str:
-    """Return the scores <query, key>; as in every layer, not a product with transposed keys."""
+    """Return the scores <query, key>, by Einsum for the reason given at `SCORES`."""
     return graph.add("Einsum", query, key, equation="bid,bjd->bij")
 
 
@@ -213,12 +214,12 @@ def _of_distances(
 
 
 def _of_examples(graph: Graph, mask: str, values: str) -> str:
-    """Return the columns of the examples: where queries are, a kernel may be infinite."""
+    """Set the columns of queries to 0, where a kernel may be infinite."""
     return graph.add("Where", mask, values, graph.number(0.0))
 
 
 def _decay(graph: Graph, factor: float, size: str) -> str:
-    """Return the exponential of -factor * size."""
+    """Return exp(-factor * size)."""
     return graph.add("Exp", graph.add("Mul", graph.number(-factor), size))
 
 
@@ -237,36 +238,36 @@ DECAYS: dict[str, Callable[[Graph, str, float], str]] = {
     "laplace": lambda graph, total, shape: _decay(graph, 1.0, total),
     "matern": _matern,
 }
-"""Kernels of distances, from the sum of the squares of differences, or of their sizes."""
+"""Kernels of distances, as functions of the sum of squared or absolute differences."""
 
 PATTERNS: dict[str, Pattern] = {
     **{name: partial(_of_scores, kernel=name) for name in ("linear", "relu", "exp", "polynomial")},
     "softmax": _softmax,
     **{name: partial(_of_distances, kernel=name) for name in DECAYS},
 }
-"""Every kernel of icgd."""
+"""All kernels of icgd by name."""
 
 
 OPSET, IR_VERSION = 17, 8
-"""Versions of 2022: they have everything that is needed, and old runtimes read them."""
+"""Versions of 2022, which have all operations needed here and are read by old runtimes."""
 
 LARGEST_FILE = 2**31
-"""The number of bytes that protobuf can write."""
+"""The largest file of protobuf, in bytes."""
 
 ROOM = 2**26
-"""The bytes that are reserved for nodes and metadata."""
+"""The bytes reserved for nodes and metadata."""
 
 INDEX = torch.int32
-"""The type of places in the stream."""
+"""The dtype of indices into the stream."""
 
 HEADS_AT_ONCE = 128
-"""The heads of a group, which takes memory of heads x tokens^2."""
+"""The largest number of heads in a group, which takes memory of heads x tokens^2."""
 
 
 def export_onnx(
     compiled: Compiled, path: str | os.PathLike[str], *, dtype: str | torch.dtype = "float64"
 ) -> None:
-    """Write the transformer as an ONNX file, which appears whole or not at all.
+    """Write the transformer as an ONNX file, atomically.
 
     Args:
         compiled: the compiled run.
@@ -274,8 +275,8 @@ def export_onnx(
         dtype: the precision of the weights, "float64" or "float32".
 
     Raises:
-        MissingExtraError: without the extra `onnx`.
-        ExportError: if onnxruntime has no such activation or kernel, or if the file is too large.
+        MissingExtraError: if the extra `onnx` is not installed.
+        ExportError: if an activation or kernel cannot be exported, or if the file is too large.
         SettingError: if the program is a chain.
         FileError: if the file cannot be written.
 
@@ -294,18 +295,19 @@ def export_onnx(
     require_known_kernels(compiled.stack)
     if compiled.stack.activation not in ACTIVATIONS:
         raise ExportError(
-            f"ONNX cannot hold {compiled.stack.activation} units. Compile with unit_activation=... "
-            f"one of {', '.join(ACTIVATIONS)}, or use compiled.transformer(), a torch module."
+            f"Units with the activation {compiled.stack.activation} cannot be exported to ONNX. "
+            f"Compile with unit_activation set to one of {', '.join(ACTIVATIONS)}, or use "
+            "compiled.transformer(), a torch module."
         )
-    number = dtype_named(dtype)
-    _require_size(compiled.summary().nonzeros * (INDEX.itemsize + number.itemsize))
-    content = _model(compiled, number).SerializeToString(deterministic=True)
+    float_type = dtype_named(dtype)
+    _require_size(compiled.summary().nonzeros * (INDEX.itemsize + float_type.itemsize))
+    content = _model(compiled, float_type).SerializeToString(deterministic=True)
     with whole_file(Path(path)) as temporary:
         temporary.write_bytes(content)
 
 
 def run_onnx(path: str | os.PathLike[str], stream: Stream) -> Stream:
-    """Return the residual stream after the last layer, computed by onnxruntime on the processor.
+    """Return the residual stream after the last layer, computed by onnxruntime on the CPU.
 
     Args:
         path: the file that `export_onnx` wrote.
@@ -315,8 +317,8 @@ def run_onnx(path: str | os.PathLike[str], stream: Stream) -> Stream:
         The stream after the last layer, of the same shape.
 
     Raises:
-        MissingExtraError: without the extra `onnx`.
-        FileError: if there is no such file, or if it is of another program.
+        MissingExtraError: if the extra `onnx` is not installed.
+        FileError: if the file does not exist, or is not an ONNX file of icgd.
 
     Example:
         >>> import icgd
@@ -369,9 +371,9 @@ def _session(path: Path) -> Any:
 def _require_size(n_bytes: int) -> None:
     if n_bytes + ROOM > LARGEST_FILE:
         raise ExportError(
-            f"The ONNX file would take {(n_bytes + ROOM) / 2**30:.1f} GiB; such a file can hold "
-            f"{LARGEST_FILE / 2**30:.0f} GiB. Export with dtype='float32', or compile a smaller "
-            "transformer: fewer pieces, or a smaller network."
+            f"The ONNX file would have {(n_bytes + ROOM) / 2**30:.1f} GiB; the format allows at "
+            f"most {LARGEST_FILE / 2**30:.0f} GiB. Export with dtype='float32', or compile a "
+            "smaller transformer: fewer pieces, or a smaller network."
         )
 
 
@@ -383,9 +385,9 @@ def _model(compiled: Compiled, dtype: torch.dtype) -> Any:
     graph.add("Shape", "stream", output="tasks and tokens", start=0, end=2)
     stream = "stream"
     modules = {module: name for name, module in transformer.named_modules()}
-    spelt_out = zip(_places(program), program.unrolled(), transformer.unrolled(), strict=True)
-    for graph.place, graph.layer, layer in spelt_out:
-        # A coordinate of all tokens is in one piece of memory: layers read and write some of them.
+    unrolled = zip(_places(program), program.unrolled(), transformer.unrolled(), strict=True)
+    for graph.place, graph.layer, layer in unrolled:
+        # Layers gather and scatter few coordinates: with the model axis first, each is contiguous.
         columns = graph.add("Transpose", stream, perm=[2, 0, 1])
         columns = append(layer, graph, modules[layer], columns)
         stream = graph.add("Transpose", columns, perm=[1, 2, 0], output=f"{graph.place}/stream")
@@ -421,7 +423,7 @@ def _with_metadata(graph: Any, compiled: Compiled) -> Any:
 
 
 def _layout_data(layout: Layout) -> list[dict[str, Any]]:
-    """Every slot with its coordinates start .. stop - 1 of the stream, row by row."""
+    """Return every slot with its coordinates start .. stop - 1 of the stream, in row order."""
     places = [(slot, layout.range_of(slot.name)) for slot in layout.slots]
     return [
         {"name": slot.name, "start": place.start, "stop": place.stop}
@@ -431,14 +433,14 @@ def _layout_data(layout: Layout) -> list[dict[str, Any]]:
 
 
 def _softplus(graph: Graph, z: str) -> str:
-    """max(z, 0) + log(1 + exp(-|z|)): onnxruntime has no softplus in float64."""
+    """Return max(z, 0) + log(1 + exp(-|z|)), as onnxruntime has no softplus in float64."""
     decay = graph.add("Exp", graph.add("Neg", graph.add("Abs", z)))
     positive = graph.add("Relu", z)
     return graph.add("Add", positive, graph.add("Log", graph.add("Add", graph.number(1.0), decay)))
 
 
 def _elu(graph: Graph, z: str) -> str:
-    """max(z, 0) + exp(min(z, 0)) - 1, where min(z, 0) = z - max(z, 0)."""
+    """Return max(z, 0) + exp(min(z, 0)) - 1, where min(z, 0) = z - max(z, 0)."""
     positive = graph.add("Relu", z)
     left = graph.add("Sub", graph.add("Exp", graph.add("Sub", z, positive)), graph.number(1.0))
     return graph.add("Add", positive, left)
@@ -453,12 +455,12 @@ ACTIVATIONS: dict[str, Callable[[Graph, str], str]] = {
     "elu": _elu,
     "cos": lambda graph, z: graph.add("Cos", z),
 }
-"""The activations of heads and hidden units; gelu needs an error function in float64."""
+"""The activations of heads and hidden units; gelu is missing, as there is no erf in float64."""
 
 
 @singledispatch
 def append(layer: nn.Module, graph: Graph, name: str, x: str) -> str:
-    """Append the layer called `name`, and return the stream after it, [model, tasks, tokens]."""
+    """Append the layer `name`, and return the stream after it, [model, tasks, tokens]."""
     raise ProgramError(f"{type(layer).__name__} has no rule in exports/onnx.py")
 
 
@@ -496,9 +498,8 @@ def _append_softmax_attention(layer: SoftmaxAttention, graph: Graph, name: str, 
 
 @append.register
 def _append_mirror_attention(layer: MirrorAttention, graph: Graph, name: str, x: str) -> str:
-    """Return the softmax is over all tokens and their mirror images, whose values are the
-    negatives.
-    """
+    # The softmax is over all tokens and their mirror images. Images have negated values, so
+    # subtract their weights from those of the tokens before applying both to the values.
     mirror = graph.constant(f"{name}.J", layer.J.detach()[:, None, None])
     images, read = graph.add("Mul", x, mirror), list[str]()
     ends = graph.axes(0), graph.add("Shape", x, start=2, end=3), graph.axes(MAX_COLUMNS)
@@ -528,17 +529,16 @@ def _append_product_layer(layer: ProductLayer, graph: Graph, name: str, x: str) 
 
 @append.register
 def _append_sequence_attention(layer: SequenceAttention, graph: Graph, name: str, x: str) -> str:
-    """Keys and values are mapped along the sequence, from its first columns."""
-
-    def part_of(stream: str, first: int, end: int, axis: int = 2) -> str:
-        """Return the columns from `first` on, before `end`."""
+    # Keys and values are maps along the sequence, of its first columns.
+    def columns_of(stream: str, first: int, end: int, axis: int = 2) -> str:
+        """Return the slice first .. end - 1 along an axis."""
         return graph.add("Slice", stream, graph.axes(first), graph.axes(end), graph.axes(axis))
 
-    columns, read = part_of(x, 0, layer.A_K.shape[-1]), list[str]()
+    columns, read = columns_of(x, 0, layer.A_K.shape[-1]), list[str]()
     for heads in _groups(layer.W_Q):
-        own = f"[{heads.start}:{heads.stop}]"
+        suffix = f"[{heads.start}:{heads.stop}]"
         key_map, value_map, codes = (
-            graph.constant(f"{name}.{part}{own}", weights.detach()[heads])
+            graph.constant(f"{name}.{part}{suffix}", weights.detach()[heads])
             for part, weights in (
                 ("A_K", layer.A_K),
                 ("A_V", layer.A_V),
@@ -552,20 +552,21 @@ def _append_sequence_attention(layer: SequenceAttention, graph: Graph, name: str
         )
         key = graph.add("Einsum", key_map, keys, equation=MAPPED)
         value = graph.add("Einsum", value_map, values, equation=MAPPED)
-        if layer.A_L is not None:  # the last feature has a map of its own
-            label_map = graph.constant(f"{name}.A_L{own}", layer.A_L.detach()[heads])
+        if layer.A_L is not None:  # the last feature has a separate map
+            label_map = graph.constant(f"{name}.A_L{suffix}", layer.A_L.detach()[heads])
             labels = graph.add("Einsum", label_map, keys, equation=MAPPED)
             last = layer.W_K.shape[-1] - 1
-            parts = part_of(key, 0, last, axis=1), part_of(labels, last, last + 1, axis=1)
-            key = graph.add("Concat", *parts, axis=1)
+            features = columns_of(key, 0, last, axis=1), columns_of(labels, last, last + 1, axis=1)
+            key = graph.add("Concat", *features, axis=1)
         scores = graph.add("Einsum", query, graph.add("Add", key, codes), equation=SCORES)
         pattern = graph.add("Softmax", scores, axis=-1)
         read.append(graph.add("Einsum", pattern, value, equation=READ))
     written = _written(graph, f"{name}.W_O", x, read, layer.W_O)
     if not layer.first:
         return written
-    ends = part_of(x, 0, layer.first), part_of(written, layer.first, MAX_COLUMNS)
-    return graph.add("Concat", *ends, axis=2)
+    # The first columns are not changed.
+    halves = columns_of(x, 0, layer.first), columns_of(written, layer.first, MAX_COLUMNS)
+    return graph.add("Concat", *halves, axis=2)
 
 
 @append.register
@@ -574,13 +575,13 @@ def _append_kernel_attention(layer: KernelAttention, graph: Graph, name: str, x:
 
 
 MAX_COLUMNS = 2**31 - 1
-"""The end of a slice that has no end."""
+"""The end of an unbounded slice."""
 
 SCORES, READ, MAPPED = "hdbi,hdbj->bhij", "bhij,hebj->hebi", "hgc,hebc->hebg"
-"""Scores of queries and keys, what a pattern reads of values, and tokens that are made of others.
+"""Equations of the scores of queries and keys, of attention to values, and of maps of tokens.
 
-A product with transposed keys would not do: older versions of onnxruntime fuse the two into an
-operation that they lack in float64.
+Einsum replaces a product with transposed keys, because older versions of onnxruntime fuse these
+two into an operation that they do not implement in float64.
 """
 
 
@@ -592,7 +593,7 @@ def _attended(
     attend: Callable[[str, str, str], str],
     divisor: str | None = None,
 ) -> str:
-    """Return the stream after a layer whose heads make something of queries, keys and values."""
+    """Return the stream after a layer whose heads compute `attend(query, key, value)`."""
     parts = {"W_Q": layer.W_Q, "W_K": layer.W_K, "W_V": layer.W_V}
     read = [
         attend(*(_read(graph, f"{name}.{part}", x, w, heads) for part, w in parts.items()))
@@ -602,17 +603,17 @@ def _attended(
 
 
 def _groups(weights: SparseWeights) -> Iterator[slice]:
-    """Heads of one family each."""
+    """Yield groups of heads, each within one family."""
     for first, size, *_ in weights.families:
         for start in range(first, first + size, HEADS_AT_ONCE):
             yield slice(start, min(start + HEADS_AT_ONCE, first + size))
 
 
 def _read(graph: Graph, name: str, x: str, weights: SparseWeights, heads: slice) -> str:
-    """Return what some heads of one family read: [head, feature, task, token]."""
-    part = weights[heads]
-    entries = part.rows, part.columns, part.values.squeeze(-1)
-    shape = part.size, part.family.width
+    """Return the features that heads of one family read: [head, feature, task, token]."""
+    selected = weights[heads]
+    entries = selected.rows, selected.columns, selected.values.squeeze(-1)
+    shape = selected.size, selected.family.width
     return _sums(graph, f"{name}[{heads.start}:{heads.stop}]", x, entries, shape)
 
 
@@ -624,7 +625,7 @@ def _written(
     weights: SparseWeights,
     divisor: str | None = None,
 ) -> str:
-    """Return the stream with what all heads write, from what each group of them read."""
+    """Return the stream after all heads have written, given the outputs of each group."""
     shape = graph.add("Concat", graph.axes(-1), "tasks and tokens", axis=0)
     rows = [graph.add("Reshape", group, shape) for group in read]
     features = rows[0] if len(rows) == 1 else graph.add("Concat", *rows, axis=0)
@@ -645,10 +646,10 @@ def _sums(
     entries: tuple[Tensor, Tensor, Tensor],
     shape: tuple[int, ...],
 ) -> str:
-    """For every row the sum of its entries: values times what stands in columns of the source.
+    """Return a sparse matrix times the source; `entries` are its rows, columns and values.
 
-    Rows are numbered along `shape`. All have as many entries as the longest one, where the others
-    have zeros: entries are gathered and summed up, because a scattered sum has no fixed order.
+    Rows are numbered along `shape`. Each is padded with zeros to the length of the longest. Then
+    entries are gathered and summed, because a scattered sum would have no fixed order.
     """
     if f"{name}.columns" not in graph.constants:
         rows, order = entries[0].long().sort(stable=True)
@@ -657,10 +658,11 @@ def _sums(
         columns = torch.zeros(depth, prod(shape), dtype=INDEX)
         values = torch.zeros(depth, prod(shape), dtype=graph.dtype)
         columns[place, rows], values[place, rows] = entries[1][order], entries[2][order]
-        columns = columns.where(values != 0.0, columns[0])  # zeros times a number that is read
-        own = shape if depth == 1 else (depth, *shape)
-        graph.constant(f"{name}.columns", columns.view(own))
-        graph.constant(f"{name}.values", values.view(*own, 1, 1))
+        # Padding reads a column that the row reads anyway: another could hold an infinity.
+        columns = columns.where(values != 0.0, columns[0])
+        padded = shape if depth == 1 else (depth, *shape)
+        graph.constant(f"{name}.columns", columns.view(padded))
+        graph.constant(f"{name}.values", values.view(*padded, 1, 1))
     gathered = graph.add("Gather", source, f"{name}.columns", axis=0)
     products = graph.add("Mul", gathered, f"{name}.values")
     if len(graph.constants[f"{name}.columns"].dims) == len(shape):

@@ -1,4 +1,4 @@
-"""Residual streams in the form in which other tools take them."""
+"""Residual streams in the shape that other tools expect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from icgd.errors import DataError, SettingError
 
 
 def as_batch(stream: Tensor, width: int, dtype: torch.dtype) -> Float[Tensor, "task token d_model"]:
-    """Return stream with an axis for tasks; its width and its type must be those of the model."""
+    """Add an axis for tasks if there is none; check width and dtype against those of the model."""
     if stream.dtype != dtype:
         raise SettingError(f"stream must be of type {dtype}, got {stream.dtype}.")
     if stream.ndim not in (2, 3) or stream.shape[-1] != width:

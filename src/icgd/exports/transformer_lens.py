@@ -1,18 +1,17 @@
-"""TransformerLens: a compiled softmax transformer as a model with hooks and caches.
+"""Open a compiled softmax transformer in TransformerLens, as a model with hooks and caches.
 
-A block of the tool is an attention layer and an MLP. Each layer of the program has a block of its
-own, in which the other kind is zero: the residual stream after the layer is then the output of its
-block, the one place where a patch reaches everything downstream. (The stream between attention and
-MLP cannot be patched in this tool: `hook_resid_mid` is what the MLP reads, but the skip path goes
-past it.) All blocks have as many heads, and heads as wide, as the largest: the others are padded
-with zeros, which write nothing. The repeated layers occur once for each step, and all their copies
-share their weights.
+A block of TransformerLens is an attention layer and an MLP. Each layer of the program gets a
+separate block, in which the other kind is zero. So the residual stream after the layer is the
+output of its block, where a patch reaches everything downstream. (The stream between attention and
+MLP cannot be patched: `hook_resid_mid` is the input of the MLP, but the skip connection bypasses
+it.) All blocks have the number and width of heads of the largest; padding with zeros writes
+nothing. The repeated layers are unrolled, and their copies share weights.
 
-Kernel attention with the softmax kernel reads examples alone. The tool has no such mask, so keys of
-examples get a feature more, and queries a bias, which lift their scores by EXAMPLE_LIFT.
+Kernel attention with the softmax kernel attends to examples only. TransformerLens has no such mask,
+so keys of examples get one more feature, and queries a bias, which raise scores by EXAMPLE_LIFT.
 
-The other parts of the tool are switched off: its table of positions is zero, and its unembedding
-is the identity, so that `model(stream)` is the residual stream after the last layer.
+Everything else is disabled: positional embeddings are zero, and the unembedding is the identity, so
+that `model(stream)` is the residual stream after the last layer.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ except ImportError:  # the extra `lens` is not installed
     TransformerBridge = TransformerBridgeConfig = None
 
 MAX_TOKENS = 4096
-"""The default of the longest prompt."""
+"""The default length of the longest prompt."""
 
 SCORE_SCALE = 2.0
-"""W_Q is multiplied by it, and the tool divides scores by it. The tool does not take 1, and a power
-of two changes no digit."""
+"""The factor of W_Q by which TransformerLens divides scores. It does not accept 1, and with a power
+of two the product is exact."""
 
 EXAMPLE_LIFT = 128.0
-"""How much higher the scores of examples are: queries are then read with weights below e^-100."""
+"""The amount by which scores of examples are raised, so queries have weights below e^-100."""
 
 NOT_STANDARD = {
     LayerKind.ATTENTION: "attention without a softmax",
@@ -62,14 +61,14 @@ NOT_STANDARD = {
     LayerKind.MIRROR: "attention to mirror images of tokens",
     LayerKind.GRID: "attention to tokens that a map along the sequence makes",
 }
-"""The kinds of layers that the tool does not have."""
+"""The kinds of layers that TransformerLens does not have."""
 
 
 @dataclass(frozen=True)
 class LensLayer:
-    """The place of a layer of the program: its block, and its number of heads or hidden units.
+    """A layer of the program in the model: its block, and its number of heads or hidden units.
 
-    `step` counts from 1; layers that predict have none.
+    `step` counts from 1; it is None for layers that predict.
     """
 
     step: int | None
@@ -80,25 +79,25 @@ class LensLayer:
 
     @property
     def stream(self) -> str:
-        """The name of the activation that is the residual stream after this layer."""
+        """The name of the hook of the residual stream after this layer."""
         return f"blocks.{self.block}.hook_resid_post"
 
 
 Patch = tuple[str, Callable[..., Tensor]]
-"""The name of an activation and a function that changes it: a hook of the tool."""
+"""A hook of TransformerLens: the name of an activation, and a function that changes it."""
 
 
 @with_repr
 @dataclass(frozen=True, eq=False)
 class LensModel:
-    """A model of TransformerLens, and the program that its weights spell out."""
+    """A model of TransformerLens, with the program that its weights implement."""
 
     model: TransformerBridge
     program: StackProgram
     layers: tuple[LensLayer, ...]
 
     def facts(self) -> dict[str, str]:
-        """Return what it shows of itself in a line or in a notebook."""
+        """Return the facts shown in its repr and in notebooks."""
         config = self.model.cfg
         return {
             "construction": self.program.construction,
@@ -113,7 +112,7 @@ class LensModel:
         return self.program.layout
 
     def prompt(self, task: Task) -> Stream:
-        """Return the residual stream that a task starts with."""
+        """Return the initial residual stream of a task."""
         return encode(self.program, task)
 
     def run(self, stream: Stream, patches: Sequence[Patch] = ()) -> Stream:
@@ -126,15 +125,15 @@ class LensModel:
     def patch(self, layer: LensLayer, slot: str, values: Tensor | float) -> Patch:
         """Return a hook that sets a slot of the residual stream after a layer.
 
-        Pass it to `run`, or to the tool's own `model.run_with_hooks`. `values` have a row for each
-        token, or are the same for all of them.
+        Pass it to `run`, or to `model.run_with_hooks` of TransformerLens. `values` have a row for
+        each token, or are the same for all tokens.
         """
         where = self.coordinates(slot)
         width, new = where.stop - where.start, torch.as_tensor(values, dtype=self.model.cfg.dtype)
         if new.ndim and new.shape[-1] != width:
             raise DataError(
-                f"values have shape {tuple(new.shape)}; slot {slot!r} takes a number, ({width},), "
-                f"(tokens, {width}) or (tasks, tokens, {width})."
+                f"values have shape {tuple(new.shape)}; slot {slot!r} expects a number, "
+                f"({width},), (tokens, {width}) or (tasks, tokens, {width})."
             )
 
         def overwrite(stream: Tensor, hook: Any) -> Tensor:
@@ -145,9 +144,9 @@ class LensModel:
         return layer.stream, overwrite
 
     def run_with_cache(self, stream: Stream, **options: Any) -> tuple[Stream, Any]:
-        """`run`, and the tool's cache of activations, in which tasks have an axis of their own.
+        """Return the stream as `run` does, and the cache of activations, with an axis of tasks.
 
-        `options` are those of the tool, such as `names_filter`.
+        `options` are those of TransformerLens, such as `names_filter`.
         """
         with torch.no_grad():
             result, cache = self.model.run_with_cache(self._batch(stream), **options)
@@ -158,10 +157,9 @@ class LensModel:
         return read_parameters(self.layout, stream)
 
     def predictions(self, stream: Stream, n_examples: int | None = None) -> Predictions:
-        """Return the labels of the queries, read from a residual stream.
+        """Return the predicted labels of the queries, read from a residual stream.
 
-        The stream itself marks its examples; `n_examples` is needed only where a patch changed
-        these marks.
+        The stream marks its examples; give `n_examples` only if a patch has changed these marks.
         """
         if n_examples is None:
             first = stream.reshape(-1, *stream.shape[-2:])[0]
@@ -169,14 +167,14 @@ class LensModel:
         return read_predictions(self.program, stream, n_examples)
 
     def layers_titled(self, title: str, step: int | None = None) -> tuple[LensLayer, ...]:
-        """Return the layers with a title, in a step counted from 1, or among those that predict."""
+        """Return the layers with a title in a step, counted from 1, or among those that predict."""
         if step is not None:
             count("step", step, most=self.program.n_steps)
         candidates = [layer for layer in self.layers if layer.step == step]
-        if found := tuple(layer for layer in candidates if layer.title == title):
-            return found
-        known = dict.fromkeys(layer.title for layer in candidates)
-        raise UnknownNameError.of("layer", title, known=list(known))
+        if layers := tuple(layer for layer in candidates if layer.title == title):
+            return layers
+        titles = dict.fromkeys(layer.title for layer in candidates)
+        raise UnknownNameError.of("layer", title, known=list(titles))
 
     def coordinates(self, slot: str) -> slice:
         """Return the coordinates of a slot, for use as `stream[..., lens.coordinates(slot)]`."""
@@ -192,7 +190,7 @@ class LensModel:
         )
 
     def label(self, coordinate: int) -> str:
-        """Return a coordinate of the residual stream in words, such as "weights_2[3, 1]"."""
+        """Return the name of a coordinate of the residual stream, such as "weights_2[3, 1]"."""
         slot = self.layout.slot(self.slot_of(coordinate))
         within = torch.tensor(coordinate - self.layout.range_of(slot.name).start)
         return f"{slot.name}{[int(place) for place in torch.unravel_index(within, slot.shape)]}"
@@ -209,20 +207,20 @@ def open_in_transformer_lens(
 ) -> LensModel:
     """Return the compiled transformer as a model of TransformerLens.
 
-    It needs softmax attention and MLPs, and nothing else: compile with `softmax-stack`, or a kernel
-    machine with the softmax kernel.
+    The transformer may have softmax attention and MLPs only: compile with `softmax-stack`, or
+    compile a kernel machine with the softmax kernel.
 
     Args:
         compiled: the compiled run.
         dtype: the precision of the weights, "float64" or "float32".
-        max_tokens: the longest prompt that the model takes.
+        max_tokens: the length of the longest prompt.
 
     Returns:
-        The model, and what its weights and coordinates mean.
+        The model, with the meaning of its weights and coordinates.
 
     Raises:
-        MissingExtraError: without the extra `lens`.
-        ExportError: if a layer or a kernel is one that the tool does not have.
+        MissingExtraError: if the extra `lens` is not installed.
+        ExportError: if TransformerLens does not have a kind of layer or kernel.
         SettingError: if the program is a chain.
 
     Example:
@@ -238,16 +236,16 @@ def open_in_transformer_lens(
     """
     program = compiled.stack
     kinds = {layer.kind for layer in program.unrolled()}
-    if reason := next((found for found in map(_foreign_kernel, program.block) if found), None):
+    if foreign := next((name for name in map(_foreign_kernel, program.block) if name), None):
         raise ExportError(
-            f"TransformerLens has softmax attention only; this functional descent has {reason} "
-            "too. Use the softmax kernel without noise, icgd.exports.onnx, which writes every "
-            "kernel, or compiled.transformer(), a torch module."
+            f"TransformerLens has softmax attention only; this functional descent also has "
+            f"{foreign}. Use the softmax kernel without noise and momentum, or "
+            "icgd.exports.onnx, or compiled.transformer(), a torch module."
         )
-    if foreign := [name for kind, name in NOT_STANDARD.items() if kind in kinds]:
+    if foreign_layers := [name for kind, name in NOT_STANDARD.items() if kind in kinds]:
         raise ExportError(
             "TransformerLens has softmax attention and MLP layers only; the transformer of "
-            f"{program.construction} has {' and '.join(foreign)} too. Compile with "
+            f"{program.construction} also has {' and '.join(foreign_layers)}. Compile with "
             "construction='softmax-stack', or use icgd.exports.onnx, which writes every layer."
         )
     if TransformerBridge is None:
@@ -258,7 +256,8 @@ def open_in_transformer_lens(
     transformer = compiled.transformer(dtype)
     blocks = [*_repeated(transformer), *map(_block, transformer.final)]
     config = _config(blocks, program.layout.width, max_tokens, dtype_named(dtype))
-    # The model begins on no device: weights are put in place, and copies of a block share theirs.
+    # Create the model without memory (on the meta device), then assign the weights, which copies
+    # of a block share.
     with torch.device("meta"):
         model = TransformerBridge.boot_native(config, dtype=config.dtype)
     model.load_state_dict(_state(model, blocks), assign=True)
@@ -268,7 +267,7 @@ def open_in_transformer_lens(
 
 
 def _foreign_kernel(layer: Layer) -> str | None:
-    """Return what the tool cannot hold of a step in function space."""
+    """Return a feature of functional descent that TransformerLens does not have, or None."""
     for step in layer.instructions:
         if isinstance(step, DescendFunction):
             names = [f"{term.kernel} attention" for term in step.terms if term.kernel != "softmax"]
@@ -279,11 +278,11 @@ def _foreign_kernel(layer: Layer) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """A block of the tool that holds one layer of the program: attention or an MLP."""
+    """A block of TransformerLens with one layer of the program: attention or an MLP."""
 
     layer: nn.Module
     query_bias: Tensor | None = None
-    """What is added to the queries of every head."""
+    """The bias of the queries of every head."""
 
     @property
     def attention(self) -> SoftmaxAttention | None:
@@ -299,7 +298,7 @@ class _Block:
 
 
 def _repeated(transformer: Transformer) -> list[_Block]:
-    """Return the blocks of all steps; those that do not differ are the same objects."""
+    """Return the blocks of all steps; equal blocks are the same object, to share weights."""
     if not transformer.ends:
         return [*map(_block, transformer.block)] * transformer.n_repeats
     steps = map(transformer.repetition, range(transformer.n_repeats))
@@ -311,7 +310,10 @@ def _block(layer: nn.Module) -> _Block:
 
 
 def _reading_examples(layer: KernelAttention) -> _Block:
-    """Softmax attention with a feature more: 1 in keys of examples, and a bias of the queries."""
+    """Return softmax attention with one more feature, which raises the scores of examples.
+
+    It is 1 in keys of examples, and a bias in queries.
+    """
     query, key = (pad(weights.detach(), (0, 1)) for weights in (layer.W_Q, layer.W_K))
     key[:, layer.example_feature, -1] = 1.0
     bias = query.new_zeros(query.shape[0], query.shape[2])
@@ -333,7 +335,7 @@ def _places(program: StackProgram, blocks: Sequence[_Block]) -> tuple[LensLayer,
 def _config(
     blocks: Sequence[_Block], width: int, max_tokens: int, dtype: torch.dtype
 ) -> TransformerBridgeConfig:
-    """Return sizes of the largest layers; they are at least 1, because a block has both kinds."""
+    """Return the configuration with the sizes of the largest layers, at least 1 of each kind."""
     attentions = [block.attention for block in blocks if block.attention is not None]
     mlps = [block.mlp for block in blocks if block.mlp is not None]
     return TransformerBridgeConfig(
@@ -355,7 +357,7 @@ def _config(
 
 
 def _state(model: TransformerBridge, blocks: Sequence[_Block]) -> dict[str, Tensor]:
-    """All weights under the tool's names."""
+    """Return all weights by the names of TransformerLens."""
     config = model.cfg
     outside = [item for item in model.state_dict().items() if not item[0].startswith("blocks.")]
     state = {name: torch.zeros(weight.shape, dtype=config.dtype) for name, weight in outside}
@@ -399,16 +401,16 @@ def _no_units(d_model: int, dtype: torch.dtype) -> MLPLayer:
 
 
 def _padded(weights: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return the weights in the first places along every axis, zeros in the others."""
+    """Return the weights padded with zeros at the end of every axis."""
     result = torch.zeros(shape, dtype=weights.dtype)
     result[tuple(slice(size) for size in weights.shape)] = weights.detach()
     return result
 
 
 def _set_masks(model: TransformerBridge, blocks: Sequence[_Block]) -> None:
-    """Put the mask of a layer, if it has one, in the place of the tool's causal mask."""
-    for place, block in zip(model.blocks, blocks, strict=True):
+    """Replace the causal masks of TransformerLens by the masks of the layers, if there are any."""
+    for lens_block, block in zip(model.blocks, blocks, strict=True):
         mask = None if block.attention is None else block.attention.mask
-        attention = place.attn.original_component
+        attention = lens_block.attn.original_component
         attention.causal = mask is not None
         attention.causal_mask = torch.zeros(0, 0, dtype=torch.bool) if mask is None else ~mask

@@ -1,14 +1,14 @@
-"""Pictures of programs, runs and reports, each drawn by matplotlib.
+"""Pictures of programs, runs and reports, drawn with matplotlib.
 
-matplotlib takes long to import, and most who import icgd draw nothing. Therefore the modules of
-this folder, and matplotlib with them, are imported when they are first asked for, such as by
-`pictures.plotting`: others import the folder at the top of their files, as they import any stage.
+matplotlib is slow to import, and most users of icgd draw nothing. So the modules of this folder,
+and matplotlib with them, are imported on first access, such as `pictures.plotting`. Other modules
+import the folder at the top of their files like any other.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # what type checkers and the order of imports see
+if TYPE_CHECKING:  # for type checkers and import-linter
     from icgd.pictures import picture as picture
     from icgd.pictures import plotting as plotting
     from icgd.pictures import program_picture as program_picture
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # what type checkers and the order of imports see
 
 
 def __getattr__(name: str) -> Any:
-    """Return the module of this name, imported now."""
+    """Import the module of this name."""
     if name.startswith("_"):
         raise AttributeError(name)
     return import_module(f"{__name__}.{name}")

@@ -1,4 +1,4 @@
-"""A sheet of paper in points: marks, texts and boxes at exact places, y downwards."""
+"""A drawing surface in points, with y downwards: marks, texts and boxes at exact positions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from icgd.pictures.plotting import DOTS_PER_INCH, INK, Figure
 POINTS_PER_INCH = 72.0
 
 MONO_WIDTH, SANS_WIDTH, BOLD_WIDTH = 0.602, 0.59, 0.68
-"""The width of a letter by its size: in the fixed-width font, in the other, and in bold."""
+"""The average width of a letter relative to the font size: monospaced, sans-serif, and bold."""
 
 Number = float | int
 Point = tuple[Number, Number]
 
 
 class Canvas:
-    """A figure of `width` times `height` points, drawn on from the top left."""
+    """A figure of `width` times `height` points, with the origin at the top left."""
 
     def __init__(self, width: Number, height: Number) -> None:
         size = (width / POINTS_PER_INCH, height / POINTS_PER_INCH)
@@ -68,7 +68,7 @@ class Canvas:
     def mark(
         self, at: Point, shape: str, colour: str, *, size: Number, fill: str, name: str
     ) -> None:
-        """Put a mark at a point; `name` is its id in an SVG file."""
+        """Draw a marker; `name` is its id in an SVG file."""
         self.panel.plot(
             *at, marker=shape, ms=size, mfc=fill, mec=colour, mew=1.3, ls="", gid=name, zorder=3
         )
@@ -76,7 +76,7 @@ class Canvas:
     def box(
         self, corner: Point, size: Point, fill: str, *, round: Number = 3.0, above: bool = False
     ) -> None:
-        """Draw a box with round corners behind everything else, or above the lines."""
+        """Draw a box with rounded corners behind everything else, or above the lines."""
         style = f"round,pad=0,rounding_size={round}"
         order = 2 if above else 0
         self.panel.add_patch(
@@ -84,7 +84,7 @@ class Canvas:
         )
 
     def arrow(self, start: Point, end: Point, colour: str, *, bend: Number = 0.0) -> None:
-        """Draw an arrow, as a curve if it is bent."""
+        """Draw an arrow, curved if `bend` is not 0."""
         self.panel.add_patch(
             FancyArrowPatch(
                 start, end, arrowstyle="-|>", mutation_scale=9, color=colour, lw=1.2,
@@ -93,5 +93,5 @@ class Canvas:
         )  # fmt: skip
 
     def texts(self) -> Sequence[str]:
-        """All texts on it, in the order in which they were written."""
+        """Return all texts in the order in which they were written."""
         return [text.get_text() for text in self.panel.texts]

@@ -1,7 +1,7 @@
-"""A program as rows and columns: what each layer reads and writes in the residual stream.
+"""A program as a table: which slots of the residual stream each layer reads and writes.
 
 A column is a slot of the stream, and a row is a layer, with a line for each of its instructions.
-All of it is plain data; `program_picture.py` draws it.
+This module has the data only; `program_picture.py` draws it.
 """
 
 from __future__ import annotations
@@ -23,58 +23,58 @@ from icgd.program.unit_instructions import WipeByUnits
 from icgd.reprs import counted
 from icgd.weights.sizes import LayerSize, summarise
 
-Thing = TypeVar("Thing")
-Key = Callable[[Thing], Hashable]
+Item = TypeVar("Item")
+Key = Callable[[Item], Hashable]
 
 SHOWN_IN_FRONT, SHOWN_BEHIND = 2, 1
-"""How many of a run of things that are alike are shown before and after the fold."""
+"""The number of items of a folded run that are shown before and after the fold."""
 
 
-def folded(things: Sequence[Thing], alike: Key[Thing], most: int) -> list[tuple[Thing, ...]]:
-    """Return the things in order, as groups of one, or of those that are shown as one.
+def folded(items: Sequence[Item], key: Key[Item], most: int) -> list[tuple[Item, ...]]:
+    """Return the items in order, in groups that are each shown as one.
 
-    Up to `most` things are all shown. Of more, runs of neighbours with the same key are folded. If
-    more than twice as many are left, all in the middle are folded too.
+    Up to `most` items are all shown. Of more, runs of neighbours with the same key are folded. If
+    more than 2 * most groups remain, all in the middle are folded too.
     """
-    if len(things) <= most:
-        return [(thing,) for thing in things]
-    groups = [group for _, run in groupby(things, alike) for group in _run(tuple(run))]
+    if len(items) <= most:
+        return [(item,) for item in items]
+    groups = [group for _, run in groupby(items, key) for group in _fold_run(tuple(run))]
     if len(groups) <= 2 * most:
         return groups
     front, behind = most - 1, most
-    middle = tuple(thing for group in groups[front:-behind] for thing in group)
+    middle = tuple(item for group in groups[front:-behind] for item in group)
     return [*groups[:front], middle, *groups[-behind:]]
 
 
-def _run(run: tuple[Thing, ...]) -> Iterator[tuple[Thing, ...]]:
-    """Yield a run of things that are alike, of which two or more are folded."""
+def _fold_run(run: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
+    """Yield a run of similar items, with the middle folded if it has two or more."""
     front, behind = run[:SHOWN_IN_FRONT], run[len(run) - SHOWN_BEHIND :]
     middle = run[SHOWN_IN_FRONT : len(run) - SHOWN_BEHIND]
     if len(middle) < 2:
-        yield from ((thing,) for thing in run)
+        yield from ((item,) for item in run)
     else:
-        yield from (*((thing,) for thing in front), middle, *((thing,) for thing in behind))
+        yield from (*((item,) for item in front), middle, *((item,) for item in behind))
 
 
 MOST_COLUMNS = 32
-"""Of more slots, those that differ only in their number are folded."""
+"""With more slots, those that differ only in their number are folded."""
 
 MOST_ROWS = 24
-"""Of more layers, neighbours that do the same are folded."""
+"""With more layers, neighbours with the same instructions are folded."""
 
 MOST_LINES = 26
-"""Of more instructions in a layer, neighbours with the same verb are folded."""
+"""With more instructions in a layer, neighbours of the same type are folded."""
 
 MOST_NAMED = 4
-"""A line names no more slots that it wipes."""
+"""The largest number of wiped slots that a line names."""
 
 NO_WEIGHTS = "y holds labels, and 0 at queries"
 
 WIPING = (WipeSlots, WipeByUnits)
-"""The instructions after which a slot is empty."""
+"""The instructions that reset slots to 0."""
 
 NOUNS = {LayerKind.MLP: "hidden units", None: "heads and units"}
-"""What layers have that have no heads, or not only heads."""
+"""The components of layers, where these are not all heads."""
 
 GROUPS = {
     Role.INPUT: "data",
@@ -87,21 +87,21 @@ GROUPS = {
     Role.TURN: "turns",
     Role.CONSTANT: "constants",
 }
-"""What stands above neighbouring columns."""
+"""The headings of groups of columns."""
 
 CHAIN_GROUPS = {NEAR: "near: block t - 1", FAR: "far: the second block", OUT: "out: block t"}
 
 
 @dataclass(frozen=True)
 class Column:
-    """One slot of the residual stream, or several that are folded."""
+    """One slot of the residual stream, or several folded ones."""
 
     slots: tuple[Slot, ...]
     group: str
 
     @property
     def name(self) -> str:
-        """The slot's name, without that of the block which it belongs to."""
+        """The name of the slot, without that of its block."""
         first, last = (slot.name.split(".")[-1] for slot in (self.slots[0], self.slots[-1]))
         return first if len(self.slots) == 1 else f"{first} … {last}"
 
@@ -113,22 +113,22 @@ class Column:
 
     @property
     def label(self) -> str:
-        """The name and the shape, as they stand above the column."""
+        """The text above the column: name and shape."""
         return f"{self.name} ({self.shape})"
 
     @property
     def tone(self) -> str:
-        """What gives it its colour: the block of a chain that it belongs to, or its role."""
+        """The key of the column's colour: its block of a chain, or its role."""
         block, dot, _ = self.slots[0].name.partition(".")
         return block if dot and block in CHAIN_GROUPS else self.slots[0].role.name.lower()
 
 
 @dataclass(frozen=True)
 class Line:
-    """An instruction, or several in one line: a sentence, and the slots by what is done to them.
+    """One or several instructions in one line: a sentence, and the slots that they use.
 
-    `sets` are those that are written or replaced, `adds` those that are added to, and `wipes` those
-    that are empty afterwards.
+    `sets` are the slots that are written or replaced, `adds` those that are added to, and `wipes`
+    those that are reset to 0.
     """
 
     sentence: str
@@ -145,7 +145,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Row:
-    """A layer, or several that are folded; these may be of several kinds, which is None."""
+    """A layer, or several folded ones; `kind` is None if these have several kinds."""
 
     number: str
     title: str
@@ -156,7 +156,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """Layers that belong together, such as those of one step, and how often they run."""
+    """A group of layers, such as those of one step, and how often they run."""
 
     heading: str
     rows: tuple[Row, ...]
@@ -165,9 +165,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Diagram:
-    """The columns of a program, what they hold at first, its sections, and what is read at last.
+    """The table of a program: its columns, the prompt, the sections of layers, and the result.
 
-    The two `ends` are the names of the first and the last line.
+    `ends` are the titles of the first and the last line.
     """
 
     facts: str
@@ -180,7 +180,7 @@ class Diagram:
 
     @cached_property
     def place_of(self) -> dict[str, int]:
-        """The column of every slot."""
+        """The index of the column of every slot."""
         columns = enumerate(self.columns)
         return {slot.name: place for place, column in columns for slot in column.slots}
 
@@ -193,7 +193,7 @@ class Diagram:
 
 @singledispatch
 def diagram(program: AbstractProgram) -> Diagram:
-    """Return the rows and columns of a program."""
+    """Return the table of a program."""
     raise ProgramError(f"{type(program).__name__} has no rule in pictures/diagram.py")
 
 
@@ -211,7 +211,7 @@ def _of_stack(program: StackProgram) -> Diagram:
         facts,
         _columns(layout),
         _stack_prompt(program),
-        tuple(part for part in (block, prediction) if part.rows and part.n_times),
+        tuple(section for section in (block, prediction) if section.rows and section.n_times),
         _stack_end(program),
         ("Prompt", "Read out"),
         program.activation,
@@ -219,19 +219,19 @@ def _of_stack(program: StackProgram) -> Diagram:
 
 
 def _step_heading(program: StackProgram) -> str:
-    """Return which steps the block performs, and that all others are like them."""
-    n_steps, own = program.n_steps, program.steps_per_block
-    which = "Step 1" if own == 1 else f"Steps 1 to {own}"
-    if own == n_steps:
-        return which if own == 1 else f"All {n_steps} steps"
+    """Return the heading of the block: the steps that it performs, and how the others differ."""
+    n_steps, n_drawn = program.n_steps, program.steps_per_block
+    drawn = "Step 1" if n_drawn == 1 else f"Steps 1 to {n_drawn}"
+    if n_drawn == n_steps:
+        return drawn if n_drawn == 1 else f"All {n_steps} steps"
     others = "the others run the same layers, with the same weights"
     if program.schedule:
-        others += f" but for the last {counted(len(program.schedule[0]), 'layer')}"
-    return f"{which} of {n_steps:,}: {others}"
+        others += f" except in the last {counted(len(program.schedule[0]), 'layer')}"
+    return f"{drawn} of {n_steps:,}: {others}"
 
 
 def _stack_prompt(program: StackProgram) -> Line:
-    """Return what stands in the residual stream before the first layer."""
+    """Return the line of the prompt: the residual stream before the first layer."""
     empty = (Role.SCRATCH, Role.SHARED)
     filled = [slot for slot in program.layout.slots if slot.role not in empty]
     if not (program.weight_shapes or program.trains_function):
@@ -244,22 +244,20 @@ def _stack_prompt(program: StackProgram) -> Line:
 
 
 def _stack_end(program: StackProgram) -> Line:
-    """Return what a run reads in the end; a function's predictions are what is left of a label of
-    0.
-    """
+    """Return the line of the slots from which a run reads its results."""
     weights = [slot.name for slot in program.layout.having(Role.PARAMETER)]
-    what = "y at every token"
+    sentence = "y at every token"
     if weights:
-        what = "predictions in y at the queries; the trained weights"
-    elif program.trains_function:
-        what = "predictions: -y at the queries"
-    return Line(what, reads=frozenset(("y", *weights)))
+        sentence = "predictions in y at the queries; the trained weights"
+    elif program.trains_function:  # y holds the residual 0 - f(x)
+        sentence = "predictions: -y at the queries"
+    return Line(sentence, reads=frozenset(("y", *weights)))
 
 
 @diagram.register
 def _of_chain(program: ChainProgram) -> Diagram:
     sizes, mask = summarise(program, 1).layers, program.mask
-    read, made = (_rows_of(program, block) for block in (NEAR, OUT))
+    read, written = (_rows_of(program, block) for block in (NEAR, OUT))
     heading = f"The layers that write block t from block t - 1 and {mask.far_in_words()}"
     if len(heading) > 90:
         heading = "The layers that write block t from two earlier ones"
@@ -269,8 +267,8 @@ def _of_chain(program: ChainProgram) -> Diagram:
         _columns(program.layout),
         Line("the block before, and positions", sets=read),
         (Section(heading, _rows(program.layers, sizes), program.n_blocks),),
-        Line("the new block, which joins the chain", reads=made),
-        ("Shown", "Written"),
+        Line("the new block, which is appended to the chain", reads=written),
+        ("Input", "Output"),
     )
 
 
@@ -287,7 +285,7 @@ def _columns(layout: Layout) -> tuple[Column, ...]:
 
 
 def _stem(name: str) -> str:
-    """Return a name without its numbers: of slot `jacobian_3_1` it is `jacobian`."""
+    """Return a name without its numbers, such as `jacobian` for `jacobian_3_1`."""
     return re.sub(r"([_ ]\d+)+$", "", name)
 
 
@@ -297,27 +295,27 @@ def _group(slot: Slot) -> str:
 
 
 def _rows(layers: Sequence[Layer], sizes: Sequence[LayerSize], first: int = 1) -> tuple[Row, ...]:
-    """Rows for layers whose numbers start at `first`."""
+    """Return rows for layers numbered from `first`."""
     numbered = list(zip(range(first, first + len(layers)), layers, sizes, strict=True))
-    folds = folded(numbered, lambda part: _signature(part[1]), MOST_ROWS)
+    folds = folded(numbered, lambda numbered_layer: _signature(numbered_layer[1]), MOST_ROWS)
     return tuple(_row(*fold[0]) if len(fold) == 1 else _folded_row(fold) for fold in folds)
 
 
 def _signature(layer: Layer) -> tuple[str, LayerKind, frozenset[type[Instruction]]]:
-    """Return what is equal in layers that do the same, such as `forward 2` and `forward 3`."""
+    """Return a key that is equal for similar layers, such as `forward 2` and `forward 3`."""
     return _stem(layer.title), layer.kind, frozenset(map(type, layer.instructions))
 
 
 def _row(number: int, layer: Layer, size: LayerSize) -> Row:
-    folds = folded(_merged(layer.instructions), lambda part: type(part[0]), MOST_LINES)
+    folds = folded(_merged(layer.instructions), lambda group: type(group[0]), MOST_LINES)
     lines = tuple(_line(fold[0]) if len(fold) == 1 else _folded_line(fold) for fold in folds)
     return Row(str(number), layer.title, layer.kind, _size_in_words(size), lines)
 
 
 def _merged(instructions: Sequence[Instruction]) -> list[tuple[Instruction, ...]]:
-    """Return the instructions one by one, but all that wipe slots together, at the end."""
-    wiping = tuple(part for part in instructions if isinstance(part, WIPING))
-    others = ((part,) for part in instructions if not isinstance(part, WIPING))
+    """Return the instructions one by one, with all that wipe slots as one group at the end."""
+    wiping = tuple(i for i in instructions if isinstance(i, WIPING))
+    others = ((i,) for i in instructions if not isinstance(i, WIPING))
     return [*others, wiping] if wiping else list(others)
 
 
@@ -328,21 +326,21 @@ def _size_in_words(size: LayerSize) -> str:
 
 
 def _line(instructions: Sequence[Instruction]) -> Line:
-    """Return the line of an instruction, or of all that wipe."""
+    """Return the line of an instruction, or of all instructions that wipe."""
     wipes = _named(instructions, Use.CHANGE) if isinstance(instructions[0], WIPING) else ()
     if len(wipes) > MOST_NAMED:
-        sentence = f"wipe {len(wipes)} slots: they are 0 again"
+        sentence = f"wipe {len(wipes)} slots"
     else:
         sentence = f"wipe {', '.join(wipes)}" if wipes else instructions[0].formula()
     return _marked(sentence, instructions)
 
 
 def _marked(sentence: str, instructions: Sequence[Instruction]) -> Line:
-    """Return a line with the slots of its instructions; what is read and written is added to."""
-    wiping = [part for part in instructions if isinstance(part, WIPING)]
-    others = [part for part in instructions if not isinstance(part, WIPING)]
+    """Return a line with the slots of its instructions; slots read and written are added to."""
+    wiping = [i for i in instructions if isinstance(i, WIPING)]
+    others = [i for i in instructions if not isinstance(i, WIPING)]
     reads = frozenset(_named(others, Use.READ))
-    writes = frozenset(name for part in others for name in part.writes())
+    writes = frozenset(name for instruction in others for name in instruction.writes())
     adds = frozenset(_named(others, Use.ADD, Use.ACCUMULATE)) | (reads & writes)
     return Line(
         sentence,
@@ -355,25 +353,25 @@ def _marked(sentence: str, instructions: Sequence[Instruction]) -> Line:
 
 
 def _named(instructions: Sequence[Instruction], *uses: Use) -> tuple[str, ...]:
-    return tuple(name for part in instructions for name in names_used(part, *uses))
+    return tuple(name for instruction in instructions for name in names_used(instruction, *uses))
 
 
 def _folded_line(fold: Sequence[tuple[Instruction, ...]]) -> Line:
-    instructions = [part for parts in fold for part in parts]
+    instructions = [instruction for group in fold for instruction in group]
     return _marked(f"… {len(instructions)} more like these", instructions)
 
 
 def _folded_row(fold: Sequence[tuple[int, Layer, LayerSize]]) -> Row:
-    """One row for many layers: what the first and the last of them say, and all their slots."""
+    """Return one row for many layers, with the first and last formula and the slots of all."""
     (start, first, _), (end, last, _) = fold[0], fold[-1]
-    instructions = [part for _, layer, _ in fold for part in layer.instructions]
+    instructions = [instruction for _, layer, _ in fold for instruction in layer.instructions]
     ends = f"{first.instructions[0].formula()}  …  {last.instructions[0].formula()}"
     kinds = {layer.kind for _, layer, _ in fold}
     kind = first.kind if len(kinds) == 1 else None
-    which = f": {first.title} … {last.title}" if first.title != last.title else ""
+    titles = f": {first.title} … {last.title}" if first.title != last.title else ""
     return Row(
         number=f"{start} – {end}",
-        title=f"{len(fold):,} layers{' like these' if kind else ''}{which}",
+        title=f"{len(fold):,} layers{' like these' if kind else ''}{titles}",
         kind=kind,
         size=f"{sum(size.units for _, _, size in fold):,} {NOUNS.get(kind, 'heads')} in all",
         lines=(_marked(ends, instructions),),

@@ -1,4 +1,4 @@
-"""A picture that shows itself in notebooks, and becomes a file."""
+"""A picture that is displayed in notebooks and can be saved to a file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from icgd.reprs import line
 from icgd.weights.files import whole_file
 
 WRITERS: dict[str, Callable[[Figure], bytes]] = {".svg": plotting.svg, ".png": plotting.png}
-"""How a figure becomes a file, by the ending of its name."""
+"""The function that encodes a figure, by the suffix of the file name."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Picture:
-    """A figure of matplotlib with a title; `figure` may be changed before it is saved."""
+    """A matplotlib figure with a title; `figure` may be changed before saving."""
 
     title: str
     figure: Figure
@@ -32,7 +32,7 @@ class Picture:
         return line(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an SVG or a PNG file, by the ending of the name; equal pictures, equal bytes."""
+        """Write an SVG or PNG file, by the suffix of the name; equal pictures give equal bytes."""
         writer = writer_for(Path(path))
         content = writer(self.figure)
         with whole_file(Path(path)) as temporary:
@@ -43,20 +43,17 @@ class Picture:
 
 
 def writer_for(path: Path) -> Callable[[Figure], bytes]:
-    """Return how a figure becomes this file; raises `FileError` if the name has no ending for
-    pictures.
-    """
+    """Return the encoder for this file, or raise `FileError` if its suffix is not supported."""
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:
         raise FileError(
-            f"The name of a picture must end in {' or '.join(WRITERS)}, but {path} does not. "
-            "Rename it."
+            f"The name of a picture must end in {' or '.join(WRITERS)}, got {path}. Rename it."
         )
     return writer
 
 
 def saved(picture: Picture, path: str | os.PathLike[str] | None) -> Picture:
-    """Return the picture, which is also written to `path` if there is one."""
+    """Save the picture if there is a path, and return it."""
     if path is not None:
         picture.save(path)
     return picture

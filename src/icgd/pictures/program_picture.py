@@ -1,7 +1,7 @@
-"""A program drawn: slots of the residual stream as columns, layers as rows, time runs down.
+"""Draw a program: slots of the residual stream as columns, layers as rows, time running down.
 
-A slot's line is strong from where something is written to it until it is wiped. Texts have the
-same size in every picture: a larger program makes a larger picture.
+The line of a slot is strong from its first write until it is wiped. The font size is the same in
+every picture, so a larger program makes a larger picture.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from icgd.program.instructions import LayerKind
 from icgd.program.program import AbstractProgram
 from icgd.reprs import counted
 
-# Where everything of a diagram stands on the sheet, in points; y runs downwards.
+# The layout of a diagram, in points; y runs downwards.
 
 MARGIN = 26.0
 GUTTER = 176.0
-"""The room for the number, kind and size of a layer, left of the columns."""
+"""The space left of the columns, for the number, kind and size of a layer."""
 
 PITCH = 19.0
 """The distance between two columns."""
@@ -39,21 +39,21 @@ HEADING = 30.0
 TITLE = 74.0
 SENTENCE_SIZE, NAME_SIZE, TITLE_SIZE = 9.0, 9.0, 15.0
 WRAPPED = 60
-"""The most characters in a line of a sentence."""
+"""The largest number of characters in a line of a sentence."""
 
 INDENT = 4 * MONO_WIDTH * SENTENCE_SIZE
-"""How far the further lines of a sentence stand to the right: four letters."""
+"""The indentation of continued lines of a sentence: four letters."""
 
 MOST_TEXTS = 3
-"""The most lines of a sentence; of a longer one the middle is left out."""
+"""The largest number of lines of a sentence; the middle of longer ones is omitted."""
 
 SLOPE = 0.86
-"""How much a column's slanted name rises, of its length."""
+"""The height of a column's slanted name relative to its length, about sin(60 degrees)."""
 
 
 @dataclass(frozen=True)
 class PlacedLine:
-    """A line whose marks are at height `y`, and its sentence in as many lines as it needs."""
+    """A line with its height `y`, and its sentence wrapped into `texts`."""
 
     y: float
     line: Line
@@ -62,7 +62,7 @@ class PlacedLine:
 
 @dataclass(frozen=True)
 class PlacedRow:
-    """A layer between two heights."""
+    """A row with the heights of its top and bottom."""
 
     top: float
     bottom: float
@@ -72,7 +72,7 @@ class PlacedRow:
 
 @dataclass(frozen=True)
 class PlacedSection:
-    """A section between two heights; its heading is at the top."""
+    """A section with the heights of its top, where the heading is, and bottom."""
 
     top: float
     bottom: float
@@ -82,7 +82,7 @@ class PlacedSection:
 
 @dataclass(frozen=True)
 class Plan:
-    """The size of the sheet, and where its parts stand."""
+    """The size of the sheet, and the positions of all its elements."""
 
     diagram: Diagram
     width: float
@@ -94,12 +94,12 @@ class Plan:
     legend: float
 
     def x(self, place: int) -> float:
-        """Return where a column stands."""
+        """Return the horizontal position of a column."""
         return MARGIN + GUTTER + PITCH * place
 
     @property
     def sentences(self) -> float:
-        """Where sentences begin."""
+        """The horizontal position at which sentences begin."""
         return self.x(len(self.diagram.columns)) + 6.0
 
     @property
@@ -112,22 +112,22 @@ class Plan:
         yield self.end
 
     def lifelines(self) -> Iterator[tuple[int, float, float]]:
-        """Yield a column, and two heights between which it holds something."""
-        alive: dict[int, float] = {}
+        """Yield columns with the heights from and to which they hold a value."""
+        starts: dict[int, float] = {}
         for placed in self.lines:
             for place in self._places(placed.line.sets | placed.line.adds):
-                alive.setdefault(place, placed.y)
+                starts.setdefault(place, placed.y)
             for place in self._places(placed.line.wipes):
-                if place in alive:
-                    yield place, alive.pop(place), placed.y
-        yield from ((place, start, self.end.y) for place, start in alive.items())
+                if place in starts:
+                    yield place, starts.pop(place), placed.y
+        yield from ((place, start, self.end.y) for place, start in starts.items())
 
     def _places(self, slots: frozenset[str]) -> list[int]:
         return sorted({self.diagram.place_of[slot] for slot in slots})
 
 
 def plan(diagram: Diagram, title: str = "", above: float = 0.0) -> Plan:
-    """Place a diagram, with room of height `above` below the title."""
+    """Lay out a diagram, with space of height `above` below the title."""
     longest = max(len(column.label) for column in diagram.columns)
     names = TITLE + above + SLOPE * SANS_WIDTH * NAME_SIZE * longest + 12.0
     start = _line(diagram.start, names + 34.0)
@@ -143,7 +143,7 @@ def plan(diagram: Diagram, title: str = "", above: float = 0.0) -> Plan:
 
 
 def _width(diagram: Diagram) -> float:
-    """The sheet is as wide as the columns and the longest sentence beside them need."""
+    """Return the width of the sheet: the columns, and the longest sentence beside them."""
     lines = [line for section in diagram.sections for row in section.rows for line in row.lines]
     texts = [text for line in (*lines, diagram.start, diagram.end) for text in _wrapped(line)]
     longest = max(map(len, texts)) * MONO_WIDTH * SENTENCE_SIZE
@@ -172,7 +172,7 @@ def _section(section: Section, top: float) -> PlacedSection:
 
 
 def _row(row: Row, top: float) -> PlacedRow:
-    """Return the title, then the lines one below the other."""
+    """Place the title of a layer, and its lines below."""
     y, lines = top + 1.5 * LINE, list[PlacedLine]()
     for line in row.lines:
         lines.append(_line(line, y))
@@ -180,21 +180,21 @@ def _row(row: Row, top: float) -> PlacedRow:
     return PlacedRow(top, y - LINE / 2, row, tuple(lines))
 
 
-# The chain of blocks as a strip: which two earlier blocks each block of a round reads.
+# The strip of a chain: which two earlier blocks each block of a round reads.
 
 
 MOST_LAYERS = 6
-"""Of a deeper network the blocks of two layers and of the last one are shown."""
+"""The largest depth of which all blocks are shown; otherwise those of two layers and the last."""
 
 LEFT, TOP = 26.0, 92.0
 BOX, BLOCK_PITCH, FOLD = (38.0, 22.0), 54.0, 34.0
-"""The size of a block, the distance of neighbours, and what a fold adds to it."""
+"""The size of a block, the distance of neighbours, and the extra distance at a fold."""
 
 HIGHEST, BEND = 74.0, 0.45
-"""How high an arrow may rise above the blocks, and how much it bends if it stays below that."""
+"""The largest height of an arrow above the blocks, and the curvature of lower arrows."""
 
 BELOW = 76.0
-"""The room below the blocks for the data and for captions."""
+"""The space below the blocks, for data and captions."""
 
 ARROWS = ((BLUE, "the block before"), (ORANGE, "the block of the same layer"), (GREEN, "data"))
 """What a block reads, by the colour of the arrow."""
@@ -206,14 +206,14 @@ def strip_height(mask: ChainMask) -> float:
 
 
 def _base(mask: ChainMask) -> float:
-    """Return where the blocks begin: below the highest arrow."""
+    """Return the height of the top of the blocks, below the highest arrow."""
     places = block_places(mask)
     spans = [places[end] - places[start] for start, end in far_arrows(mask)]
     return TOP + 40.0 + min(HIGHEST, BEND * max(spans, default=0.0) / 2)
 
 
 def block_places(mask: ChainMask) -> dict[int, float]:
-    """Return where the shown blocks stand, by number, with wider gaps where blocks are folded."""
+    """Return the positions of the shown blocks by number, with wider gaps at folds."""
     shown = range(1, mask.depth + 1) if mask.depth <= MOST_LAYERS else (1, 2, mask.depth)
     numbers = [n for n in range(1 - mask.depth, 2 * mask.depth + 1) if layer_of(mask, n) in shown]
     places = {numbers[0]: LEFT}
@@ -223,27 +223,26 @@ def block_places(mask: ChainMask) -> dict[int, float]:
 
 
 def far_arrows(mask: ChainMask) -> list[tuple[int, int]]:
-    """Return the blocks that are read and those that read them, where both are shown and no
-    neighbours.
-    """
+    """Return pairs of shown blocks, of which the second reads the first as its second input."""
     shown = block_places(mask)
     readings = [reading for reading in mask.walk_round(0) if reading.number in shown]
     return [(r.far, r.number) for r in readings if r.far is not None and r.far in shown]
 
 
 def layer_of(mask: ChainMask, number: int) -> int:
-    """Return the layer of a block; those of the prompt are B_N .. B_1, and B_1 has the number 0."""
+    """Return the layer of a block."""
+    # The blocks of the prompt are B_N .. B_1, numbered -(N - 1) .. 0.
     return 1 - number if number < 1 else mask.place(number).layer
 
 
 def block_name(mask: ChainMask, number: int) -> str:
-    """F or B, for a forward or a backward block, and the layer."""
+    """Return F or B, for a forward or a backward block, and the layer."""
     is_forward = number > 0 and mask.place(number).is_forward
     return f"{'F' if is_forward else 'B'}{layer_of(mask, number)}"
 
 
 def draw_chain(program: ChainProgram, canvas: Canvas) -> None:
-    """The initial blocks, then those of the first round, with arrows from what each reads."""
+    """Draw the initial blocks and those of the first round, with arrows from what each reads."""
     examples = counted(program.batch_size, "example")
     title = f"The chain: round 1 of {program.n_steps:,}, each a step on {examples}"
     canvas.text((LEFT, TOP), title, size=10.5, bold=True)
@@ -279,13 +278,13 @@ class _Strip:
             self.canvas.text(at, name, size=10, colour="white", ha="center", bold=True)
 
     def draw_near(self) -> None:
-        """Arrows from the block before, and from the data."""
+        """Draw arrows from the previous block, and from the data."""
         for reading in self.mask.walk_round(0):
             if reading.number in self.places:
-                here = self.places[reading.number]
-                room = BLOCK_PITCH if reading.number - 1 in self.places else BLOCK_PITCH + FOLD
-                start = here - room + BOX[0] if room == BLOCK_PITCH else here - 18
-                self.canvas.arrow((start + 1, self.middle), (here - 1, self.middle), BLUE)
+                x = self.places[reading.number]
+                # After a fold the previous block is not shown: draw a short arrow.
+                start = x - BLOCK_PITCH + BOX[0] if reading.number - 1 in self.places else x - 18
+                self.canvas.arrow((start + 1, self.middle), (x - 1, self.middle), BLUE)
                 self._draw_data(reading)
 
     def _draw_data(self, reading: Reading) -> None:
@@ -296,14 +295,14 @@ class _Strip:
             self.canvas.text((x, y + 27), name, size=10, colour=GREEN, ha="center", bold=True)
 
     def draw_far(self) -> None:
-        """Curves that rise the higher the further they reach, but stay within the strip."""
+        """Draw curved arrows from the second block that is read, higher the longer they are."""
         for start, end in far_arrows(self.mask):
             left, right = self.centre(start) + 4, self.centre(end) - 6
             bend = min(BEND, 2 * HIGHEST / (right - left))
             self.canvas.arrow((left, self.base - 1), (right, self.base - 1), ORANGE, bend=-bend)
 
     def draw_captions(self) -> None:
-        """Below the blocks: what they are; beside them that it goes on."""
+        """Draw captions below the blocks, and an arrow to the next round beside them."""
         n = self.mask.depth
         for first, last, words in (
             (1 - n, 0, "prompt: initial weights"),
@@ -320,7 +319,7 @@ class _Strip:
         self.canvas.text((x + 20, self.middle), "next round", size=9, colour=INK)
 
     def _draw_caption(self, left: float, right: float, words: str) -> None:
-        """A line below blocks with words in two rows, so that those of one block fit."""
+        """Draw a line below blocks and a caption in two rows, which fits below a single block."""
         y = self.base + BOX[1] + 40
         self.canvas.line((left, y), (right, y), FAINT, 0.8)
         for row, text in enumerate(words.split(": ")):
@@ -331,42 +330,42 @@ class _Strip:
 TONES = {
     "input": (GREEN, "inputs"),
     "label": (ORANGE, "labels and predictions"),
-    "residual": (ORANGE, "what is left to learn"),
-    "velocity": (ORANGE, "how it changed in the last step"),
-    "parameter": (BLUE, "weights that are trained"),
+    "residual": (ORANGE, "residuals: label minus prediction"),
+    "velocity": (ORANGE, "changes in the last step"),
+    "parameter": (BLUE, "trained weights"),
     NEAR: (BLUE, "the block before"),
     FAR: (ORANGE, "the block of the same layer, or data"),
-    OUT: (RED, "the block that is written"),
+    OUT: (RED, "the new block"),
     "scratch": (PURPLE, "intermediate results"),
-    "shared": (RED, "gradients, and what is made of them"),
-    "turn": (INK, "whose turn it is"),
+    "shared": (RED, "gradients and steps"),
+    "turn": (INK, "position in the order of batches"),
     "constant": (FAINT, "constants"),
 }
-"""The colours of slots, by what they are for; those of a chain are the colours of its arrows."""
+"""The colours of slots and their legend, by role; those of a chain match its arrows."""
 
 NAVY, BROWN, OLIVE = "#33527A", "#8A5A2B", "#4F6F3A"
 KINDS: dict[LayerKind | None, tuple[str, str, str]] = {
-    LayerKind.ATTENTION: ("{} attention", NAVY, "every token reads all tokens; no softmax"),
-    LayerKind.SOFTMAX: ("softmax attention", NAVY, "every token reads others, by a softmax"),
-    LayerKind.KERNEL: ("kernel attention", NAVY, "every token reads the examples, by a kernel"),
-    LayerKind.GRID: ("grid attention", NAVY, "every token reads a grid that the layer makes"),
+    LayerKind.ATTENTION: ("{} attention", NAVY, "every token attends to all tokens; no softmax"),
+    LayerKind.SOFTMAX: ("softmax attention", NAVY, "every token attends to others; softmax"),
+    LayerKind.KERNEL: ("kernel attention", NAVY, "every token attends to the examples; a kernel"),
+    LayerKind.GRID: ("grid attention", NAVY, "every token attends to a grid made by the layer"),
     LayerKind.MIRROR: (
         "mirror attention",
         NAVY,
-        "every token reads all tokens and their negatives, by a softmax",
+        "every token attends to all tokens and their negatives; softmax",
     ),
-    LayerKind.MLP: ("MLP", BROWN, "every token on its own, by hidden units"),
-    LayerKind.PRODUCT: ("product", OLIVE, "every token multiplies features of its own"),
+    LayerKind.MLP: ("MLP", BROWN, "hidden units at every token"),
+    LayerKind.PRODUCT: ("product", OLIVE, "products of features at every token"),
     None: ("several kinds", FAINT, ""),
 }
-"""The kinds of layer: what they are called, their colour, and what they do."""
+"""The name, colour and explanation of each kind of layer."""
 
 PAPER, THREAD, RULE = "#F4F6F9", "#E2E2E2", "#C9C9C9"
 HEADING_WIDTH = 6.4
-"""The width of a letter of a heading, behind which the lines of slots pass."""
+"""The width of a letter of a heading, which covers the lines of slots."""
 
 SLANT = 60.0
-"""The degrees by which names of columns rise."""
+"""The angle of the names of columns, in degrees."""
 
 MARKS = {
     "reads": ("o", 5.0, True),
@@ -375,23 +374,23 @@ MARKS = {
     "adds": ("P", 8.5, True),
     "wipes": ("X", 7.0, False),
 }
-"""The mark of each use of a slot: its shape, its size, and whether it is filled."""
+"""The marker of each use of a slot: its shape, its size, and whether it is filled."""
 
 HOW_TO_READ = "a column is a slot of the residual stream, a row is a layer; time runs down"
 
 WORDS = {
     "reads": "reads",
-    "flags": "only where a flag says so",
+    "flags": "only if a flag is set",
     "sets": "sets",
     "adds": "adds to",
-    "wipes": "wipes",
+    "wipes": "wipes: sets to 0",
 }
 
 
 def draw(
     program: AbstractProgram, title: str, path: str | os.PathLike[str] | None = None
 ) -> Picture:
-    """Return the picture of a program, which is also written to `path` if there is one."""
+    """Draw a program, and save the picture if there is a path."""
     placed = plan(diagram(program), title, above_of(program))
     canvas = Canvas(placed.width, placed.height)
     canvas.text((MARGIN, 26), title, size=TITLE_SIZE, bold=True)
@@ -408,7 +407,7 @@ def draw(
 
 @singledispatch
 def above_of(program: AbstractProgram) -> float:
-    """Return the height of what stands above the layers."""
+    """Return the height of the drawing above the layers."""
     return 0.0
 
 
@@ -419,7 +418,7 @@ def _above_of_chain(program: ChainProgram) -> float:
 
 @singledispatch
 def draw_above(program: AbstractProgram, canvas: Canvas) -> None:
-    """Draw what stands above the layers."""
+    """Draw the part above the layers: the chain, or nothing."""
 
 
 @draw_above.register
@@ -428,7 +427,7 @@ def _draw_above_chain(program: ChainProgram, canvas: Canvas) -> None:
 
 
 def _draw_stream(canvas: Canvas, placed: Plan) -> None:
-    """Names of the slots, faint threads, and strong lines while a slot holds something."""
+    """Draw names of slots, a faint line for each, and a strong one while the slot holds a value."""
     for place, column in enumerate(placed.diagram.columns):
         x = placed.x(place)
         at = (x + 2, placed.names + 8)
@@ -447,7 +446,7 @@ def _group(placed: Plan, place: int) -> str:
 
 
 def _draw_group(canvas: Canvas, placed: Plan, group: str, places: list[int]) -> None:
-    """A line below the names of neighbouring columns, with their common name if it fits."""
+    """Draw a line below the names of a group of columns, with its heading if it fits."""
     left, right = placed.x(places[0]) - 6, placed.x(places[-1]) + 6
     y = placed.names + 13
     canvas.line((left, y), (right, y), RULE, 1.0)
@@ -459,22 +458,22 @@ def _ink(column: Column) -> str:
     return INK if column.tone == "constant" else TONES[column.tone][0]
 
 
-def _draw_section(canvas: Canvas, placed: Plan, part: PlacedSection) -> None:
-    """A pale box around layers that belong together, with a heading."""
+def _draw_section(canvas: Canvas, placed: Plan, section: PlacedSection) -> None:
+    """Draw a pale box around the layers of a section, with its heading."""
     corner, size = (
-        (MARGIN - 10, part.top + 2),
-        (placed.width - 2 * MARGIN + 20, part.bottom - part.top),
+        (MARGIN - 10, section.top + 2),
+        (placed.width - 2 * MARGIN + 20, section.bottom - section.top),
     )
     canvas.box(corner, size, PAPER, round=6.0)
-    at, heading = (MARGIN, part.top + 17), part.section.heading
+    at, heading = (MARGIN, section.top + 17), section.section.heading
     canvas.box((MARGIN, at[1] - 9), (len(heading) * HEADING_WIDTH, 18), PAPER, above=True)
     canvas.text(at, heading, size=10.5, bold=True)
-    for row in part.rows:
+    for row in section.rows:
         _draw_row(canvas, placed, row)
 
 
 def _draw_row(canvas: Canvas, placed: Plan, row: PlacedRow) -> None:
-    """The number, kind and size of a layer on the left, what it does on the right."""
+    """Draw the number, kind and size of a layer on the left, and its instructions on the right."""
     name, colour, _ = _kind(placed.diagram, row.row.kind)
     y = row.top + LINE / 2
     for number, text in enumerate(row.row.number.split(" ", 1)):
@@ -494,7 +493,7 @@ def _kind(of: Diagram, kind: LayerKind | None) -> tuple[str, str, str]:
 
 
 def _draw_line(canvas: Canvas, placed: Plan, line: PlacedLine, name: str) -> None:
-    """The marks of an instruction, joined by a thin line that leads to its sentence."""
+    """Draw the markers of an instruction, and a thin line from them to its sentence."""
     places = [placed.diagram.place_of[slot] for slot in line.line.touched]
     if places:
         canvas.line((placed.x(min(places)), line.y), (placed.sentences - 5, line.y), RULE, 0.8)
@@ -503,7 +502,7 @@ def _draw_line(canvas: Canvas, placed: Plan, line: PlacedLine, name: str) -> Non
             slot = placed.diagram.columns[place].slots[0].name
             _mark(canvas, use, (placed.x(place), line.y), placed, place, f"{name}-{use}-{slot}")
     for number, text in enumerate(line.texts):
-        shift = INDENT * bool(number)  # an SVG file keeps no spaces in front of a text
+        shift = INDENT * bool(number)  # SVG drops leading spaces of a text
         at = (placed.sentences + shift, line.y + number * LINE)
         canvas.text(at, text.lstrip(), size=SENTENCE_SIZE, mono=True)
 
@@ -519,14 +518,14 @@ def _stamp(canvas: Canvas, use: str, at: Point, colour: str, name: str) -> None:
 
 
 def _draw_ends(canvas: Canvas, placed: Plan) -> None:
-    """What the prompt holds, and what is read in the end."""
+    """Draw the first line, the prompt, and the last line, the results."""
     for line, title in zip((placed.start, placed.end), placed.diagram.ends, strict=True):
         canvas.text((MARGIN, line.y), title, size=10.5, bold=True)
         _draw_line(canvas, placed, line, title.lower().replace(" ", "-"))
 
 
 def _draw_legend(canvas: Canvas, placed: Plan) -> None:
-    """What marks, colours and kinds of layer mean."""
+    """Draw the legend of markers, colours and kinds of layer."""
     y = placed.legend
     canvas.line((MARGIN, y - 6), (placed.width - MARGIN, y - 6), RULE, 0.8)
     x, y = MARGIN + 6, y + LINE

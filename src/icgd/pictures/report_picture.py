@@ -1,4 +1,4 @@
-"""A report drawn: measured errors beside their bounds, over the steps."""
+"""Plot a report: measured errors and their bounds over the steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icgd.pictures.picture import Picture, saved
 from icgd.pictures.plotting import BLUE, FAINT, ORANGE, PURPLE, Axes
 
 SMALLEST = 1e-17
-"""Where an error of exactly 0 is drawn, which has no place on a logarithmic axis."""
+"""The height at which an error of exactly 0 is drawn on the logarithmic axis."""
 
 STYLES: tuple[dict[str, Any], ...] = (
     {"color": BLUE, "ls": "-", "lw": 2, "zorder": 3},
@@ -20,17 +20,17 @@ STYLES: tuple[dict[str, Any], ...] = (
     {"color": PURPLE, "ls": ":", "lw": 2},
     {"color": FAINT, "ls": "-.", "lw": 2},
 )
-"""The styles of curves, in the order in which they come: what is proved of a run is a broad band,
-on which the thin line of what was measured can be seen."""
+"""The styles of curves, in this order. The bound for a run is a broad line, so that a thin line of
+measurements on it remains visible."""
 
 Curves = Mapping[str, Sequence[float]]
-"""A number for each step by name, NaN where nothing is said."""
+"""The values of each curve by name, one per step, NaN where a bound says nothing."""
 
 
 def draw(
     panels: Mapping[str, Curves], title: str, path: str | os.PathLike[str] | None = None
 ) -> Picture:
-    """Return a panel for each kind of error, on logarithmic axes, below the title."""
+    """Draw a panel with logarithmic axis for each kind of error."""
     figure, places = plotting.new_figure(6.0 * len(panels), 5.3, len(panels))
     text = plotting.literal(f"{title[0].upper()}{title[1:]}")
     figure.suptitle(text, fontsize=13, color=plotting.INK)
@@ -39,14 +39,14 @@ def draw(
     return saved(Picture(title, figure), path)
 
 
-def _draw_panel(panel: Axes, name: str, curves: Curves) -> None:
-    plotting.describe(panel, name, "training step", "largest error of any weight (log scale)")
+def _draw_panel(panel: Axes, title: str, curves: Curves) -> None:
+    plotting.describe(panel, title, "training step", "largest error of any weight (log scale)")
     panel.set_yscale("log")
     plotting.whole_numbers(panel)
-    for (what, values), style in zip(curves.items(), STYLES, strict=False):
+    for (name, values), style in zip(curves.items(), STYLES, strict=False):
         steps = range(1, len(values) + 1)
         heights = [_height(value) for value in values]
-        panel.plot(steps, heights, label=said_of(plotting.literal(what), values), **style)
+        panel.plot(steps, heights, label=curve_label(plotting.literal(name), values), **style)
     panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), frameon=False, fontsize=10)
 
 
@@ -54,12 +54,12 @@ def _height(value: float) -> float:
     return max(value, SMALLEST) if isfinite(value) else nan
 
 
-def said_of(what: str, values: Sequence[float]) -> str:
-    """Return the name of a curve, and where it says nothing."""
+def curve_label(name: str, values: Sequence[float]) -> str:
+    """Return the name of a curve, and the steps at which it says nothing: NaN or infinity."""
     silent = [step for step, value in enumerate(values, start=1) if isnan(value) or value == inf]
     if not silent:
-        return what
+        return name
     if len(silent) == len(values):
-        return f"{what}: says nothing"
+        return f"{name}: says nothing"
     is_end = silent == list(range(silent[0], len(values) + 1))
-    return f"{what}: says nothing {f'from step {silent[0]} on' if is_end else 'at some steps'}"
+    return f"{name}: says nothing {f'from step {silent[0]} on' if is_end else 'at some steps'}"

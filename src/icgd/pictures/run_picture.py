@@ -1,4 +1,4 @@
-"""A run drawn: its loss over the steps, and what it predicts at the queries."""
+"""Plot a run: its loss over the steps, and its predictions at the queries."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from icgd.problems.data import Task, checked_array, column_names
 from icgd.problems.oracles import AbstractOracle
 
 OUTPUTS = (BLUE, RED, GREEN, PURPLE, ORANGE)
-"""The colours of the first outputs; further ones take them again."""
+"""The colours of the outputs, used cyclically."""
 
 MOST_OUTPUTS = 5
-"""More outputs are not named in the legend."""
+"""The largest number of outputs with a legend."""
 
 MOST_BARS = 15
-"""Of more coefficients, only the largest are drawn."""
+"""The largest number of coefficients that are drawn."""
 
 LONGEST_NAME = 24
-"""Letters of a coefficient's name that are drawn."""
+"""The largest number of letters of a name; longer names are truncated."""
 
 BESIDE = 0.1
-"""How far the first and the last of several classes stand from their label."""
+"""The largest horizontal shift of a class from its label."""
 
 
 @dataclass(frozen=True)
 class LossCurves:
-    """The loss, in words and numbers, of one run or of many, and the same with penalties."""
+    """The losses of one run or of many, with their name, and the losses plus penalties."""
 
     words: str
     losses: Tensor
@@ -43,16 +43,16 @@ class LossCurves:
     steps: Sequence[int]
 
     def rows(self, curve: Tensor) -> list[list[float]]:
-        """Return a list of numbers for each task."""
-        found: list[list[float]] = curve.reshape(-1, curve.shape[-1]).tolist()
-        return found
+        """Return the values of a curve as a list for each task."""
+        tasks: list[list[float]] = curve.reshape(-1, curve.shape[-1]).tolist()
+        return tasks
 
 
 @dataclass(frozen=True)
 class Guesses:
-    """Predictions of one task at its queries, with their labels if these are known.
+    """The predictions of one task at its queries, with their labels if these are known.
 
-    `names` are those of the outputs, if the labels were a data frame.
+    `names` are the names of the outputs if the labels were a data frame.
     """
 
     task: Task
@@ -62,34 +62,34 @@ class Guesses:
 
     @property
     def are_named(self) -> bool:
-        """Whether a legend tells the outputs apart."""
+        """Whether a legend names the outputs."""
         return 1 < self.predictions.shape[-1] <= MOST_OUTPUTS
 
     @property
     def are_classes(self) -> bool:
-        """Whether there are several outputs, each of which says yes or no."""
-        known = self.labels
-        return (
-            known is not None and known.shape[-1] > 1 and bool(((known == 0) | (known == 1)).all())
-        )
+        """Whether there are several outputs whose labels are all 0 or 1."""
+        labels = self.labels
+        if labels is None or labels.shape[-1] == 1:
+            return False
+        return bool(((labels == 0) | (labels == 1)).all())
 
 
 def guesses_of(
     task: Task, predictions: Tensor, labels: Any, oracle: AbstractOracle
 ) -> Guesses | None:
-    """Return what there is to draw of predictions, or None: no queries, or many tasks."""
-    known = None if labels is None else checked_array("labels", labels)
-    if known is not None:
-        known = oracle.labelled(known, tuple(predictions.shape))
-        known = known.reshape(-1, 1) if known.ndim == 1 else known
-        if known.shape != predictions.shape:
+    """Return the predictions to draw, or None if there are no queries or many tasks."""
+    values = None if labels is None else checked_array("labels", labels)
+    if values is not None:
+        values = oracle.labelled(values, tuple(predictions.shape))
+        values = values.reshape(-1, 1) if values.ndim == 1 else values
+        if values.shape != predictions.shape:
             raise DataError(
-                f"labels has shape {tuple(known.shape)}; expected {tuple(predictions.shape)}, a "
+                f"labels has shape {tuple(values.shape)}; expected {tuple(predictions.shape)}, a "
                 "row for each query."
             )
     if task.batch or not task.n_queries:
         return None
-    return Guesses(task, predictions, known, column_names(labels))
+    return Guesses(task, predictions, values, column_names(labels))
 
 
 def draw(
@@ -98,9 +98,7 @@ def draw(
     coefficients: Mapping[str, float],
     path: str | os.PathLike[str] | None = None,
 ) -> Picture:
-    """Return a panel for the loss, and one for predictions and for named coefficients if there are
-    any.
-    """
+    """Draw a panel for the loss, and for predictions and named coefficients if there are any."""
     n_panels = 1 + (guesses is not None) + bool(coefficients)
     height = 4.8 if guesses is not None and guesses.are_named else 4.4
     figure, panels = plotting.new_figure(5.6 * n_panels, height, n_panels)
@@ -113,9 +111,9 @@ def draw(
 
 
 def _draw_losses(panel: Axes, curves: LossCurves) -> None:
-    """The loss of each task, and dashed the loss with penalties."""
+    """Draw the loss of each task, and the loss plus penalties as a dashed line."""
     words = fill(curves.words, 44)
-    plotting.describe(panel, "The forward pass trains", "training step", words)
+    plotting.describe(panel, "Training loss", "training step", words)
     plotting.whole_numbers(panel)
     rows = curves.rows(curves.losses)
     for row in rows:
@@ -129,11 +127,13 @@ def _draw_losses(panel: Axes, curves: LossCurves) -> None:
 
 
 def _draw_coefficients(panel: Axes, coefficients: Mapping[str, float]) -> None:
-    """A bar for each of the largest, in the order of their size."""
+    """Draw a bar for each of the largest coefficients, sorted by absolute value."""
     by_size = sorted(coefficients, key=lambda name: abs(coefficients[name]), reverse=True)
     drawn = by_size[:MOST_BARS][::-1]
-    title = f"The largest {MOST_BARS} of {len(by_size):,}" if len(by_size) > MOST_BARS else ""
-    plotting.describe(panel, title or "What it learns", "coefficient", "")
+    title = "Trained coefficients"
+    if len(by_size) > MOST_BARS:
+        title = f"The {MOST_BARS} largest of {len(by_size):,} trained coefficients"
+    plotting.describe(panel, title, "coefficient", "")
     panel.barh(range(len(drawn)), [coefficients[name] for name in drawn], color=BLUE, height=0.7)
     names = [plotting.literal(_cut(name)) for name in drawn]
     panel.set_yticks(range(len(drawn)), names)
@@ -141,7 +141,7 @@ def _draw_coefficients(panel: Axes, coefficients: Mapping[str, float]) -> None:
 
 
 def _cut(name: str) -> str:
-    """Return a name that leaves room for the bars."""
+    """Truncate a long name, to leave room for the bars."""
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
 
 
@@ -154,13 +154,13 @@ def _name_lines(panel: Axes, names: list[tuple[str, str]]) -> None:
 
 
 def _draw_guesses(panel: Axes, guesses: Guesses) -> None:
-    """Against the labels if they are known, over x if there is one input, else query by query."""
+    """Plot predictions against known labels, or over a single input, or in order of the queries."""
     if guesses.labels is not None:
         _against_labels(panel, guesses, guesses.labels)
     elif guesses.task.x.shape[-1] == 1:
         _over_inputs(panel, guesses)
     else:
-        plotting.describe(panel, "What it predicts", "query", "prediction")
+        plotting.describe(panel, "Predictions", "query", "prediction")
         plotting.whole_numbers(panel)
         for column, colour in _columns(guesses.predictions):
             panel.plot(column.tolist(), "o", color=colour, ms=5)
@@ -169,7 +169,7 @@ def _draw_guesses(panel: Axes, guesses: Guesses) -> None:
 
 
 def _name_outputs(panel: Axes, guesses: Guesses) -> None:
-    """A legend below the panel, where it covers no dot."""
+    """Draw a legend below the panel, where it does not cover data."""
     n_outputs = guesses.predictions.shape[-1]
     names = guesses.names or [f"output {number}" for number in range(1, n_outputs + 1)]
     dots = [panel.plot([], [], "o", color=colour)[0] for colour in OUTPUTS[:n_outputs]]
@@ -183,13 +183,13 @@ def _name_outputs(panel: Axes, guesses: Guesses) -> None:
 
 
 def _columns(values: Tensor) -> list[tuple[Tensor, str]]:
-    """Return the outputs one by one, each with its colour."""
+    """Return the values of each output with its colour."""
     columns = enumerate(values.unbind(-1))
     return [(column, OUTPUTS[number % len(OUTPUTS)]) for number, column in columns]
 
 
 def _against_labels(panel: Axes, guesses: Guesses, labels: Tensor) -> None:
-    plotting.describe(panel, "What it predicts", "label of the query", "prediction")
+    plotting.describe(panel, "Predictions and labels", "label of the query", "prediction")
     shifts = _shifts(guesses)
     for (column, colour), label, shift in zip(
         _columns(guesses.predictions), labels.unbind(-1), shifts, strict=True
@@ -203,7 +203,7 @@ def _against_labels(panel: Axes, guesses: Guesses, labels: Tensor) -> None:
 
 
 def _shifts(guesses: Guesses) -> list[float]:
-    """Return how far each output is moved aside: classes stand beside one another."""
+    """Return the horizontal shift of each output, which separates classes with the same label."""
     n_outputs = guesses.predictions.shape[-1]
     if not guesses.are_classes:
         return [0.0] * n_outputs
@@ -211,10 +211,10 @@ def _shifts(guesses: Guesses) -> list[float]:
 
 
 def _over_inputs(panel: Axes, guesses: Guesses) -> None:
-    """The examples as grey dots, and the predictions as a line in the order of x."""
+    """Plot the examples as grey dots, and the predictions as a line in order of x."""
     task = guesses.task
     name = plotting.literal(task.input_names[0]) if task.input_names else "x"
-    plotting.describe(panel, "What it predicts", name, "y")
+    plotting.describe(panel, "Examples (grey) and predictions", name, "y")
     order = task.queries.flatten().argsort()
     for (column, colour), label in zip(
         _columns(guesses.predictions), task.y.unbind(-1), strict=True

@@ -1,4 +1,4 @@
-"""The residual stream of a run as a heat map: slots, or the tokens of one slot, by layers."""
+"""Plot the residual stream of a run as a heat map: slots, or the tokens of one slot, by layer."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from icgd.program.program import AbstractProgram
 from icgd.program.stack import StackProgram
 
 SHADES = LinearSegmentedColormap.from_list("shades", ("#D6E6F4", "#6AAED6", "#2070B4", "#08306B"))
-"""From small to large; what is exactly 0 stays white."""
+"""From small to large values; exact zeros are white."""
 
 LEAST_SHARE = 1e-12
-"""Numbers below this share of the largest have the lightest shade."""
+"""The value of the lightest shade, relative to the largest."""
 
 MOST_NAMES = 60
-"""Of more rows only some are named."""
+"""The largest number of labelled rows."""
 
 MOST_STEPS = 60
-"""Lines between more steps would hide what they divide."""
+"""The largest number of steps with dividing lines; more lines would hide the map."""
 
 TITLE = "The residual stream, layer by layer"
 
@@ -39,7 +39,7 @@ def draw(
     slot: str | None = None,
     path: str | os.PathLike[str] | None = None,
 ) -> Picture:
-    """Return row for each traced slot, or for each token if one slot is named; a column a layer."""
+    """Draw a row for each traced slot, or for each token of `slot`, and a column for each layer."""
     names, values = (list(trace), by_slot(trace)) if slot is None else by_token(trace[slot])
     title = TITLE if slot is None else f"Slot {slot}, token by token and layer by layer"
     size = (10.5, 1.9 + 0.22 * min(len(names), MOST_NAMES))
@@ -54,25 +54,28 @@ def draw(
 
 
 def by_slot(trace: Mapping[str, Tensor]) -> Tensor:
-    """Return root mean square of every slot (row) after every layer (column), over all tasks."""
-    rows = [_mean_square(part, (-2, -1)) for part in trace.values()]
+    """Return the root mean square of every slot (row) after every layer (column)."""
+    rows = [_mean_square(values, (-2, -1)) for values in trace.values()]
     return torch.stack(rows).sqrt()
 
 
-def by_token(part: Tensor) -> tuple[list[str], Tensor]:
-    """Return the root mean square of a slot at every token (row) after every layer (column)."""
-    values = _mean_square(part, (-1,)).sqrt().mT
-    return [f"token {number}" for number in range(len(values))], values
+def by_token(values: Tensor) -> tuple[list[str], Tensor]:
+    """Return names of tokens, and the root mean square of a slot at each token (row) after each
+    layer (column).
+    """
+    rows = _mean_square(values, (-1,)).sqrt().mT
+    return [f"token {number}" for number in range(len(rows))], rows
 
 
-def _mean_square(part: Tensor, axes: tuple[int, ...]) -> Tensor:
-    squares = part.double().square().mean(axes)
-    n_kept = 3 - len(axes)
-    return squares.flatten(0, -n_kept - 1).mean(0) if squares.ndim > n_kept else squares
+def _mean_square(values: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Return the mean square over `axes` and over all tasks."""
+    squares = values.double().square().mean(axes)
+    n_axes = 3 - len(axes)
+    return squares.flatten(0, -n_axes - 1).mean(0) if squares.ndim > n_axes else squares
 
 
 def _draw_map(figure: Figure, panel: Axes, values: Tensor) -> None:
-    """Shades on a logarithmic scale, and a bar that says what they mean."""
+    """Draw a heat map with a logarithmic scale and a colour bar."""
     largest = float(values.max()) or 1.0
     scale = LogNorm(max(float(values[values > 0].min()), LEAST_SHARE * largest), largest, clip=True)
     shown = values.where(values > 0, torch.nan).numpy()
@@ -90,28 +93,28 @@ def _name_rows(panel: Axes, names: list[str]) -> None:
 
 @singledispatch
 def step_starts(program: AbstractProgram, n_columns: int) -> range:
-    """Return the columns with which steps begin, and the one after the last step."""
+    """Return the columns at which steps begin, and the one after the last step."""
     raise ProgramError(f"{type(program).__name__} has no rule in pictures/stream_picture.py")
 
 
 @step_starts.register
 def _of_stack(program: StackProgram, n_columns: int) -> range:
-    """Column 0 is the prompt."""
+    # Column 0 is the prompt.
     return range(1, n_columns, max(1, program.layers_per_step))
 
 
 @step_starts.register
 def _of_chain(program: ChainProgram, n_columns: int) -> range:
-    """The first columns are the blocks of the prompt."""
+    # The first columns are the blocks of the prompt.
     return range(program.mask.depth, n_columns, program.mask.blocks_per_round)
 
 
 @singledispatch
 def layers_in_words(program: AbstractProgram) -> str:
-    """Return what the columns are."""
-    return "layer, 0 is the prompt; dotted lines stand between training steps"
+    """Return the label of the axis of columns."""
+    return "layer (0: the prompt); dotted lines separate training steps"
 
 
 @layers_in_words.register
 def _blocks_in_words(program: ChainProgram) -> str:
-    return "block of the chain, the first are of the prompt; dotted lines stand between rounds"
+    return "block of the chain (first those of the prompt); dotted lines separate rounds"

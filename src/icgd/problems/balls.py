@@ -1,8 +1,7 @@
-"""Expressions on balls (Arb): enclosures of values and ranges, and bounds on rounding errors.
+"""Ball arithmetic (Arb) on expressions: enclosures of values and ranges, bounds on rounding.
 
-A ball holds every value of an expression on an interval, or is not finite. Besides Arb, a proof
-about a function trusts only `ULPS`, the accuracy of torch's own functions, which tests compare with
-Arb.
+A ball contains every value of an expression on an interval, or is not finite. Besides Arb, proofs
+about functions trust only `ULPS`, the accuracy of torch's functions, which tests compare with Arb.
 
 Importing this module loads Arb, so it is imported only when a proof is first needed.
 """
@@ -35,19 +34,22 @@ from icgd.problems.expressions import (
 )
 
 BITS = 80
-"""The precision of proofs."""
+"""The precision of proofs, in bits."""
 
 MANY_BITS = 400
-"""The precision in which two pieces are compared at their knot."""
+"""The precision in which two pieces are compared at their knot, in bits."""
 
 ROUNDOFF = 2.0**-53
 
 UNDERFLOW = 128 * 2.0**-126 * 2.0**-29
-"""Absolute error of an operation whose result underflows. Errors are counted in units of roundoff:
-this is what float32 loses, 2^29 times as large a share of its own unit as float64."""
+"""The absolute error of an operation whose result underflows, in float64 or float32.
+
+Errors are counted in units of roundoff, so one bound serves both dtypes. float32 dominates: its
+smallest normal number 2^-126 times 2^-29, the ratio of the two units of roundoff.
+"""
 
 LARGEST = 1.7e308
-"""Larger numbers overflow."""
+"""The threshold of overflow, just below the largest float64."""
 
 Line = tuple[Step, ...]
 Ball = Any
@@ -58,14 +60,14 @@ precision = ctx.workprec
 
 
 def exact(value: Fraction | float) -> arb:
-    """Return the ball of a number; it is a point if the denominator is a power of two."""
+    """Return the ball of a number, which is exact if the denominator is a power of two."""
     if isinstance(value, Fraction):
         return arb(value.numerator) / value.denominator
     return arb(value)  # whatever the precision
 
 
 def hull(a: arb, b: arb) -> arb:
-    """Return a ball that contains both."""
+    """Return a ball that contains both balls."""
     return a.union(b)
 
 
@@ -95,31 +97,31 @@ def ends(ball: arb) -> tuple[float, float]:
 
 
 def _down(point: arb) -> float:
-    """Return a float that is not above a point: the largest such float, or the one below it."""
+    """Return a float at most equal to an exact ball: the largest such float, or the one below."""
     nearest = float(point)
     return nearest if arb(nearest) <= point else nextafter(nearest, -inf)
 
 
-# Functions on balls. The extremes of a monotone function are at the ends of a ball; those of an
-# even one, monotone on either side of 0, at the smallest and largest absolute value.
+# Functions on balls. A monotone function takes its extremes at the ends of a ball; an even function
+# that is monotone on either side of 0 takes them at the smallest and largest absolute value.
 
 
 def _monotone(function: Callable[[arb], arb]) -> Callable[[arb], arb]:
-    def enclosed(ball: arb) -> arb:
+    def on_ball(ball: arb) -> arb:
         if ball.is_exact():
             return function(ball)
         return hull(function(arb(ball.lower())), function(arb(ball.upper())))
 
-    return enclosed
+    return on_ball
 
 
 def _even(function: Callable[[arb], arb]) -> Callable[[arb], arb]:
-    def enclosed(ball: arb) -> arb:
+    def on_ball(ball: arb) -> arb:
         if ball.is_exact():
             return function(ball)
         return hull(function(arb(ball.abs_lower())), function(arb(ball.abs_upper())))
 
-    return enclosed
+    return on_ball
 
 
 def _softplus(z: arb) -> arb:
@@ -155,7 +157,7 @@ REAL: dict[str, Callable[[arb], arb]] = {
 
 
 def _complex_sigmoid(z: acb) -> acb:
-    if z.real < 0:  # whichever exponential is small, also in a wide ball
+    if z.real < 0:  # use the exponential that stays small, which keeps wide balls finite
         small = z.exp()
         return small / (1 + small)
     return 1 / (1 + (-z).exp())
@@ -173,13 +175,13 @@ def _complex_atan(z: acb) -> acb:
 
 
 def _complex_asinh(z: acb) -> acb:
-    if z.real < 0:  # there the two summands cancel
+    if z.real < 0:  # the two terms below would cancel
         return -_complex_asinh(-z)
     return (z + (1 + z * z).sqrt(analytic=True)).log(analytic=True)
 
 
-# With `analytic` a ball is not finite if it touches a branch cut: a finite one proves that the
-# function is analytic in it.
+# With `analytic=True` the result is not finite if the ball touches a branch cut, so a finite result
+# proves that the function is analytic in the ball.
 COMPLEX: dict[str, Callable[[acb], acb]] = {
     "exp": acb.exp,
     "expm1": acb.expm1,
@@ -203,13 +205,13 @@ COMPLEX: dict[str, Callable[[acb], acb]] = {
 
 
 def _power(base: arb, n: Fraction) -> arb:
-    """Raise a real ball to a power."""
+    """Raise a real ball to a whole or half power."""
     exponent = n.numerator
     if n.denominator == 2:
         return base.sqrt() ** exponent
     if base.is_exact() or exponent < 0:
         return base**exponent
-    # The square of a wide ball is wider than the hull of the squares of its ends.
+    # Arb's power of a wide ball is wider than the hull of the powers of its ends.
     low, high = base.lower(), base.upper()
     if exponent % 2 == 0:
         low, high = base.abs_lower(), base.abs_upper()
@@ -221,30 +223,30 @@ def _complex_power(base: acb, n: Fraction) -> acb:
 
 
 def enclosed(line: Line, values: Mapping[str, Ball], *, is_complex: bool = False) -> Ball:
-    """Evaluate a straight line on balls, one for each variable."""
-    kind, calls = (acb, COMPLEX) if is_complex else (arb, REAL)
+    """Evaluate a straight-line program on balls, one for each variable."""
+    ball, calls = (acb, COMPLEX) if is_complex else (arb, REAL)
     power = _complex_power if is_complex else _power
-    done: list[Ball] = []
+    results: list[Ball] = []
     for operation, value, places in line:
         if operation == SUM:
-            result = sum((done[place] for place in places[1:]), done[places[0]])
+            result = sum((results[place] for place in places[1:]), results[places[0]])
         elif operation == PRODUCT:
-            result = prod((done[place] for place in places[1:]), start=done[places[0]])
+            result = prod((results[place] for place in places[1:]), start=results[places[0]])
         elif operation == CALL:
-            result = calls[str(value)](done[places[0]])
+            result = calls[str(value)](results[places[0]])
         elif isinstance(value, Fraction):
-            result = power(done[places[0]], value) if operation == POWER else kind(exact(value))
+            result = power(results[places[0]], value) if operation == POWER else ball(exact(value))
         else:
-            result = kind(arb.pi()) if operation == CONSTANT else values[str(value)]
-        done.append(result)
-    return done[-1]
+            result = ball(arb.pi()) if operation == CONSTANT else values[str(value)]
+        results.append(result)
+    return results[-1]
 
 
 def narrowed(y: Ball, line: Line, slope: Ball, x: arb) -> Ball:
-    """Narrow the enclosure y of a line on x by an enclosure of its slope on x.
+    """Tighten the enclosure y of a program on x with an enclosure of its slope on x.
 
-    Where terms of the line cancel, y is far too wide. What the slope allows around the middle of x
-    is too wide only in proportion to the square of the width of x.
+    Where terms cancel, y is far too wide: by a multiple of the width of x. The mean value form
+    around the midpoint of x overestimates only by a multiple of the width's square.
     """
     if not slope.is_finite():
         return y
@@ -254,7 +256,7 @@ def narrowed(y: Ball, line: Line, slope: Ball, x: arb) -> Ball:
         return centred
     try:
         return y.intersection(centred)
-    except ValueError:  # they only touch
+    except ValueError:  # raised if the balls merely touch
         return centred
 
 
@@ -262,7 +264,7 @@ def narrowed(y: Ball, line: Line, slope: Ball, x: arb) -> Ball:
 
 
 class Bracket(NamedTuple):
-    """A small interval in which a function may turn, and its range there."""
+    """A small interval that may contain an extremum of a function, and the range there."""
 
     low: float
     high: float
@@ -271,25 +273,25 @@ class Bracket(NamedTuple):
 
 
 MOST_CELLS, DEEPEST = 200_000, 40
-"""The most intervals that a search examines, and how often it halves one to get a finite ball."""
+"""Limits of a search: the number of intervals, and the number of bisections of one interval."""
 
 MOST_OPERATIONS = 10_000_000
-"""The most operations of a search for turns, some ten seconds."""
+"""The largest number of operations in a search for extrema, about ten seconds."""
 
 
 def brackets(lines: tuple[Line, Line, Line], low: Fraction, high: Fraction) -> list[Bracket] | None:
-    """Find where a function may turn: brackets between which its slope has one sign.
+    """Return brackets of all possible extrema; between them the slope has one sign.
 
-    `lines` are the function, its slope and its curvature. An interval is halved until the slope has
-    one sign in it, until the function changes in it by less than 2^-70 of itself, or until it is as
-    short as 2^-52. Multiple roots of the slope need no special treatment. Return None after
+    `lines` are the function, its slope and its curvature. An interval is bisected until the slope
+    has one sign in it, until the function varies in it by less than 2^-70 of its value, or until
+    its width is 2^-52. Multiple roots of the slope need no special treatment. Return None after
     `MOST_CELLS` intervals or `MOST_OPERATIONS` operations.
     """
-    found: list[tuple[arb, arb, float]] = []
+    candidates: list[tuple[arb, arb, float]] = []
     most = min(MOST_CELLS, MOST_OPERATIONS // sum(map(len, lines)))
-    waiting, n_seen = [(exact(low), exact(high))], 0
-    while waiting:
-        left, right = waiting.pop()
+    pending, n_seen = [(exact(low), exact(high))], 0
+    while pending:
+        left, right = pending.pop()
         n_seen += 1
         if n_seen > most:
             return None
@@ -297,35 +299,36 @@ def brackets(lines: tuple[Line, Line, Line], low: Fraction, high: Fraction) -> l
         slope = enclosed(lines[1], {"x": x})
         if slope.is_finite() and not slope.contains(0):
             continue
-        bend = enclosed(lines[2], {"x": x})
-        narrow_slope = narrowed(slope, lines[1], bend, x)
-        if narrow_slope.is_finite() and not narrow_slope.contains(0):
+        curvature = enclosed(lines[2], {"x": x})
+        tight_slope = narrowed(slope, lines[1], curvature, x)
+        if tight_slope.is_finite() and not tight_slope.contains(0):
             continue
         width = size(right - left)
-        change = width * size(narrow_slope)
+        change = width * size(tight_slope)
         is_small = width <= 2.0**-52 * max(1.0, size(left))
         if not is_small and change < inf:
             value = narrowed(enclosed(lines[0], {"x": x}), lines[0], slope, x)
             is_small = change <= 2.0**-70 * max(least_size(value), 2.0**-300)
         if is_small:
-            if found and not left > found[-1][1]:
-                left, _, before = found.pop()
+            if candidates and not left > candidates[-1][1]:  # merge adjacent intervals
+                left, _, before = candidates.pop()
                 change += before
-            found.append((left, right, change))
+            candidates.append((left, right, change))
             continue
         middle = arb(((left + right) / 2).mid())
-        if bend.is_finite() and not bend.contains(0):  # Newton's method: the only root is here
-            root = middle - enclosed(lines[1], {"x": middle}) / bend
+        if curvature.is_finite() and not curvature.contains(0):
+            # Interval Newton: the slope is monotone, and its root in x, if any, lies in `root`.
+            root = middle - enclosed(lines[1], {"x": middle}) / curvature
             if not root.overlaps(x):
                 continue
-            part = root.intersection(x)
-            if size(part - part.mid()) < 0.2 * width:
-                waiting.append((arb(part.lower()), arb(part.upper())))
+            narrow = root.intersection(x)
+            if size(narrow - narrow.mid()) < 0.2 * width:
+                pending.append((arb(narrow.lower()), arb(narrow.upper())))
                 continue
-        waiting += [(middle, right), (left, middle)]
+        pending += [(middle, right), (left, middle)]
     return [
         Bracket(float(left), float(right), *ends(enclosed(lines[0], {"x": left}) + arb(0, change)))
-        for left, right, change in found
+        for left, right, change in candidates
     ]
 
 
@@ -346,24 +349,24 @@ def _slope_of(function: str) -> Line:
     return straight_line(SLOPES[function](X))
 
 
-def _own_ulps(exponent: Fraction) -> int:
-    """Return the largest error of a power of an exact number, in units of roundoff."""
+def _power_ulps(exponent: Fraction) -> int:
+    """Return the largest error of torch's power of an exact number, in units of roundoff."""
     if exponent in (-1, 2, Fraction(1, 2)):
         return 1
     return 2 if exponent == -Fraction(1, 2) else 4
 
 
 def _is_short(fraction: Fraction) -> bool:
-    """Return whether a number has at most 24 bits, so that float32 holds it too."""
+    """Return whether a number has at most 24 bits, so that float32 represents it exactly."""
     bits, scale = fraction.numerator, fraction.denominator
     return bits == 0 or (scale & (scale - 1) == 0 and (bits // (bits & -bits)).bit_length() <= 24)
 
 
 def running(line: Line, variables: Mapping[str, arb]) -> tuple[arb, float]:
-    """Enclose the real value of a line, and bound the error of the computed one.
+    """Return an enclosure of a program's real value, and a bound on the error of the computed one.
 
-    The error of every operation is carried to those that read it. The bound is infinite if a
-    number can overflow, or if a ball is not finite.
+    The error of every operation is propagated to the operations that read its result (a running
+    error analysis). The bound is infinite if a number may overflow or a ball is not finite.
     """
     values: list[Ball] = []
     errors: list[float] = []
@@ -378,30 +381,33 @@ def running(line: Line, variables: Mapping[str, arb]) -> tuple[arb, float]:
         elif operation == CONSTANT:
             result, error = arb.pi(), ROUNDOFF * pi
         elif operation == CALL:
-            name, argument, off = str(value), values[places[0]], errors[places[0]]
+            name, argument, argument_error = str(value), values[places[0]], errors[places[0]]
             result = REAL[name](argument)
-            if off:
-                slope = enclosed(_slope_of(name), {"x": _widened(argument, off)})
-                error = size(slope) * off
+            if argument_error:
+                slope = enclosed(_slope_of(name), {"x": _widened(argument, argument_error)})
+                error = size(slope) * argument_error
             if ULPS[name]:
                 error += ROUNDOFF * ULPS[name] * (size(result) + error) + UNDERFLOW
         elif isinstance(value, Fraction):
-            argument, off = values[places[0]], errors[places[0]]
+            argument, argument_error = values[places[0]], errors[places[0]]
             result = _power(argument, value)
-            if off:
-                slope = exact(value) * _power(_widened(argument, off), value - 1)
-                error = size(slope) * off
-            error += ROUNDOFF * _own_ulps(value) * (size(result) + error) + UNDERFLOW
+            if argument_error:
+                slope = exact(value) * _power(_widened(argument, argument_error), value - 1)
+                error = size(slope) * argument_error
+            error += ROUNDOFF * _power_ulps(value) * (size(result) + error) + UNDERFLOW
         else:
             result, error = values[places[0]], errors[places[0]]
             for place in places[1:]:
-                part, off = values[place], errors[place]
+                operand, operand_error = values[place], errors[place]
                 if operation == SUM:
-                    result, error = result + part, error + off
+                    result, error = result + operand, error + operand_error
                     error += ROUNDOFF * (size(result) + error)
                 else:
-                    error = size(result) * off + size(part) * error + error * off
-                    result = result * part
+                    # |(a + e)(b + f) - a b| <= |a| f + |b| e + e f
+                    error = (
+                        size(result) * operand_error + size(operand) * error + error * operand_error
+                    )
+                    result = result * operand
                     error += ROUNDOFF * (size(result) + error) + UNDERFLOW
         if not size(result) + error < LARGEST:
             return result, inf
@@ -418,31 +424,31 @@ N_EVEN, FINEST = 128, 2.0**-60
 
 
 def cells(low: Fraction, high: Fraction) -> list[tuple[arb, arb]]:
-    """Divide an interval into cells: equal ones up to 16, and others that halve towards 0."""
-    places = {low, high}
-    places |= {Fraction(32 * k, N_EVEN) for k in range(-N_EVEN // 2, N_EVEN // 2 + 1)}
+    """Divide an interval into cells: equal ones in [-16, 16], and a geometric grid towards 0."""
+    cuts = {low, high}
+    cuts |= {Fraction(32 * k, N_EVEN) for k in range(-N_EVEN // 2, N_EVEN // 2 + 1)}
     largest = 2.0 ** ceil(log2(max(abs(low), abs(high), Fraction(1))))
     while largest >= FINEST:
-        places |= {Fraction(sign * part * largest) for sign in (-1, 1) for part in QUARTERS}
+        cuts |= {Fraction(sign * share * largest) for sign in (-1, 1) for share in EIGHTHS}
         largest /= 2
-    inside = sorted({place for place in places if low <= place <= high} | {low, high})
+    inside = sorted({cut for cut in cuts if low <= cut <= high} | {low, high})
     return [(exact(left), exact(right)) for left, right in pairwise(inside)]
 
 
-QUARTERS = (1.0, 0.875, 0.75, 0.625)
+EIGHTHS = (1.0, 0.875, 0.75, 0.625)
 
 
-def rounding(parts: Iterable[tuple[Line, Fraction, Fraction]]) -> tuple[float, float] | float:
-    """Bound the rounding of a function that is computed by these lines on these intervals.
+def rounding(pieces: Iterable[tuple[Line, Fraction, Fraction]]) -> tuple[float, float] | float:
+    """Bound the rounding error of a function given by programs on intervals.
 
-    Return (relative, absolute) in units of roundoff: a computed value v is off by at most
-    relative * |v| + absolute of them. If a number can overflow, return where.
+    Return (relative, absolute): the error of a computed value v is at most relative * |v| +
+    absolute units of roundoff. If a number may overflow, return a point where it may.
     """
     rows: list[tuple[float, float, float]] = []
-    for line, low, high in parts:
-        waiting = [(left, right, 0) for left, right in cells(low, high)]
-        while waiting:
-            left, right, depth = waiting.pop()
+    for line, low, high in pieces:
+        pending = [(left, right, 0) for left, right in cells(low, high)]
+        while pending:
+            left, right, depth = pending.pop()
             value, error = running(line, {"x": hull(left, right)})
             if error < inf:
                 rows.append((least_size(value), size(value), error / ROUNDOFF))
@@ -450,45 +456,45 @@ def rounding(parts: Iterable[tuple[Line, Fraction, Fraction]]) -> tuple[float, f
             middle = arb(((left + right) / 2).mid())
             if depth > DEEPEST:
                 return float(middle)
-            waiting += [(left, middle, depth + 1), (middle, right, depth + 1)]
+            pending += [(left, middle, depth + 1), (middle, right, depth + 1)]
     if not any(error for _, _, error in rows):
         return 0.0, 0.0
-    # Trade the two off: of the absolute errors tried, each with the relative error that it leaves,
-    # take the pair that is best at values of median size.
+    # A larger absolute error leaves a smaller relative one. Of several pairs, take the one with the
+    # smallest total at values of median size.
     least = max((error for lowest, _, error in rows if lowest == 0.0), default=0.0)
     typical = median(largest for _, largest, _ in rows)
     best = (inf, 0.0, 0.0)
     for absolute in (least, *(least + 2.0**k for k in range(-50, 40))):
         relative = max((e - absolute) / lowest if e > absolute else 0.0 for lowest, _, e in rows)
         best = min(best, (relative * typical + absolute, relative, absolute))
-    room = 1 + 2.0**-30
-    return best[1] * room, best[2] * room
+    safety = 1 + 2.0**-30  # covers the rounding of the lines above
+    return best[1] * safety, best[2] * safety
 
 
 def meets(left: Node, right: Node) -> arb | None:
-    """Return right - left of two constant trees, or None if it may be 0."""
+    """Return right - left of two constant trees, or None if the difference may be 0."""
     with precision(MANY_BITS):
         gap = enclosed(straight_line(right), {}) - enclosed(straight_line(left), {})
         return None if gap.contains(0) else gap
 
 
 def singular_place(lines: tuple[Line, ...], low: Fraction, high: Fraction) -> tuple[str, float]:
-    """Say what is wrong on [low, high], and where: ("", 0) if every line can be computed there.
+    """Return ("pole" or "overflow", a point near it) on [low, high], or ("", 0) if there is none.
 
-    An interval is halved until all lines are finite in it, without overflow.
+    The interval is bisected until all programs are finite without overflow on every part.
     """
-    waiting = [(exact(low), exact(high), 0)]
+    pending = [(exact(low), exact(high), 0)]
     n_seen = 0
-    while waiting:
-        left, right, depth = waiting.pop()
+    while pending:
+        left, right, depth = pending.pop()
         x, n_seen = hull(left, right), n_seen + 1
-        found = [running(line, {"x": x}) for line in lines]
-        if all(error < inf for _, error in found):
+        results = [running(line, {"x": x}) for line in lines]
+        if all(error < inf for _, error in results):
             continue
         if depth > DEEPEST or n_seen > MOST_CELLS:
-            sizes = [size(value) for value, error in found if error == inf]
+            sizes = [size(value) for value, error in results if error == inf]
             is_overflow = all(LARGEST / 2 < largest < inf for largest in sizes)
             return "overflow" if is_overflow else "pole", float(((left + right) / 2).mid())
         middle = arb(((left + right) / 2).mid())
-        waiting += [(middle, right, depth + 1), (left, middle, depth + 1)]
+        pending += [(middle, right, depth + 1), (left, middle, depth + 1)]
     return "", 0.0

@@ -1,15 +1,15 @@
-r"""How far from its end a descent stopped, and what would bring it there.
+r"""Measure how far a run is from convergence, and suggest remedies.
 
-A linear model descends a convex objective F whose minimiser w* is measured (`minimiser.py`). So
+A linear model minimises a convex objective F, whose minimiser w* is computed (`minimiser.py`). So
 
     left = (F(w_L) - F*) / (F(w_0) - F*)
 
-is the share of what there is to gain that a run of L steps left. Around w* a step multiplies the
-distance from it by at most q = max(|1 - step_size alpha|, |step_size beta - 1|), with the extreme
-eigenvalues of the Hessian among the coefficients that a penalty does not keep at 0; so F - F* falls
-by q^2 a step, which says how many more steps it takes. Kernel machines leave what is not learnt of
-the labels. Where a network's descent ends is not known: what the last tenth of its steps gained
-counts as left.
+is the relative suboptimality after L steps. Near w* a step multiplies the distance from w* by at
+most q = max(|1 - step_size alpha|, |step_size beta - 1|), where alpha and beta are the extreme
+eigenvalues of the Hessian among the coefficients that no penalty holds at 0. So F - F* falls by q^2
+per step, which predicts the number of further steps. For kernel machines, `left` is the relative
+residual of the labels. The limit of a network's training is unknown, so for networks `left` is the
+relative change of the loss over the last tenth of the steps.
 """
 
 from __future__ import annotations
@@ -39,20 +39,19 @@ from icgd.problems.spectrum import (
 from icgd.shapes import History, Inputs
 
 OF_OBJECTIVE, OF_LABELS, OF_FALL = 1e-4, 1e-3, 1e-3
-"""What a run that is done may leave: of a linear objective, of labels, of a network's loss."""
+"""The largest `left` of a converged run: of linear models, of kernel machines and of networks."""
 
 MUCH_BETTER = 4.0
-"""A remedy is named if it takes so many times fewer steps."""
+"""A remedy is suggested if it reduces the number of steps by this factor."""
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """What a run of `n_steps` steps left, as a share; the run is done if at most `enough` is left.
+    """The distance `left` from convergence after `n_steps` steps; at most `enough` is converged.
 
-    `status` says in words what was gained and what is left. `more_steps` is about how many steps of
-    this size would do, infinite if none would, and None if it is not known. `remedies` are
-    sentences that say what would do. Of several tasks it is about number `task`, which users may
-    know by a `name`.
+    `status` describes `left` in words. `more_steps` is the approximate number of further steps of
+    this size until convergence, infinite if no number suffices, None if unknown. `remedies` are
+    sentences of advice. Of several tasks, this is about task number `task`, called `name`.
     """
 
     n_steps: int
@@ -66,22 +65,22 @@ class Convergence:
 
     @property
     def is_done(self) -> bool:
-        """Whether more steps would hardly matter; a NaN counts as not done."""
+        """Whether the run has converged; NaN counts as not converged."""
         return self.left <= self.enough
 
     def __str__(self) -> str:
-        done = "Descent is done" if self.is_done else "Descent is not done"
-        done += f" for {self.name}" if self.name else ""
-        status = f"{self.status} ({_percent(self.enough)} counts as done)"
-        return " ".join((f"{done} after {self.n_steps:,} steps: {status}.", *self.remedies))
+        verdict = "Training has converged" if self.is_done else "Training has not converged"
+        verdict += f" for {self.name}" if self.name else ""
+        status = f"{self.status} ({_percent(self.enough)} or less counts as converged)"
+        return " ".join((f"{verdict} after {self.n_steps:,} steps: {status}.", *self.remedies))
 
 
 def convergence(
     oracle: AbstractOracle, task: Task, history: History, *, steps_per_row: int = 1
 ) -> Convergence:
-    """Measure how far the run `history` is from its end; of several tasks, the furthest.
+    """Measure the distance of a run from convergence; of several tasks, that of the furthest.
 
-    Between two rows of the history of a network there may be several steps.
+    `steps_per_row` is the number of steps between two rows of the history of a network.
     """
     if isinstance(oracle, LinearOracle):
         return _of_linear(oracle, task, history)
@@ -117,71 +116,72 @@ def _of_linear(oracle: LinearOracle, task: Task, history: History) -> Convergenc
     except SeparableDataError as error:
         status = "the objective has no minimum"
         return Convergence(n_steps, 1.0, OF_OBJECTIVE, status, inf, (str(error),))
-    goal = minimise(oracle, task)
-    first, last, least = (float(oracle.objective(task, point)) for point in (start, end, goal))
-    gain, missing = first - least, last - least
+    minimiser = minimise(oracle, task)
+    first, last, least = (float(oracle.objective(task, point)) for point in (start, end, minimiser))
+    total, remaining = first - least, last - least
     rounding = 1e-12 * (abs(first) + abs(least))
-    left = max(0.0, missing) / gain if max(gain, missing) > rounding and gain else 0.0
+    left = max(0.0, remaining) / total if max(total, remaining) > rounding and total else 0.0
     status = (
-        f"{_percent(max(0.0, 1 - left))} of what there is to gain on the objective is gained, "
+        f"the objective fell {_percent(max(0.0, 1 - left))} of the way to its minimum, "
         f"{_percent(left)} is left"
     )
-    found = Convergence(n_steps, left, OF_OBJECTIVE, status, 0.0)
-    if found.is_done:
-        return found
-    curved = hessian(oracle, task, goal)
-    # The furthest coefficient is that which matters most to scores.
-    worst = int(((end - goal).abs() * units(curved)).argmax())
+    result = Convergence(n_steps, left, OF_OBJECTIVE, status, 0.0)
+    if result.is_done:
+        return result
+    curvature = hessian(oracle, task, minimiser)
+    # The furthest coefficient is the one whose error changes scores most.
+    worst = int(((end - minimiser).abs() * units(curvature)).argmax())
     if worst == model.input_width:
         name = "The intercept"
     elif task.input_names:
         name = f"The coefficient of {task.input_names[worst]!r}"
     else:
         name = f"Coefficient {worst} (counted from 0)"
-    furthest = f"{name} is {float(end[worst]):.4g} and tends to {float(goal[worst]):.4g}."
-    if update.momentum is not None:  # its rate is not that of a contraction
-        return replace(found, more_steps=None, remedies=(furthest,))
-    moves = (goal != 0) | (update.l1 * model.penalised(goal) == 0)
-    curved = curved[moves][:, moves]
-    even = _centred(curved) if model.intercept else curved
-    scale, size = units(even), step_size(model, update, task.x)
-    here, scaled = _extremes(curved), _extremes(even / scale / scale[:, None])
+    furthest = f"{name} is {float(end[worst]):.4g} and tends to {float(minimiser[worst]):.4g}."
+    if update.momentum is not None:  # the contraction rate below is that of plain steps
+        return replace(result, more_steps=None, remedies=(furthest,))
+    is_free = (minimiser != 0) | (update.l1 * model.penalised(minimiser) == 0)
+    curvature = curvature[is_free][:, is_free]
+    centred = _centred(curvature) if model.intercept else curvature
+    scale, size = units(centred), step_size(model, update, task.x)
+    here, scaled = _extremes(curvature), _extremes(centred / scale / scale[:, None])
     more = _steps(here.contraction(size), OF_OBJECTIVE / left)
     best, standardised = (
         _steps(c.contraction(1 / c.largest), OF_OBJECTIVE) for c in (here, scaled)
     )
     remedies = [furthest]
     if more == inf:
-        remedies.append(f"No number of steps of {size:.4g} would do: steps are too long.")
+        remedies.append(f"With steps of {size:.4g} training does not converge: they are too long.")
     else:
-        remedies.append(f"About {steps_text(more)} more steps of {size:.4g} would do.")
+        remedies.append(f"It needs about {steps_text(more)} more steps of {size:.4g}.")
     if more > MUCH_BETTER * best:
         shorter = f"step_size={1 / here.largest:.4g}"
-        remedies.append(f"With {shorter} about {steps_text(best)} steps in all would do.")
+        remedies.append(f"With {shorter} about {steps_text(best)} steps in total suffice.")
     if min(more, best) > MUCH_BETTER * standardised:
         remedies.append(
-            f"With standardised inputs about {steps_text(standardised)} steps in all would do, and "
-            "a penalty then counts for standardised coefficients."
+            f"With standardised inputs about {steps_text(standardised)} steps in total suffice; a "
+            "penalty then applies to standardised coefficients."
         )
-    return replace(found, more_steps=more, remedies=tuple(remedies))
+    return replace(result, more_steps=more, remedies=tuple(remedies))
 
 
 def _steps(contraction: float, share: float) -> float:
-    """Return the number of steps that multiply the excess by `share`."""
+    """Return the number of steps that multiply F - F* by `share`."""
     if contraction >= 1:
         return inf
     return float(ceil(log(share) / (2 * log(contraction)))) if contraction > 0 else 1.0
 
 
-def _centred(curved: Tensor) -> Tensor:
+def _centred(curvature: Tensor) -> Tensor:
     """Return the Hessian for centred inputs, where the intercept (last row) is uncoupled."""
-    beside, own = curved[:-1, -1:], curved[-1:, -1:]
-    centred: Tensor = torch.block_diag(curved[:-1, :-1] - beside @ beside.mT / own, own)
+    coupling, own = curvature[:-1, -1:], curvature[-1:, -1:]
+    schur = curvature[:-1, :-1] - coupling @ coupling.mT / own
+    centred: Tensor = torch.block_diag(schur, own)
     return centred
 
 
 def _extremes(matrix: Tensor) -> Curvature:
-    """Return the extreme eigenvalues, leaving out directions in which the objective is flat."""
+    """Return the extreme eigenvalues, ignoring directions in which the objective is flat."""
     values = torch.linalg.eigvalsh(matrix)
     if not values.numel() or not values[-1] > 0:
         return Curvature(1.0, 1.0)
@@ -201,61 +201,62 @@ def _of_network(
     )
     n_steps, tenth = n_rows * steps_per_row, n_last * steps_per_row
     left = float(((before - last).abs() / first).nan_to_num(0.0).max())
-    last_ones = "step" if tenth == 1 else f"{tenth:,} steps"
+    last_steps = "step" if tenth == 1 else f"{tenth:,} steps"
     status = f"the loss went from {float(first.max()):.3g} to {float(last.max()):.3g}"
-    if bool((first > 0).all()):  # there is no share of a loss of 0
-        status += f", and changed by {_percent(left)} of its first value in the last {last_ones}"
-    found = Convergence(n_steps, left, OF_FALL, status, 0.0)
-    if found.is_done:
-        return found
+    if bool((first > 0).all()):  # a change relative to a loss of 0 is undefined
+        status += f", and changed by {_percent(left)} of its first value in the last {last_steps}"
+    result = Convergence(n_steps, left, OF_FALL, status, 0.0)
+    if result.is_done:
+        return result
     if bool((last > torch.minimum(first, before)).any()):
         remedy = f"The loss rises to {float(last.max()):.3g}: halve the step size."
-        return replace(found, more_steps=None, remedies=(remedy,))
+        return replace(result, more_steps=None, remedies=(remedy,))
     more = n_steps * (left / OF_FALL - 1)
     remedy = (
-        "If the loss goes on to fall like 1 over the number of steps, about "
-        f"{steps_text(more)} more would do."
+        "If the loss continues to fall like 1 / (number of steps), about "
+        f"{steps_text(more)} more steps are needed."
     )
-    return replace(found, more_steps=float(ceil(more)), remedies=(remedy,))
+    return replace(result, more_steps=float(ceil(more)), remedies=(remedy,))
 
 
 def _of_function(oracle: FunctionOracle, task: Task, history: History) -> Convergence:
     first, last = (oracle.risk(task, history[..., end, :]) for end in (0, -1))
     left = float((last / first).sqrt().nan_to_num(0.0).max())
     status = f"{_percent(max(0.0, 1 - left))} of the labels is learnt, {_percent(left)} is left"
-    found = Convergence(history.shape[-2] - 1, left, OF_LABELS, status)
-    if found.is_done or oracle.update.changes_kernel or not oracle.target.is_symmetric:
-        return found
+    result = Convergence(history.shape[-2] - 1, left, OF_LABELS, status)
+    if result.is_done or oracle.update.changes_kernel or not oracle.target.is_symmetric:
+        return result
     condition = outermost(oracle.target, task.x, oracle.update.noise).condition
     if not condition < inf:
-        return replace(found, remedies=("The kernel is singular on these data: add noise.",))
+        return replace(result, remedies=("The kernel is singular on these data: add noise.",))
+    # Chebyshev iteration reduces the error by about exp(-2 / sqrt(condition)) per step.
     best = sqrt(condition) / 2 * log(2 / OF_LABELS)
     remedy = (
-        f"The kernel has the condition number {condition:.3g} on these data, for which "
-        f"{steps_text(best)} Chebyshev steps (icgd.chebyshev_steps) would do."
+        f"The kernel's condition number on these data is {condition:.3g}, for which "
+        f"{steps_text(best)} Chebyshev steps (icgd.chebyshev_steps) suffice."
     )
-    return replace(found, remedies=(remedy,))
+    return replace(result, remedies=(remedy,))
 
 
 # Step sizes of linear models from their data.
 
 
 def sized_problem(problem: Problem, X: Any) -> Problem:
-    """Return the problem of a linear model with the step size 1 / beta, if it has none.
+    """Return the problem of a linear model with the step size 1 / beta, unless it has one.
 
     beta is the largest curvature of the risk on these inputs, for all scores that the box and
     `domain.score` allow.
 
     Args:
         problem: a problem of a linear model.
-        X: the inputs that it will be trained on.
+        X: the inputs to train on.
 
     Returns:
         The problem with a step size.
 
     Raises:
-        SettingError: if the problem trains no linear model, or if scores need a bound: without one
-            poisson, whose mean has no steepest slope, has no curvature.
+        SettingError: if the problem does not train a linear model, or if scores need a bound: the
+            curvature of a poisson model is unbounded without one.
         DataError: if the inputs do not fit the model.
 
     Example:
@@ -271,7 +272,7 @@ def sized_problem(problem: Problem, X: Any) -> Problem:
 
 
 def allowed_scores(problem: Problem, x: Inputs) -> Scores:
-    """Return the scores of each example that the box and `domain.score` allow."""
+    """Return the interval of scores of each example that the box and `domain.score` allow."""
     box = problem.box and problem.box * problem.proximal_step.overshoot
     low, high = everywhere(x) if box is None else over_box(problem.model, x, box)
     most = problem.domain.score or inf

@@ -1,4 +1,4 @@
-"""Bounds on data, the data of a run, and the checks that turn what users give into a `Task`."""
+"""Bounds on data (`Domain`), the data of a run (`Task`), and the validation of users' data."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from icgd.problems.settings import count, named, positive, require_between, set_
 from icgd.reprs import counted, in_short, with_repr
 from icgd.shapes import Inputs, Labels, Parameters, Points, Queries, Rates
 
-if TYPE_CHECKING:  # a problem needs the arrays below
+if TYPE_CHECKING:  # problem.py imports this module
     from icgd.problems.problem import Problem
 
 ROOM = 1.25
-"""How much larger than the data the bounds of `Domain.of` are: queries may lie a little outside."""
+"""Factor from the data to the bounds of `Domain.of`, so that queries may lie slightly outside."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Domain:
     Args:
         x: the bound of inputs.
         y: the bound of labels.
-        score: for a linear model, a bound of |<w, x>|; it may be smaller than what `x` and the box
-            allow. A run that leaves this bound is stopped.
-        rate: for a network, the largest rate of an example, if examples have rates: numbers from 0
-            on by which their gradients are multiplied.
+        score: for a linear model, a bound on |<w, x>|, which may be smaller than `x` and the box
+            imply. A run that exceeds it stops with an error.
+        rate: for a network, a bound on the rates of examples: nonnegative factors of their
+            gradients. Without it examples have no rates.
 
     Raises:
-        SettingError: if a bound is no positive number.
+        SettingError: if a bound is not a positive number.
 
     Example:
         >>> import icgd
@@ -61,7 +61,7 @@ class Domain:
         """Return the bounds, such as "|x| <= 2, |y| <= 1".
 
         Returns:
-            The words.
+            The text.
 
         Example:
             >>> import icgd
@@ -75,19 +75,19 @@ class Domain:
 
     @classmethod
     def of(cls, X: Any, y: Any, *, room: float = ROOM) -> Domain:
-        """Return the domain of these data, larger by the factor `room`; 1 where all of them are 0.
+        """Return the smallest bounds of these data times the factor `room`; 1 if all data are 0.
 
         Args:
-            X: The inputs, of one task or of many.
-            y: The labels.
-            room: How much larger than the data the bounds are, for queries.
+            X: the inputs, of one task or of many.
+            y: the labels.
+            room: the factor from the data to the bounds, which leaves room for queries.
 
         Returns:
-            The bounds of inputs and labels.
+            The bounds on inputs and labels.
 
         Raises:
-            DataError: if the data are no arrays of finite numbers.
-            SettingError: if `room` is no positive number.
+            DataError: if the data are not arrays of finite numbers.
+            SettingError: if `room` is not a positive number.
 
         Example:
             >>> import icgd
@@ -104,16 +104,16 @@ class Domain:
 class Task:
     """Examples (x, y), queries and initial weights; with a leading axis for many tasks.
 
-    `icgd.as_task` and `Compiled.task` make checked tasks.
+    `icgd.as_task` and `Compiled.task` create validated tasks.
 
     Attributes:
         x: the inputs of the examples.
         y: their labels.
         queries: the inputs of the queries.
-        initial: the initial weights. A task of a kernel machine has, for weights, the values of the
-            function at all tokens.
-        rates: the rates of the examples, if they have any: (..., n, 1).
-        input_names: the names of the columns of x, if it was a data frame.
+        initial: the initial weights. For a kernel machine, they are the values of the function at
+            all tokens.
+        rates: the rates of the examples (..., n, 1), or None.
+        input_names: the names of the columns of x, if x was a data frame.
 
     Example:
         >>> import icgd
@@ -132,7 +132,7 @@ class Task:
     input_names: tuple[str, ...] = field(default=(), kw_only=True)
 
     def facts(self) -> dict[str, str]:
-        """Return what its repr and a notebook show.
+        """Return a summary of the task, as shown in its repr and in notebooks.
 
         Returns:
             A text for each name.
@@ -195,21 +195,21 @@ class Task:
             torch.float64
         """
         names = ("x", "y", "queries", "initial", "rates")
-        parts = {name: part for name in names if (part := getattr(self, name)) is not None}
-        return replace(self, **{name: part.double() for name, part in parts.items()})
+        tensors = {name: data for name in names if (data := getattr(self, name)) is not None}
+        return replace(self, **{name: data.double() for name, data in tensors.items()})
 
     def of_batch(self, place: int | slice) -> Task:
-        """Return the task at this place of a batch, or the tasks of a slice.
+        """Return one task of a batch, or a slice of the batch.
 
         Args:
-            place: which tasks.
+            place: the index or the slice.
 
         Returns:
             A task without a leading axis, or a smaller batch.
 
         Raises:
-            DataError: if it is one task.
-            SettingError: if there is no such place.
+            DataError: if this is one task, not a batch.
+            SettingError: if the index is out of range.
 
         Example:
             >>> import icgd, torch
@@ -220,19 +220,19 @@ class Task:
             ((), (2,))
         """
         if not self.batch:
-            raise DataError("This is one task, which has no places. Use it as it is.")
+            raise DataError("This is one task, not a batch. Use it without of_batch.")
         if not isinstance(place, slice):
             require_between("place", place, -len(self.x), len(self.x) - 1)
         rates = None if self.rates is None else self.rates[place]
-        parts = (part[place] for part in (self.x, self.y, self.queries, self.initial))
-        return Task(*parts, rates=rates)
+        tensors = (self.x, self.y, self.queries, self.initial)
+        return Task(*(tensor[place] for tensor in tensors), rates=rates)
 
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 NUMPY_DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 FLOAT32_ROUNDING = 2.0**-22
-"""Relative change, with room to spare, of a number that is converted to float32."""
+"""Upper bound on the relative error of a conversion to float32 (2^-24), with a safety margin."""
 
 
 @own_modes()
@@ -247,32 +247,32 @@ def as_task(
     dtype: str | torch.dtype = "float64",
     rates: Any = None,
 ) -> Task:
-    """Check the data against the problem and bring it to torch.
+    """Validate data against the problem and convert them to a task of torch tensors.
 
     Args:
         problem: the problem.
-        x: the inputs, (n, d_x) or (tasks, n, d_x). Of a data frame the task keeps the names of
-            the columns; queries with names must have the same ones in the same order.
-        y: the labels, the same with d_y, or without the last axis when d_y = 1, or when y holds
-            classes, counted from 0, for the cross_entropy loss.
-        queries: inputs whose labels are to be predicted.
-        initial: the weights that a network starts from, or the coefficients that a linear model
-            starts from (default 0). A kernel machine starts from the function 0.
-        seed: what a network's weights are drawn from, also if the problem brings some along; the
-            default is those, or else 0.
+        x: the inputs, (n, d_x) or (tasks, n, d_x). The task keeps the column names of a data
+            frame; queries with column names must have the same in the same order.
+        y: the labels, (n, d_y) or (tasks, n, d_y); the last axis may be absent if d_y = 1, or if y
+            holds classes, counted from 0, for the cross_entropy loss.
+        queries: inputs whose labels are predicted.
+        initial: the initial weights of a network, or the initial coefficients of a linear model
+            (default 0). A kernel machine starts from the function 0.
+        seed: the seed of a network's random initial weights; it overrides initial weights of the
+            problem. The default is these weights, or else the seed 0.
         dtype: "float64" or "float32".
-        rates: a number from 0 to `domain.rate` for each example, by which its gradient is
-            multiplied; 1 if they are left out, and only where the domain has a rate.
+        rates: a factor from 0 to `domain.rate` for the gradient of each example, if the domain has
+            a rate; the default is 1.
 
     Returns:
         The task.
 
     Raises:
         DataError: if shapes, types or labels do not fit the problem, or if initial weights come
-            with something that no optimiser remembers.
-        DomainError: if a number leaves the domain, or an initial weight the box.
+            with an impossible state of the optimiser.
+        DomainError: if a value leaves the domain, or an initial weight the box.
         UnknownNameError: if no dtype has this name.
-        SettingError: if both a seed and initial weights are given, or if a kernel machine is given
+        SettingError: if both a seed and initial weights are given, if a kernel machine is given
             initial weights, or if rates are given and the domain has none.
 
     Example:
@@ -284,11 +284,11 @@ def as_task(
     """
     oracle, domain, kind = problem.oracle, problem.domain, dtype_named(dtype)
     seed = None if seed is None else count("seed", seed, least=0)
-    columns, asked = column_names(x), column_names(queries)
-    if columns and asked and columns != asked:
+    columns, query_columns = column_names(x), column_names(queries)
+    if columns and query_columns and columns != query_columns:
         raise DataError(
-            f"queries has the columns {', '.join(asked)}, but X has {', '.join(columns)}. Give the "
-            "same columns in the same order."
+            f"queries has the columns {', '.join(query_columns)}, but X has {', '.join(columns)}. "
+            "Give the same columns in the same order."
         )
     if (preprocessing := problem.preprocessing) is not None:
         width = problem.target.input_width
@@ -335,7 +335,7 @@ def as_task(
 
 
 def checked_task(problem: Problem, task: Task) -> Task:
-    """Check a task that may have been made by hand, or for another problem."""
+    """Validate a task that may have been constructed directly, or for another problem."""
     checked = as_task(
         _without_preprocessing(problem),
         task.x,
@@ -349,13 +349,13 @@ def checked_task(problem: Problem, task: Task) -> Task:
 
 
 def drawn_task(problem: Problem, n_examples: int, *, seed: int) -> Task:
-    """Draw inputs over the whole domain, and labels between 0 and 1; those of classes add up to 1.
+    """Draw inputs over the whole domain, and labels in [0, 1]; labels of classes sum to 1.
 
-    Raise `SizeError` if so many examples do not fit into memory.
+    Raise `SizeError` if the examples do not fit into memory.
     """
     target = problem.target
-    n_numbers = n_examples * (target.input_width + target.output_width)
-    require_memory(f"{n_examples:,} examples", 8 * n_numbers, "Give fewer examples.")
+    n_entries = n_examples * (target.input_width + target.output_width)
+    require_memory(f"{n_examples:,} examples", 8 * n_entries, "Give fewer examples.")
     generator = torch.Generator().manual_seed(count("seed", seed, least=0))
     x, y = (
         torch.rand((n_examples, width), generator=generator, dtype=torch.float64)
@@ -368,12 +368,12 @@ def drawn_task(problem: Problem, n_examples: int, *, seed: int) -> Task:
 
 
 def _without_preprocessing(problem: Problem) -> Problem:
-    """Return the problem as it takes data that were prepared before."""
+    """Return the problem for data that are preprocessed already."""
     return replace(problem, preprocessing=None) if problem.preprocessing else problem
 
 
 def _rates(largest: float | None, given: Any, x: Tensor) -> Tensor | None:
-    """Return the rates of the examples as a column, if examples have any."""
+    """Validate rates and return them as a column, or None if the domain has no rate."""
     if largest is None:
         if given is not None:
             raise SettingError(
@@ -388,15 +388,15 @@ def _rates(largest: float | None, given: Any, x: Tensor) -> Tensor | None:
         )
     if index := first_set(rates < 0):
         raise DataError(
-            f"rates{at(index)} is {rates[tuple(index)].item():.12g}; a rate is a number from 0 to "
-            "domain.rate, by which the gradient of an example is multiplied."
+            f"rates{at(index)} is {rates[tuple(index)].item():.12g}; expected a number from 0 to "
+            "domain.rate, the factor of the example's gradient."
         )
     require_within("rates", rates, largest, "domain.rate")
     return rates.reshape(*expected, 1)
 
 
 def checked_inputs(data: Any, width: int) -> Tensor:
-    """Read the inputs X of one task or of a batch of tasks, with `width` columns."""
+    """Validate the inputs X of one task or of a batch, with `width` columns."""
     x = checked_array("X", data)
     if x.ndim not in (2, 3) or x.shape[-1] != width:
         raise DataError(
@@ -422,12 +422,12 @@ def checked_array(name: str, data: Any) -> Tensor:
 
 
 def as_numbers(name: str, data: Any) -> Tensor:
-    """Copy `data` into a tensor of float64 or float32; whole numbers and bool become float64."""
+    """Copy `data` into a tensor of float64 or float32; integers and bools become float64."""
     if isinstance(data, Tensor):
         numbers: Tensor = data.detach()
         if numbers.layout is not torch.strided or numbers.is_meta:
             raise DataError(
-                f"{name} is a tensor that is sparse or holds no data; give a dense one, such as "
+                f"{name} is a sparse or meta tensor; expected a dense tensor with data, such as "
                 f"{name}.to_dense()."
             )
         dtype = dtype_name(numbers.dtype)
@@ -438,31 +438,31 @@ def as_numbers(name: str, data: Any) -> Tensor:
     else:
         array = _as_array(name, data)
         if array.dtype in NUMPY_DTYPES:
-            return torch.from_numpy(array.copy())  # torch takes no negative strides
+            return torch.from_numpy(array.copy())  # torch does not accept negative strides
         dtype = array.dtype.name
         if array.dtype.kind in "Obiu":
             try:
                 return torch.from_numpy(array.astype(np.float64))
-            except OverflowError:  # a whole number of Python
+            except OverflowError:  # a Python int of any size
                 raise DataError(
                     f"{name} holds a number beyond the range of float64. Rescale the data."
                 ) from None
         if dtype in DTYPES:
-            return torch.from_numpy(array.astype(dtype))  # torch takes no other order of bytes
+            return torch.from_numpy(array.astype(dtype))  # torch needs the native byte order
     raise DataError(
-        f"{name} has dtype {dtype}; float64, float32, integers or bool are expected. "
-        "Convert it explicitly to one of them."
+        f"{name} has dtype {dtype}; expected float64, float32, integers or bool. Convert it to one "
+        "of them."
     )
 
 
 def _as_array(name: str, data: Any) -> Any:
-    """Read lists, arrays and data frames as an array of numpy; name the first text or gap."""
-    if np.ma.is_masked(data):  # numpy would hand on what the mask hides
+    """Return lists, arrays and data frames as a numpy array; raise at the first text or gap."""
+    if np.ma.is_masked(data):  # np.asarray would return the masked values
         raise DataError(f"{name} has masked entries. Drop or fill them first.")
     columns = column_names(data)
     try:
         array = np.asarray(data)
-    except TypeError:  # polars has no array of dates beside numbers
+    except TypeError:  # polars cannot convert a frame of dates and numbers
         if not columns:
             raise
         array = np.array([list(data[column]) for column in columns], object).T
@@ -472,37 +472,37 @@ def _as_array(name: str, data: Any) -> Any:
             "Every row must have the same length."
         ) from None
     if array.dtype.kind in "OUS":
-        if isinstance(data, list | tuple):  # numpy turned numbers beside a text into texts
+        if isinstance(data, list | tuple):  # numpy converts numbers next to a string to strings
             array = np.array(data, object)
         for index, cell in np.ndenumerate(array):
             if not isinstance(cell, Real):
-                place = at(index, columns) if index else ""
+                where = at(index, columns) if index else ""
                 if isinstance(cell, np.generic):
-                    cell = cell.item()  # 'a', not np.str_('a')
+                    cell = cell.item()  # show 'a', not np.str_('a')
                 raise DataError(
-                    f"{name}{place} is {quoted(cell)}, which is not a number. Remove the column or "
-                    "encode it as numbers; drop or fill what is missing."
+                    f"{name}{where} is {quoted(cell)}, which is not a number. Remove the column or "
+                    "encode it as numbers; drop or fill missing values."
                 )
     return array
 
 
 def column_names(data: Any) -> tuple[str, ...]:
-    """Return the names of a data frame's columns; none unless all are texts and differ."""
+    """Return the column names of a data frame, or () unless they are distinct strings."""
     names = tuple(getattr(data, "columns", ()))
     is_named = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
     return names if is_named else ()
 
 
 def first_set(flags: Tensor) -> list[int] | None:
-    """Return where the first flag is set, if any is."""
+    """Return the index of the first flag that is set, or None."""
     return flags.nonzero()[0].tolist() if flags.any() else None
 
 
 def largest_size(array: Tensor) -> float:
-    """Return the largest size of an entry, which is NaN if one is, and 0 if there is none."""
+    """Return the largest absolute value of an entry; NaN if one is NaN, 0 without entries."""
     if array.numel() == 0:
         return 0.0
-    low, high = array.aminmax()  # in one pass over the entries
+    low, high = array.aminmax()  # one pass over memory
     return max(-low.item(), high.item())
 
 
@@ -513,7 +513,7 @@ def converted(
     dtype: torch.dtype,
     columns: Sequence[str] = (),
 ) -> Tensor:
-    """Convert a finite `array` to `dtype`, if it fits: float32 has a smaller range."""
+    """Convert a finite `array` to `dtype`; raise if an entry overflows float32."""
     result = array.to(device=device, dtype=dtype)
     if result.dtype != array.dtype and not largest_size(result) < inf:
         index = (~torch.isfinite(result)).nonzero()[0].tolist()
@@ -527,8 +527,8 @@ def converted(
 def require_within(
     name: str, array: Tensor, bound: float, setting: str, columns: Sequence[str] = ()
 ) -> None:
-    """Raise `DomainError` if an entry is larger than `bound`, the value of `setting`."""
-    # A bound itself may round up when it is converted to float32.
+    """Raise `DomainError` if an entry exceeds `bound`, the value of `setting`."""
+    # An entry equal to the bound may round up in the conversion to float32.
     slack = FLOAT32_ROUNDING * bound if array.dtype == torch.float32 else 0.0
     if not largest_size(array) <= bound + slack:
         index = (array.double().abs() > bound + slack).nonzero()[0].tolist()
@@ -539,20 +539,22 @@ def require_within(
 
 
 def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
-    """Look up a dtype by the name that it has in torch and numpy; float64 or float32."""
+    """Return the torch dtype of a name or dtype of torch or numpy; float64 or float32."""
     return named("dtype", dtype_name(dtype), DTYPES)
 
 
 def dtype_name(dtype: str | torch.dtype) -> str:
-    """Return the name of a dtype in torch and numpy, such as float64."""
+    """Return the name of a dtype of torch or numpy, such as "float64"."""
     return getattr(dtype, "__name__", str(dtype)).removeprefix("torch.")
 
 
 def device_of(device: str | torch.device) -> torch.device:
-    """Look up a device of torch, if it is there."""
+    """Return the torch device of this name; raise if it is not available."""
     try:
-        place = torch.device(device)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError, ValueError, NotImplementedError):  # torch has no other
-        raise SettingError(f"device must be a device of torch, got {quoted(device)}.") from None
-    return place
+        available = torch.device(device)
+        torch.empty(0, device=available)
+    except (RuntimeError, AssertionError, ValueError, NotImplementedError):  # all from torch
+        raise SettingError(
+            f"device is {quoted(device)}; expected an available device of torch, such as 'cpu'."
+        ) from None
+    return available

@@ -1,13 +1,12 @@
-"""Expressions of one or two variables as trees: read, simplified, differentiated, computed.
+"""Expressions of one or two variables as trees: parse, simplify, differentiate and compute them.
 
-Nothing is evaluated while a text is read. Python's own `ast` splits it, and a whitelist turns what
-it finds into nodes: numbers, variables, sums, products, powers and calls of known functions.
-Numbers are exact: 0.1 is one tenth.
+Parsing evaluates nothing: Python's `ast` parses the text, and a whitelist converts the result into
+nodes: numbers, variables, sums, products, powers and calls of known functions. Numbers are exact:
+0.1 is one tenth.
 
-The functions that make nodes put equal trees into one form, whatever way they were written, and
-recognise forms that lose digits or overflow. log(1 + exp(u)) becomes softplus(u), 1 - tanh(u)**2
-becomes sech2(u), exp(u) - 1 becomes expm1(u). Derivatives are taken of these forms, so that they
-are as stable.
+The functions that construct nodes bring equal expressions into one canonical form, and replace
+forms that lose digits or overflow: log(1 + exp(u)) becomes softplus(u), 1 - tanh(u)**2 becomes
+sech2(u), exp(u) - 1 becomes expm1(u). Derivatives are taken of these forms and so are stable too.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from torch import Tensor
 from icgd.errors import SettingError, UnknownNameError, quoted
 
 MOST_CHARACTERS, MOST_CANONICAL = 500, 4000
-"""The longest text that a user may give, and the longest text of a tree."""
+"""The longest text that a user may give, and the longest canonical text of a tree."""
 
 MOST_DEEP = 100
-"""The most levels of parentheses and operators in a text."""
+"""The deepest nesting of parentheses and operators in a text."""
 
 MOST_NESTED = 16
-"""The most calls and powers inside each other: every one multiplies the terms of a derivative."""
+"""The deepest nesting of calls and powers: each level multiplies the terms of a derivative."""
 
 LARGEST_EXPONENT = 64
-"""Largest absolute exponent of a power."""
+"""The largest absolute exponent of a power."""
 
 MOST_BITS, LARGEST_NUMBER = 4096, 10**300
-"""Most bits of a numerator or denominator; largest size of a number and of its reciprocal."""
+"""Limits on the bits of a numerator or denominator, and on a number and its reciprocal."""
 
 MOST_PARTS = 20_000
-"""The most different nodes of a tree or one of its derivatives."""
+"""The largest number of distinct nodes of a tree or a derivative."""
 
 NUMBER, CONSTANT, VARIABLE, SUM, PRODUCT, POWER, CALL = (
     *("number", "constant", "variable", "sum", "product", "power", "call"),
@@ -53,9 +52,9 @@ _RANKS = {NUMBER: 0, CONSTANT: 1, VARIABLE: 2, POWER: 3, CALL: 4, PRODUCT: 5, SU
 class Node:
     """A node of a tree: a number, pi, a variable, or a sum, product, power or call of its parts.
 
-    `value` is the number, the name of the variable or of the function, or the exponent of a power.
-    Nodes are made by `number`, `add`, `multiply`, `power` and `call` alone, and equal if they have
-    the same digest.
+    `value` is the number, the name of the variable or function, or the exponent of a power. Create
+    nodes only with `number`, `variable`, `add`, `multiply`, `power` and `call`. Nodes with the same
+    digest are equal.
     """
 
     kind: str
@@ -64,7 +63,7 @@ class Node:
 
     @cached_property
     def digest(self) -> bytes:
-        """A hash of the tree, by which trees are compared."""
+        """A hash of the tree, used to compare trees."""
         content = f"{self.kind} {self.value} ".encode() + b"".join(p.digest for p in self.parts)
         return blake2b(content, digest_size=16).digest()
 
@@ -75,7 +74,7 @@ class Node:
 
     @cached_property
     def nesting(self) -> int:
-        """How many calls and powers are inside each other."""
+        """The depth of nested calls and powers."""
         return (self.kind in (CALL, POWER)) + max((part.nesting for part in self.parts), default=0)
 
     def __eq__(self, other: object) -> bool:
@@ -93,7 +92,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The name of a variable or of the function that is called."""
+        """The name of the variable or of the called function."""
         return str(self.value)
 
     def calls(self, function: str) -> bool:
@@ -105,14 +104,13 @@ class Node:
 
 
 def number(value: Fraction | int) -> Node:
-    """Make a number."""
+    """Return the node of a number."""
     fraction = Fraction(value)
     if max(fraction.numerator.bit_length(), fraction.denominator.bit_length()) > MOST_BITS:
         raise SettingError(f"A number in it takes more than {MOST_BITS} bits.")
     if fraction and not Fraction(1, LARGEST_NUMBER) <= abs(fraction) <= LARGEST_NUMBER:
         raise SettingError(
-            "A number in it lies outside the range of floats: its size must be between 1e-300 and "
-            "1e300."
+            "A number in it is out of range: its absolute value must be between 1e-300 and 1e300."
         )
     return Node(NUMBER, (), fraction)
 
@@ -122,7 +120,7 @@ PI = Node(CONSTANT, (), "pi")
 
 
 def variable(name: str = "x") -> Node:
-    """Make a variable."""
+    """Return the node of a variable."""
     return Node(VARIABLE, (), name)
 
 
@@ -130,7 +128,7 @@ X = variable()
 
 
 def split(node: Node) -> tuple[Fraction, Node]:
-    """Return a term as a rational factor and the rest."""
+    """Return the rational factor of a term, and the term without it."""
     if node.kind == NUMBER:
         return node.number, ONE
     if node.kind == PRODUCT and node.parts[0].kind == NUMBER:
@@ -139,24 +137,23 @@ def split(node: Node) -> tuple[Fraction, Node]:
 
 
 def add(*terms: Node) -> Node:
-    """Make a sum: flatten nested sums, collect equal terms, and recognise stable forms."""
-    counts: dict[Node, Fraction] = {}
-    constant, waiting = Fraction(0), list(reversed(terms))
-    while waiting:
-        term = waiting.pop()
-        factor, rest = split(term)
-        if rest.kind == SUM:
-            waiting.extend(multiply(number(factor), part) for part in reversed(rest.parts))
-        elif rest == ONE:
+    """Return a sum: flatten nested sums, collect equal terms, and replace unstable forms."""
+    factors: dict[Node, Fraction] = {}
+    constant, pending = Fraction(0), list(reversed(terms))
+    while pending:
+        factor, term = split(pending.pop())
+        if term.kind == SUM:
+            pending.extend(multiply(number(factor), part) for part in reversed(term.parts))
+        elif term == ONE:
             constant += factor
         else:
-            counts[rest] = counts.get(rest, Fraction(0)) + factor
-    counts = {rest: factor for rest, factor in counts.items() if factor}
-    for rest, factor in sorted(counts.items(), key=lambda item: item[0].place):
-        if constant and (found := _with_constant(rest, factor, constant)) is not None:
-            others = [multiply(number(n), term) for term, n in counts.items() if term != rest]
-            return add(*others, found)
-    parts = [multiply(number(factor), rest) for rest, factor in counts.items()]
+            factors[term] = factors.get(term, Fraction(0)) + factor
+    factors = {term: factor for term, factor in factors.items() if factor}
+    for term, factor in sorted(factors.items(), key=lambda item: item[0].place):
+        if constant and (stable := _with_constant(term, factor, constant)) is not None:
+            others = [multiply(number(n), other) for other, n in factors.items() if other != term]
+            return add(*others, stable)
+    parts = [multiply(number(factor), term) for term, factor in factors.items()]
     parts.sort(key=lambda part: part.place)
     if constant or not parts:
         parts.append(number(constant))
@@ -164,7 +161,7 @@ def add(*terms: Node) -> Node:
 
 
 def _with_constant(term: Node, factor: Fraction, constant: Fraction) -> Node | None:
-    """Return factor * term + constant in a form where nothing cancels, if one is known."""
+    """Return factor * term + constant in a form without cancellation, or None if none applies."""
     is_difference, is_even = constant == -factor, constant == factor
     if term.kind == POWER and term.number == 2 and term.parts[0].calls("tanh") and is_difference:
         return multiply(number(constant), call("sech2", term.parts[0].parts[0]))
@@ -188,19 +185,19 @@ def _with_constant(term: Node, factor: Fraction, constant: Fraction) -> Node | N
 
 
 def negative(node: Node) -> Node:
-    """Make -node."""
+    """Return -node."""
     return multiply(number(-1), node)
 
 
 def multiply(*factors: Node) -> Node:
-    """Make a product: flatten nested products, and collect powers of equal factors."""
-    total, powers, waiting = Fraction(1), dict[Node, Fraction](), list(reversed(factors))
-    while waiting:
-        factor = waiting.pop()
+    """Return a product: flatten nested products, and collect powers of equal factors."""
+    total, powers, pending = Fraction(1), dict[Node, Fraction](), list(reversed(factors))
+    while pending:
+        factor = pending.pop()
         if factor.kind == NUMBER:
             total *= factor.number
         elif factor.kind == PRODUCT:
-            waiting.extend(reversed(factor.parts))
+            pending.extend(reversed(factor.parts))
         else:
             base, exponent = factor, _ONE
             if factor.kind == POWER:
@@ -215,16 +212,16 @@ def multiply(*factors: Node) -> Node:
             if powers.get(other, 0) >= 1:
                 powers[other] -= 1
                 del powers[base]
-                joined = call("sigmoid", u)
-                powers[joined] = powers.get(joined, Fraction(0)) + 1
+                combined = call("sigmoid", u)
+                powers[combined] = powers.get(combined, Fraction(0)) + 1
         elif base.calls("sinh") and powers[base] == 1:  # sinh(u) / cosh(u) = tanh(u)
             other = call("cosh", base.parts[0])
             if powers.get(other) == -1:
                 del powers[other], powers[base]
-                joined = call("tanh", base.parts[0])
-                powers[joined] = powers.get(joined, Fraction(0)) + 1
+                combined = call("tanh", base.parts[0])
+                powers[combined] = powers.get(combined, Fraction(0)) + 1
     parts = [power(base, exponent) for base, exponent in powers.items() if exponent]
-    if any(part.kind in (NUMBER, PRODUCT) for part in parts):
+    if any(part.kind in (NUMBER, PRODUCT) for part in parts):  # a power was simplified
         return multiply(number(total), *parts)
     parts.sort(key=lambda part: part.place)
     if total != 1 or not parts:
@@ -233,12 +230,12 @@ def multiply(*factors: Node) -> Node:
 
 
 def power(base: Node, exponent: Fraction | int) -> Node:
-    """Make a power with a whole or half exponent."""
+    """Return a power with a whole or half exponent."""
     if exponent == 1:
         return base
     n = exponent if isinstance(exponent, Fraction) else Fraction(exponent)
     if abs(n) > LARGEST_EXPONENT:
-        raise SettingError(f"An exponent in it is {n}; {LARGEST_EXPONENT} is the largest.")
+        raise SettingError(f"An exponent in it is {n}; the largest allowed is {LARGEST_EXPONENT}.")
     if n == 0:
         return ONE
     is_whole = n.denominator == 1
@@ -265,7 +262,7 @@ def power(base: Node, exponent: Fraction | int) -> Node:
 
 
 def call(function: str, u: Node) -> Node:
-    """Make a call of a known function."""
+    """Return a call of a known function, simplified."""
     if function == "sqrt":
         return power(u, Fraction(1, 2))
     if function == "tan":
@@ -277,8 +274,8 @@ def call(function: str, u: Node) -> Node:
             return u.parts[0]
         if u.calls("cosh"):  # u + softplus(-2 u) - log 2
             (inner,) = u.parts
-            halved = call("softplus", multiply(number(-2), inner))
-            return add(inner, halved, negative(call("log", number(2))))
+            correction = call("softplus", multiply(number(-2), inner))
+            return add(inner, correction, negative(call("log", number(2))))
         if u.kind == SUM and u.parts[-1] == ONE:
             return call("log1p", add(*u.parts[:-1]))
         if u.calls("sigmoid"):
@@ -288,13 +285,13 @@ def call(function: str, u: Node) -> Node:
     if function == "sign" and u.kind == NUMBER:
         return number((u.number > 0) - (u.number < 0))
     if function == "abs" and split(u)[0] != 1:
-        factor, rest = split(u)
-        if rest == ONE:
+        factor, remainder = split(u)
+        if remainder == ONE:
             return number(abs(factor))
-        return multiply(number(abs(factor)), call("abs", rest))
+        return multiply(number(abs(factor)), call("abs", remainder))
     if function in ODD | EVEN and u.kind != SUM and split(u)[0] < 0:
-        positive = call(function, negative(u))
-        return negative(positive) if function in ODD else positive
+        mirrored = call(function, negative(u))
+        return negative(mirrored) if function in ODD else mirrored
     if u == ZERO and function in AT_ZERO:
         return number(AT_ZERO[function])
     return Node(CALL, (u,), function)
@@ -308,7 +305,7 @@ AT_ZERO: dict[str, Fraction | int] = {
     **dict.fromkeys(("exp", "cos", "cosh", "sech2", "erfc"), 1),
     "sigmoid": Fraction(1, 2),
 }
-"""Values that are known exactly."""
+"""Exact values at 0."""
 
 _OVER_ROOT_PI = power(PI, Fraction(-1, 2))
 
@@ -335,12 +332,12 @@ SLOPES: dict[str, Callable[[Node], Node]] = {
 """The functions that an expression may call, each with its derivative."""
 
 NAMES = {name: name for name in (*SLOPES, "sqrt", "tan")} | {"arctan": "atan", "arcsinh": "asinh"}
-"""Names that a text may use, with those of the functions they call."""
+"""The function that each name in a text stands for."""
 
 
 @lru_cache(maxsize=2**14)
 def derivative(node: Node, of: str = "x") -> Node:
-    """Return the derivative in the variable `of`."""
+    """Return the derivative with respect to the variable `of`."""
     if node.kind in (NUMBER, CONSTANT):
         return ZERO
     if node.kind == VARIABLE:
@@ -352,11 +349,12 @@ def derivative(node: Node, of: str = "x") -> Node:
         parts = node.parts
         for i, part in enumerate(parts):
             if part.kind == POWER and part.number < 0 and part.parts[0].kind == SUM:
-                # (u v^-n)' = (u' v - n u v') v^(-n-1): where u is x little cancels in it.
+                # Quotient rule (u v^-n)' = (u' v - n u v') v^(-n-1): one fraction cancels less
+                # than the two of the product rule.
                 u, (v,) = multiply(*parts[:i], *parts[i + 1 :]), part.parts
-                grown = multiply(number(part.number), u, derivative(v, of))
-                top = add(multiply(derivative(u, of), v), grown)
-                return multiply(top, power(v, part.number - 1))
+                second = multiply(number(part.number), u, derivative(v, of))
+                numerator = add(multiply(derivative(u, of), v), second)
+                return multiply(numerator, power(v, part.number - 1))
         return add(
             *(multiply(*parts[:i], slope, *parts[i + 1 :]) for i, slope in enumerate(slopes))
         )
@@ -393,11 +391,11 @@ def variables(node: Node) -> set[str]:
     return set[str]().union(*map(variables, node.parts))
 
 
-# Kinks: where the arguments of abs and sign, which are lines, change their sign.
+# Kinks: the roots of the arguments of abs and sign, which must be linear.
 
 
 def root_of_line(u: Node) -> Fraction | None:
-    """Return the root of `u` if it is a line a x + b with a != 0, or else None."""
+    """Return the root of `u` if u = a x + b with a != 0, otherwise None."""
     slope, constant = derivative(u), substitute(u, ZERO)
     if slope.kind != NUMBER or constant.kind != NUMBER or slope == ZERO:
         return None
@@ -405,22 +403,22 @@ def root_of_line(u: Node) -> Fraction | None:
 
 
 def kinks(node: Node) -> set[Fraction]:
-    """Return the places where the argument of an abs or a sign changes its sign."""
-    found = set[Fraction]().union(*map(kinks, node.parts))
+    """Return the points where the argument of an abs or a sign changes its sign."""
+    points = set[Fraction]().union(*map(kinks, node.parts))
     if node.calls("abs") or node.calls("sign"):
         root = root_of_line(node.parts[0])
         if root is None:
             raise SettingError(
-                f"{text(node)} has a kink at an unknown place, because {node.name} is applied to "
+                f"The kinks of {text(node)} are unknown, because {node.name} is applied to "
                 "something other than a x + b. Give the pieces: "
                 "icgd.Function.pieces(knots=..., of=...)."
             )
-        found.add(root)
-    return found
+        points.add(root)
+    return points
 
 
 def on_piece(node: Node, inside: Fraction) -> Node:
-    """Return the tree without abs and sign, as it is on the piece that contains `inside`."""
+    """Return the tree without abs and sign, valid on the piece that contains `inside`."""
     if not node.parts:
         return node
     if node.calls("abs") or node.calls("sign"):
@@ -435,26 +433,27 @@ def on_piece(node: Node, inside: Fraction) -> Node:
 
 
 def parse(source: object, names: tuple[str, ...] = ("x",), *, is_canonical: bool = False) -> Node:
-    """Read an expression in the variables `names`, or the text of a tree if it `is_canonical`."""
+    """Parse an expression in the variables `names`; `is_canonical` if `text` wrote it."""
     if not isinstance(source, str):
         raise SettingError(
-            f"An expression must be a text, such as 'tanh(x)', got {quoted(source)}."
+            f"An expression must be a string, such as 'tanh(x)', got {quoted(source)}."
         )
     try:
         most = MOST_CANONICAL if is_canonical else MOST_CHARACTERS
         if len(source) > most:
-            raise SettingError(f"It has {len(source)} characters; {most} is the most.")
+            raise SettingError(f"It has {len(source)} characters; at most {most} are allowed.")
         if not source.isascii():
             raise SettingError("It has characters that are not ASCII.")
-        node = _read(_split(source.strip()), names, source.strip(), 0)
+        node = _read(_parse_python(source.strip()), names, source.strip(), 0)
         if node.place[1] > MOST_PARTS:
             raise SettingError(
-                f"Its simplified form has {node.place[1]:,} parts; {MOST_PARTS:,} is the most."
+                f"Its simplified form has {node.place[1]:,} parts; at most {MOST_PARTS:,} are "
+                "allowed."
             )
         if node.nesting > MOST_NESTED and not is_canonical:
             raise SettingError(
-                f"It has {node.nesting} calls and powers inside each other; {MOST_NESTED} is the "
-                "most."
+                f"Its calls and powers are nested {node.nesting} deep; at most {MOST_NESTED} is "
+                "allowed."
             )
         return node
     except UnknownNameError:
@@ -463,7 +462,7 @@ def parse(source: object, names: tuple[str, ...] = ("x",), *, is_canonical: bool
         raise SettingError(f"Cannot read the expression {quoted(source)}. {error}") from None
 
 
-def _split(source: str) -> ast.expr:
+def _parse_python(source: str) -> ast.expr:
     try:
         return ast.parse(source, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
@@ -473,7 +472,7 @@ def _split(source: str) -> ast.expr:
 
 def _read(tree: ast.expr, names: tuple[str, ...], source: str, depth: int) -> Node:
     if depth > MOST_DEEP:
-        raise SettingError(f"It is nested deeper than {MOST_DEEP}.")
+        raise SettingError(f"It is nested more than {MOST_DEEP} deep.")
 
     def read(part: ast.expr) -> Node:
         return _read(part, names, source, depth + 1)
@@ -504,8 +503,8 @@ def _read(tree: ast.expr, names: tuple[str, ...], source: str, depth: int) -> No
             is_half = exponent.kind == NUMBER and (2 * exponent.number).denominator == 1
             if not is_half or abs(exponent.number) > LARGEST_EXPONENT:
                 raise SettingError(
-                    f"The exponent {ast.unparse(right)} is not a whole or half number up to "
-                    f"{LARGEST_EXPONENT}. Write a**b as exp(b * log(a))."
+                    f"The exponent {ast.unparse(right)} is not an integer or half-integer of at "
+                    f"most {LARGEST_EXPONENT}. Write a**b as exp(b * log(a))."
                 )
             return power(read(left), exponent.number)
         case ast.BinOp(op=ast.BitXor()):
@@ -536,13 +535,13 @@ def _number(tree: ast.Constant, source: str) -> Node:
     if not digits.strip("0."):
         return ZERO
     if not 1e-300 <= tree.value <= 1e300:
-        raise SettingError(f"The number {written} lies outside the range from 1e-300 to 1e300.")
+        raise SettingError(f"The number {written} is out of range, which is 1e-300 to 1e300.")
     return number(Fraction(written))
 
 
 @lru_cache(maxsize=2**10)
 def text(node: Node) -> str:
-    """Return the text of a tree, which `parse` reads as the same tree."""
+    """Return the canonical text of a tree; `parse` returns the same tree from it."""
     if node.kind == NUMBER:
         return fraction_text(node.number)
     if node.kind in (CONSTANT, VARIABLE):
@@ -577,35 +576,35 @@ def _in_parentheses(node: Node, bare: tuple[str, ...]) -> str:
 
 
 def fraction_text(value: Fraction) -> str:
-    """Return a rational number as a decimal, if that is short, or as a fraction."""
+    """Return a rational number as a decimal if at most 24 digits suffice, or as a fraction."""
     if value.denominator == 1:
         return str(value.numerator)
     for digits in range(1, 25):
         scaled = value * 10**digits
         if scaled.denominator == 1:
-            whole, part = divmod(abs(scaled.numerator), 10**digits)
-            return f"{'-' * (value < 0)}{whole}.{part:0{digits}}"
+            integer, decimals = divmod(abs(scaled.numerator), 10**digits)
+            return f"{'-' * (value < 0)}{integer}.{decimals:0{digits}}"
     return f"{value.numerator}/{value.denominator}"
 
 
-# Computing with torch.
+# Evaluation with torch.
 
 Step = tuple[str, Fraction | str, tuple[int, ...]]
-"""An operation of a straight line: its kind, its value, and the places of its parts."""
+"""An operation of a straight-line program: its kind, its value, and the indices of its operands."""
 
 
 def straight_line(node: Node) -> tuple[Step, ...]:
-    """Write a tree as a sequence of operations, equal subtrees once."""
+    """Return a tree as a straight-line program, in which equal subtrees are computed once."""
     places: dict[Node, int] = {}
     line: list[Step] = []
 
     def visit(part: Node) -> int:
         if part not in places:
-            at = tuple(visit(inner) for inner in part.parts)
+            operands = tuple(visit(inner) for inner in part.parts)
             if len(line) >= MOST_PARTS:
                 raise SettingError(f"A derivative has more than {MOST_PARTS:,} parts.")
             places[part] = len(line)
-            line.append((part.kind, part.value, at))
+            line.append((part.kind, part.value, operands))
         return places[part]
 
     visit(node)
@@ -632,38 +631,38 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "abs": torch.abs,
     "sign": torch.sign,
 }
-"""How torch computes each function that an expression may call."""
+"""The implementation in torch of each function that an expression may call."""
 
 
 def computed(line: tuple[Step, ...], values: Mapping[str, Tensor]) -> Tensor:
-    """Compute a straight line at the values of its variables.
+    """Evaluate a straight-line program at the values of its variables.
 
-    Numbers are tensors without axes: torch computes all powers and calls alike.
+    Constants are scalar tensors, so that torch computes their powers and calls like all others.
     """
     like = next(iter(values.values()))
-    done: list[Tensor] = []
+    results: list[Tensor] = []
     for kind, value, places in line:
-        parts = [done[place] for place in places]
+        operands = [results[place] for place in places]
         if kind == VARIABLE:
             result = values[str(value)]
         elif kind == CONSTANT:
             result = like.new_tensor(pi)
         elif kind == CALL:
-            result = CALLS[str(value)](parts[0])
+            result = CALLS[str(value)](operands[0])
         elif isinstance(value, Fraction):
             if kind == NUMBER:
                 result = like.new_tensor(float(value))
             elif value == -1:
-                result = 1 / parts[0]
+                result = 1 / operands[0]
             elif value == Fraction(1, 2):
-                result = parts[0].sqrt()
+                result = operands[0].sqrt()
             elif value == Fraction(-1, 2):
-                result = 1 / parts[0].sqrt()
+                result = 1 / operands[0].sqrt()
             else:
-                result = parts[0] ** (int(value) if value.denominator == 1 else float(value))
+                result = operands[0] ** (int(value) if value.denominator == 1 else float(value))
         else:
-            result = parts[0]
-            for part in parts[1:]:
-                result = result + part if kind == SUM else result * part
-        done.append(result)
-    return done[-1].expand(like.shape) if done[-1].shape != like.shape else done[-1]
+            result = operands[0]
+            for operand in operands[1:]:
+                result = result + operand if kind == SUM else result * operand
+        results.append(result)
+    return results[-1].expand(like.shape) if results[-1].shape != like.shape else results[-1]

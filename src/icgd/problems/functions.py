@@ -1,18 +1,18 @@
-r"""Functions of one variable with what a proof needs to know about them; activations and losses.
+r"""Functions of one variable with proved ranges and Lipschitz constants; activations.
 
-There are three main kinds: smooth functions (known by their derivatives and where these are
-stationary), kinked ones (piecewise linear) and steps (piecewise constant, the derivative of a
-kinked function). Each gives its value, its range and its Lipschitz constant on any interval, for
-whole tensors of intervals at once. Exponentials, reciprocals and reciprocal roots, of which shares
-of classes, optimisers and norms are made, are kinds of their own.
+There are three main kinds: smooth functions (given by their derivatives and the stationary points
+of these), kinked functions (piecewise linear) and step functions (piecewise constant, the
+derivatives of kinked ones). Each has a value, and a range and a Lipschitz constant on any interval,
+for whole tensors of intervals at once. Exponentials, reciprocals and reciprocal roots, which the
+softmax, optimisers and norms need, have their own classes.
 
-A range is moved outwards by what values in float64 may be off by (`rounding_of`): it holds
-the real values and the computed ones. Between stationary points a function is monotone, so that
-its extremes are those at the ends; a stationary point that is rounded to a double has the extreme
-value to within the square of its rounding, 1e-32, which is far less.
+Ranges are widened by the rounding error of float64 (`rounding_of`), so they contain the real and
+the computed values. Between stationary points a function is monotone, so its extremes are at the
+ends. A stationary point rounded to a double has the extreme value up to the square of its rounding
+error, 1e-32, which is negligible.
 
-Targets, losses and transformers name the functions that they are made of: `ACTIVATIONS` are those
-of target networks, `UNIT_ACTIVATIONS` those of the transformer's own units.
+Targets, losses and transformers refer to functions by name: `ACTIVATIONS` are those of target
+networks, `UNIT_ACTIVATIONS` those of the transformer's own units.
 """
 
 from __future__ import annotations
@@ -89,21 +89,21 @@ FUNCTION_ROUNDING: dict[str, dict[int, FunctionRounding]] = {
     "exp": {order: FunctionRounding(2.0) for order in range(4)},
     "square": {0: FunctionRounding(2.0), 1: EXACT, 2: EXACT, 3: EXACT},
 }
-"""For every function that bounds or runs evaluate, and for each of its derivatives."""
+"""Bounds on the rounding error of every built-in function, by order of the derivative."""
 
 _OTHER = FunctionRounding(16.0, 16.0)
 
 
 def rounding_of(name: str) -> FunctionRounding:
-    """Return the rounding of a function, whose name has a prime for each derivative.
+    """Return a bound on the rounding error of a function, named with a prime per derivative.
 
-    That of a function which a text defines is proved from it. Any other one is taken to be off by
-    16 units.
+    For a function given as text the bound is proved from the text. For any other function 16 units
+    of roundoff are assumed.
     """
     function = name.rstrip("'")
-    known = FUNCTION_ROUNDING.get(function, {}).get(len(name) - len(function))
-    if known is not None:
-        return known
+    rounding = FUNCTION_ROUNDING.get(function, {}).get(len(name) - len(function))
+    if rounding is not None:
+        return rounding
     if name.startswith(POSITIVE):
         return FunctionRounding(1.0, is_linear=True)
     if is_written(name) or function in OWN or name.endswith(CURVE) or STEP in name:
@@ -116,8 +116,8 @@ def _extremes(
 ) -> tuple[Tensor, Tensor]:
     """Return the least and the largest value of `evaluate` on [low, high].
 
-    The function must be monotone between consecutive `points`; then its extremes are taken at
-    the ends or at points inside. If both ends are the same tensor, it is evaluated once.
+    The function must be monotone between consecutive `points`, so its extremes are at the ends or
+    at points inside. If both ends are the same tensor, the function is evaluated once.
     """
     if low is high:
         value = evaluate(low)
@@ -130,9 +130,9 @@ def _extremes(
 
 
 def _outwards(name: str, least: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
-    """Widen a range by the rounding error of its ends and of the values in it.
+    """Widen a range by the rounding errors of its ends and of the values in it.
 
-    That is two errors, and a third for the rounding of this sum.
+    These are two errors; a third covers the rounding of the sum itself.
     """
     rounding = rounding_of(name)
     if rounding == EXACT:
@@ -142,7 +142,7 @@ def _outwards(name: str, least: Tensor, largest: Tensor) -> tuple[Tensor, Tensor
 
 @dataclass(frozen=True)
 class SmoothFunction(ScalarFunction):
-    """`tower[m]` is the m-th derivative, `stationary[m]` the zeros of derivative m + 1."""
+    """A smooth function: `tower[m]` is derivative m, `stationary[m]` has the zeros of m + 1."""
 
     name: str
     tower: tuple[Evaluate, ...]
@@ -171,17 +171,17 @@ class SmoothFunction(ScalarFunction):
 
     @cached_property
     def written(self) -> Function:
-        """The function as its text defines it."""
+        """The same function, defined by its text."""
         return unbounded(self.name, (), (self.text,), self.name.count("'"))
 
 
 @dataclass(frozen=True)
 class KinkedFunction(ScalarFunction):
-    """Continuous and piecewise linear: `slopes[i]` holds between knots i - 1 and i."""
+    """A continuous piecewise linear function: `slopes[i]` holds between knots i - 1 and i."""
 
     name: str
     evaluate: Evaluate
-    knots: tuple[float, ...] = field()  # not the empty one of the base
+    knots: tuple[float, ...] = field()  # required, unlike in the base class
     slopes: tuple[float, ...]
 
     kind: ClassVar[Kind] = "kinked"
@@ -197,7 +197,7 @@ class KinkedFunction(ScalarFunction):
         return _outwards(self.name, *_extremes(self.evaluate, low, high, self.knots))
 
     def lipschitz(self, low: Values, high: Values) -> Values:
-        """Return the steepest slope in [low, high]; a point has that of the piece to its left."""
+        """Return the steepest slope in [low, high]; at a single point, that to its left."""
         steepest = torch.zeros_like(low)
         ends = zip((-inf, *self.knots), (*self.knots, inf), self.slopes, strict=True)
         for left, right, slope in ends:
@@ -210,17 +210,17 @@ class KinkedFunction(ScalarFunction):
 
     @cached_property
     def written(self) -> Function:
-        """The function as its knots, its slopes and its value at 0 define it."""
+        """The same function, defined by its knots, its slopes and its value at 0."""
         value = float(self(torch.zeros((), dtype=torch.float64)))
         return of_lines(self.name, self.knots, self.slopes, value)
 
 
 @dataclass(frozen=True)
 class StepFunction(ScalarFunction):
-    """Piecewise constant: `levels[i]` on the half-open piece (knots[i - 1], knots[i]]."""
+    """A step function: `levels[i]` on the half-open piece (knots[i - 1], knots[i]]."""
 
     name: str
-    knots: tuple[float, ...] = field()  # not the empty one of the base
+    knots: tuple[float, ...] = field()  # required, unlike in the base class
     levels: tuple[float, ...]
     own_rounding: FunctionRounding | None = None
 
@@ -257,30 +257,30 @@ class StepFunction(ScalarFunction):
 
     @cached_property
     def written(self) -> Function:
-        """The function as its knots and its levels define it."""
+        """The same function, defined by its knots and levels."""
         return unbounded(self.name, self.knots, [repr(level) for level in self.levels])
 
 
 def is_kinked(function: ScalarFunction) -> TypeGuard[KinkedFunction | Function]:
-    """Say whether a function is continuous and piecewise linear, whichever way it is defined."""
+    """Return whether a function is continuous and piecewise linear, however it is defined."""
     return function.kind == "kinked"
 
 
-# The functions of which shares of classes are made: a capped exponential and a reciprocal.
-# Both are convex and positive, and are wanted to a relative error over many powers of ten. What
-# they take stands in their names, so that a program that is loaded finds them again.
+# The functions of a softmax over classes: a capped exponential and a reciprocal. Both are convex
+# and positive, and need a small relative error over many orders of magnitude. Their parameters are
+# part of their names, so that a loaded program can reconstruct them.
 
 CAPPED = "exp up to "
 RELATIVE_ROUNDING = 2.0**-49
-"""An exponential or a quotient in float64 is off by less, relative to the value."""
+"""Bound on the relative rounding error of an exponential or a quotient in float64."""
 
 SOFTMAX_ROUNDING = 16
-"""The operations of a softmax besides those of a sum over its classes."""
+"""The number of roundings in a softmax, besides those of the sum over its classes."""
 
 
 @dataclass(frozen=True)
 class CappedExponential(ScalarFunction):
-    """exp(min(z, cap))."""
+    """The function exp(min(z, cap))."""
 
     name: str
     cap: float
@@ -289,8 +289,8 @@ class CappedExponential(ScalarFunction):
         return z.clamp(max=self.cap).exp()
 
     def bounds(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
-        room = 1 + RELATIVE_ROUNDING
-        return self(low) / room, self(high) * room
+        margin = 1 + RELATIVE_ROUNDING
+        return self(low) / margin, self(high) * margin
 
     def lipschitz(self, low: Values, high: Values) -> Values:
         steepest = self(high) * (1 + RELATIVE_ROUNDING)
@@ -299,7 +299,7 @@ class CappedExponential(ScalarFunction):
 
 @dataclass(frozen=True)
 class Reciprocal(ScalarFunction):
-    """1 / z for z >= 1 / 2, and 2 below."""
+    """The function 1 / z for z >= 1 / 2, and 2 below."""
 
     name: str = "reciprocal"
 
@@ -307,14 +307,14 @@ class Reciprocal(ScalarFunction):
         return 1.0 / z.clamp_min(0.5)
 
     def bounds(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
-        room = 1 + RELATIVE_ROUNDING
-        return self(high) / room, self(low) * room
+        margin = 1 + RELATIVE_ROUNDING
+        return self(high) / margin, self(low) * margin
 
     def lipschitz(self, low: Values, high: Values) -> Values:
         return self(low) ** 2 * (1 + 4 * RELATIVE_ROUNDING)
 
     def curvature(self, low: Values, high: Values) -> Values:
-        """Return f'' at `low` >= 1 / 2, which is the largest from there on."""
+        """Return the largest f'' in [low, high], which is f''(low), for low >= 1 / 2."""
         return 2 / low**3
 
 
@@ -323,14 +323,14 @@ RECIPROCAL = Reciprocal()
 
 @lru_cache
 def capped_exponential(cap: float) -> CappedExponential:
-    """Return the function with this cap; its name contains it."""
+    """Return the function with this cap, which is part of its name."""
     return CappedExponential(f"{CAPPED}{cap!r}", cap)
 
 
-# The reciprocal roots by which Adam, RMSprop and layer norms divide.
+# The reciprocal roots of Adam, RMSprop and layer norms.
 #
-# Both fall from t = 0 on, convex. That of an optimiser is 1 / (sqrt(t) + eps), infinitely steep
-# at 0; that of a norm is 1 / sqrt(t + eps). Their relative curvature is
+# Both are decreasing and convex for t >= 0. An optimiser has 1 / (sqrt(t) + eps), infinitely steep
+# at 0; a norm has 1 / sqrt(t + eps). Their relative curvatures are
 #
 #     t^2 f''(t) / f(t) = s (3 s + eps) / (4 (s + eps)^2) <= 3 / 4,    s = sqrt(t)
 #     t^2 f''(t) / f(t) = 3 t^2 / (4 (t + eps)^2) <= 3 / 4
@@ -338,36 +338,36 @@ def capped_exponential(cap: float) -> CappedExponential:
 ROOT_PREFIX = "reciprocal root of eps "
 NORM_PREFIX = "reciprocal deviation of eps "
 ROOT_ROUNDING = 2.0**-50
-"""A root, a sum and a quotient in float64 are off by less, relative to the value."""
+"""Bound on the relative rounding error of a root, a sum and a quotient in float64."""
 
 
 @dataclass(frozen=True)
 class AbstractRoot(ScalarFunction):
-    """A reciprocal root: it falls from 0 on, convex, and is constant below 0."""
+    """A reciprocal root: decreasing and convex for t >= 0, constant below 0."""
 
     name: str
     eps: float
 
     def bounds(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
-        room = 1 + ROOT_ROUNDING
-        return self(high) / room, self(low) * room
+        margin = 1 + ROOT_ROUNDING
+        return self(high) / margin, self(low) * margin
 
     @abstractmethod
     def curvature(self, low: Values, high: Values) -> Values:
-        """Return f'' at `low`, which is the largest from there on."""
+        """Return the largest f'' in [low, high], which is f''(low)."""
 
     @abstractmethod
     def bend(self, t: Values) -> Values:
-        """Return the root of the relative curvature."""
+        """Return the square root of the relative curvature t^2 f''(t) / f(t)."""
 
     @abstractmethod
     def first_end(self, error: float) -> float:
-        """Return the end of the chord from 0 whose relative error is `error`."""
+        """Return the right end of the chord from t = 0 whose relative error is `error`."""
 
 
 @dataclass(frozen=True)
 class ReciprocalRoot(AbstractRoot):
-    """1 / (sqrt(t) + eps), taken as 1 / eps below 0."""
+    """The function 1 / (sqrt(t) + eps), extended by 1 / eps below 0."""
 
     def __call__(self, z: Values) -> Values:
         return 1.0 / (z.clamp_min(0.0).sqrt() + self.eps)
@@ -386,13 +386,16 @@ class ReciprocalRoot(AbstractRoot):
         return (root * (3 * root + self.eps)).sqrt() / (2 * (root + self.eps))
 
     def first_end(self, error: float) -> float:
-        """Below it the root is constant to that error, however steep it is."""
+        """Return the right end of the first piece, on which the function is nearly constant.
+
+        There 0 <= sqrt(t) <= 8 error eps, so the steepness at 0 does not matter.
+        """
         return (8 * error * self.eps) ** 2
 
 
 @dataclass(frozen=True)
 class ReciprocalDeviation(AbstractRoot):
-    """1 / sqrt(t + eps), taken as 1 / sqrt(eps) below 0."""
+    """The function 1 / sqrt(t + eps), extended by 1 / sqrt(eps) below 0."""
 
     def __call__(self, z: Values) -> Values:
         return 1.0 / (z.clamp_min(0.0) + self.eps).sqrt()
@@ -413,18 +416,18 @@ class ReciprocalDeviation(AbstractRoot):
 
 @lru_cache
 def reciprocal_root(eps: float) -> ReciprocalRoot:
-    """Return the function with this `eps`; its name contains it."""
+    """Return the function with this `eps`, which is part of its name."""
     return ReciprocalRoot(f"{ROOT_PREFIX}{eps!r}", eps)
 
 
 @lru_cache
 def reciprocal_deviation(eps: float) -> ReciprocalDeviation:
-    """Return the function with this `eps`; its name contains it."""
+    """Return the function with this `eps`, which is part of its name."""
     return ReciprocalDeviation(f"{NORM_PREFIX}{eps!r}", eps)
 
 
 def numbered_function(name: str) -> ScalarFunction | None:
-    """Return the function called `name` if it is the reciprocal or has its number in its name."""
+    """Return the function called `name` if it is the reciprocal or has a parameter in its name."""
     if name == RECIPROCAL.name:
         return RECIPROCAL
     kinds = {
@@ -444,7 +447,8 @@ def numbered_function(name: str) -> ScalarFunction | None:
 class Activation:
     """An activation r of target networks, together with its derivative r'.
 
-    A smooth one that grows like a line is z gate(z) + rest(z), where gate and rest are bounded.
+    A smooth activation of linear growth is split into z gate(z) + rest(z), where gate and rest are
+    bounded.
     """
 
     value: ScalarFunction
@@ -468,15 +472,15 @@ def _tanh_1(z: Tensor) -> Tensor:
     return 1 / torch.cosh(z) ** 2
 
 
-# Stationary points are where the derivative of the next order vanishes. Those of tanh,
-# sigmoid and softplus come from t = tanh z:
+# Stationary points are the zeros of the next derivative. For tanh, sigmoid and softplus they follow
+# from t = tanh z:
 #
 #     tanh' = 1 - t^2,  tanh'' = -2 t (1 - t^2),  tanh''' = (6 t^2 - 2)(1 - t^2),
 #     tanh'''' = (16 t - 24 t^3)(1 - t^2),
 #
-# those of gelu from its second derivative phi(z) (2 - z^2), where phi is the normal density.
-# The three of silu, and the minimum of gelu, are roots of transcendental equations, correct to
-# the last digit of a double.
+# and for gelu from its second derivative phi(z) (2 - z^2), where phi is the normal density. Those
+# of silu, and the minimum of gelu, are roots of transcendental equations, given to the precision of
+# a double.
 TANH = SmoothFunction(
     "tanh",
     (
@@ -528,7 +532,7 @@ def _normal_density(z: Tensor) -> Tensor:
 
 
 def _normal_distribution(z: Tensor) -> Tensor:
-    # Not torch.special.ndtr, which is exactly 0 below -9.
+    # torch.special.ndtr would return exactly 0 below -9.
     return torch.erfc(-z / sqrt(2)) / 2
 
 
@@ -566,7 +570,7 @@ SILU = SmoothFunction(
     "x * sigmoid(x)",
 )
 
-# Every derivative of exp is itself and rises, so none has a stationary point.
+# All derivatives of exp are increasing, so none has a stationary point.
 EXP = SmoothFunction("exp", (torch.exp,) * 4, ((),) * 4, "exp(x)")
 
 NORMAL_DISTRIBUTION = SmoothFunction(
@@ -578,12 +582,12 @@ NORMAL_DISTRIBUTION = SmoothFunction(
 
 
 def _coin_entropy(z: Tensor) -> Tensor:
-    # Even; written for the side on which nothing cancels.
+    # The function is even; for positive arguments nothing cancels.
     size = z.abs()
     return torch.log1p(torch.exp(-size)) + size * torch.sigmoid(-size)
 
 
-# softplus(z) - z sigmoid(z), the entropy of a coin that shows heads with probability sigmoid(z).
+# softplus(z) - z sigmoid(z), the entropy of a coin that lands heads with probability sigmoid(z).
 COIN_ENTROPY = SmoothFunction(
     "coin_entropy",
     (
@@ -613,14 +617,14 @@ OWN: dict[str, Function] = {
         ("softsign", (0,), ("x/(1 - x)", "x/(1 + x)")),
         ("sin", (), ("sin(x)",), 1024.0),
         ("erf", (), ("erf(x)",)),
-        # Beyond, what underflows, times the cube, would count as rounding.
+        # Further out, an underflowing factor times the cube would dominate the rounding bound.
         ("gelu_tanh", (), ("x/2*(1 + tanh(sqrt(2/pi)*(x + 0.044715*x**3)))",), 2.0**20),
     )
 }
-"""Activations that a text defines, with torch's constants and conventions."""
+"""Activations defined by a text, with torch's constants and conventions."""
 
 LEAK = 0.01
-"""Slope of leaky_relu for negative arguments, torch's default."""
+"""The slope of leaky_relu for negative arguments, torch's default."""
 
 RELU = KinkedFunction("relu", torch.relu, (0.0,), (0.0, 1.0))
 LEAKY_RELU = KinkedFunction(
@@ -628,7 +632,7 @@ LEAKY_RELU = KinkedFunction(
 )
 IDENTITY_FUNCTION = KinkedFunction("identity", lambda z: z, (), (1.0,))
 
-# The slopes of losses are made of these.
+# Summands of the slopes of losses.
 DOUBLE = KinkedFunction("double", lambda z: 2 * z, (), (2.0,))
 NEGATE = KinkedFunction("negate", lambda z: -z, (), (-1.0,))
 CLIP = KinkedFunction("clip", lambda z: z.clamp(-1.0, 1.0), (-1.0, 1.0), (0.0, 1.0, 0.0))
@@ -648,18 +652,16 @@ def activation_named(name: str) -> Activation:
         return named("activation", name, ACTIVATIONS)
     function = read_function(name)
     if any(function.jumps):
-        place = next(
-            knot for knot, jump in zip(function.knots, function.jumps, strict=True) if jump
-        )
+        knot = next(knot for knot, jump in zip(function.knots, function.jumps, strict=True) if jump)
         raise UnsupportedActivationError(
-            f"{function} jumps at {place:g}; an activation must be continuous."
+            f"{function} jumps at {knot:g}; an activation must be continuous."
         )
     return Activation(function, function.gate, function.rest)
 
 
 @dataclass(frozen=True)
 class Jump:
-    """Where a slope jumps, and the step function of relu(z - place) that has the jump at 0."""
+    """A jump of a slope at `place`, as a step function of relu(z - place) that jumps at 0."""
 
     place: float
     steps: StepFunction | Function
@@ -672,10 +674,10 @@ class Jump:
 
 @dataclass(frozen=True)
 class Slope:
-    """The slope of an activation or a loss: the sum of `curve` at z and of the steps of its jumps.
+    """The slope of an activation or a loss: the sum of `curve` at z and of its jumps' steps.
 
-    A ramp stands in for each jump. Counted from its upper end, a ramp loses digits below it only,
-    and relu(z - place) is never below.
+    A ramp approximates each jump. The ramp is computed relative to its upper end, so digits cancel
+    only for arguments below the ramp, and relu(z - place) is never below it.
     """
 
     curve: ScalarFunction | None
@@ -683,18 +685,18 @@ class Slope:
 
 
 CURVE, STEP = " curve", " step at "
-"""What a slope is called without its jumps, and what a jump is called, before its place."""
+"""The suffix of the name of a slope without its jumps, and the infix of the name of a jump."""
 
 
 @lru_cache
 def slope_of(function: ScalarFunction) -> Slope:
-    """Return the slope of a continuous function in parts that sums of ReLUs can stand in for."""
+    """Return the slope of a continuous function, split so that sums of ReLUs approximate it."""
     return split_at_jumps(function.derivative())
 
 
 @lru_cache
 def split_at_jumps(slope: ScalarFunction) -> Slope:
-    """Return a slope in parts that sums of ReLUs can stand in for."""
+    """Return a slope as a continuous part and jumps, which sums of ReLUs can approximate."""
     if isinstance(slope, StepFunction) or (isinstance(slope, Function) and slope.kind == "step"):
         levels, curve = slope.levels, None
         changes = [after - before for before, after in pairwise(levels)]
@@ -711,9 +713,9 @@ def split_at_jumps(slope: ScalarFunction) -> Slope:
         rounding, is_exact = EXACT, False
     else:
         return Slope(slope)
-    if not is_exact:
-        rounded = 2 * (abs(first) + sum(map(abs, changes)))
-        rounding = FunctionRounding(rounding.relative, rounding.absolute + rounded)
+    if not is_exact:  # adding the jumps up again rounds
+        of_sum = 2 * (abs(first) + sum(map(abs, changes)))
+        rounding = FunctionRounding(rounding.relative, rounding.absolute + of_sum)
     jumps = list[Jump]()
     for knot, change in zip(slope.knots, changes, strict=True):
         if change:
@@ -724,7 +726,7 @@ def split_at_jumps(slope: ScalarFunction) -> Slope:
 
 
 POSITIVE = "relu from "
-"""The part of z above a place is called by that place, as in relu from -1.0."""
+"""The prefix of the name of relu(z - place), as in "relu from -1.0"."""
 
 
 @lru_cache
@@ -738,20 +740,23 @@ def positive_part(start: float) -> KinkedFunction:
 
 
 def functions_in(tables: object) -> dict[str, Function]:
-    """Return the functions that tables define, by the names that activations may have beside them.
+    """Return the functions defined in the tables of a problem file, by name.
 
-    A name that icgd knows already must mean the same function.
+    A name of a built-in activation must define the same function.
     """
     if not isinstance(tables, Mapping):
         raise SettingError(f"functions must have a table for each function, got {quoted(tables)}.")
-    found = {name: Function.from_data(name, data) for name, data in tables.items()}
-    for name, function in found.items():
-        known = ACTIVATIONS.get(name)
-        if known is not None and not function.has_pieces_of(known.value.written):
+    functions = {name: Function.from_data(name, data) for name, data in tables.items()}
+    for name, function in functions.items():
+        built_in_activation = ACTIVATIONS.get(name)
+        if built_in_activation is not None and not function.has_pieces_of(
+            built_in_activation.value.written
+        ):
             raise SettingError(
-                f"functions.{name} has the name of another function of icgd; give it a new one."
+                f"functions.{name} differs from the activation {name!r} of icgd. Give your "
+                "function another name."
             )
-    return found
+    return functions
 
 
 FUNCTIONS: dict[str, ScalarFunction] = by_name(
@@ -765,7 +770,7 @@ FUNCTIONS: dict[str, ScalarFunction] = by_name(
     ),
     *(DOUBLE, NEGATE, CLIP),
 )
-"""The functions that a program may approximate, besides those with a number in their name."""
+"""The functions that a program may approximate, besides those with a parameter in their name."""
 
 
 def function_named(name: str) -> ScalarFunction:
@@ -786,10 +791,10 @@ def function_named(name: str) -> ScalarFunction:
     return numbered_function(name) or named("function", name, FUNCTIONS | {EXP.name: EXP})
 
 
-# The activations of the transformer's own units, with what a proof needs to know about them.
+# The activations of the transformer's own units, with their bounds.
 #
-# They need not be activations that a target network can have: elu and cos are only here. A proof
-# uses that an activation is analytic in a strip around the real line and bounded there:
+# Target networks need not support them: cos is only here. Proofs use that an activation is analytic
+# in a strip around the real line and bounded there:
 #
 #     sigmoid   |1 + exp(-z)| >= sin |Im z| beyond pi/2, and >= 1 before
 #     tanh      |tanh z| <= tan |Im z| beyond pi/4, and <= 1 before
@@ -800,7 +805,7 @@ def function_named(name: str) -> ScalarFunction:
 #
 # relu and elu are analytic on either side of 0 only; their strips hold for each side.
 #
-# Some bend like relu: |f(z) - relu(z)| has a bound, so f(beta z) / beta is within bound / beta of
+# Some resemble relu: |f(z) - relu(z)| has a bound, so f(beta z) / beta is within bound / beta of
 # relu(z) for every beta. With x = |z| the distance is
 #
 #     softplus  log(1 + exp(-x)) <= log 2
@@ -813,7 +818,7 @@ def function_named(name: str) -> ScalarFunction:
 class UnitActivation:
     """An activation and its derivative, analytic in `strip`, on either side of 0 if `kinked`.
 
-    `off_relu` bounds |value(z) - relu(z)| for all z; it is None where there is no bound.
+    `off_relu` is an upper bound on |value(z) - relu(z)| for all z, or None if there is none.
     """
 
     name: str
@@ -825,21 +830,21 @@ class UnitActivation:
 
     @property
     def ulps(self) -> float:
-        """How far a computed value may be off, in roundoffs of 1 + |value|, beyond a few."""
+        """The rounding error of a value in units of 1 + |value|; 0 if it is only a few units."""
         if not isinstance(self.value, Function):
             return 0.0
         return self.value.rounding.relative + self.value.rounding.absolute
 
     @property
     def bends(self) -> bool:
-        """Whether it looks like relu from afar."""
+        """Whether f(beta z) / beta tends to relu(z) for large beta."""
         return self.off_relu is not None
 
     def __call__(self, z: Tensor) -> Tensor:
         return self.value(z)
 
 
-# The heights are free: a taller strip allows wider panels, but the function is larger there.
+# The heights are a choice: a taller strip allows wider panels, but the function is larger in it.
 _SIGMOID_HEIGHT = 2.6
 _SIGMOID_SIZE = 1 / sin(_SIGMOID_HEIGHT)
 _TANH_HEIGHT = 1.3
@@ -856,7 +861,7 @@ SOFTPLUS_STRIP = Strip(
 SILU_STRIP = Strip(_SIGMOID_HEIGHT, lambda reach: (reach + _SIGMOID_HEIGHT) * _SIGMOID_SIZE)
 GELU_STRIP = Strip(_GELU_HEIGHT, lambda reach: (reach + _GELU_HEIGHT) * _GELU_SIZE)
 COS_STRIP = Strip(_COS_HEIGHT, lambda reach: cosh(_COS_HEIGHT))
-# A panel on one side of 0 reaches over to the other by at most the height.
+# The ellipse around a panel on one side of 0 extends beyond 0 by at most the height.
 PIECE_STRIP = Strip(_PIECE_HEIGHT, lambda reach: reach + _PIECE_HEIGHT + exp(_PIECE_HEIGHT) + 1)
 
 
@@ -864,7 +869,7 @@ def _elu(z: Tensor) -> Tensor:
     return torch.where(z > 0, z, torch.expm1(z.clamp(max=0.0)))
 
 
-# The bounds on the distance to relu are rounded up.
+# The values of off_relu are rounded up.
 UNIT_ACTIVATIONS = by_name(
     UnitActivation("relu", RELU, RELU.derivative(), PIECE_STRIP, kinked=True, off_relu=0.0),
     UnitActivation("sigmoid", SIGMOID, SIGMOID.derivative(), SIGMOID_STRIP),
@@ -879,16 +884,16 @@ UNIT_ACTIVATIONS = by_name(
 )
 
 DEGREES: dict[str, int | None] = {"identity": 1, "square": 2, "cube": 3, "polynomial": None}
-"""The degrees of polynomials; a transformer whose units are polynomials approximates little."""
+"""Polynomials that users may try, with their degrees; units of these are not universal."""
 
 
 _POLYNOMIAL = (
-    "{what}: so is every combination of its copies, and it decays only if it is zero. Use an "
-    "activation that is not a polynomial, such as relu or sigmoid."
+    "{what}. Sums of such units are polynomials of the same degree, which cannot approximate "
+    "other functions. Use an activation that is not a polynomial, such as relu or sigmoid."
 )
 
 STEEPEST_UNIT = 1.2
-"""No unit has a larger slope; that of gelu is 1.13."""
+"""The largest slope of a unit that is allowed; the largest built-in one is that of gelu, 1.13."""
 
 
 def _is_polynomial(node: Node) -> bool:
@@ -898,12 +903,12 @@ def _is_polynomial(node: Node) -> bool:
 
 
 def bending_activations() -> list[str]:
-    """Return the names of the activations that bend like relu."""
+    """Return the names of the activations that resemble relu: see `UnitActivation.bends`."""
     return [name for name, activation in UNIT_ACTIVATIONS.items() if activation.bends]
 
 
 def unit_activation_named(name: str) -> UnitActivation:
-    """Return the activation called `name`."""
+    """Return the activation of units called `name`, which may be the text of a function."""
     if isinstance(name, str) and name in DEGREES:
         of_degree = "" if DEGREES[name] is None else f" of degree {DEGREES[name]}"
         raise UnsupportedActivationError(
@@ -916,17 +921,17 @@ def unit_activation_named(name: str) -> UnitActivation:
 
 @lru_cache(maxsize=64)
 def own_unit(function: Function) -> UnitActivation:
-    """Return units of an analytic function of one's own."""
+    """Return the unit activation of a user's analytic function."""
     return UnitActivation(function.name, function, function.derivative(), strip_of_text(function))
 
 
 @lru_cache(maxsize=64)
 def _checked_unit(function: ScalarFunction) -> UnitActivation:
-    """Return units of a function of one's own if a transformer can be made of them."""
+    """Return the unit activation of a user's function; raise if the proofs do not cover it."""
     if not isinstance(function, Function) or function.knots:
         raise UnsupportedActivationError(
-            f"Units of {function.name} have knots, and fits by units are proved where these are "
-            f"analytic. Use a function without knots, or one of {', '.join(UNIT_ACTIVATIONS)}."
+            f"{function.name} has knots, and the error bounds of units need an analytic function. "
+            f"Use a function without knots, or one of {', '.join(UNIT_ACTIVATIONS)}."
         )
     (node,) = function.nodes
     if _is_polynomial(node):
@@ -938,9 +943,8 @@ def _checked_unit(function: ScalarFunction) -> UnitActivation:
     at_zero = float(function(torch.zeros((), dtype=torch.float64)))
     if not (steepest <= STEEPEST_UNIT and abs(at_zero) <= 1):
         raise UnsupportedActivationError(
-            f"Units of {function.name} have slopes up to {steepest:.3g} and the value "
-            f"{at_zero:.3g} at 0; bounds on their rounding assume at most {STEEPEST_UNIT:g} and 1. "
-            "Shrink the function, or stretch its argument, as in f(x / 2): fits choose their own "
-            "scale."
+            f"{function.name} has slopes up to {steepest:.3g} and the value {at_zero:.3g} at 0; "
+            f"rounding bounds of units assume at most {STEEPEST_UNIT:g} and 1. Scale the function "
+            "down, or its argument, as in f(x / 2): fits choose their own scale."
         )
     return own_unit(function)

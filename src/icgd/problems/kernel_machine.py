@@ -1,4 +1,4 @@
-"""The target of functional descent, a sum of kernels around the examples, and the kernels."""
+"""Kernels, and the target of functional descent: a sum of kernels around the examples."""
 
 from __future__ import annotations
 
@@ -30,40 +30,39 @@ from icgd.reprs import counted
 from icgd.shapes import KernelMatrix, OtherPoints, Points
 
 MatrixOf = Callable[[Tensor, Tensor], Tensor]
-"""From points (..., i, d) and (..., j, d) to the matrix (..., i, j)."""
+"""Maps points (..., i, d) and (..., j, d) to the matrix (..., i, j)."""
 
 Constant = float | Callable[[float], float]
-"""A number for all points, or one for each radius: for points whose norm is at most that."""
+"""A constant for all points, or a function of a radius that bounds their norms."""
 
 ROUNDING = 32.0
-"""The units of roundoff, besides one an input, that a kernel of a user's own may be off by."""
+"""The assumed rounding error of a user's own kernel, in units of roundoff, plus one per input."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """K[i, j] = K(left_i, right_j); learning sums over the points on the right.
+    """A kernel, with the matrix K[i, j] = K(left_i, right_j); learning sums over the right points.
 
         linear      <u, w>                     rbf         exp(-|u - w|^2 / 2)
         relu        max(0, <u, w>)             laplace     exp(-|u - w|_1)
-        exp         exp(<u, w>)                matern      by smoothness nu = 1/2, 3/2 or 5/2
-        polynomial  (1 + <u, w>)^degree        softmax     exp(<u, w>) over its sum for all w
+        exp         exp(<u, w>)                matern      of smoothness nu = 1/2, 3/2 or 5/2
+        polynomial  (1 + <u, w>)^degree        softmax     exp(<u, w>) / sum over w of exp(<u, w>)
 
-    Scales are no parameters of a kernel: a head rescales its inputs by a matrix. relu is symmetric
-    but not positive, softmax not even symmetric; both are widely used in attention, so both are
-    here.
+    Kernels have no length scale: heads transform their inputs by a matrix instead. relu is not
+    positive, softmax not even symmetric; both are included because attention uses them.
     """
 
     name: str
     function: MatrixOf
     is_symmetric: bool = True
     is_positive: bool = True
-    """Whether its matrices have no negative eigenvalue: relu and softmax may have some."""
+    """Whether its matrices have no negative eigenvalue; those of relu and softmax may."""
     is_own: bool = False
-    """Whether a user registered it; then what it returns is checked each time."""
+    """Whether a user registered the kernel; its values are then checked on every call."""
     lipschitz: Constant | None = None
     bound: Constant | None = None
     rounding: float = ROUNDING
-    """What a user states of a kernel of their own; see `register_kernel`."""
+    """The constants that a user gives for a kernel: see `register_kernel`."""
 
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
         """Return the kernel of every pair."""
@@ -74,15 +73,15 @@ class Kernel:
         shape = (*left.shape[:-1], right.shape[-2])
         if not isinstance(values, Tensor) or tuple(values.shape) != shape:
             is_tensor = isinstance(values, Tensor)
-            found = tuple(values.shape) if is_tensor else f"a {type(values).__name__}"
+            actual = tuple(values.shape) if is_tensor else f"a {type(values).__name__}"
             raise KernelError(
-                f"{returned} {found}; expected a tensor of shape {shape}: a row for each point on "
-                "the left, a column for each on the right."
+                f"{returned} {actual}; expected a tensor of shape {shape}: a row for each left "
+                "point, a column for each right point."
             )
         if values.dtype is not left.dtype:
             raise KernelError(
                 f"{returned} {dtype_name(values.dtype)} for points of "
-                f"{dtype_name(left.dtype)}. Keep the type of the points."
+                f"{dtype_name(left.dtype)}. Return the dtype of the points."
             )
         if index := first_set(~values.isfinite()):
             raise KernelError(
@@ -92,7 +91,7 @@ class Kernel:
         return values
 
     def stated(self, what: str, radius: float) -> float:
-        """Return the constant `what` for points of at most this norm; infinity if unknown."""
+        """Return the constant `what` for points of at most this norm; infinity if not given."""
         constant: Constant | None = getattr(self, what)
         if constant is None:
             return inf
@@ -103,11 +102,11 @@ class Kernel:
         except OverflowError:
             return inf
         number = as_float(value)
-        if not number >= 0:  # also if it is not a number
+        if not number >= 0:  # true for NaN as well
             raise KernelError(
                 f"{what} of kernel {quoted(self.name)} is {quoted(value)} for points of norm up to "
-                f"{radius:.6g}; expected a number that is not negative. Correct the function that "
-                f"was given as {what}."
+                f"{radius:.6g}; expected a nonnegative number. Correct the function given as "
+                f"{what}."
             )
         return number
 
@@ -117,7 +116,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _distance(left: Tensor, right: Tensor) -> Tensor:
-    """Return the Euclidean distance, from differences: it is exactly 0 between equal points."""
+    """Return the Euclidean distance, computed from differences: exactly 0 for equal points."""
     return torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
 
 
@@ -129,14 +128,14 @@ _MATERN: dict[float, Callable[[Tensor], Tensor | float]] = {
 """The factor of exp(-scaled) for each smoothness nu, where scaled = sqrt(2 nu) |u - w|."""
 
 SHAPES: dict[str, float] = {"matern": 1.5, "polynomial": 2.0}
-"""The kernels that have a shape (a smoothness or a degree), each with its default."""
+"""The kernels with a shape parameter (a smoothness or a degree), each with its default."""
 
 
 def _matern(shape: float) -> MatrixOf:
     if shape not in _MATERN:
-        known = ", ".join(map(str, _MATERN))
+        values = ", ".join(map(str, _MATERN))
         raise SettingError(
-            f"shape of the matern kernel must be one of {known}, got {quoted(shape)}."
+            f"shape of the matern kernel must be one of {values}, got {quoted(shape)}."
         )
 
     def matrix(left: Tensor, right: Tensor) -> Tensor:
@@ -149,8 +148,7 @@ def _matern(shape: float) -> MatrixOf:
 def _polynomial(shape: float) -> MatrixOf:
     if shape != int(shape) or not 1 <= shape <= 32:
         raise SettingError(
-            "degree of the polynomial kernel must be a whole number from 1 to 32, got "
-            f"{quoted(shape)}."
+            f"shape of the polynomial kernel must be an integer from 1 to 32, got {quoted(shape)}."
         )
     return lambda left, right: (1 + _product(left, right)) ** int(shape)
 
@@ -180,7 +178,7 @@ def kernel_named(name: str, shape: float | None = None) -> Kernel:
     if name not in SHAPES:
         raise KernelError(
             f"Kernel {quoted(name)} has no shape, got shape={quoted(shape)}; only "
-            f"{' and '.join(SHAPES)} have one. Rescale inputs with the head's transform."
+            f"{' and '.join(SHAPES)} have one. For a length scale use the head's transform."
         )
     of_shape = _matern if name == "matern" else _polynomial
     return Kernel(name, of_shape(shape))
@@ -195,32 +193,34 @@ def register_kernel(
     bound: Constant | None = None,
     rounding: float = ROUNDING,
 ) -> Kernel:
-    """Make a function of your own known as the kernel `name`.
+    """Register your own function as the kernel `name`.
 
-    Files hold the name only: register it again, with all that you state of it, before a saved run
-    is loaded elsewhere. Bounds rest on what you state of the kernel. `lipschitz` and `bound` are
-    each a number, or a function of a radius that gives the number for points whose Euclidean norm
-    is at most that radius.
+    Files store the name only: register the kernel again, with the same constants, before loading a
+    saved run in another process. Bounds assume the constants given here. `lipschitz` and `bound`
+    are each a number, or a function of a radius that returns the number for points whose Euclidean
+    norm is at most that radius.
 
     Args:
-        name: what it is called from now on.
-        function: it gets points (..., i, d) and (..., j, d) and returns the matrix (..., i, j), in
-            torch.
+        name: the name of the kernel.
+        function: a function of points (..., i, d) and (..., j, d), as torch tensors, that returns
+            the matrix (..., i, j).
         symmetric: whether K(u, w) = K(w, u).
-        lipschitz: K(u, w) changes by at most `lipschitz` times the Euclidean distance that u or w
-            moves. Without it `icgd.verify` estimates it from the data, warns, and proves nothing.
-        bound: |K(u, w)| is at most this, and so is what the function returns, but for `rounding`.
-            The default follows from `lipschitz` and K(0, 0).
-        rounding: what the function returns may be off by `rounding` + d units of roundoff of
-            itself, and by what it changes if each point moves by as many units of its norm. Sums,
-            products, differences and torch's functions of them keep to the default.
+        lipschitz: a Lipschitz constant of K(u, w) in u and in w, for the Euclidean distance.
+            Without it `icgd.verify` estimates one from the data, warns, and proves nothing.
+        bound: an upper bound on |K(u, w)| and, up to `rounding`, on the computed values. The
+            default follows from `lipschitz` and K(0, 0).
+        rounding: the rounding error of a computed value is at most `rounding` + d units of roundoff
+            of the value, plus its change when each point moves by as many units of its norm. The
+            default suffices for sums, products, differences and torch's functions of them.
 
     Returns:
         The kernel.
 
     Raises:
-        KernelError: if the name is empty or that of a kernel of icgd, or if `function` is none.
-        SettingError: if a constant is negative or no number, or `bound` comes without `lipschitz`.
+        KernelError: if the name is empty or belongs to a kernel of icgd, or if `function` is not
+            callable.
+        SettingError: if a constant is negative or not a number, or if `bound` is given without
+            `lipschitz`.
 
     Example:
         >>> import icgd, torch
@@ -235,7 +235,7 @@ def register_kernel(
         )
     if name in KERNELS and not KERNELS[name].is_own:
         raise KernelError(
-            f"{quoted(name)} is a kernel of icgd already; register yours under another name."
+            f"{quoted(name)} is a built-in kernel. Register yours under another name."
         )
     if not callable(function):
         raise KernelError(
@@ -258,19 +258,19 @@ def register_kernel(
 
 
 def _constant(what: str, value: Any) -> Constant | None:
-    """Check a stated constant: a number from 0 on, or a function of the radius."""
+    """Validate a constant: a nonnegative number, or a function of the radius."""
     return value if value is None or callable(value) else not_negative(what, value)
 
 
 Rows = tuple[tuple[float, ...], ...]
-"""A matrix as plain data."""
+"""A matrix as nested tuples."""
 
 ASYMMETRY = 1e-9
-"""How far a kernel matrix may be from symmetric, relative to its largest entry: rounding."""
+"""Tolerance for asymmetry of a kernel matrix, relative to its largest entry, to allow rounding."""
 
 
 def as_rows(name: str, matrix: object) -> Rows:
-    """Return `matrix` as plain data, if it is a rectangle of numbers."""
+    """Return `matrix` as nested tuples; raise unless it is a matrix of finite numbers."""
     try:
         tensor = as_numbers(name, matrix).double()
     except DataError:
@@ -281,33 +281,33 @@ def as_rows(name: str, matrix: object) -> Rows:
 
 
 def unit_rows(factor: float, width: int) -> Rows:
-    """Return the matrix factor * I as plain data."""
+    """Return the matrix factor * I as nested tuples."""
     return tuple(tuple(factor * (i == j) for j in range(width)) for i in range(width))
 
 
 def as_matrix(rows: Rows, like: Tensor) -> Tensor:
-    """Return plain data as a tensor, rounded once to the precision of `like`."""
+    """Return nested tuples as a tensor, rounded once to the precision of `like`."""
     return torch.tensor(rows, dtype=torch.float64).to(like)
 
 
 @dataclass(frozen=True)
 class KernelHead:
-    """The kernel `weight * K(G u, G w)`, with G = `transform`, or no transform.
+    """The kernel `weight * K(G u, G w)`, where G = `transform`; the default is no transform.
 
-    A length scale s is the transform I / s. With a `key_transform` H it is `weight * K(G u, H w)`,
-    where w is an example: that is how heads are learnt. It then counts as not symmetric.
+    A length scale s is the transform I / s. With a `key_transform` H, as in learnt heads, the
+    kernel is `weight * K(G u, H w)`, where w is an example, and counts as not symmetric.
 
     Args:
-        kernel: the name of the kernel, such as "rbf" or one of your own.
-        transform: the matrix G; anything that torch reads as a matrix.
-        weight: what multiplies the kernel.
-        shape: the smoothness of the matern kernel, or the degree of the polynomial one.
+        kernel: the name of the kernel, such as "rbf", or of your own.
+        transform: the matrix G, in any form that torch reads as a matrix.
+        weight: a positive factor.
+        shape: the smoothness of the matern kernel, or the degree of the polynomial kernel.
         key_transform: the matrix H.
 
     Raises:
         UnknownNameError: if no kernel has this name.
-        SettingError: if a number or a matrix is none, or if the matrices do not fit each other.
-        KernelError: if the kernel has no shape.
+        SettingError: if a number or a matrix is invalid, or if the matrices do not fit together.
+        KernelError: if `shape` is given for a kernel without a shape.
 
     Example:
         >>> import icgd
@@ -317,7 +317,7 @@ class KernelHead:
 
     kernel: str = "rbf"
     transform: Any = None
-    """It may be given as anything that torch reads as a matrix, and is kept as `Rows`."""
+    """Converted to `Rows`."""
     weight: float = 1.0
     shape: float | None = None
     key_transform: Any = None
@@ -336,7 +336,7 @@ class KernelHead:
             if len(self.key_transform) != len(self.transform):
                 raise SettingError(
                     f"key_transform has {len(self.key_transform)} rows; expected "
-                    f"{len(self.transform)}, as many as transform has."
+                    f"{len(self.transform)}, as in transform."
                 )
 
     def __repr__(self) -> str:
@@ -353,34 +353,34 @@ class KernelHead:
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether its matrices are known to be symmetric."""
+        """Whether the matrices of the head are symmetric."""
         return self.function.is_symmetric and self.key_transform is None
 
     @property
     def is_positive(self) -> bool:
-        """Whether its matrices are known to have no negative eigenvalue."""
+        """Whether the matrices of the head are known to have no negative eigenvalue."""
         return self.function.is_positive and self.key_transform is None
 
     @cached_property
     def keys(self) -> KernelHead:
-        """The head whose transform is that of the examples."""
+        """The head with the transform of the examples, the keys."""
         if self.key_transform is None:
             return self
         return replace(self, transform=self.key_transform, key_transform=None)
 
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
-        """Return this head's kernel of every pair.
+        """Return the kernel matrix of this head.
 
         Args:
             left: points (..., i, d).
-            right: points (..., j, d), those that are learnt from.
+            right: points (..., j, d), such as the examples.
 
         Returns:
             The matrix (..., i, j).
 
         Raises:
-            KernelError: if a kernel of your own returns no such matrix of finite numbers.
-            SizeError: if the matrix takes more memory than may be used.
+            KernelError: if your own kernel does not return such a matrix of finite numbers.
+            SizeError: if the matrix does not fit into memory.
 
         Example:
             >>> import icgd, torch
@@ -394,13 +394,13 @@ class KernelHead:
         return self.weight * self.function.matrix(self.moved(left), self.keys.moved(right))
 
     def moved(self, points: Points) -> Tensor:
-        """Return every point u as G u.
+        """Return G u for every point u.
 
         Args:
             points: points (..., n, d).
 
         Returns:
-            The points, transformed.
+            The transformed points.
 
         Example:
             >>> import icgd, torch
@@ -416,7 +416,7 @@ class KernelHead:
 class KernelMachine:
     """f(x) = sum_i a_i K(x, x_i), where K is the sum of the heads' kernels.
 
-    What is trained is the function itself: its parameters are its values at all tokens.
+    Training changes the function itself: its parameters are its values at all tokens.
 
     Args:
         input_width: the number of inputs.
@@ -425,7 +425,7 @@ class KernelMachine:
 
     Raises:
         UnknownNameError: if no kernel has this name.
-        SettingError: if a width is no positive whole number, or if a head does not fit the inputs.
+        SettingError: if a width is not a positive integer, or if a head does not fit the inputs.
 
     Example:
         >>> import icgd
@@ -452,7 +452,7 @@ class KernelMachine:
             **{name: count(name, width) for name, width in widths.items()},
         )
         if not self.heads:
-            raise SettingError("heads is empty; give at least one.")
+            raise SettingError("heads is empty; give at least one head.")
         for head in self.heads:
             instance("head", head, KernelHead)
             for name in ("transform", "key_transform"):
@@ -464,10 +464,10 @@ class KernelMachine:
                         )
 
     def in_words(self) -> str:
-        """Return the machine in a few words, such as "function of 3 inputs, rbf kernel".
+        """Return a short description, such as "function of 3 inputs, rbf kernel".
 
         Returns:
-            The words.
+            The text.
 
         Example:
             >>> import icgd
@@ -479,26 +479,26 @@ class KernelMachine:
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether its matrices are known to be symmetric."""
+        """Whether the kernel matrices are symmetric."""
         return all(head.is_symmetric for head in self.heads)
 
     @property
     def is_positive(self) -> bool:
-        """Whether its matrices are known to have no negative eigenvalue."""
+        """Whether the kernel matrices are known to have no negative eigenvalue."""
         return all(head.is_positive for head in self.heads)
 
     def matrix(self, left: Points, right: OtherPoints) -> KernelMatrix:
-        """Return the machine's kernel of every pair.
+        """Return the kernel matrix, summed over the heads.
 
         Args:
             left: points (..., i, d).
-            right: points (..., j, d), those that are learnt from.
+            right: points (..., j, d), such as the examples.
 
         Returns:
             The matrix (..., i, j).
 
         Raises:
-            KernelError: if a kernel of your own returns no such matrix of finite numbers.
+            KernelError: if your own kernel does not return such a matrix of finite numbers.
 
         Example:
             >>> import icgd, torch
@@ -509,13 +509,13 @@ class KernelMachine:
         return sum_of_heads(self.heads, left, right)
 
     def require_symmetric(self, purpose: str) -> None:
-        """Refuse a machine with a head whose kernel is known not to be symmetric.
+        """Raise unless the kernels of all heads are symmetric.
 
         Args:
-            purpose: what needs a symmetric kernel, in words.
+            purpose: what needs a symmetric kernel, for the message.
 
         Raises:
-            KernelError: if there is such a head.
+            KernelError: if the kernel of a head is not symmetric.
 
         Example:
             >>> import icgd
@@ -527,11 +527,12 @@ class KernelMachine:
         for head in self.heads:
             if not head.is_symmetric:
                 raise KernelError(
-                    f"{purpose} needs a symmetric kernel, which {quoted(head.kernel)} is not."
+                    f"{purpose} needs a symmetric kernel, and {quoted(head.kernel)} is not. Use "
+                    "another kernel, such as 'rbf', without a key_transform."
                 )
 
     def gram(self, points: Points) -> KernelMatrix:
-        """Return the kernel of every pair of `points`, checked to be finite and symmetric.
+        """Return the kernel matrix of `points`, checked to be finite and symmetric.
 
         Args:
             points: points (..., n, d).
@@ -540,7 +541,8 @@ class KernelMachine:
             The matrix (..., n, n).
 
         Raises:
-            KernelError: if an entry is not finite, or if the matrix is not symmetric but should be.
+            KernelError: if an entry is not finite, or if a symmetric kernel's matrix is not
+                symmetric.
 
         Example:
             >>> import icgd, torch
@@ -565,11 +567,11 @@ class KernelMachine:
                     f"Kernel {quoted(head.kernel)} is not symmetric: it is "
                     f"{matrix[tuple(index)].item():.6g} at {at(index)} and "
                     f"{matrix[tuple(mirrored)].item():.6g} with the two points exchanged. Correct "
-                    "it, or register it with symmetric=False and do without what needs symmetry."
+                    "the function, or register it with symmetric=False."
                 )
         return reduce(torch.add, matrices)
 
 
 def sum_of_heads(heads: tuple[KernelHead, ...], left: Points, right: OtherPoints) -> KernelMatrix:
-    """Return the sum of the heads' kernels of every pair."""
+    """Return the kernel matrix, summed over the heads."""
     return reduce(torch.add, (head.matrix(left, right) for head in heads))

@@ -1,4 +1,4 @@
-"""The target of ridge, lasso and generalised linear models, and the links of the latter."""
+"""The target of ridge, lasso and generalised linear models, and their links."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _cauchit_1(z: Tensor) -> Tensor:
     return 1 / (pi * (1 + z * z))
 
 
-# Written so that nothing cancels on the left, where arctan is nearly -pi / 2.
+# 1/2 + atan(z) / pi would cancel for very negative z; atan2 does not.
 CAUCHIT = SmoothFunction(
     "cauchit",
     (
@@ -49,7 +49,7 @@ CAUCHIT = SmoothFunction(
 
 
 def _cloglog_1(z: Tensor) -> Tensor:
-    z = z.clamp(max=10.0)  # where it is 0, and infinity less infinity no number
+    z = z.clamp(max=10.0)  # beyond, the value underflows to 0, and inf - inf would be NaN
     return torch.exp(z - torch.exp(z))
 
 
@@ -69,16 +69,16 @@ CLOGLOG = SmoothFunction(
 class Link:
     """The inverse link `mean` (mu), its integral `potential` (a), and the labels it allows.
 
-    The inverse link mu turns a score into the expected label. The loss of an example is
+    mu maps a score to the expected label. The loss of an example is
 
-        a(z) - y z,    a' = mu,    so that its gradient in w is (mu(z) - y) x,
+        a(z) - y z,    a' = mu,    with the gradient (mu(z) - y) x in w,
 
-    which is convex because mu rises. For identity, logistic and poisson it is the negative
-    log-likelihood of normal, Bernoulli and Poisson labels, up to what does not depend on w. For the
-    others it is the loss that matches the link, not a likelihood.
+    and convex because mu is increasing. For identity, logistic and poisson it is the negative
+    log-likelihood of normal, Bernoulli and Poisson labels, up to terms independent of w. For the
+    others it is the matching loss of the link, not a likelihood.
 
         identity  a = z^2 / 2               any label
-        logistic  a = log(1 + exp z)        labels in [0, 1]: classes, or shares of a group
+        logistic  a = log(1 + exp z)        labels in [0, 1]: classes or proportions
         probit    a = z Phi(z) + phi(z)     labels in [0, 1]
         poisson   a = exp z                 labels >= 0: counts, or rates
         softplus  a = -Li_2(-exp z)         labels >= 0
@@ -93,19 +93,19 @@ class Link:
     least_label: float
     largest_label: float
     least_loss: Evaluate
-    """A number that the loss of an example with this label is nowhere below."""
+    """A lower bound on the loss of an example with this label."""
 
     def loss(self, score: Values, label: Values) -> Values:
         """Return a(z) - y z."""
         return self.potential(score) - label * score
 
     def slopes(self, low: Values, high: Values) -> tuple[Tensor, Tensor]:
-        """Return least and largest slope of mu on [low, high], whose ends may be infinite."""
+        """Return the least and largest slope of mu on [low, high]; the ends may be infinite."""
         return self.mean.derivative().bounds(low, high)
 
     @property
     def labels(self) -> str:
-        """The labels that it allows, in words."""
+        """A description of the allowed labels."""
         if self.least_label == -inf:
             return "any finite labels"
         if self.largest_label == inf:
@@ -113,7 +113,7 @@ class Link:
         return f"labels between {self.least_label:g} and {self.largest_label:g}"
 
 
-# B_2k / (2k + 1)! for k = 1, 2, ...: for t <= log 2 the next would add less than 1e-16.
+# B_2k / (2k + 1)! for k = 1, 2, ...: for t <= log 2 the next term is less than 1e-16.
 _BERNOULLI = (
     1 / 36,
     -1 / 3600,
@@ -126,7 +126,7 @@ _BERNOULLI = (
 
 
 def _dilogarithm(t: Tensor) -> Tensor:
-    """Return -Li_2(1 - exp t) for 0 <= t <= log 2 by the series in t, where nothing cancels."""
+    """Return -Li_2(1 - exp t) for 0 <= t <= log 2, by a series in t without cancellation."""
     total = torch.zeros_like(t)
     for coefficient in reversed(_BERNOULLI):
         total = (total + coefficient) * t * t
@@ -134,50 +134,54 @@ def _dilogarithm(t: Tensor) -> Tensor:
 
 
 def _softplus_integral(z: Tensor) -> Tensor:
-    """Integrate softplus from -infinity; softplus(z) = z + softplus(-z) mirrors it at 0."""
+    """Return the integral of softplus from -infinity; softplus(z) = z + softplus(-z) for z > 0."""
     below = _dilogarithm(torch.log1p(torch.exp(-z.abs())))
     return torch.where(z > 0, pi**2 / 6 + z * z / 2 - below, below)
 
 
-def _at_the_score_of_the_label(y: Tensor) -> Tensor:
-    """exp z - y z is least where exp z = y."""
+def _least_poisson_loss(y: Tensor) -> Tensor:
+    """Return the minimum of exp z - y z, which is at exp z = y."""
     least: Tensor = y - torch.special.xlogy(y, y)
     return least
 
 
-def _half_square_below(y: Tensor) -> Tensor:
-    """z^2 / 2 - y z is nowhere lower, and softplus has a(z) >= z^2 / 2 for z > 0, else a >= 0."""
+def _least_quadratic_loss(y: Tensor) -> Tensor:
+    """Return the minimum of z^2 / 2 - y z.
+
+    It also bounds the loss of softplus, where a(z) >= z^2 / 2 for z > 0, and a >= 0 elsewhere.
+    """
     return -y * y / 2
 
 
 PANELS, NODES = 512, 16
-"""A potential is integrated by so many panels, with so many nodes of Gauss and Legendre in each."""
+"""The number of panels in the quadrature of a potential, and of Gauss-Legendre nodes in each."""
 
 
 def integral_of(function: ScalarFunction, low: float, high: float) -> Evaluate:
-    """Return the integral of a function from 0, or from the end of [low, high] next to 0."""
+    """Return the integral of a function from 0, or from the end of [low, high] closest to 0."""
     even = torch.linspace(low, high, PANELS + 1, dtype=torch.float64)
     knots = torch.tensor([k for k in function.knots if low < k < high], dtype=torch.float64)
     ends = torch.cat([even, knots]).sort().values
-    nodes, weights = (torch.from_numpy(part) / 2 for part in np.polynomial.legendre.leggauss(NODES))
+    rule = np.polynomial.legendre.leggauss(NODES)
+    nodes, weights = (torch.from_numpy(values) / 2 for values in rule)
 
-    def in_panel(start: Tensor, width: Tensor) -> Tensor:
-        at = start.unsqueeze(-1) + width.unsqueeze(-1) * (nodes + 0.5)
-        return width * (function(at) @ weights)
+    def over_panel(start: Tensor, width: Tensor) -> Tensor:
+        points = start.unsqueeze(-1) + width.unsqueeze(-1) * (nodes + 0.5)
+        return width * (function(points) @ weights)
 
-    sums = in_panel(ends[:-1], ends.diff()).cumsum(0)
+    sums = over_panel(ends[:-1], ends.diff()).cumsum(0)
     sums = torch.cat([sums.new_zeros(1), sums])
 
     def from_low(z: Tensor) -> Tensor:
         panel = (torch.searchsorted(ends, z.detach()) - 1).clamp(0, len(ends) - 2)
-        return sums[panel] + in_panel(ends[panel], z - ends[panel])
+        return sums[panel] + over_panel(ends[panel], z - ends[panel])
 
     start = from_low(torch.zeros((), dtype=torch.float64).clamp(low, high))
     return lambda z: from_low(z) - start
 
 
 def _cloglog_potential() -> Evaluate:
-    """Integrate 1 - exp(-exp z): it is nearly exp z on the far left, and 1 on the far right."""
+    """Return the integral of 1 - exp(-exp z), which is below 1e-17 left of -40 and 1 right of 8."""
     inside = integral_of(CLOGLOG, -40.0, 8.0)
 
     def potential(z: Tensor) -> Tensor:
@@ -188,7 +192,7 @@ def _cloglog_potential() -> Evaluate:
 
 
 LINKS = by_name(
-    Link("identity", IDENTITY_FUNCTION, lambda z: z * z / 2, -inf, inf, _half_square_below),
+    Link("identity", IDENTITY_FUNCTION, lambda z: z * z / 2, -inf, inf, _least_quadratic_loss),
     Link("logistic", SIGMOID, SOFTPLUS, 0.0, 1.0, torch.zeros_like),
     Link(
         "probit",
@@ -198,15 +202,15 @@ LINKS = by_name(
         1.0,
         torch.zeros_like,
     ),
-    Link("poisson", EXP, torch.exp, 0.0, inf, _at_the_score_of_the_label),
-    Link("softplus", SOFTPLUS, _softplus_integral, 0.0, inf, _half_square_below),
+    Link("poisson", EXP, torch.exp, 0.0, inf, _least_poisson_loss),
+    Link("softplus", SOFTPLUS, _softplus_integral, 0.0, inf, _least_quadratic_loss),
     Link(
         "cauchit",
         CAUCHIT,
         lambda z: z * CAUCHIT(z) - torch.log1p(z * z) / (2 * pi),
         0.0,
         1.0,
-        lambda y: torch.log(torch.sin(pi * y).clamp(min=0.0)) / pi,  # where mu(z) = y
+        lambda y: torch.log(torch.sin(pi * y).clamp(min=0.0)) / pi,  # at mu(z) = y
     ),
     Link("cloglog", CLOGLOG, _cloglog_potential(), 0.0, 1.0, lambda y: torch.full_like(y, -1.0)),
     Link("tanh", TANH, log_cosh, -1.0, 1.0, lambda y: torch.full_like(y, -log(2))),
@@ -220,12 +224,13 @@ def link_named(name: str) -> Link:
 
 @lru_cache(maxsize=64)
 def _own_link(name: str) -> Link:
-    """Return the link whose mean is a function that a text defines."""
+    """Return the link whose mean is a function given as text."""
     mean = read_function(name)
     if place := mean.where_it_falls():
         raise SettingError(
-            f"A link must rise without jumps, for its loss to be convex, and {mean} does not at "
-            f"{place}. Give a function that rises on its whole domain, or a smaller domain."
+            f"A link must be increasing and continuous, so that its loss is convex, and {mean} is "
+            f"not at {place}. Give a function that increases on its whole domain, or a smaller "
+            "domain."
         )
     reach = max(-mean.low, mean.high)
     least, largest = mean.bounds(*torch.tensor([mean.low, mean.high], dtype=torch.float64))
@@ -236,33 +241,32 @@ def _own_link(name: str) -> Link:
         integral_of(mean, mean.low, mean.high),
         -inf,
         inf,
-        lambda y: -reach * (steepest + y.abs()),  # a(0) = 0, and |a' - y| is no larger
+        lambda y: -reach * (steepest + y.abs()),  # as a(0) = 0 and |a' - y| <= steepest + |y|
     )
 
 
 Design = Float[Tensor, "*tasks example parameter"]
-"""The inputs as the coefficients see them: with a 1 appended for the intercept, if there is one."""
+"""The design matrix: the inputs, with a column of ones for the intercept if there is one."""
 
 REDUCTIONS = ("mean", "sum")
 
 
 @dataclass(frozen=True)
 class LinearModel:
-    """Labels are expected to be mu(<w, x>), or mu(<w, x> + b) with an intercept b.
+    """A model of the expected label: mu(<w, x>), or mu(<w, x> + b) with an intercept b.
 
     Args:
         input_width: the number of inputs.
         link: the name of mu: "identity", "logistic", "poisson" or another link of icgd; or an
-            `icgd.Function` that rises, whose name is kept.
-        intercept: whether there is an intercept. It is the last coefficient, and no penalty applies
-            to it.
-        reduction: what is made of the examples' losses a(z) - y z: the "mean" for ridge and lasso,
-            where it is the usual (1 / 2n) sum_i (z_i - y_i)^2 less a constant; cot takes the "sum"
-            for other links.
+            increasing `icgd.Function`, whose name is stored.
+        intercept: whether there is an intercept. It is the last coefficient, without a penalty.
+        reduction: the risk is the "mean" or the "sum" of the examples' losses a(z) - y z. For the
+            identity link the mean is (1 / 2n) sum_i (z_i - y_i)^2 up to a constant, as usual for
+            ridge and lasso; cot uses the sum for other links.
 
     Raises:
         UnknownNameError: if no link has this name.
-        SettingError: if the width is no positive whole number, or another setting is wrong.
+        SettingError: if the width is not a positive integer, or another setting is invalid.
 
     Example:
         >>> import icgd
@@ -271,7 +275,7 @@ class LinearModel:
     """
 
     input_width: int
-    link: Any = "identity"  # a name, also of a function that was given
+    link: Any = "identity"  # a Function is converted to its name
     intercept: bool = False
     reduction: str = "mean"
 
@@ -286,10 +290,10 @@ class LinearModel:
             )
 
     def in_words(self) -> str:
-        """Return the model in a few words, such as "linear model of 3 inputs, logistic link".
+        """Return a short description, such as "linear model of 3 inputs, logistic link".
 
         Returns:
-            The words.
+            The text.
 
         Example:
             >>> import icgd
@@ -306,7 +310,7 @@ class LinearModel:
 
     @property
     def n_parameters(self) -> int:
-        """The number of coefficients, the intercept included."""
+        """The number of coefficients, including the intercept."""
         return self.input_width + self.intercept
 
     @property
@@ -321,7 +325,7 @@ class LinearModel:
             n_examples: the number of examples.
 
         Returns:
-            1 / n for the mean, 1 for the sum.
+            The factor: 1 / n for the mean, 1 for the sum.
 
         Example:
             >>> import icgd
@@ -331,13 +335,13 @@ class LinearModel:
         return 1 / count("n_examples", n_examples) if self.reduction == "mean" else 1.0
 
     def design(self, x: Inputs) -> Design:
-        """Return `x` in float64, with the constant coordinate of the intercept.
+        """Return the design matrix in float64: `x`, with a column of ones for the intercept.
 
         Args:
             x: inputs (..., n, d).
 
         Returns:
-            The inputs as the coefficients see them.
+            The matrix (..., n, n_parameters).
 
         Example:
             >>> import icgd, torch
@@ -348,10 +352,10 @@ class LinearModel:
         return torch.cat([x, torch.ones_like(x[..., :1])], dim=-1) if self.intercept else x
 
     def penalised(self, like: Tensor) -> Float[Tensor, "parameter"]:
-        """Return 1 for every coefficient that penalties apply to, 0 for the intercept.
+        """Return 1 for every penalised coefficient, 0 for the intercept.
 
         Args:
-            like: a tensor whose type and device the flags have.
+            like: a tensor with the dtype and device of the result.
 
         Returns:
             A flag for each coefficient.
@@ -366,10 +370,10 @@ class LinearModel:
         return flags
 
     def initial_parameters(self, tasks: tuple[int, ...] = ()) -> Parameters:
-        """Return coefficients of 0, where the theorems start; the risk is convex.
+        """Return zeros, the initial coefficients of the theorems.
 
         Args:
-            tasks: the number of tasks, () for one task.
+            tasks: the batch shape: () for one task, (n_tasks,) for a batch.
 
         Returns:
             The coefficients.
@@ -383,7 +387,7 @@ class LinearModel:
 
 
 def require_data(model: LinearModel, x: Tensor, y: Tensor) -> None:
-    """Raise `DataError` unless the examples fit the model: shapes, finite numbers, labels."""
+    """Raise `DataError` unless shapes, values and labels of the examples fit the model."""
     checked_inputs(x, model.input_width)
     expected = (*x.shape[:-1], 1)
     if checked_array("y", y).shape != expected:

@@ -1,8 +1,8 @@
-r"""Losses of a prediction t and a label y, known by their slope u(t, y), the derivative in t.
+r"""Losses of a prediction t and a label y, given by their slope u(t, y), the derivative in t.
 
-Constructions need only the slope. Where it is a sum of functions of one variable, each of a linear
-combination of t and y, they approximate these functions; a slope given as a text is split into such
-summands. Any other slope is evaluated operation by operation by MLP layers
+Constructions need only the slope. If the slope is a sum of functions of one variable, each of a
+linear combination of t and y, they approximate these functions; a slope given as text is split into
+such summands if possible. MLP layers evaluate any other slope operation by operation
 (`constructions/composition.py`).
 """
 
@@ -67,7 +67,7 @@ LARGEST_JUMP = 1e12
 """The slopes of l1 and of quantiles are defined on [-1e12, 1e12]."""
 
 PREDICTION, LABEL = "t", "y"
-"""The variables of a slope."""
+"""The names of the variables of a slope."""
 
 
 @dataclass(frozen=True)
@@ -82,50 +82,53 @@ class SlopePart:
 # Slopes as sums of functions of one variable.
 
 Direction = tuple[Fraction, Fraction]
-"""The factors of t and y in a combination, scaled so that the first nonzero one is 1."""
+"""The factors of t and y in a linear combination, scaled so that the first nonzero one is 1."""
 
 OF_PREDICTION: Direction = (Fraction(1), Fraction(0))
 OF_LABEL: Direction = (Fraction(0), Fraction(1))
 
 
 def linear(node: Node) -> tuple[Fraction, Fraction, Fraction] | None:
-    """Return a, b and c if the tree is a t + b y + c, or else None."""
-    found = dict.fromkeys((variable(PREDICTION), variable(LABEL), ONE), Fraction(0))
+    """Return a, b and c if the tree is a t + b y + c, otherwise None."""
+    factors = dict.fromkeys((variable(PREDICTION), variable(LABEL), ONE), Fraction(0))
     for term in node.parts if node.kind == SUM else (node,):
-        factor, rest = split(term)
-        if rest not in found:
+        factor, monomial = split(term)
+        if monomial not in factors:
             return None
-        found[rest] = factor
-    a, b, c = found.values()
+        factors[monomial] = factor
+    a, b, c = factors.values()
     return a, b, c
 
 
 def along_one_direction(node: Node) -> tuple[Direction, Node] | None:
-    """Return direction and tree in x of a function of one combination of t and y, or else None."""
-    found = set[Direction]()
+    """Return (direction, tree in x) if the tree depends on one combination x of t and y only.
+
+    Otherwise return None.
+    """
+    directions = set[Direction]()
 
     def visit(part: Node) -> Node:
         if not variables(part):
             return part
         terms = part.parts if part.kind == SUM else ()
         lines = [term for term in terms if linear(term) is not None]
-        if 1 < len(lines) < len(terms):  # t - y in t - y + sin(t - y) is one combination
+        if 1 < len(lines) < len(terms):  # treat t - y in t - y + sin(t - y) as one combination
             others = [term for term in terms if term not in lines]
             return add(visit(add(*lines)), *map(visit, others))
         if (line := linear(part)) is not None:
             a, b, c = line
             scale = a or b
-            found.add((a / scale, b / scale))
+            directions.add((a / scale, b / scale))
             return add(multiply(number(scale), variable("x")), number(c))
         return rebuilt(part, tuple(visit(inner) for inner in part.parts))
 
     tree = visit(node)
-    return (found.pop(), tree) if len(found) == 1 else None
+    return (directions.pop(), tree) if len(directions) == 1 else None
 
 
 def sum_of_ridges(node: Node) -> dict[Direction, Node] | None:
-    """Split a slope into functions of one variable, by direction; None if it is no such sum."""
-    found: dict[Direction, Node] = {}
+    """Return a slope as a sum of functions of one variable, by direction, or None if it is none."""
+    ridges: dict[Direction, Node] = {}
     lines, constants = list[Node](), list[Node]()
     for term in node.parts if node.kind == SUM else (node,):
         if not variables(term):
@@ -138,20 +141,20 @@ def sum_of_ridges(node: Node) -> dict[Direction, Node] | None:
         if ridge is None:
             return None
         direction, tree = ridge
-        found[direction] = add(found.get(direction, ZERO), tree)
+        ridges[direction] = add(ridges.get(direction, ZERO), tree)
     a, b, _ = linear(add(*lines)) or (Fraction(0),) * 3
-    joined = (Fraction(1), b / a) if a else OF_LABEL
-    if a and b and joined not in found and OF_PREDICTION in found:
-        shares = [(OF_PREDICTION, a), (OF_LABEL, b)]  # another function reads t by itself
+    combined = (Fraction(1), b / a) if a else OF_LABEL
+    if a and b and combined not in ridges and OF_PREDICTION in ridges:
+        summands = [(OF_PREDICTION, a), (OF_LABEL, b)]  # merge a t with the existing ridge of t
     else:
-        shares = [(joined, a or b)]
-    for direction, factor in shares:
+        summands = [(combined, a or b)]
+    for direction, factor in summands:
         if factor:
             line = multiply(number(factor), variable("x"))
-            found[direction] = add(found.get(direction, ZERO), line)
-    first = next(iter(found))  # there is one, since the slope depends on t
-    found[first] = add(found[first], *constants)
-    return found
+            ridges[direction] = add(ridges.get(direction, ZERO), line)
+    first = next(iter(ridges))  # exists, because the slope depends on t
+    ridges[first] = add(ridges[first], *constants)
+    return ridges
 
 
 BUILT_IN: dict[Node, ScalarFunction] = {
@@ -160,11 +163,11 @@ BUILT_IN: dict[Node, ScalarFunction] = {
     parse(line): function
     for line, function in (("x", IDENTITY_FUNCTION), ("-x", NEGATE), ("2*x", DOUBLE))
 }
-"""Functions in slopes that have a name, and are defined everywhere."""
+"""Built-in functions that occur in slopes; they are defined on the whole real line."""
 
 
 def function_of(tree: Node, low: float, high: float) -> ScalarFunction:
-    """Return the function of a tree in x, built in or with the tree's text."""
+    """Return the function of a tree in x: a built-in one, or one named by the tree's text."""
     return BUILT_IN.get(tree) or Function._of_tree(tree, low, high)
 
 
@@ -177,19 +180,19 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 class Loss:
     """A loss of one prediction t and its label y, defined by its slope u(t, y) in t.
 
-    A network of several outputs has the sum over them. All losses enter the risk as
-    (1 / 2n) sum_i loss(t_i, y_i), so the slope of the squared loss is 2 (t - y).
+    The loss of a network with several outputs is the sum over the outputs. All losses enter the
+    risk as (1 / 2n) sum_i loss(t_i, y_i), so the slope of the squared loss is 2 (t - y).
 
     Args:
-        slope: the text of u(t, y), with the functions that `icgd.Function` knows. abs and sign of
-            a combination such as t - y make kinks and jumps; at a jump the value is that from the
-            left.
-        low: the least argument of a function in it, such as t - y, and of t and y themselves.
-        high: the largest one.
+        slope: the text of u(t, y), with the functions of `icgd.Function`. abs and sign of a
+            combination such as t - y give kinks and jumps; the value at a jump is the limit from
+            the left.
+        low: the lower end of the domain of t, of y and of combinations such as t - y.
+        high: the upper end of the domain.
 
     Raises:
-        SettingError: if the text is no such expression, or is not finite there.
-        UnknownNameError: if a name in it is not known.
+        SettingError: if the text is not such an expression, or is not finite on the domain.
+        UnknownNameError: if a name in the text is unknown.
 
     Example:
         >>> import icgd
@@ -202,7 +205,7 @@ class Loss:
     labels_are_probabilities: bool = False
     is_softmax: bool = False
     node: Node | None = None
-    """The tree of the slope, if a text defines it."""
+    """The tree of the slope, or None for built-in losses."""
     _value: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def __init__(self, slope: str, low: float | int = LOW, high: float | int = HIGH) -> None:
@@ -213,13 +216,13 @@ class Loss:
         self.name = with_domain(text(node), low, high)
         if len(self.name) > MOST_CANONICAL:
             raise SettingError(
-                f"The slope has {len(self.name)} characters when it is written out; "
-                f"{MOST_CANONICAL} is the most."
+                f"The slope has {len(self.name)} characters when simplified; at most "
+                f"{MOST_CANONICAL} are allowed."
             )
         if PREDICTION not in variables(node):
             raise SettingError(
-                f"The slope {text(node)} does not depend on the prediction t: no network minimises "
-                "such a loss. Write it with t and y, such as 'tanh(t - y)'."
+                f"The slope {text(node)} does not depend on the prediction t, so the loss has no "
+                "minimum. Write a slope in t and y, such as 'tanh(t - y)'."
             )
         self.slope_parts = None
         if (ridges := sum_of_ridges(node)) is not None:
@@ -231,7 +234,7 @@ class Loss:
                     terms = ((a, PREDICTION), (b, LABEL))
                     x = add(*(multiply(number(factor), variable(name)) for factor, name in terms))
                     raise SettingError(
-                        f"In the slope {text(node)}, where x stands for {text(x)}: {error}"
+                        f"In the slope {text(node)}, with x = {text(x)}: {error}"
                     ) from None
                 parts.append(SlopePart(float(a), float(b), function))
             self.slope_parts = tuple(parts)
@@ -244,11 +247,11 @@ class Loss:
         parts: tuple[SlopePart, ...] | None,
         **flags: bool,
     ) -> Loss:
-        """Make a built-in loss with its own name and value."""
-        made = cls.__new__(cls)
-        made.name, made.slope_parts = name, parts
-        made.__dict__.update(_value=value, **flags)
-        return made
+        """Return a built-in loss with its own name and value."""
+        loss = cls.__new__(cls)
+        loss.name, loss.slope_parts = name, parts
+        loss.__dict__.update(_value=value, **flags)
+        return loss
 
     def __repr__(self) -> str:
         return f"Loss({self.name!r})"
@@ -267,11 +270,11 @@ class Loss:
         """Return u(t, y), the gradient of the loss in the predictions.
 
         Args:
-            prediction: the predictions, an entry for each output.
-            label: the labels, likewise.
+            prediction: the predictions (..., d_y).
+            label: the labels (..., d_y).
 
         Returns:
-            The slopes, likewise.
+            The slopes (..., d_y).
 
         Example:
             >>> import icgd, torch
@@ -287,16 +290,17 @@ class Loss:
         return torch.stack(terms).sum(0)
 
     def value(self, prediction: Labels, label: Labels) -> Tensor:
-        """Return the loss, summed over the outputs; one of a text is 0 where the prediction is.
+        """Return the loss, summed over the outputs.
 
-        It is the integral of the slope, by Gauss's rule on 64 panels.
+        A loss given by its slope is 0 at t = 0: it is the integral of the slope from 0 to t, by
+        Gauss-Legendre quadrature on 64 panels.
 
         Args:
-            prediction: the predictions, an entry for each output.
-            label: the labels, likewise.
+            prediction: the predictions (..., d_y).
+            label: the labels (..., d_y).
 
         Returns:
-            A loss for each example, here t**2 - 2 t y.
+            The loss of each example; in the example below t**2 - 2 t y.
 
         Example:
             >>> import icgd, torch
@@ -307,13 +311,14 @@ class Loss:
         if self._value is not None:
             return self._value(prediction, label)
         prediction, label = torch.broadcast_tensors(prediction, label)
+        # loss(t) = t * integral over s in [0, 1] of slope(s t)
         starts = torch.arange(N_PANELS, dtype=prediction.dtype)[:, None]
-        shares = ((starts + (torch.from_numpy(_NODES) + 1) / 2) / N_PANELS).flatten()
+        nodes = ((starts + (torch.from_numpy(_NODES) + 1) / 2) / N_PANELS).flatten()
         weights = torch.from_numpy(_WEIGHTS).repeat(N_PANELS) / (2 * N_PANELS)
-        total = torch.zeros_like(prediction)
-        for share, weight in zip(shares.tolist(), weights.tolist(), strict=True):
-            total += weight * self.slope(share * prediction, label)
-        return (prediction * total).sum(-1)
+        integral = torch.zeros_like(prediction)
+        for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
+            integral += weight * self.slope(node * prediction, label)
+        return (prediction * integral).sum(-1)
 
 
 SQUARED = Loss._of("squared", lambda p, y: ((p - y) ** 2).sum(-1), (SlopePart(1.0, -1.0, DOUBLE),))
@@ -328,7 +333,7 @@ LOGISTIC = Loss._of(
     (SlopePart(1.0, 0.0, SIGMOID), SlopePart(0.0, 1.0, NEGATE)),
     labels_are_probabilities=True,
 )
-# Its slope couples all outputs through the log-sum-exp: no sum of one-variable functions.
+# The log-sum-exp couples all outputs, so the slope is not a sum of functions of one variable.
 CROSS_ENTROPY = Loss._of(
     "cross_entropy",
     lambda p, y: p.logsumexp(-1) - p.mul(y).sum(-1),
@@ -356,7 +361,7 @@ POISSON = Loss._of(
 
 
 def jump(below: str, above: str) -> Function:
-    """Return the step function from one number, up to 0, to another."""
+    """Return the step function with the value `below` up to 0, and `above` after it."""
     return Function.pieces((0,), (below, above), low=-LARGEST_JUMP, high=LARGEST_JUMP)
 
 
@@ -368,7 +373,7 @@ SMOOTH_L1, QUANTILE = "smooth_l1_", "quantile_"
 
 @lru_cache
 def smooth_l1(beta: float) -> Loss:
-    """|t - y| - beta / 2, but a parabola where |t - y| < beta; huber is the one of beta = 1."""
+    """Return the loss |t - y| - beta / 2, quadratic for |t - y| < beta; beta = 1 is huber."""
     beta = positive("beta", beta)
     if beta == 1.0:
         return HUBER
@@ -381,10 +386,10 @@ def smooth_l1(beta: float) -> Loss:
 
 @lru_cache
 def quantile(level: float) -> Loss:
-    """level (y - t) where y > t, and (1 - level) (t - y) elsewhere: least at that quantile."""
+    """Return the loss level (y - t) for y > t, else (1 - level) (t - y); a quantile is optimal."""
     level = positive("level", level)
     if not level < 1:
-        raise SettingError(f"The level of a quantile must lie between 0 and 1, got {level:g}.")
+        raise SettingError(f"The level of a quantile must be between 0 and 1, got {level:g}.")
     return Loss._of(
         f"{QUANTILE}{level!r}",
         lambda p, y: torch.maximum(level * (y - p), (1 - level) * (p - y)).sum(-1),
@@ -397,7 +402,7 @@ LOSS_NAMES = (*LOSSES, f"{SMOOTH_L1}BETA", f"{QUANTILE}LEVEL")
 
 
 def loss_named(name: str) -> Loss:
-    """Return the loss called `name`, which is its text if it has no other name."""
+    """Return the loss called `name`; the name of a user's loss is its text."""
     if is_written(name):
         return read_loss(name)
     if isinstance(name, str):
@@ -412,11 +417,11 @@ def loss_named(name: str) -> Loss:
 
 @lru_cache(maxsize=256)
 def read_loss(name: str) -> Loss:
-    """Return the loss whose `name` is this text."""
-    made = Loss.__new__(Loss)
+    """Return the loss that has this text as its `name`."""
+    loss = Loss.__new__(Loss)
     try:
         body, low, high = without_domain(name)
-        made._set(parse(body, (PREDICTION, LABEL), is_canonical=True), low, high)
-    except ValueError as error:  # those of icgd included
-        raise SettingError(f"{quoted(name)} is no text of a loss. {error}") from None
-    return made
+        loss._set(parse(body, (PREDICTION, LABEL), is_canonical=True), low, high)
+    except ValueError as error:  # icgd's errors are ValueErrors too
+        raise SettingError(f"{quoted(name)} is not the text of a loss. {error}") from None
+    return loss

@@ -29,13 +29,13 @@ from icgd.problems.settings import (
 from icgd.shapes import Matrix, Parameters, Values
 
 MOST_NAMED_LAYERS = 8
-"""In words, a deeper network has only its first and last widths."""
+"""The largest depth at which a description names all widths."""
 
 NORM_EPS = 1e-5
-"""What norms add to variances unless something else is said, as in torch."""
+"""The default number that norms add to variances, as in torch."""
 
 LEAST_EPS, LARGEST_EPS = 1e-30, 1e30
-"""Norms add at least and at most so much to variances."""
+"""The range of numbers that norms may add to variances."""
 
 
 @dataclass(frozen=True)
@@ -43,25 +43,24 @@ class MLP:
     """A network of `depth` layers: p_j = r(V_j p_{j-1}), p_0 = x.
 
     With shortcuts (i, j) and norms it is p_j = r(norm(V_j p_{j-1})) + the sum of all p_i, where
-    norm(z) = (z - mean z) / sqrt(var z + norm_eps), as nn.LayerNorm has it without weights of its
-    own.
+    norm(z) = (z - mean z) / sqrt(var z + norm_eps), as nn.LayerNorm without its affine weights.
 
     Args:
         widths: the widths of the layers, from the input to the output.
         activation: the name of r in hidden layers, such as "tanh" or "relu", or an
-            `icgd.Function`, whose name is kept; or a row of them, one for each hidden layer.
+            `icgd.Function`, whose name is stored; or a sequence with one for each hidden layer.
         output_activation: the activation of the last layer.
-        biases: whether every V_j has one more column, its last, which multiplies a constant 1 below
-            p_{j-1}.
-        shortcuts: pairs (i, j) of layers of one width, i < j: the outputs of layer i are added to
-            those of layer j. Layer 0 is the input.
+        biases: whether every V_j has a last column for biases, which multiplies a constant 1
+            appended to p_{j-1}.
+        shortcuts: pairs (i, j) of layers of equal width, i < j: the outputs of layer i are added
+            to those of layer j. Layer 0 is the input.
         norms: the layers, counted from 1, whose preactivations are normalised.
-        norm_eps: what norms add to variances.
+        norm_eps: the number that norms add to variances.
 
     Raises:
         UnknownNameError: if no activation has this name.
-        SettingError: if there are fewer than two widths, or one is no positive whole number; if a
-            shortcut joins layers of two widths, or a norm has only one number.
+        SettingError: if there are fewer than two widths, if a width is not a positive integer, if a
+            shortcut connects layers of different widths, or if a layer with a norm has width 1.
 
     Example:
         >>> import icgd
@@ -71,7 +70,7 @@ class MLP:
     """
 
     widths: tuple[int, ...]
-    activation: Any = "tanh"  # a name, also of a function that was given, or a name a layer
+    activation: Any = "tanh"  # converted to a name, or to one name per hidden layer
     output_activation: Any = "identity"
     biases: bool = False
     shortcuts: tuple[tuple[int, int], ...] = ()
@@ -79,13 +78,14 @@ class MLP:
     norm_eps: float = NORM_EPS
 
     def __post_init__(self) -> None:
-        given = enumerate(as_row(self.widths))
-        widths = tuple(count(f"widths[{place}]", width) for place, width in given)
+        widths = tuple(
+            count(f"widths[{layer}]", width) for layer, width in enumerate(as_row(self.widths))
+        )
         set_fields(self, widths=widths, biases=flag("biases", self.biases))
         if len(widths) < 2:
             raise SettingError(
-                "widths must name the input and at least one layer, such as (4, 16, 1), got "
-                f"{widths}."
+                "widths must have an input width and at least one layer width, such as (4, 16, 1), "
+                f"got {widths}."
             )
         hidden, output = self._names(self.activation), self._names(self.output_activation)
         if is_row(self.activation) and len(hidden) != self.depth - 1:
@@ -93,7 +93,7 @@ class MLP:
                 f"activation has {len(hidden)} entries; expected {self.depth - 1}, one for each "
                 "hidden layer, or one name for all of them."
             )
-        # One activation has one spelling, so that equal networks are equal.
+        # Store one name if all are equal, so that equal networks compare equal.
         is_one = len(set(hidden)) == 1
         set_fields(self, activation=hidden[0] if is_one else hidden or "tanh")
         set_fields(self, output_activation=output[0])
@@ -107,13 +107,13 @@ class MLP:
         for layer in norms:
             if widths[layer] == 1:
                 raise SettingError(
-                    f"norms has layer {layer}, whose width is 1: a number less its own mean is 0. "
-                    "Norms need layers of width 2 or more."
+                    f"norms has layer {layer}, whose width is 1, so its normalised value would "
+                    "always be 0. Norms need layers of width 2 or more."
                 )
         for name, layers in (("shortcuts", shortcuts), ("norms", norms)):
             for entry, following in pairwise(layers):
                 if entry == following:
-                    raise SettingError(f"{name} has {entry!r} twice; name it once.")
+                    raise SettingError(f"{name} has {entry!r} twice; give it once.")
             set_fields(self, **{name: tuple(layers)})
         set_fields(self, norm_eps=positive("norm_eps", self.norm_eps))
         require_between("norm_eps", self.norm_eps, LEAST_EPS, LARGEST_EPS)
@@ -121,9 +121,9 @@ class MLP:
             raise SettingError("norm_eps has no effect without norms; give both or neither.")
 
     def _names(self, given: Any) -> tuple[str, ...]:
-        """Return the names of one activation or of a row of them."""
-        rows = entries(given) if is_row(given) else [given]
-        names = tuple(part.name if isinstance(part, Function) else part for part in rows)
+        """Validate one activation or a sequence of them, and return their names."""
+        row = entries(given) if is_row(given) else [given]
+        names = tuple(entry.name if isinstance(entry, Function) else entry for entry in row)
         for name in names:
             activation_named(name)
         return names
@@ -132,7 +132,7 @@ class MLP:
         if not is_row(value):
             example = "pairs of layers, such as ((0, 2),)"
             example = example if name == "shortcuts" else "layers, such as (2,)"
-            raise SettingError(f"{name} must be a row of {example}, got {quoted(value)}.")
+            raise SettingError(f"{name} must be a sequence of {example}, got {quoted(value)}.")
         return entries(value)
 
     def _checked_shortcut(self, pair: object) -> tuple[int, int]:
@@ -144,16 +144,16 @@ class MLP:
         if self.widths[first] != self.widths[last]:
             raise SettingError(
                 f"shortcut {(first, last)} adds the {self.widths[first]} outputs of layer {first} "
-                f"to the {self.widths[last]} of layer {last}; both must have one width. widths are "
+                f"to the {self.widths[last]} of layer {last}, which must be as many. widths is "
                 f"{self.widths}."
             )
         return first, last
 
     def in_words(self) -> str:
-        """Return the network in a few words, such as "3-4-1 tanh network with biases".
+        """Return a short description, such as "3-4-1 tanh network with biases".
 
         Returns:
-            The words.
+            The text.
 
         Example:
             >>> import icgd
@@ -174,17 +174,17 @@ class MLP:
 
     @property
     def is_chain(self) -> bool:
-        """Whether every layer reads the one before it and nothing else, and no layer has a norm."""
+        """Whether every layer reads only the one before it, and no layer has a norm."""
         return not self.shortcuts and not self.norms
 
     def sources(self, layer: int) -> tuple[int, ...]:
-        """Return the layers that a shortcut to `layer` starts from.
+        """Return the layers from which shortcuts lead to `layer`.
 
         Args:
             layer: the number of the layer.
 
         Returns:
-            Their numbers, 0 for the input.
+            The layers' numbers, 0 for the input.
 
         Example:
             >>> import icgd
@@ -194,13 +194,13 @@ class MLP:
         return tuple(first for first, last in self.shortcuts if last == layer)
 
     def ends(self, layer: int) -> tuple[int, ...]:
-        """Return the layers that a shortcut from `layer` ends in.
+        """Return the layers to which shortcuts lead from `layer`.
 
         Args:
             layer: the number of the layer, 0 for the input.
 
         Returns:
-            Their numbers.
+            The layers' numbers.
 
         Example:
             >>> import icgd
@@ -226,7 +226,7 @@ class MLP:
 
     @cached_property
     def matrix_shapes(self) -> tuple[tuple[int, int], ...]:
-        """Shape (outputs, inputs) of every layer's matrix, the constant 1 counted as an input."""
+        """The shape (outputs, inputs) of every layer's matrix; biases count as one more input."""
         inputs = (width + self.biases for width in self.widths[:-1])
         return tuple(zip(self.widths[1:], inputs, strict=True))
 
@@ -251,17 +251,17 @@ class MLP:
         """
         if layer == self.depth:
             return activation_named(self.output_activation)
-        alike = isinstance(self.activation, str)
-        return activation_named(self.activation if alike else self.activation[layer - 1])
+        is_shared = isinstance(self.activation, str)
+        return activation_named(self.activation if is_shared else self.activation[layer - 1])
 
     def matrices(self, parameters: Parameters) -> list[Matrix]:
-        """View the parameter vector as one matrix a layer.
+        """Return the parameter vector as one matrix per layer.
 
         Args:
             parameters: the weights (..., n_parameters).
 
         Returns:
-            The matrices, the first layer's first.
+            The matrices, in the order of the layers.
 
         Example:
             >>> import icgd, torch
@@ -273,13 +273,12 @@ class MLP:
             raise DataError(
                 f"parameters has shape {tuple(parameters.shape)}; expected (..., {sum(sizes)})."
             )
-        parts: tuple[Tensor, ...] = parameters.split(sizes, dim=-1)
-        return [
-            part.unflatten(-1, shape) for part, shape in zip(parts, self.matrix_shapes, strict=True)
-        ]
+        blocks: tuple[Tensor, ...] = parameters.split(sizes, dim=-1)
+        shapes = self.matrix_shapes
+        return [block.unflatten(-1, shape) for block, shape in zip(blocks, shapes, strict=True)]
 
     def layer_inputs(self, outputs: Values) -> Values:
-        """Return the inputs of a layer's matrix: the outputs before it, and a 1 for biases.
+        """Return the inputs of a layer's matrix: the previous outputs, and a 1 for biases.
 
         Args:
             outputs: the outputs of the layer before (..., width).
@@ -295,14 +294,14 @@ class MLP:
         return functional.pad(outputs, (0, 1), value=1.0) if self.biases else outputs
 
     def initial_parameters(self, seed: int, box: float, tasks: tuple[int, ...] = ()) -> Parameters:
-        """Draw normal weights of variance 1 / fan-in, clipped to the box; repeatable from `seed`.
+        """Draw normal weights of variance 1 / fan-in, clipped to the box, reproducibly.
 
-        Biases start at 0, so that the weights are those of the network without them.
+        Biases are 0, so the other weights equal those of the network without biases.
 
         Args:
-            seed: what the weights are drawn from.
-            box: the largest size of a weight.
-            tasks: the number of tasks, () for one task.
+            seed: the seed.
+            box: the largest absolute value of a weight.
+            tasks: the batch shape: () for one task, (n_tasks,) for a batch.
 
         Returns:
             The weights (..., n_parameters).
@@ -315,7 +314,7 @@ class MLP:
         n_weights = self.n_parameters * prod(count("tasks", number) for number in tasks)
         require_memory(f"{n_weights:,} initial weights", 8 * n_weights, "Give smaller widths.")
         box, seed = positive("box", box), count("seed", seed, least=0)
-        draw = _drawn_before if n_weights <= MOST_REMEMBERED else _drawn
+        draw = _drawn_cached if n_weights <= MOST_CACHED else _drawn
         return draw(self.widths, self.biases, seed, tuple(tasks)).clamp(-box, box)
 
 
@@ -332,7 +331,7 @@ def _drawn(widths: tuple[int, ...], biases: bool, seed: int, tasks: tuple[int, .
     return torch.cat([matrix.flatten(-2) for matrix in matrices], dim=-1)
 
 
-MOST_REMEMBERED = 2**14
-"""Up to so many weights are remembered by their seed: runs on small tasks start from them often."""
+MOST_CACHED = 2**14
+"""The largest number of weights that are cached by seed; many runs on small tasks share them."""
 
-_drawn_before = lru_cache(maxsize=16)(_drawn)
+_drawn_cached = lru_cache(maxsize=16)(_drawn)

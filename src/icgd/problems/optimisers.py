@@ -1,14 +1,14 @@
-r"""A rule is one step of an optimiser as data: sums of quantities, a root and a product.
+r"""Optimisers as data: a `Rule` describes one step by linear combinations, a root and a product.
 
-Entry by entry, a step reads the weights w, the gradient g and the optimiser's state s, and gives
+Entry by entry, a step maps the weights w, the gradient g and the optimiser's state s to
 
     g  <- g + decay * w
-    s' <- sum of coefficient * quantity        of w, g, s and g^2, for each part of the state
-    d  <- m / (sqrt(v) + eps)                  of one of them and of a sum v, if there is a root
+    s' <- sum of coefficient * quantity        of w, g, s and g^2, for each array of the state
+    d  <- m / (sqrt(v) + eps)                  for a quantity m and a sum v, if there is a root
     w' <- clip(sum of coefficient * quantity)  of w, g, s' and d
 
-The reference algorithm evaluates this in float64, and constructions turn the same data into layers.
-So both do the same by construction, and a new optimiser is a new table.
+The oracle evaluates the rule in float64, and constructions compile the same rule into layers, so
+they agree by construction. A new optimiser needs only a new rule.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ WEIGHTS, GRADIENT, SQUARE, SCALED = "weights", "gradient", "square", "scaled"
 """The quantities besides the state: w, g, g^2 and d."""
 
 MOMENTUM, FIRST, SECOND = "momentum", "first_moment", "second_moment"
-"""Parts of the state."""
+"""The arrays of the state."""
 
 AVERAGE = "average"
-"""The average of the weights, which no rule reads."""
+"""The moving average of the weights, which no rule reads."""
 
 Schedule = float | tuple[float, ...]
 """One number for all steps, or one for each step."""
 
 Sum = Mapping[str, float]
-"""Quantities with their coefficients."""
+"""A linear combination: quantities with their coefficients."""
 
 
 @dataclass(frozen=True)
@@ -77,21 +77,21 @@ class Rule:
     ) -> tuple[Parameters, dict[str, Parameters]]:
         """Return the weights after the step, before they are clipped, and the new state."""
         gradient = gradient + self.decay * weights if self.decay else gradient
-        known: dict[str, Tensor] = {WEIGHTS: weights, GRADIENT: gradient, **state}
+        values: dict[str, Tensor] = {WEIGHTS: weights, GRADIENT: gradient, **state}
         if self.root is not None:
-            known[SQUARE] = gradient * gradient
-        moved = {name: evaluated(terms, known) for name, terms in self.state.items()}
+            values[SQUARE] = gradient * gradient
+        new_state = {name: evaluated(terms, values) for name, terms in self.state.items()}
         if self.root is not None:
-            spread = evaluated(self.root.argument, known).clamp_min(0.0).sqrt() + self.root.eps
-            known[SCALED] = (known | moved)[self.root.factor] / spread
-        return evaluated(self.weights, known | moved), moved
+            divisor = evaluated(self.root.argument, values).clamp_min(0.0).sqrt() + self.root.eps
+            values[SCALED] = (values | new_state)[self.root.factor] / divisor
+        return evaluated(self.weights, values | new_state), new_state
 
     @property
     def linear(self) -> dict[str, Sum]:
-        """New weights and state as sums of old quantities, of a rule without a root.
+        """The new weights and state as sums of old quantities, for a rule without a root.
 
-        Weight decay is part of the gradient, and the new state is put into the weights. What is
-        named does not depend on numbers: a coefficient may be 0 in one step and not in the next.
+        Weight decay is included in the gradient, and the new state is substituted in the weights.
+        The names do not depend on coefficients, which may be 0 in one step and not in the next.
         """
         moved, state = dict(self.weights), {name: dict(s) for name, s in self.state.items()}
         for terms in (moved, *state.values()):
@@ -99,41 +99,41 @@ class Rule:
                 terms[WEIGHTS] = terms.get(WEIGHTS, 0.0) + self.decay * terms[GRADIENT]
         weights: dict[str, float] = {}
         for quantity, factor in moved.items():
-            for inner, share in state.get(quantity, {quantity: 1.0}).items():
-                weights[inner] = weights.get(inner, 0.0) + factor * share
+            for old_quantity, inner in state.get(quantity, {quantity: 1.0}).items():
+                weights[old_quantity] = weights.get(old_quantity, 0.0) + factor * inner
         return {WEIGHTS: weights, **state}
 
 
-def evaluated(terms: Sum, known: Mapping[str, Tensor]) -> Tensor:
-    """Evaluate a sum of coefficients times quantities."""
-    total = torch.zeros_like(known[WEIGHTS])
+def evaluated(terms: Sum, values: Mapping[str, Tensor]) -> Tensor:
+    """Return the linear combination `terms` of these values."""
+    total = torch.zeros_like(values[WEIGHTS])
     for name, factor in terms.items():
-        total = total + factor * known[name]
+        total = total + factor * values[name]
     return total
 
 
 class Scheduled:
-    """An update some of whose settings may have an entry for each step."""
+    """An update whose settings may have a value for each step."""
 
     @property
     def schedules(self) -> dict[str, tuple[object, ...]]:
-        """The settings that have an entry for each step."""
+        """The settings that have a value for each step."""
         settings = {name: getattr(self, name, None) for name in ("step_size", "momentum")}
         return {name: value for name, value in settings.items() if isinstance(value, tuple)}
 
     @property
     def is_constant(self) -> bool:
-        """Whether all steps do the same to weights, gradient, state and average."""
+        """Whether all steps apply the same rule."""
         return not self.schedules
 
     def require_steps(self, n_steps: int) -> None:
-        """Check that every schedule has one entry a step.
+        """Raise unless every schedule has one value for each step.
 
         Args:
             n_steps: the number of steps.
 
         Raises:
-            SettingError: if one has more or fewer.
+            SettingError: if a schedule has more or fewer values.
 
         Example:
             >>> import icgd
@@ -147,16 +147,16 @@ class Scheduled:
 
 
 def span_in_words(schedule: Schedule) -> str:
-    """Format one number, or the least and the largest of a schedule."""
+    """Format one number, or the range of a schedule, such as "0.1 to 0.2"."""
     numbers = schedule if isinstance(schedule, tuple) else (schedule,)
     least, largest = min(numbers), max(numbers)
     return f"{least:g} to {largest:g}" if least < largest else f"{least:g}"
 
 
 def step_sizes(value: Any, check: Callable[[str, object], float] = positive) -> Schedule:
-    """Check one positive step size, or a schedule with one for each step.
+    """Validate one positive step size, or a schedule with one for each step.
 
-    With `check` = `not_negative` a schedule may have zeros: a warm-up begins and a decay ends so.
+    With `check` = `not_negative` a schedule may contain zeros, as at the start of a warm-up.
     """
     if not is_row(value):
         return positive("step_size", value)
@@ -167,7 +167,7 @@ def step_sizes(value: Any, check: Callable[[str, object], float] = positive) -> 
 
 
 LEAST_EPS, LARGEST_EPS = 1e-30, 1e30
-"""Beyond them a reciprocal root has slopes that leave the range of numbers."""
+"""The range of eps: beyond it, slopes of reciprocal roots overflow."""
 
 
 def _checked_eps(name: str, value: object) -> float:
@@ -198,21 +198,21 @@ CHECKS: dict[str, Callable[[str, Any], object]] = {
     "decoupled": flag,
     "gradient_scale": positive,
 }
-"""What checks each setting of an optimiser, and returns it as a plain number."""
+"""The function that validates each setting of an optimiser and returns it as plain data."""
 
 
 @dataclass(frozen=True)
 class AbstractGradientStep(Scheduled, ABC):
-    """A step from the gradient of the loss on all examples, or on `batch_size` of them.
+    """A step along the gradient of the loss on all examples, or on `batch_size` of them.
 
     `step_size` is one number for all steps or one for each step. With a batch size b, step
-    l = 0, 1, ... takes b of the n examples: l b, l b + 1, ..., modulo n.
+    l = 0, 1, ... uses the examples l b, l b + 1, ..., l b + b - 1, modulo n.
 
     After every step the weights are projected onto the sets of `box`.
 
-    With an `average` rho, an exponential moving average of the weights is kept beside them, and
-    predicts: average <- rho * average + (1 - rho) * weights after every step, projected ones, and
-    after the first step average <- weights.
+    With an `average` rho, the predictions use an exponential moving average of the projected
+    weights: average <- weights after the first step, then average <- rho * average + (1 - rho) *
+    weights.
     """
 
     step_size: Schedule
@@ -245,10 +245,10 @@ class AbstractGradientStep(Scheduled, ABC):
 
     @abstractmethod
     def name_in_words(self) -> str:
-        """Name the kind of steps.
+        """Return the kind of steps, such as "momentum steps (0.9)".
 
         Returns:
-            The words.
+            The text.
 
         Example:
             >>> import icgd
@@ -258,32 +258,32 @@ class AbstractGradientStep(Scheduled, ABC):
 
     @property
     def state(self) -> tuple[str, ...]:
-        """What the rule remembers beside every weight from step to step; it starts at 0."""
+        """The names of the arrays that the optimiser carries from step to step; they start at 0."""
         return ()
 
     @property
     def reach(self) -> float:
-        """The largest size of a weight."""
+        """The largest absolute value of a weight."""
         return largest_weight(self.box)
 
     @property
     def has_root(self) -> bool:
-        """Whether a step divides by a root, as Adam does."""
+        """Whether a step divides by a root, as Adam's does."""
         return self.rule(0).root is not None
 
     @property
     def remembered(self) -> tuple[str, ...]:
-        """The state, and the average of the weights if there is one."""
+        """The names of the state, followed by the average of the weights if there is one."""
         return self.state if self.average is None else (*self.state, AVERAGE)
 
     def kept_of_average(self, step: int) -> float:
-        """Return the share of the average that a step keeps; the first step starts it.
+        """Return the factor rho of the average in a step; it is 0 in the first step.
 
         Args:
             step: the number of the step, counted from 0.
 
         Returns:
-            A share from 0 to 1.
+            The factor, from 0 to 1.
 
         Example:
             >>> import icgd
@@ -295,7 +295,7 @@ class AbstractGradientStep(Scheduled, ABC):
 
     @property
     def gradient_factor(self) -> float:
-        """What the gradient of half the mean loss is multiplied by before the rule."""
+        """The factor of the gradient of half the mean loss, applied before the rule."""
         scale: float = getattr(self, "gradient_scale", 1.0)  # a field of all but GradientStep
         return scale
 
@@ -309,10 +309,10 @@ class AbstractGradientStep(Scheduled, ABC):
         return False
 
     def in_words(self) -> str:
-        """Return the step in a few words, such as "gradient steps of 0.1, box 2, batches of 4".
+        """Return a short description, such as "gradient steps of 0.1, box 2, batches of 4".
 
         Returns:
-            The words.
+            The text.
 
         Example:
             >>> import icgd
@@ -342,14 +342,14 @@ class AbstractGradientStep(Scheduled, ABC):
         return sizes[step] if isinstance(sizes, tuple) else sizes
 
     def examples_of(self, step: int, n_examples: int) -> tuple[int, ...]:
-        """Return the examples of a step, counted from 0.
+        """Return the indices of the examples that a step uses.
 
         Args:
             step: the number of the step, counted from 0.
             n_examples: the number of all examples.
 
         Returns:
-            The numbers of its examples.
+            The indices.
 
         Example:
             >>> import icgd
@@ -367,20 +367,20 @@ class AbstractGradientStep(Scheduled, ABC):
 class GradientStep(AbstractGradientStep):
     """w <- clip(w - step_size * grad L(w), -box, box), on all examples or `batch_size` of them.
 
-    Other sets than one box take the place of the clip: one set for all layers, a row with one for
-    each layer, or a mapping from names of weights, `weights_1`, `bias_1`, ..., to sets. A set is a
-    number, an array of a number for each weight, a `Box`, a `HalfSpace` or a `Simplex`.
+    `box` may also specify other sets to project onto: one set for all layers, a sequence with one
+    for each layer, or a mapping from names of weights, `weights_1`, `bias_1`, ..., to sets. A set
+    is a number, an array with a number for each weight, a `Box`, a `HalfSpace` or a `Simplex`.
 
     Args:
         step_size: the step size, or one for each step.
-        box: the largest size of a weight; or a set for each layer or weight, such as `Box`.
-        batch_size: how many examples a step takes, one batch after the other; by default all. Step
-            l = 0, 1, ... takes examples l b, l b + 1, ..., modulo n.
-        average: how much a step keeps of the average of the weights, which then predicts; by
-            default there is none.
+        box: the largest absolute value of a weight, or sets for layers or weights, such as `Box`.
+        batch_size: the number of examples of a step; the default is all. Step l = 0, 1, ... uses
+            the examples l b, ..., l b + b - 1, modulo n.
+        average: the factor rho of a moving average of the weights, which then makes the
+            predictions; the default is no average.
 
     Raises:
-        SettingError: if a number is not positive, or the batch size is not whole.
+        SettingError: if a number is not positive, or the batch size is not an integer.
 
     Example:
         >>> import icgd
@@ -410,19 +410,18 @@ class MomentumStep(AbstractGradientStep):
 
     Args:
         step_size: the step size, or one for each step.
-        box: the largest size of a weight; or a set for each layer or weight, such as `Box`.
-        batch_size: how many examples a step takes, one batch after the other; by default all.
-        momentum: how much of the last direction is kept.
-        dampening: how much of the gradient is left out of the direction, after the first step.
-        nesterov: whether the direction looks ahead.
-        weight_decay: what is added to the gradient, times the weights.
-        gradient_scale: what the gradient of half the mean loss is multiplied by; 2 stands for the
-            mean loss.
-        average: how much a step keeps of the average of the weights, which then predicts; by
-            default there is none.
+        box: the largest absolute value of a weight, or sets for layers or weights, such as `Box`.
+        batch_size: the number of examples of a step, in consecutive batches; the default is all.
+        momentum: the momentum coefficient.
+        dampening: the dampening of the gradient, after the first step.
+        nesterov: whether to use Nesterov momentum.
+        weight_decay: the factor of the weights that is added to the gradient.
+        gradient_scale: a factor of the gradient of half the mean loss; 2 gives the mean loss.
+        average: the factor rho of a moving average of the weights, which then makes the
+            predictions; the default is no average.
 
     Raises:
-        SettingError: if a number is out of its range, or nesterov has no momentum.
+        SettingError: if a number is out of its range, or if nesterov is used without momentum.
 
     Example:
         >>> import icgd
@@ -452,12 +451,12 @@ class MomentumStep(AbstractGradientStep):
         size, decay = self.size_of(step), self.weight_decay
         if not self.momentum:
             return Rule({WEIGHTS: 1.0, GRADIENT: -size}, decay=decay)
-        fresh = 1.0 if step == 0 else 1.0 - self.dampening
-        kept = {MOMENTUM: {MOMENTUM: self.momentum, GRADIENT: fresh}}
-        moved = {MOMENTUM: -size}
+        new = 1.0 if step == 0 else 1.0 - self.dampening
+        state = {MOMENTUM: {MOMENTUM: self.momentum, GRADIENT: new}}
+        direction = {MOMENTUM: -size}
         if self.nesterov:
-            moved = {GRADIENT: -size, MOMENTUM: -size * self.momentum}
-        return Rule({WEIGHTS: 1.0, **moved}, kept, decay=decay)
+            direction = {GRADIENT: -size, MOMENTUM: -size * self.momentum}
+        return Rule({WEIGHTS: 1.0, **direction}, state, decay=decay)
 
     @property
     def is_constant(self) -> bool:
@@ -469,9 +468,9 @@ class MomentumStep(AbstractGradientStep):
 
 
 def _kind_in_words(kind: str, *numbers: str, decay: float) -> str:
-    """Name steps by their numbers, such as "momentum steps (0.9, weight decay 0.1)"."""
-    words = [*numbers, f"weight decay {decay:g}"] if decay else numbers
-    return f"{kind} steps ({', '.join(words)})"
+    """Return a kind of steps with its settings: "momentum steps (0.9, weight decay 0.1)"."""
+    settings = [*numbers, f"weight decay {decay:g}"] if decay else numbers
+    return f"{kind} steps ({', '.join(settings)})"
 
 
 @final
@@ -487,16 +486,15 @@ class AdamStep(AbstractGradientStep):
 
     Args:
         step_size: the step size, or one for each step.
-        box: the largest size of a weight; or a set for each layer or weight, such as `Box`.
-        batch_size: how many examples a step takes, one batch after the other; by default all.
-        betas: how much of the mean gradient and of its mean square is kept in a step.
-        eps: what is added to the root; a smaller one costs more pieces, by its logarithm.
-        weight_decay: what is added to the gradient, times the weights.
-        decoupled: whether weights decay by themselves instead, as in AdamW.
-        gradient_scale: what the gradient of half the mean loss is multiplied by; 2 stands for the
-            mean loss.
-        average: how much a step keeps of the average of the weights, which then predicts; by
-            default there is none.
+        box: the largest absolute value of a weight, or sets for layers or weights, such as `Box`.
+        batch_size: the number of examples of a step, in consecutive batches; the default is all.
+        betas: the decay rates of the first and the second moment.
+        eps: the number added to the root; the number of pieces grows with its logarithm.
+        weight_decay: the factor of the weights that is added to the gradient.
+        decoupled: whether weight decay is applied to the weights directly, as in AdamW.
+        gradient_scale: a factor of the gradient of half the mean loss; 2 gives the mean loss.
+        average: the factor rho of a moving average of the weights, which then makes the
+            predictions; the default is no average.
 
     Raises:
         SettingError: if a number is out of its range.
@@ -519,20 +517,21 @@ class AdamStep(AbstractGradientStep):
 
     def rule(self, step: int) -> Rule:
         (first, second), size = self.betas, self.size_of(step)
-        rest = 1.0 - second ** (step + 1)
-        kept = {SECOND: second, SQUARE: 1.0 - second}
-        root = Root(FIRST, {name: factor / rest for name, factor in kept.items()}, self.eps)
+        correction = 1.0 - second ** (step + 1)  # of the bias of the second moment
+        moment = {SECOND: second, SQUARE: 1.0 - second}
+        corrected = {name: factor / correction for name, factor in moment.items()}
+        root = Root(FIRST, corrected, self.eps)
         decay = size * self.weight_decay if self.decoupled else 0.0
         return Rule(
             weights={WEIGHTS: 1.0 - decay, SCALED: -size / (1.0 - first ** (step + 1))},
-            state={FIRST: {FIRST: first, GRADIENT: 1.0 - first}, SECOND: kept},
+            state={FIRST: {FIRST: first, GRADIENT: 1.0 - first}, SECOND: moment},
             decay=0.0 if self.decoupled else self.weight_decay,
             root=root,
         )
 
     @property
     def is_constant(self) -> bool:
-        return False  # its corrections change with every step
+        return False  # the bias corrections change with every step
 
     def name_in_words(self) -> str:
         kind, (first, second) = "AdamW" if self.decoupled else "Adam", self.betas
@@ -543,21 +542,20 @@ class AdamStep(AbstractGradientStep):
 @final
 @dataclass(frozen=True)
 class RmspropStep(AbstractGradientStep):
-    """RMSprop with the conventions of `torch.optim.RMSprop`, not centred and without momentum.
+    """RMSprop with the conventions of `torch.optim.RMSprop`, uncentred and without momentum.
 
         v <- alpha v + (1 - alpha) g^2,   w <- w - step_size * g / (sqrt(v) + eps)
 
     Args:
         step_size: the step size, or one for each step.
-        box: the largest size of a weight; or a set for each layer or weight, such as `Box`.
-        batch_size: how many examples a step takes, one batch after the other; by default all.
-        alpha: how much of the mean square of the gradient is kept in a step.
-        eps: what is added to the root; a smaller one costs more pieces, by its logarithm.
-        weight_decay: what is added to the gradient, times the weights.
-        gradient_scale: what the gradient of half the mean loss is multiplied by; 2 stands for the
-            mean loss.
-        average: how much a step keeps of the average of the weights, which then predicts; by
-            default there is none.
+        box: the largest absolute value of a weight, or sets for layers or weights, such as `Box`.
+        batch_size: the number of examples of a step, in consecutive batches; the default is all.
+        alpha: the decay rate of the mean square of the gradient.
+        eps: the number added to the root; the number of pieces grows with its logarithm.
+        weight_decay: the factor of the weights that is added to the gradient.
+        gradient_scale: a factor of the gradient of half the mean loss; 2 gives the mean loss.
+        average: the factor rho of a moving average of the weights, which then makes the
+            predictions; the default is no average.
 
     Raises:
         SettingError: if a number is out of its range.
@@ -578,12 +576,12 @@ class RmspropStep(AbstractGradientStep):
         return (SECOND,)
 
     def rule(self, step: int) -> Rule:
-        kept = {SECOND: self.alpha, SQUARE: 1.0 - self.alpha}
+        moment = {SECOND: self.alpha, SQUARE: 1.0 - self.alpha}
         return Rule(
             weights={WEIGHTS: 1.0, SCALED: -self.size_of(step)},
-            state={SECOND: kept},
+            state={SECOND: moment},
             decay=self.weight_decay,
-            root=Root(GRADIENT, kept, self.eps),
+            root=Root(GRADIENT, moment, self.eps),
         )
 
     def name_in_words(self) -> str:

@@ -1,6 +1,6 @@
-"""Oracles: exact training in float64, which all runs are compared with.
+"""Oracles: exact training in float64, the reference for all runs.
 
-Each kind of target has one: a network, a linear model and the function of a kernel machine.
+There is one for each kind of target: networks, linear models and kernel machines.
 """
 
 from __future__ import annotations
@@ -71,32 +71,32 @@ from icgd.shapes import (
 )
 
 Shapes = tuple[tuple[int, int], ...]
-"""The shapes of matrices, one after the other."""
+"""The shapes of matrices, in order."""
 
 COPIES = 4
-"""Copies of all weights that a run holds at least: before and after a step, gradient, its own."""
+"""A lower bound on the copies of all weights that a run holds in memory at once."""
 
 MATCHING = "matching"
-"""The loss of a linear model: the one that its link matches."""
+"""The loss of a linear model: the matching loss of its link."""
 
 INTERCEPT = "(intercept)"
-"""What the coefficient of no input is called; no input is likely to have that name."""
+"""The name of the intercept among those of inputs, chosen so that no input is likely to have it."""
 
 NUMBERS_AT_ONCE = 2**16
-"""The numbers in the widest layer over the steps that are taken together."""
+"""The number of values in the widest layer, over the steps that are computed together."""
 
 IN_SETS = 2.0**-40
-"""Initial weights may be so far from the nearest weights in a set, as a share of the largest."""
+"""Tolerance on the distance of initial weights from their set, relative to the largest weight."""
 
 LABEL_SUM_ROUNDING = 1e-6
-"""Labels of classes add up to 1 within this."""
+"""Tolerance on the sum of the labels of classes, which should be 1."""
 
 
 @runtime_checkable
 class ExactStep(Protocol):
-    """From the weights before a step and its number, counted from 0, to the weights after it.
+    """Maps the weights before step `number`, counted from 0, to the weights after it.
 
-    Momentum needs the weights one step earlier, too. Without them a run begins at rest.
+    Momentum also needs the weights `before` the previous step; without them the momentum is 0.
     """
 
     def __call__(
@@ -105,21 +105,21 @@ class ExactStep(Protocol):
 
 
 def overflowed(dtype: str, step_size: float | Sequence[float] | None = None) -> OverflowedRunError:
-    """Return the error of a run that overflows; `step_size` if it is known."""
+    """Return the error for a run that overflows; it names `step_size` if that is known."""
     largest = max(step_size) if isinstance(step_size, Sequence) else step_size
-    blamed = "a step" if largest is None else f"step_size={largest:g}"
+    cause = "a step" if largest is None else f"step_size={largest:g}"
     return OverflowedRunError(
-        f"The run leaves the range of {dtype}: {blamed} is too large for these data. Use a smaller "
+        f"The run leaves the range of {dtype}: {cause} is too large for these data. Use a smaller "
         "step size."
     )
 
 
 @dataclass(frozen=True)
 class AbstractOracle(ABC):
-    """How one kind of target is trained exactly. Subclasses are final and made by `Problem`.
+    """Exact training of one kind of target. Subclasses are final and constructed by `Problem`.
 
-    Everything takes one task, or a batch of tasks with a leading axis. Weights are one vector: the
-    matrices of `weight_shapes` one after the other, or the values of a function at all tokens.
+    All methods take one task, or a batch of tasks with a leading axis. Weights are one vector: the
+    matrices of `weight_shapes` in order, or the values of a function at all tokens.
     """
 
     target: MLP | KernelMachine | LinearModel
@@ -129,13 +129,13 @@ class AbstractOracle(ABC):
 
     def __post_init__(self) -> None:
         if self.domain.score is not None and not isinstance(self.target, LinearModel):
-            raise SettingError("domain.score has no effect without a linear model; leave it out.")
+            raise SettingError("domain.score has no effect without a linear model. Omit it.")
         if self.domain.rate is not None and not isinstance(self.target, MLP):
-            raise SettingError("domain.rate has no effect without a network; leave it out.")
+            raise SettingError("domain.rate has no effect without a network. Omit it.")
 
     def started_from(self, initial: Sequence[float]) -> AbstractOracle:
-        """Return an oracle that starts from these weights by default."""
-        raise SettingError("initial has no effect without a network; leave it out.")
+        """Return an oracle whose default initial weights are these."""
+        raise SettingError("initial has no effect without a network. Omit it.")
 
     @property
     @abstractmethod
@@ -143,22 +143,22 @@ class AbstractOracle(ABC):
         """The shapes of the trained matrices; none if a function is trained."""
 
     def labelled(self, y: Tensor, expected: tuple[int, ...]) -> Tensor:
-        """Return labels in the expected shape, if they can be given in another one."""
+        """Return labels in the expected shape, such as classes as one-hot rows."""
         return y
 
     def require_labels(self, y: Labels) -> None:
-        """Raise `DataError` unless every label suits the loss; the squared loss takes all."""
+        """Raise `DataError` unless the loss allows every label; the squared loss allows all."""
         return None
 
     def initial(
         self, x: Inputs, queries: Queries, *, given: Any = None, seed: int | None = None
     ) -> Parameters:
-        """Return the weights that a run on these inputs starts from: those given, or its own."""
+        """Return the initial weights of a run on these inputs: `given`, validated, or drawn."""
         n_weights = sum(rows * columns for rows, columns in self.weight_shapes)
         batch, shape = tuple(x.shape[:-2]), (*x.shape[:-2], n_weights)
         of_tasks = f" for {prod(batch):,} tasks" if batch else ""
         what = f"Training {n_weights:,} weights{of_tasks}"
-        require_memory(what, COPIES * 8 * prod(shape), "Take a narrower network, or fewer tasks.")
+        require_memory(what, COPIES * 8 * prod(shape), "Use a narrower network, or fewer tasks.")
         if given is None:
             return self.own_start(batch, seed)
         if seed is not None:
@@ -169,29 +169,29 @@ class AbstractOracle(ABC):
         return weights.expand(shape)
 
     def with_state(self, weights: Tensor) -> Tensor:
-        """Append what an optimiser remembers at its start, if these are weights alone."""
+        """Append the initial state of the optimiser, unless the vector has a state already."""
         return weights
 
     def require_start(self, trained: Tensor, n_examples: int, dtype: torch.dtype) -> None:
-        """Raise an error unless a run of this precision can start from what is trained."""
+        """Raise an error unless a run in this dtype can start from these weights and state."""
         if isinstance(self.update.box, float):
             require_within("initial", trained, self.update.box, "box")
 
     def starts_fresh(self, trained: Tensor) -> bool:
-        """Return whether the state of the optimiser is 0."""
+        """Return whether the initial state of the optimiser is 0."""
         return True
 
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
-        """Return the weights that a run starts from if none are given: 0 unless drawn."""
+        """Return the initial weights if none are given: 0, or random ones for a network."""
         n_weights = sum(rows * columns for rows, columns in self.weight_shapes)
         return torch.zeros(*batch, n_weights, dtype=torch.float64)
 
     @abstractmethod
     def exact_step(self, task: Task) -> ExactStep:
-        """Return an exact step for the task; what steps share is computed once."""
+        """Return a function that takes exact steps; quantities shared by steps are precomputed."""
 
     def step(self, task: Task, weights: Parameters, number: int = 0) -> Parameters:
-        """Return the weights after step `number`, counted from 0, which starts from `weights`."""
+        """Return the weights after step `number`, counted from 0, from `weights`."""
         return self.exact_step(task)(weights.double(), number)
 
     def train(self, task: Task, n_steps: int) -> History:
@@ -202,7 +202,7 @@ class AbstractOracle(ABC):
         return torch.stack(history, dim=-2)
 
     def stepped(self, task: Task, history: History) -> Tensor:
-        """Take one exact step from each entry of a run but its last, with its own momentum."""
+        """Return one exact step from every entry of a run except the last, with its momentum."""
         before, step = history[..., :-1, :].double(), self.exact_step(task)
         rows = before.unbind(-2)
         after = [step(row, number, rows[max(0, number - 1)]) for number, row in enumerate(rows)]
@@ -212,13 +212,13 @@ class AbstractOracle(ABC):
     def described(self, task: Task, n_steps: int) -> dict[str, Any]:
         """Describe the problem for a certificate, as docs/certificates.md defines.
 
-        All numbers are exact binary fractions such as "0x1.8p+1". Raises `ProofError` if
-        something about it is a function of the user's.
+        All numbers are exact binary fractions such as "0x1.8p+1". Raise `ProofError` if the
+        problem contains a user's own function.
         """
 
     @abstractmethod
     def work(self, task: Task, n_steps: int) -> int:
-        """Estimate the operations of exact training in balls, whose bits grow with the steps."""
+        """Estimate the operations of training in ball arithmetic; its bits grow with the steps."""
 
     @abstractmethod
     def predict(self, task: Task, weights: Parameters) -> Predictions:
@@ -226,60 +226,60 @@ class AbstractOracle(ABC):
 
     @abstractmethod
     def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
-        """Return the training loss, one number a task."""
+        """Return the training loss of each task."""
 
     @property
     @abstractmethod
     def loss_in_words(self) -> str:
-        """Which loss `risk` is."""
+        """A description of the loss that `risk` returns."""
 
     @abstractmethod
     def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
-        """Return what is trained as named matrices, with a leading axis for a batch of tasks."""
+        """Return the trained weights as named matrices, with a leading axis for a batch."""
 
     def objective(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"] | None:
-        """Return the objective where it is more than the training loss: with penalties."""
+        """Return the objective if it has penalties besides the training loss, otherwise None."""
         return None
 
     @property
     def unusual_loss(self) -> str | None:
-        """The loss of an example as a formula, where it is not the one that its name suggests."""
+        """The formula of the loss of an example, if its name suggests a different one."""
         return None
 
     def examples_of(self, number: int, n_examples: int) -> Sequence[int]:
-        """Return the examples that a step uses, both counted from 0."""
+        """Return the indices of the examples that step `number` uses."""
         return range(n_examples)
 
     def preactivations(self, task: Task, weights: Parameters, number: int) -> list[Tensor]:
-        """Return the preactivations of every layer in a step; none without units."""
+        """Return the preactivations of every layer in a step; empty for targets without units."""
         return []
 
     def named(self, weights: Parameters, inputs: Sequence[str]) -> dict[str, float] | None:
-        """Return the weights of one task by input name, if each weight belongs to one input."""
+        """Return the weights of one task by input name, or None if they do not belong to inputs."""
         return None
 
     def require_end(self, task: Task) -> None:
-        """Raise an error if a run on this task must not wait until its weights move no more."""
+        """Raise an error if training on this task cannot converge."""
         return None
 
     def overflow(self, dtype: str) -> OverflowedRunError:
-        """Return the error of a run that leaves the range of its numbers."""
+        """Return the error for a run that leaves the range of its dtype."""
         return overflowed(dtype, self.update.step_size)
 
     def warnings_before(self, task: Task, n_steps: int) -> Iterator[Warning]:
-        """Yield warnings before a run."""
+        """Yield the warnings to issue before a run."""
         return iter(())
 
     def warnings_after(self, task: Task, weights: Parameters) -> Iterator[Warning]:
-        """Yield warnings after a run on a task that ended with these weights."""
+        """Yield the warnings to issue after a run that ended with these weights."""
         return iter(())
 
 
 @dataclass(frozen=True)
 class Forward:
-    """Preactivations z_1 .. z_N and outputs p_0 .. p_N of every layer.
+    """The preactivations z_1 .. z_N and outputs p_0 .. p_N of all layers.
 
-    Those of layers with a norm are normalised; `scales` has what they were multiplied by.
+    The preactivations of layers with a norm are normalised; `scales` has the factors.
     """
 
     preactivations: list[Tensor]
@@ -289,49 +289,50 @@ class Forward:
 
 def forward(target: MLP, parameters: Parameters, x: Inputs) -> Forward:
     """Run the target network on every row of `x`."""
-    found = Forward([], [x], {})
-    outputs = found.outputs
+    states = Forward([], [x], {})
+    outputs = states.outputs
     for layer, matrix in enumerate(target.matrices(parameters), start=1):
         z = target.layer_inputs(outputs[-1]) @ matrix.mT
         if layer in target.norms:
             z = z - z.mean(-1, keepdim=True)
             variance = (z * z).mean(-1, keepdim=True)
-            found.scales[layer] = 1.0 / (variance + target.norm_eps).sqrt()
-            z = z * found.scales[layer]
-        found.preactivations.append(z)
+            states.scales[layer] = 1.0 / (variance + target.norm_eps).sqrt()
+            z = z * states.scales[layer]
+        states.preactivations.append(z)
         value = target.layer_activation(layer).value(z)
         outputs.append(sum((outputs[source] for source in target.sources(layer)), value))
-    return found
+    return states
 
 
 def predict(target: MLP, parameters: Parameters, x: Inputs) -> Labels:
-    """Return the network's output."""
+    """Return the output of the network."""
     return forward(target, parameters, x).outputs[-1]
 
 
 def gradient(
     target: MLP, loss: Loss, weights: Parameters, x: Inputs, y: Labels, rates: Rates | None = None
 ) -> Parameters:
-    """Return the gradient of the risk on these examples, each times its rate if any."""
+    """Return the gradient of the risk on these examples, weighted by their rates if given."""
     matrices = target.matrices(weights)
     states = forward(target, weights, x)
     slope = loss.slope(states.outputs[-1], y)
-    pulled_back = {target.depth: slope if rates is None else slope * rates}
+    # The gradient in the outputs of each layer, accumulated from the layers that read them.
+    of_outputs = {target.depth: slope if rates is None else slope * rates}
     blocks: list[Tensor] = []
     for layer in range(target.depth, 0, -1):
-        z, back = states.preactivations[layer - 1], pulled_back[layer]
-        delta = target.layer_activation(layer).derivative(z) * back
-        if layer in states.scales:
+        z, incoming = states.preactivations[layer - 1], of_outputs[layer]
+        delta = target.layer_activation(layer).derivative(z) * incoming
+        if layer in states.scales:  # backward pass of the norm
             centred = delta - delta.mean(-1, keepdim=True)
-            shared = (centred * z).mean(-1, keepdim=True)
-            delta = states.scales[layer] * (centred - shared * z)
+            projection = (centred * z).mean(-1, keepdim=True)
+            delta = states.scales[layer] * (centred - projection * z)
         inputs = states.outputs[layer - 1]
         blocks.append((delta.mT @ target.layer_inputs(inputs)).flatten(-2))
-        passed_on = delta @ matrices[layer - 1][..., : inputs.shape[-1]]
+        of_inputs = delta @ matrices[layer - 1][..., : inputs.shape[-1]]
         for source in target.sources(layer):
-            pulled_back[source] = pulled_back[source] + back if source in pulled_back else back
-        below = pulled_back.get(layer - 1)
-        pulled_back[layer - 1] = passed_on if below is None else passed_on + below
+            of_outputs[source] = of_outputs[source] + incoming if source in of_outputs else incoming
+        from_shortcuts = of_outputs.get(layer - 1)
+        of_outputs[layer - 1] = of_inputs if from_shortcuts is None else of_inputs + from_shortcuts
     return torch.cat(blocks[::-1], dim=-1) / (2 * x.shape[-2])
 
 
@@ -343,17 +344,17 @@ class NetworkOracle(AbstractOracle):
         s_N = r'(z_N) * u,  s_j = r'(z_j) * (V_{j+1}^T s_{j+1})        backward
         grad of V_j = (1 / 2n) sum_i s_{i,j} p_{i,j-1}^T
 
-    With biases a constant 1 stands below every p_{j-1}, and nothing is passed back to it. A layer
-    with a norm has its preactivation h_j = c (z_j - mean z_j), c = 1 / sqrt(var z_j + eps), in
-    place of z_j, and with g = r'(h_j) * what is pulled back
+    With biases a constant 1 is appended to every p_{j-1}, which receives no gradient. A layer with
+    a norm has the preactivation h_j = c (z_j - mean z_j), c = 1 / sqrt(var z_j + eps), in place of
+    z_j, and with g = r'(h_j) * (gradient in p_j)
 
         s_j = c (g - mean g - h_j mean(g h_j)).
 
-    Shortcuts (i, j) add p_i to p_j, and what is pulled back to p_j to that of p_i. What a step
-    makes of the gradient is the rule of its update (`problems/optimisers.py`).
+    Shortcuts (i, j) add p_i to p_j, and the gradient in p_j to that in p_i. The rule of the update
+    turns the gradient into a step (`problems/optimisers.py`).
 
-    What is trained is one vector: the weights, and after them each part of the optimiser's state,
-    in the same order.
+    The trained vector has the weights, followed by each array of the optimiser's state in the same
+    order.
     """
 
     target: MLP
@@ -363,7 +364,7 @@ class NetworkOracle(AbstractOracle):
     def __post_init__(self) -> None:
         super().__post_init__()
         loss_named(self.loss)
-        self.sets  # noqa: B018 - it checks that the sets suit the network
+        self.sets  # noqa: B018 - raises if the sets do not fit the network
 
     def started_from(self, initial: Sequence[float]) -> NetworkOracle:
         if len(initial) != self.target.n_parameters:
@@ -375,7 +376,7 @@ class NetworkOracle(AbstractOracle):
 
     @cached_property
     def sets(self) -> NetworkSets:
-        """What the weights of each layer are projected onto."""
+        """The sets that the weights of each layer are projected onto."""
         return sets_of(self.target, self.update.box)
 
     @property
@@ -387,66 +388,66 @@ class NetworkOracle(AbstractOracle):
         return trained[..., : self.target.n_parameters]
 
     def _split(self, trained: Tensor) -> dict[str, Tensor]:
-        """Split into the weights, each part of the state, and the average of the weights."""
-        parts = trained.split(self.target.n_parameters, dim=-1)
-        return dict(zip((WEIGHTS, *self.update.remembered), parts, strict=True))
+        """Split the trained vector into the weights, the state, and the average of the weights."""
+        arrays = trained.split(self.target.n_parameters, dim=-1)
+        return dict(zip((WEIGHTS, *self.update.remembered), arrays, strict=True))
 
     def require_start(self, trained: Tensor, n_examples: int, dtype: torch.dtype) -> None:
-        """Check weights and their average against the box, the state, and the batch size.
+        """Raise unless weights and their average are in the box, and state and batch size valid.
 
-        A mean of squares is not negative; all else of the state must leave a weight some digits
-        when a step along it is added.
+        A mean of squares must be nonnegative. Other state must be so small that a step along it
+        leaves some digits of a weight.
         """
-        parts, n_weights, bounded = {}, self.target.n_parameters, trained
+        arrays, n_weights, bounded = {}, self.target.n_parameters, trained
         if self.update.state:
-            parts = self._split(trained)
-            inside = [part * (name not in self.update.state) for name, part in parts.items()]
+            arrays = self._split(trained)
+            inside = [array * (name not in self.update.state) for name, array in arrays.items()]
             bounded = torch.cat(inside, dim=-1)
         self._require_in_sets(bounded)
         sizes = self.update.step_size
         size = max(sizes) if isinstance(sizes, tuple) else sizes
         largest = self.update.reach / torch.finfo(dtype).eps / size if size else inf
         for number, name in enumerate(self.update.state, start=1):
-            part = parts[name].double()
+            array = arrays[name].double()
             low, high = (0.0, inf) if name == SECOND else (-largest, largest)
-            if index := first_set((part < low) | (part > high)):
-                place = [*index[:-1], number * n_weights + index[-1]]
-                why = f"which lies within [{low:.6g}, {high:.6g}], or no digit of a weight is left"
+            if index := first_set((array < low) | (array > high)):
+                position = [*index[:-1], number * n_weights + index[-1]]
+                expected = f"expected a number in [{low:.6g}, {high:.6g}], since a larger one "
+                expected += "would leave no digit of a weight"
                 if name == SECOND:
-                    why = "a mean of squares, which is not negative"
+                    expected = "expected a nonnegative number, since it is a mean of squares"
                 raise DataError(
-                    f"initial{at(place)} is {part[tuple(index)].item():.12g}; it belongs to the "
-                    f"{name.replace('_', ' ')}, {why}. Give another one, or weights alone: the "
-                    "optimiser then starts from 0."
+                    f"initial{at(position)}, part of the {name.replace('_', ' ')}, is "
+                    f"{array[tuple(index)].item():.12g}; {expected}. Give another one, or only "
+                    "weights: the optimiser then starts from 0."
                 )
         batch = self.update.batch_size
         if batch is not None and batch > n_examples:
             raise DataError(
-                f"X has {n_examples} examples, fewer than batch_size={batch} that a step takes. "
-                f"Give at least {batch}, or a smaller batch_size."
+                f"X has {n_examples} examples, fewer than batch_size={batch}. Give at least "
+                f"{batch}, or a smaller batch_size."
             )
 
     def _require_in_sets(self, trained: Tensor) -> None:
-        """Check that weights, and their average, are what they are projected to."""
+        """Raise unless the weights and their average are in the sets; state is 0 here."""
         if (bound := self.sets.bound) is not None:
             require_within("initial", trained, bound, "box")
             return
-        sets, parts = self.sets, trained.unflatten(-1, (-1, self.target.n_parameters))
-        # What is not in the state, which is 0 here, is to be in the sets.
+        sets, arrays = self.sets, trained.unflatten(-1, (-1, self.target.n_parameters))
         is_state = [name in self.update.state for name in (WEIGHTS, *self.update.remembered)]
-        nearest = torch.where(torch.tensor(is_state)[:, None], 0.0, sets.project(parts))
+        nearest = torch.where(torch.tensor(is_state)[:, None], 0.0, sets.project(arrays))
         slack = FLOAT32_ROUNDING if trained.dtype == torch.float32 else IN_SETS
-        if index := first_set((nearest - parts).abs().flatten(-2) > slack * sets.reach):
+        if index := first_set((nearest - arrays).abs().flatten(-2) > slack * sets.reach):
             raise DomainError(
                 f"initial{at(index)} is {trained[tuple(index)].item():.12g}, outside the "
-                f"{sets_in_words(self.update.box)}: the nearest weights that are allowed have "
+                f"{sets_in_words(self.update.box)}: the nearest allowed weights have "
                 f"{nearest.flatten(-2)[tuple(index)].item():.12g} there. Start from "
                 "problem.oracle.sets.project(initial)."
             )
 
     def starts_fresh(self, trained: Tensor) -> bool:
-        parts = self._split(trained)
-        return not any(bool(parts[name].any()) for name in self.update.state)
+        arrays = self._split(trained)
+        return not any(bool(arrays[name].any()) for name in self.update.state)
 
     def with_state(self, weights: Tensor) -> Tensor:
         n_weights = self.target.n_parameters
@@ -458,17 +459,17 @@ class NetworkOracle(AbstractOracle):
         return trained if self.update.average is None else torch.cat([trained, weights], dim=-1)
 
     def labelled(self, y: Tensor, expected: tuple[int, ...]) -> Tensor:
-        """Turn classes, counted from 0, into labels: 1 for the class and 0 for all others."""
+        """Convert classes, counted from 0, to one-hot labels."""
         n_classes = expected[-1]
         if not loss_named(self.loss).is_softmax or tuple(y.shape) != expected[:-1]:
             return y
-        if n_classes == 1 and bool((y == 1).all()):  # shares, not classes
+        if n_classes == 1 and bool((y == 1).all()):  # probabilities, not classes
             return y
         if index := first_set((y < 0) | (y >= n_classes) | (y != y.round())):
             raise DataError(
                 f"y{at(index)} is {y[tuple(index)].item():.12g}; the cross_entropy loss of "
                 f"{n_classes} outputs needs classes from 0 to {n_classes - 1}, or a row of "
-                f"{n_classes} shares for each example."
+                f"{n_classes} probabilities for each example."
             )
         return functional.one_hot(y.long(), n_classes).to(y)
 
@@ -480,13 +481,13 @@ class NetworkOracle(AbstractOracle):
                 "labels between 0 and 1. Recode the labels, or use loss='squared'."
             )
         if loss.is_softmax:
-            off = (y.sum(-1, keepdim=True) - 1).abs() > LABEL_SUM_ROUNDING
-            if index := first_set(off.expand_as(y)):
+            is_wrong = (y.sum(-1, keepdim=True) - 1).abs() > LABEL_SUM_ROUNDING
+            if index := first_set(is_wrong.expand_as(y)):
                 total = y.sum(-1)[tuple(index[:-1])].item()
                 raise DataError(
                     f"The labels of example {at(index[:-1])} add up to {total:.12g}; the "
-                    f"{self.loss} loss needs shares that add up to 1, such as a 1 for the class "
-                    "and 0 for all others."
+                    f"{self.loss} loss needs probabilities that add up to 1, such as 1 for the "
+                    "class and 0 for all others."
                 )
 
     def own_start(self, batch: tuple[int, ...], seed: int | None) -> Parameters:
@@ -500,7 +501,7 @@ class NetworkOracle(AbstractOracle):
         return self.update.examples_of(number, n_examples)
 
     def examples(self, task: Task, number: int) -> Task:
-        """Return the task with the examples that a step uses: all of them, or its batch."""
+        """Return the task with only the examples of step `number`: all of them, or its batch."""
         if self.update.batch_size is None:
             return task
         rows = list(self.examples_of(number, task.n_examples))
@@ -511,15 +512,15 @@ class NetworkOracle(AbstractOracle):
         data = task.double()
 
         def step(weights: Parameters, number: int, before: Parameters | None = None) -> Parameters:
-            parts = self._split(weights)
-            weights, average = parts.pop(WEIGHTS), parts.pop(AVERAGE, None)
+            state = self._split(weights)
+            weights, average = state.pop(WEIGHTS), state.pop(AVERAGE, None)
             gradient = self.gradient(data, weights, number)
-            moved, after = self.update.rule(number).applied(weights, gradient, parts)
-            clipped = self.sets.project(moved)
+            moved, new_state = self.update.rule(number).applied(weights, gradient, state)
+            projected = self.sets.project(moved)
             if average is not None:
-                kept = self.update.kept_of_average(number)
-                after[AVERAGE] = kept * average + (1.0 - kept) * clipped
-            return torch.cat([clipped, *after.values()], dim=-1) if after else clipped
+                rho = self.update.kept_of_average(number)
+                new_state[AVERAGE] = rho * average + (1.0 - rho) * projected
+            return torch.cat([projected, *new_state.values()], dim=-1) if new_state else projected
 
         return step
 
@@ -529,8 +530,8 @@ class NetworkOracle(AbstractOracle):
         return {
             "kind": "network",
             "widths": list(target.widths),
-            "activation": _defined(target.activation),
-            "output_activation": _defined(target.output_activation),
+            "activation": _definition(target.activation),
+            "output_activation": _definition(target.output_activation),
             "biases": target.biases,
             "shortcuts": [list(pair) for pair in target.shortcuts],
             "norms": list(target.norms),
@@ -545,14 +546,14 @@ class NetworkOracle(AbstractOracle):
 
     def work(self, task: Task, n_steps: int) -> int:
         n_examples = self.update.batch_size or task.n_examples
-        of_example = 3 * self.target.n_parameters + 10 * sum(self.target.widths[1:])
-        of_step = n_examples * of_example + 100 * sum(map(prod, self.weight_shapes))
+        per_example = 3 * self.target.n_parameters + 10 * sum(self.target.widths[1:])
+        per_step = n_examples * per_example + 100 * sum(map(prod, self.weight_shapes))
         is_plain = self.target.is_chain and not self.update.state and not self.update.has_root
-        longer = 1 + n_steps // (400 if is_plain else 100)  # plain steps lose few bits
-        return prod(task.batch) * n_steps * of_step * longer
+        bits_factor = 1 + n_steps // (400 if is_plain else 100)  # plain steps lose few bits
+        return prod(task.batch) * n_steps * per_step * bits_factor
 
     def _described_rule(self, step: int) -> dict[str, Any]:
-        """Describe the rule of a step, a table of sums, with exact numbers."""
+        """Describe the rule of a step, with exact numbers."""
         rule, average = self.update.rule(step), None
         if self.update.average is not None:
             average = self.update.kept_of_average(step).hex()
@@ -569,18 +570,18 @@ class NetworkOracle(AbstractOracle):
         }
 
     def stepped(self, task: Task, history: History) -> Tensor:
-        """Take steps that all use the same examples together, groups of them at a time."""
+        """Return one exact step from every entry of a run; equal steps are computed in groups."""
         differs = self.update.batch_size is not None or not self.update.is_constant
         if differs or history.shape[-2] < 2:
             return super().stepped(task, history)
-        numbers = task.n_examples * max(self.target.widths) * prod(task.batch)
-        groups = history[..., :-1, :].double().split(max(1, NUMBERS_AT_ONCE // numbers), dim=-2)
+        per_step = task.n_examples * max(self.target.widths) * prod(task.batch)
+        groups = history[..., :-1, :].double().split(max(1, NUMBERS_AT_ONCE // per_step), dim=-2)
         task, after = task.double(), []
-        for weights in groups:  # as a batch of tasks that share their data
+        for weights in groups:  # a group of steps is a batch of tasks with the same data
             batch = weights.shape[:-1]
             x, y, queries = (
-                part.unsqueeze(-3).expand(*batch, *part.shape[-2:])
-                for part in (task.x, task.y, task.queries)
+                data.unsqueeze(-3).expand(*batch, *data.shape[-2:])
+                for data in (task.x, task.y, task.queries)
             )
             rates = task.rates
             rates = rates if rates is None else rates.unsqueeze(-3).expand(*batch, -1, -1)
@@ -589,20 +590,20 @@ class NetworkOracle(AbstractOracle):
         return torch.cat(after, dim=-2)
 
     def gradient(self, task: Task, weights: Parameters, number: int = 0) -> Parameters:
-        """Return the gradient of the risk on the examples of a step, as the update scales it."""
+        """Return the gradient of the risk on the examples of a step, scaled for the update."""
         used, weights = self.examples(task, number), self.weights_of(weights).double()
         x, y, loss = used.x.double(), used.y.double(), loss_named(self.loss)
         rates = None if used.rates is None else used.rates.double()
         return gradient(self.target, loss, weights, x, y, rates) * self.update.gradient_factor
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
-        """Predict by the average of the weights, if there is one."""
-        parts = self._split(weights)
-        own = parts.get(AVERAGE, parts[WEIGHTS])
-        return predict(self.target, own.double(), task.queries.double())
+        """Predict with the average of the weights, if there is one."""
+        arrays = self._split(weights)
+        predicting = arrays.get(AVERAGE, arrays[WEIGHTS])
+        return predict(self.target, predicting.double(), task.queries.double())
 
     def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
-        """Return L(w) = (1 / 2n) sum_i loss(p_i, y_i), each times its rate if there are rates."""
+        """Return L(w) = (1 / 2n) sum_i rate_i loss(p_i, y_i); without rates all are 1."""
         outputs = predict(self.target, self.weights_of(weights).double(), task.x.double())
         losses = loss_named(self.loss).value(outputs, task.y.double())
         rated = losses if task.rates is None else losses * task.rates.double().squeeze(-1)
@@ -616,29 +617,29 @@ class NetworkOracle(AbstractOracle):
     def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
         """Return weights_1, bias_1, weights_2, ...: a bias is the last column of its matrix.
 
-        What an optimiser remembers follows as momentum_1, momentum of bias_1, ..., and so does the
+        The state of the optimiser follows as momentum_1, momentum of bias_1, ..., and likewise the
         average of the weights.
         """
-        found: dict[str, Tensor] = {}
-        for kind, part in self._split(weights).items():
+        matrices: dict[str, Tensor] = {}
+        for kind, array in self._split(weights).items():
             bias = "bias" if kind == WEIGHTS else f"{kind} of bias"
-            for layer, matrix in enumerate(self.target.matrices(part), start=1):
+            for layer, matrix in enumerate(self.target.matrices(array), start=1):
                 n_inputs = self.target.widths[layer - 1]
-                found[f"{kind}_{layer}"] = matrix[..., :n_inputs]
+                matrices[f"{kind}_{layer}"] = matrix[..., :n_inputs]
                 if self.target.biases:
-                    found[f"{bias}_{layer}"] = matrix[..., n_inputs]
-        return found
+                    matrices[f"{bias}_{layer}"] = matrix[..., n_inputs]
+        return matrices
 
     def warnings_after(self, task: Task, weights: Parameters) -> Iterator[Warning]:
-        """Warn if a run that was given its start, as one from torch, ends at the box."""
+        """Warn if a run with its own initial weights, as read from torch, ends at the box."""
         if self.start is None:
             return
-        ends, (low, high) = self.weights_of(weights), self.sets.ends()
-        at_box = (low < high) & ((ends <= low) | (ends >= high))  # others are fixed there
+        final, (low, high) = self.weights_of(weights), self.sets.ends()
+        at_box = (low < high) & ((final <= low) | (final >= high))  # low == high fixes a weight
         if bool(at_box.any()):
             yield BoxWarning(
-                f"A weight ends at the {sets_in_words(self.update.box)}, which PyTorch does not "
-                "have: the run is no longer the one of your script. Give a larger box."
+                f"A weight ends at the {sets_in_words(self.update.box)}. PyTorch has no box, so "
+                "the run may differ from your script. Give a larger box."
             )
 
     def preactivations(self, task: Task, weights: Parameters, number: int) -> list[Tensor]:
@@ -647,13 +648,13 @@ class NetworkOracle(AbstractOracle):
 
 
 def soft_threshold(values: Tensor, threshold: Tensor) -> Tensor:
-    """Move every value towards 0 by its threshold, and no further."""
+    """Move every value towards 0 by its threshold, but not beyond 0."""
     return torch.relu(values - threshold) - torch.relu(-values - threshold)
 
 
 @dataclass(frozen=True)
 class Descent:
-    """Where a run stopped, after how many steps, and the largest change of its last step."""
+    """The end of a descent: its weights, number of steps, and largest change in the last step."""
 
     weights: Parameters
     n_steps: int
@@ -668,10 +669,10 @@ class LinearOracle(AbstractOracle):
         g  = scale * sum_i (mu(<w, x_i>) - y_i) x_i
         w <- S(w - step_size * (g + l2 * w)),  S(v) = relu(v - c) - relu(-v - c), c = step_size * l1
 
-    and clipped, if there is a box: that is the proximal step of the penalty within it. With
-    momentum m, w + m (w - w_before) takes the place of the first w; with Nesterov's g is taken
-    there too. The intercept is the coefficient of a constant input 1; l2 and c are 0 for it. A step
-    costs O(n d) a task.
+    then clipped if there is a box, which gives the proximal step of the penalty on the box. With
+    momentum m, w + m (w - w_before) replaces the first w; with Nesterov momentum, g is evaluated
+    there too. The intercept is the coefficient of a constant input 1, with l2 = c = 0. A step costs
+    O(n d) per task.
     """
 
     target: LinearModel
@@ -692,7 +693,7 @@ class LinearOracle(AbstractOracle):
         require_labels(self.target.link_function, y)
 
     def scores(self, weights: Parameters, x: Inputs) -> Labels:
-        """Return <w, x>, with the intercept."""
+        """Return <w, x>, including the intercept."""
         return self.target.design(x) @ weights.double().unsqueeze(-1)
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
@@ -707,15 +708,15 @@ class LinearOracle(AbstractOracle):
 
     @property
     def loss_in_words(self) -> str:
-        link = f"the loss that matches the {self.target.link} link"
+        link = f"the matching loss of the {self.target.link} link"
         formula = f", {self.unusual_loss}" if self.unusual_loss else ""
         return f"{self.target.reduction} over all examples of {link}{formula}"
 
     def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
         """Return the coefficients, and the intercept if there is one."""
         width = self.target.input_width
-        found = {"coefficients": weights[..., :width]}
-        return found | ({"intercept": weights[..., width]} if self.target.intercept else {})
+        coefficients = {"coefficients": weights[..., :width]}
+        return coefficients | ({"intercept": weights[..., width]} if self.target.intercept else {})
 
     def objective(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
         """Return L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1."""
@@ -725,18 +726,18 @@ class LinearOracle(AbstractOracle):
 
     @property
     def unusual_loss(self) -> str | None:
-        """Losses of least squares may be negative, which nobody expects of them."""
+        """The formula of the least-squares loss, which may be negative."""
         return "(z - y)^2 / 2 less y^2 / 2" if self.target.link == "identity" else None
 
     def gradient(self, task: Task, weights: Parameters) -> Parameters:
         """Return the gradient of L(w) + (l2 / 2) |w|_2^2, the smooth part of the objective."""
         weights, design = weights.double(), self.target.design(task.x)
-        left = self.target.link_function.mean(self.scores(weights, task.x)) - task.y.double()
-        slope = (design.mT @ left).squeeze(-1) * self.target.loss_scale(task.n_examples)
+        residual = self.target.link_function.mean(self.scores(weights, task.x)) - task.y.double()
+        slope = (design.mT @ residual).squeeze(-1) * self.target.loss_scale(task.n_examples)
         return slope + self.update.l2 * self.target.penalised(slope) * weights
 
     def exact_step(self, task: Task) -> ExactStep:
-        """Return an exact step; without a step size it costs O(n d^2) once to find one."""
+        """Return a function that takes exact steps; a missing step size is computed in O(n d^2)."""
         update, size = self.update, step_size(self.target, self.update, task.x)
         penalised = self.target.penalised(task.x.double())
 
@@ -768,13 +769,13 @@ class LinearOracle(AbstractOracle):
         }
 
     def work(self, task: Task, n_steps: int) -> int:
-        of_step = task.n_examples * (2 * self.target.n_parameters + 10)
-        return prod(task.batch) * n_steps * of_step * (1 + n_steps // 100)
+        per_step = task.n_examples * (2 * self.target.n_parameters + 10)
+        return prod(task.batch) * n_steps * per_step * (1 + n_steps // 100)
 
     def descend(self, task: Task, *, tolerance: float, most_steps: int) -> Descent:
-        """Step exactly until no coefficient of any task changes by more than `tolerance`.
+        """Take exact steps until no coefficient of any task changes by more than `tolerance`.
 
-        Raises `SeparableDataError` where no minimiser exists, for steps shorten there all the same.
+        Raise `SeparableDataError` if there is no minimiser, because steps become short even then.
         """
         self.require_end(task)
         positive("tolerance", tolerance)
@@ -791,7 +792,7 @@ class LinearOracle(AbstractOracle):
         return Descent(weights, most_steps, change, converged=False)
 
     def require_end(self, task: Task) -> None:
-        """Require a minimiser: without one steps shorten, but coefficients grow for ever."""
+        """Raise if there is no minimiser: steps become short, but coefficients grow for ever."""
         require_minimiser(self.target, self.update, task.x.double(), task.y.double())
 
     def named(self, weights: Parameters, inputs: Sequence[str]) -> dict[str, float]:
@@ -799,54 +800,51 @@ class LinearOracle(AbstractOracle):
         return dict(zip(names, weights.tolist(), strict=True))
 
     def warnings_after(self, task: Task, weights: Parameters) -> Iterator[Warning]:
-        """Warn if the descent ends at the box, because its minimiser lies beyond."""
+        """Warn if the descent ends at the box, because the minimiser lies outside."""
         box = self.update.box
         if box is None or not weights.numel():
             return
-        largest, place = weights.abs().flatten().max(0)
+        largest, position = weights.abs().flatten().max(0)
         if largest >= box:
-            number = int(place) % weights.shape[-1]
-            which = f"Coefficient {number} (counted from 0)"
+            number = int(position) % weights.shape[-1]
+            name = f"Coefficient {number} (counted from 0)"
             if task.input_names:
-                which = f"The coefficient of {(*task.input_names, INTERCEPT)[number]!r}"
+                name = f"The coefficient of {(*task.input_names, INTERCEPT)[number]!r}"
             yield BoxWarning(
-                f"{which} ends at the box, {box:g}: without it, it would be larger. Give a larger "
-                "box, or a smaller step size if steps diverge."
+                f"{name} ends at the box, {box:g}, which keeps it from growing. Give a larger box, "
+                "or a smaller step size if steps diverge."
             )
 
 
-def _defined(activation: str | tuple[str, ...]) -> str | list[str]:
-    """Return what a certificate calls activations: their texts, if these define them."""
+def _definition(activation: str | tuple[str, ...]) -> str | list[str]:
+    """Return activations as certificates name them: by their text if they are defined by one."""
     if isinstance(activation, tuple):
-        return [str(_defined(name)) for name in activation]
+        return [str(_definition(name)) for name in activation]
     value = activation_named(activation).value
     return value.definition if isinstance(value, Function) else activation
 
 
 def _described_momentum(update: FunctionalStep | ProximalStep, n_steps: int) -> dict[str, Any]:
-    """Describe the momentum of steps for a certificate: one share for all steps, or one for each.
-
-    There are none without momentum.
-    """
+    """Describe momentum for a certificate: nothing, one number for all steps, or one for each."""
     differs = isinstance(update.momentum, tuple)
-    n_shares = 0 if update.momentum is None else n_steps if differs else 1
-    shares = [update.momentum_of(step).hex() for step in range(n_shares)]
-    return {"momenta": shares, "nesterov": update.nesterov}
+    n_momenta = 0 if update.momentum is None else n_steps if differs else 1
+    momenta = [update.momentum_of(step).hex() for step in range(n_momenta)]
+    return {"momenta": momenta, "nesterov": update.nesterov}
 
 
 @dataclass(frozen=True)
 class FunctionOracle(AbstractOracle):
-    """Functional gradient descent on the squared loss: what kernel attention is compared with.
+    """Functional gradient descent on the squared loss, the reference for kernel attention.
 
-    The function is held as what it is, f = sum_j a_j K(., x_j), from f = 0, and is evaluated where
-    it is needed:
+    The function f = sum_j a_j K(., x_j), starting from f = 0, is represented by its coefficients
+    and evaluated where needed:
 
         a <- a + step_size * (y - f(x) - noise * a)
 
-    With momentum, a + m (a - a_before) takes the place of the first a, and with Nesterov's of both.
-    Its values at an example count noise * a as learnt, because that part of a label is no longer
-    left. Steps that move the inputs (GD++), or that have a kernel each, change the kernel from step
-    to step, so f is then the sum of what each step added.
+    With momentum, a + m (a - a_before) replaces the first a, and with Nesterov momentum all of
+    them. The values at examples include noise * a, which counts as learnt. If steps move the inputs
+    (GD++) or have kernels of their own, the kernel changes from step to step, and f is the sum of
+    the steps' increments.
     """
 
     target: KernelMachine
@@ -867,26 +865,27 @@ class FunctionOracle(AbstractOracle):
     def initial(
         self, x: Inputs, queries: Queries, *, given: Any = None, seed: int | None = None
     ) -> Parameters:
-        """Return the function 0 at all tokens, the only one that may be given."""
+        """Return the values of the function 0 at all tokens; no other start may be given."""
         n_values = (x.shape[-2] + queries.shape[-2]) * self.target.output_width
         start = torch.zeros(*x.shape[:-2], n_values, dtype=torch.float64, device=x.device)
         if given is not None:
             numbers = as_numbers("initial", given) if isinstance(given, Tensor) else None
             if numbers is None or numbers.shape != start.shape or numbers.any():
                 raise SettingError(
-                    "A kernel machine starts from the function 0; leave `initial` out."
+                    "initial has no effect for a kernel machine, which starts from the function 0. "
+                    "Omit it."
                 )
         return start
 
     def kernels(self, task: Task) -> Iterator[KernelMatrix]:
-        """Yield the kernel of all tokens (rows) and examples for each step, noise included."""
+        """Yield for each step the kernel matrix of all tokens and the examples, with the noise."""
         points, n_examples = task.points, task.n_examples
-        itself = self.update.noise * torch.eye(task.n_tokens, n_examples).to(points)
+        noise = self.update.noise * torch.eye(task.n_tokens, n_examples).to(points)
         for number in count_up():
             if number == 0 or self.update.changes_kernel:
                 examples = points[..., :n_examples, :]
                 kernel = self.update.machine_of(number, self.target).matrix(points, examples)
-                noisy = kernel + itself if self.update.noise else kernel
+                noisy = kernel + noise if self.update.noise else kernel
             yield noisy
             transform = self.update.transform_of(number, self.target.input_width)
             if transform is not None:
@@ -894,16 +893,16 @@ class FunctionOracle(AbstractOracle):
 
     def exact_step(self, task: Task) -> ExactStep:
         y, kernels, update = task.y.double(), self.kernels(task), self.update
-        seen: list[KernelMatrix] = []
+        cache: list[KernelMatrix] = []
 
         def step(weights: Parameters, number: int, before: Parameters | None = None) -> Parameters:
-            seen.extend(islice(kernels, max(0, number + 1 - len(seen))))
+            cache.extend(islice(kernels, max(0, number + 1 - len(cache))))
             both = (weights, weights if before is None else before)
-            now, earlier = (part.unflatten(-1, (-1, y.shape[-1])) for part in both)
-            at = now + update.lookahead_of(number) * (now - earlier)
-            left = y - at[..., : task.n_examples, :]
-            kept = now + update.momentum_of(number) * (now - earlier)
-            after: Tensor = kept + update.size_of(number) * seen[number] @ left
+            now, earlier = (values.unflatten(-1, (-1, y.shape[-1])) for values in both)
+            point = now + update.lookahead_of(number) * (now - earlier)
+            residual = y - point[..., : task.n_examples, :]
+            start = now + update.momentum_of(number) * (now - earlier)
+            after: Tensor = start + update.size_of(number) * cache[number] @ residual
             return after.flatten(-2)
 
         return step
@@ -927,12 +926,12 @@ class FunctionOracle(AbstractOracle):
         }
 
     def work(self, task: Task, n_steps: int) -> int:
-        pairs, n_kernels = task.n_tokens * task.n_examples, n_steps
+        n_pairs, n_kernels = task.n_tokens * task.n_examples, n_steps
         if not self.update.changes_kernel:
             n_kernels = min(n_steps, 1)
-        of_pair = len(self.target.heads) * (10 + 2 * self.target.input_width)
-        of_steps = n_kernels * of_pair + n_steps * self.target.output_width
-        return prod(task.batch) * pairs * of_steps * (1 + n_steps // 100)
+        per_kernel = len(self.target.heads) * (10 + 2 * self.target.input_width)
+        per_pair = n_kernels * per_kernel + n_steps * self.target.output_width
+        return prod(task.batch) * n_pairs * per_pair * (1 + n_steps // 100)
 
     def train(self, task: Task, n_steps: int) -> History:
         """Return the function's values at all tokens before the first step and after every step."""
@@ -942,26 +941,26 @@ class FunctionOracle(AbstractOracle):
         now = earlier = torch.zeros_like(y)  # the coefficients a
         history = [y.new_zeros(*task.batch, task.n_tokens, y.shape[-1])]
         for number, kernel in zip(range(n_steps), self.kernels(task), strict=False):
-            values, kept = history[number][..., : task.n_examples, :], now
+            values, start = history[number][..., : task.n_examples, :], now
             if update.momentum is not None:
                 before = history[max(0, number - 1)][..., : task.n_examples, :]
                 values = values + update.lookahead_of(number) * (values - before)
-                kept = now + update.momentum_of(number) * (now - earlier)
-            now, earlier = kept + update.size_of(number) * (y - values), now
+                start = now + update.momentum_of(number) * (now - earlier)
+            now, earlier = start + update.size_of(number) * (y - values), now
             history.append(kernel @ now)
         return torch.stack(history, dim=-3).flatten(-2)
 
     def limit(self, task: Task) -> Labels:
         """Return the limit at the queries: k_q (K + noise I)^-1 y, the kernel regression.
 
-        Where the kernel matrix is singular it is the pseudo-inverse: descent from 0 never leaves
-        its range.
+        If the kernel matrix is singular, its pseudo-inverse is used: descent from 0 stays in its
+        range.
         """
         if self.update.heads:
             raise SettingError(
-                "What the function tends to needs one kernel for all steps, with one transform for "
-                "queries and keys; here steps have kernels of their own, as learnt layers have. "
-                "Use icgd.verify, which measures and bounds every step."
+                "The limit of the function is defined for one kernel in all steps, with one "
+                "transform for queries and keys; these steps have heads of their own. Use "
+                "icgd.verify, which measures and bounds every step."
             )
         points, y = task.points, task.y.double()
         examples, queries = points[..., : task.n_examples, :], points[..., task.n_examples :, :]
@@ -969,39 +968,40 @@ class FunctionOracle(AbstractOracle):
         gram = self.target.gram(examples) + noise
         inverse: Tensor = torch.linalg.pinv(gram, hermitian=self.target.is_symmetric)
         coefficients = inverse @ y
-        refined = coefficients + inverse @ (y - gram @ coefficients)  # once, against rounding
+        # One step of iterative refinement reduces the rounding error.
+        refined = coefficients + inverse @ (y - gram @ coefficients)
         return self.target.matrix(queries, examples) @ refined
 
     def predict(self, task: Task, weights: Parameters) -> Predictions:
-        """Return the function's values at the queries, out of those at all tokens."""
+        """Return the function's values at the queries."""
         values: Tensor = weights.unflatten(-1, (task.n_tokens, task.y.shape[-1]))
         return values[..., task.n_examples :, :]
 
     def risk(self, task: Task, weights: Parameters) -> Float[Tensor, "*tasks"]:
         """Return (1 / 2n) sum_i |f(x_i) - y_i|^2."""
         values = weights.double().unflatten(-1, (task.n_tokens, task.y.shape[-1]))
-        left: Tensor = values[..., : task.n_examples, :] - task.y.double()
-        return left.square().sum(-1).mean(-1) / 2
+        residual: Tensor = values[..., : task.n_examples, :] - task.y.double()
+        return residual.square().sum(-1).mean(-1) / 2
 
     @property
     def loss_in_words(self) -> str:
         return "half the mean squared loss of all examples"
 
     def by_name(self, task: Task, weights: Parameters) -> dict[str, Tensor]:
-        """Return the function's values at the examples and at the queries: it has no weights."""
+        """Return the function's values at the examples and at the queries."""
         values: Tensor = weights.unflatten(-1, (task.n_tokens, task.y.shape[-1]))
         examples, queries = values.split((task.n_examples, task.n_queries), dim=-2)
         return {"at_examples": examples, "at_queries": queries}
 
     def require_end(self, task: Task) -> None:
-        """Refuse: a function takes all its steps."""
+        """Raise: a run of a kernel machine always takes all its steps."""
         raise SettingError(
-            "stop_below is for runs that train weights; a function takes all its steps. Leave it "
-            "out."
+            "stop_below works with runs that train weights only, and this run trains a function. "
+            "Omit it."
         )
 
     def overflow(self, dtype: str) -> OverflowedRunError:
-        """Blame transforms, which let the inputs grow with every step."""
+        """Return the error for a run that overflows; transforms, if any, are the likely cause."""
         if not self.update.transforms:
             return overflowed(dtype, self.update.step_size)
         width, n_transforms = self.target.input_width, len(self.update.transforms)
@@ -1009,38 +1009,37 @@ class FunctionOracle(AbstractOracle):
         largest = max(abs(entry) for matrix in matrices for row in matrix for entry in row)
         return OverflowedRunError(
             f"The run leaves the range of {dtype}: transforms with entries of up to {largest:g} "
-            "are too large for these data, as they let the inputs grow with every step. Use "
+            "are too large for these data, because they make the inputs grow with every step. Use "
             "smaller transforms."
         )
 
     def warnings_before(self, task: Task, n_steps: int) -> Iterator[Warning]:
-        """Warn if steps are too long for these data; a function is not clipped."""
+        """Warn if steps are too long for these data; functions are not clipped to a box."""
         worst = divergence(self.target, self.update, task.x, n_steps)
         if worst is None:
             return
-        size, place = self.update.step_size, f"the kernel's eigenvalue {worst.eigenvalue:.6g}"
+        size = self.update.step_size
         if worst.eigenvalue < 0:
-            place = f"an eigenvector of eigenvalue {worst.eigenvalue:.6g}"
             remedy = (
-                "The kernel is not positive there: add noise of at least that size, or use another "
-                "kernel."
+                "The kernel matrix is not positive: add noise of at least the absolute value of "
+                "this eigenvalue, or use another kernel."
             )
         elif self.update.momentum is not None or isinstance(size, tuple):
-            remedy = "Choose steps for a spectrum that reaches that far."
+            remedy = "Choose step sizes for a spectrum that includes this eigenvalue."
         else:
             remedy = f"step_size is {size:.6g}; it must be below {2 / worst.eigenvalue:.6g}."
         yield DivergenceWarning(
             f"The steps diverge on these data: the error grows {worst.growth:.3g}-fold along "
-            f"{place}. {remedy}"
+            f"an eigenvector of the kernel with eigenvalue {worst.eigenvalue:.6g}. {remedy}"
         )
 
 
 def _described(head: KernelHead, width: int) -> dict[str, Any]:
-    """Describe a head for a certificate, defaults included."""
+    """Describe a head for a certificate, including defaults."""
     if head.function.is_own:
         raise ProofError(
-            f"The kernel {quoted(head.kernel)} is a function of your own, which no ball can "
-            "enclose. Use one of icgd's kernels to have whole runs proved."
+            f"The kernel {quoted(head.kernel)} is your own function, which ball arithmetic cannot "
+            "evaluate. Use a built-in kernel to have whole runs proved."
         )
     shape = SHAPES.get(head.kernel, 0.0) if head.shape is None else head.shape
     return {

@@ -297,7 +297,7 @@ class Problem:
                 target=target,
                 loss=_loss(data.get("loss"), target),
                 update=_update(data["update"], target),
-                domain=_made(Domain, "domain", dict(data["domain"])),
+                domain=_made(Domain, "[domain]", dict(data["domain"])),
                 initial=_in_tuples(data.get("initial")),
                 preprocessing=_preprocessing(data.get("preprocessing")),
             )
@@ -312,11 +312,11 @@ def _target(data: Mapping[str, Any], functions: Mapping[str, Function]) -> Targe
         elif given is not None and given in functions:
             fields[place] = functions[given]
     if "widths" in fields:
-        return _made(MLP, "target", fields)
+        return _made(MLP, "[target]", fields)
     if "link" in fields:
-        return _made(LinearModel, "target", fields)
+        return _made(LinearModel, "[target]", fields)
     heads = fields.pop("heads", None) or ({"kernel": fields.pop("kernel", "rbf")},)
-    return _made(KernelMachine, "target", {**fields, "heads": _heads(heads)})
+    return _made(KernelMachine, "[target]", {**fields, "heads": _heads(heads)})
 
 
 def _loss(loss: Any, target: Target) -> Any:
@@ -336,21 +336,25 @@ def _preprocessing(data: Mapping[str, Any] | None) -> Preprocessing | None:
 def _update(data: Mapping[str, Any], target: Target) -> Update:
     fields = {name: _in_tuples(value) for name, value in data.items()}
     if isinstance(target, LinearModel):
-        return _made(ProximalStep, "update", fields)
+        return _made(ProximalStep, "[update]", fields)
     if isinstance(target, KernelMachine):
         steps = fields.pop("heads", ())
-        return _made(FunctionalStep, "update", {**fields, "heads": tuple(map(_heads, steps))})
+        return _made(FunctionalStep, "[update]", {**fields, "heads": tuple(map(_heads, steps))})
     if "optimiser" in fields:
         name = fields.pop("optimiser")
         kind, defaults = named("optimiser", name, OPTIMISERS)
         if kind is GradientStep and fields.get("weight_decay"):  # sgd of torch.optim has it
             kind, defaults = MomentumStep, {"momentum": 0.0}
-        return _made(kind, f"update of the optimiser {name}", {**defaults, **fields})
+        return _made(kind, "[update]", {**defaults, **fields})
     kind = next((kind for field, kind in UPDATES.items() if field in fields), GradientStep)
-    return _made(kind, "update", fields)
+    return _made(kind, "[update]", fields)
 
 
 def _heads(data: Any) -> tuple[KernelHead, ...]:
+    if not (is_row(data) and all(isinstance(head, Mapping) for head in data)):
+        raise SettingError(
+            f"heads must be a list of tables, such as [{{kernel = 'rbf'}}], got {quoted(data)}."
+        )
     return tuple(_made(KernelHead, "heads", head) for head in data)
 
 
@@ -359,7 +363,12 @@ def _made(kind: Callable[..., Made], place: str, fields: Mapping[str, Any]) -> M
     known = list(signature(kind).parameters)
     for name in fields:
         if name not in known:
-            raise UnknownNameError.of("key", name, known=known, where=f" in {place}")
+            unknown = UnknownNameError.of("key", name, known=known, where=f" in {place}")
+            is_optimiser = any(kind is other for other, _ in OPTIMISERS.values())
+            kinds = OPTIMISERS.items() if is_optimiser else ()
+            owners = [other for other, (k, _) in kinds if name in signature(k).parameters]
+            hint = f" {name} is a key of the optimisers {', '.join(owners)}." if owners else ""
+            raise UnknownNameError(f"{unknown}{hint}")
     return kind(**fields)
 
 

@@ -27,7 +27,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from icgd.errors import DataError, UnknownNameError, did_you_mean, quoted
-from icgd.problems.settings import named
 
 Numbers = NDArray[np.float64]
 
@@ -82,7 +81,10 @@ class Reading:
     def __post_init__(self) -> None:
         for name, known in (("delimiter", NAMED_DELIMITERS), ("decimal", MARKS)):
             if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, named(name, value, known))
+                if not isinstance(value, str) or value not in known:
+                    names = [mark for mark in known if mark.isalpha()]
+                    raise UnknownNameError.of(name, value, known=names)
+                object.__setattr__(self, name, known[value])
 
 
 @dataclass(frozen=True)

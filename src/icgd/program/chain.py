@@ -1,7 +1,7 @@
-r"""Chain programs: one block of layers, reused, generates a chain of blocks, each from two others.
+r"""Chain programs: reused layers that generate a chain of blocks, each from two earlier ones.
 
 A round of training an N-layer network is 2N blocks, F_1 .. F_N forward and B_N .. B_1 backward,
-and every B_i leaves the trained weights of its layer for the next round. Block t = 1, 2, ... is the
+and every B_i holds the trained weights of its layer for the next round. Block t = 1, 2, ... is the
 i-th of its pass, i = ((t - 1) mod N) + 1, and reads
 
     near    block t - 1
@@ -10,9 +10,10 @@ i-th of its pass, i = ((t - 1) mod N) + 1, and reads
 
 The prompt ends with the initial weights in blocks B_N .. B_1, which are blocks -(N - 1) .. 0.
 
-A softmax head finds the second block by positions. With F_i at time i of a round and B_i at time
-2N + 1 - i, the partner of time t is at time 1 - t modulo 2N: at an angle pi t / N, a reflection,
-which is bilinear in cosines and sines. Data are found by their kind and the number of their round.
+A softmax head finds the far block by positions. With F_i at time i of a round and B_i at time
+2N + 1 - i, the partner of time t is at time 1 - t modulo 2N. On the circle, with the angle
+pi t / N, this is a reflection, which is bilinear in cosines and sines. Data are found by their kind
+and the number of their round.
 """
 
 from __future__ import annotations
@@ -43,27 +44,29 @@ IS_FORWARD, IS_BACKWARD, IS_DATA = "is_forward", "is_backward", "is_data"
 """Flags of a block: one of them is 1, the others are 0."""
 
 PADDING, CONSTANT = "padding", "constant"
-"""Rows that travel with the weights where they are needed. `padding` is 1 for each unit that the
-layer does not have. `constant` is 1 for the one of these units that stands for the constant 1,
-which the next layer's biases multiply."""
+"""Rows that accompany the weights where needed. `padding` is 1 for each unit that the layer does
+not have. `constant` is 1 for the padding unit that represents the constant 1, which multiplies the
+biases of the next layer."""
 
 LINEAR, KINKED = "linear", "kinked"
-"""Flags of layers with linear or kinked units; a smooth activation's flag has its name."""
+"""Flags of layers with linear or kinked units; the flag of a smooth activation has its name."""
 
 BACK = "back"
-"""The slot of W_i^T delta_i, which B_i leaves for the layer below."""
+"""The slot of W_i^T delta_i, which B_i passes to the layer below."""
 
 NO_CLASS_SCORE = 4 * MASKED
-"""What grid tokens have less than classes: scores of these are at least -4096, where grids end."""
+"""The amount by which grid tokens score below classes, whose scores are at least -4096, where grids
+end."""
 
 LARGEST_STATE = 2.0**64
-"""No box holds what an optimiser remembers, and gates close no more: a run beyond is stopped."""
+"""The largest state of an optimiser: no box bounds it, and gates close no more, so a run beyond it
+is stopped."""
 
 ASKS, ANSWERS = "asks", "answers"
-"""The slots of positions: what the newest column asks for, and what every column answers."""
+"""The slots of positions: the query of the newest column, and the keys of all columns."""
 
 NEAR, FAR, OUT = "near", "far", "out"
-"""Prefixes of slots: the rows of the two blocks that a step reads, and of the one it writes."""
+"""Prefixes of slots: the rows of the two blocks that a step reads, and of the block it writes."""
 
 
 def row_of(block: str, name: str) -> str:
@@ -72,16 +75,14 @@ def row_of(block: str, name: str) -> str:
 
 
 def bit_slots(n_bits: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the flags of a number's bits that are 1, and of those that are 0; the lowest bit is
-    first.
-    """
+    """Return the flags for bits that are 1, and those for bits that are 0, the lowest bit first."""
     numbers = range(1, n_bits + 1)
     return tuple(f"bit_{k}" for k in numbers), tuple(f"no_bit_{k}" for k in numbers)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a block stands: its round, counted from 0, its pass, and its layer from 1."""
+    """The place of a block: its round, counted from 0, its pass, and its layer, from 1."""
 
     round: int
     is_forward: bool
@@ -96,21 +97,21 @@ class Place:
 
 @dataclass(frozen=True)
 class Reading:
-    """What block `number` reads: the block before it, and block `far`, or the round's data."""
+    """The reads of block `number`: the block before it, and block `far` or the round's data."""
 
     number: int
     place: Place
     far: int | None
 
     def blocks(self, written: Mapping[int, Block], x: Block, y: Block) -> tuple[Block, Block]:
-        """Return the two blocks, taken from those written so far and from the data of the round."""
+        """Return the two blocks, from the blocks written so far and the data of the round."""
         data = x if self.place.is_forward else y
         return written[self.number - 1], data if self.far is None else written[self.far]
 
 
 @dataclass(frozen=True)
 class ChainMask:
-    """Which earlier blocks a block reads, for a network of `depth` layers."""
+    """The mask of the blocks that each block reads, for a network of `depth` layers."""
 
     depth: int
     N_FEATURES: ClassVar[int] = len(FINDING)
@@ -121,62 +122,63 @@ class ChainMask:
 
     @property
     def reach(self) -> int:
-        """How many blocks back the mask reaches at most; older blocks are never read again."""
+        """The largest distance to a block that is read; older blocks are never read again."""
         return 2 * self.depth - 1
 
     def place(self, step: int) -> Place:
-        """Return where block `step` = 1, 2, ... stands."""
+        """Return the place of block `step` = 1, 2, ..."""
         number, within = divmod(step - 1, self.blocks_per_round)
         is_forward = within < self.depth
         return Place(number, is_forward, within + 1 if is_forward else 2 * self.depth - within)
 
     def walk(self, first: int, n_blocks: int) -> Iterator[Reading]:
-        """Yield what each of `n_blocks` blocks reads, from block `first` on."""
+        """Yield the reads of `n_blocks` blocks, from block `first` on."""
         for step in range(first, first + n_blocks):
             phase = (step - 1) % self.depth + 1
             yield Reading(step, self.place(step), None if phase == 1 else step - (2 * phase - 1))
 
     def walk_round(self, number: int) -> Iterator[Reading]:
-        """Return what the blocks of a round read; rounds are counted from 0."""
+        """Yield the reads of the blocks of a round, counted from 0."""
         return self.walk(number * self.blocks_per_round + 1, self.blocks_per_round)
 
     def answers(self, step: int, position: int) -> tuple[float, ...]:
-        """Return what block `step` in this column answers: the angle of its time; its position."""
+        """Return the key of block `step` in this column: the angle of its time, its position."""
         angle = self._angle(step)
         return cos(angle), sin(angle), float(position), 0.0, 0.0, 0.0, 0.0
 
     def data_answers(self, number: int, position: int, *, is_x: bool) -> tuple[float, ...]:
-        """Return what the inputs or the labels of a round answer; rounds are counted from 0."""
-        own = float(number + 1)
-        return 0.0, 0.0, float(position), float(is_x), float(not is_x), own, own**2
+        """Return the key of the inputs or the labels of a round, counted from 0."""
+        one_based = float(number + 1)
+        return 0.0, 0.0, float(position), float(is_x), float(not is_x), one_based, one_based**2
 
     def asks(self, step: int) -> tuple[float, ...]:
-        """Return what the column before block `step` asks for: the second block that `step` reads.
+        """Return the query of the column before block `step`, for the far block that `step` reads.
 
-        The block at the reflected angle scores by 2 `GAP` more than those at any other, and the
-        newest of them by `GAP` more than an earlier one. The number l of a round and the square of
-        it make -(l - l')^2, but for what all columns have in common.
+        Blocks at the reflected angle score at least 2 `GAP` more than those at any other, and the
+        newest of them at least `GAP` more than earlier ones. For data, the number l of a round and
+        its square give -(l - l')^2, up to a term that all columns share.
         """
         place, angle = self.place(step), self._angle(step - 1)
         if place.layer == (1 if place.is_forward else self.depth):
-            is_x, own = place.is_forward, float(place.round + 1)
-            return 0.0, 0.0, 0.0, float(is_x), float(not is_x), own, 1.0
+            is_x, one_based = place.is_forward, float(place.round + 1)
+            return 0.0, 0.0, 0.0, float(is_x), float(not is_x), one_based, 1.0
         sharpness, newest = 2 * GAP / (1 - cos(pi / self.depth)), GAP / (2 * self.depth)
         return sharpness * cos(angle), sharpness * sin(angle), newest, 0.0, 0.0, 0.0, 0.0
 
     def _angle(self, step: int) -> float:
-        """Return the angle of the time of a block; the initial blocks are of a round before the
-        first.
-        """
+        """Return the angle of a block's time; the initial blocks belong to a round before."""
         return pi * (step % self.blocks_per_round) / self.depth
 
     def far_in_words(self) -> str:
-        """Return the second block that a block reads: 3, 5, .. 2N - 1 blocks back, or data."""
+        """Return the far block of block t in words: 3, 5, .. 2N - 1 blocks back, or data."""
         backs = ", ".join(f"t - {back}" for back in range(3, self.reach + 1, 2))
         return f"block {backs} or data" if backs else "data"
 
     def matrix(self, n_rounds: int) -> tuple[tuple[bool, ...], ...]:
-        """Row t - 1 says what block t reads of X_1, Y_1, X_2, .., then of blocks -(N - 1), .. ."""
+        """Return the mask: row t - 1 marks what block t reads.
+
+        Its columns are X_1, Y_1, X_2, .., then the blocks -(N - 1), .. .
+        """
         n_data, n_steps = 2 * n_rounds, self.blocks_per_round * n_rounds
         n_columns = n_data + self.depth + n_steps
         first = n_data + self.depth - 1  # the column of block 0
@@ -193,13 +195,13 @@ class ChainMask:
 @with_repr
 @dataclass(frozen=True)
 class ChainProgram(AbstractProgram):
-    """A block of `layers` that writes the next block of a chain from two that it is shown.
+    """The `layers` that write the next block of a chain from two earlier blocks.
 
-    A block has the `rows`, and the stream in which it is made has the `layout`. The target's
-    matrices have the `shapes`, and are padded to a square. For each layer `kinds` names the flag
-    that says what its units do. Training has `n_steps` rounds, each a step on `batch_size`
-    examples. Where rounds differ in how they move the weights, `rules` has the number of the rule
-    of each round, which the prompt gives beside the labels, in flags for its bits.
+    A block has the `rows`, and the stream in which it is computed has the `layout`. The target's
+    matrices have the `shapes`, and are padded to squares. `kinds` names the flag of each layer's
+    kind of unit. Training has `n_steps` rounds, each a step on `batch_size` examples. If rounds
+    update the weights by different rules, `rules` has the number of each round's rule, which the
+    prompt gives beside the labels, in flags for its bits.
     """
 
     construction: str
@@ -228,13 +230,11 @@ class ChainProgram(AbstractProgram):
 
     @property
     def learnt(self) -> tuple[str, ...]:
-        """The rows of what a run learns: the weights, then what an optimiser remembers."""
+        """The rows of the learnt numbers: the weights, then the state of the optimiser."""
         return tuple(slot.name for slot in self.rows.having(Role.PARAMETER))
 
     def code(self, number: int) -> dict[str, float]:
-        """Return the flags that the labels of round `number` carry: the bits of the number of its
-        rule.
-        """
+        """Return the flags beside the labels of round `number`: the bits of its rule's number."""
         if not self.rules:
             return {}
         rule, pairs = self.rules[number], zip(*bit_slots(self.n_bits), strict=True)
@@ -247,7 +247,7 @@ class ChainProgram(AbstractProgram):
 
     @property
     def n_bits(self) -> int:
-        """How many bits the numbers of rules have."""
+        """The number of bits in the numbers of rules."""
         return max(self.rules, default=0).bit_length()
 
     @property
@@ -269,9 +269,7 @@ class ChainProgram(AbstractProgram):
         return self.rows.slot("weights").shape[0]
 
     def examples_of(self, number: int, n_examples: int) -> tuple[int, ...]:
-        """Return the examples of round `number`, out of `n_examples`; rounds and examples start at
-        0.
-        """
+        """Return the examples of round `number` out of `n_examples`, both counted from 0."""
         first = number * self.batch_size
         return tuple(row % n_examples for row in range(first, first + self.batch_size))
 
@@ -285,19 +283,18 @@ class ChainProgram(AbstractProgram):
 
     @property
     def block(self) -> tuple[Layer, ...]:
-        """The layers that write a block from the two that it reads, which the first layer finds."""
+        """The layers that write a block, after the first layer, which finds the far block."""
         return self.layers[1:]
 
     def has_grid(self, layer: Layer) -> bool:
-        """Return whether heads of a layer read tokens that it makes of the newest column alone."""
+        """Return whether a layer's heads attend to a grid made from the newest column alone."""
         return layer.kind is LayerKind.SOFTMAX and not isinstance(layer.instructions[0], FindBlock)
 
     def grid_tokens(self, layer: Layer) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
-        """Return the tokens of a layer of attention: multiples of the column, and what is added by
-        slot.
+        """Return the grid of an attention layer: multiples of the column, and constants by slot.
 
-        There is one for each lattice point, and one for each class whose shares the layer takes;
-        there is none in the layer that finds a block.
+        There is one token for each lattice point, and one for each class whose shares the layer
+        computes; the layer that finds a block has no grid.
         """
         if not self.has_grid(layer):
             return (), {}
@@ -312,15 +309,15 @@ class ChainProgram(AbstractProgram):
         if not shares:
             return scales, codes
         classes = shares[0].classes
-        none = (0.0,) * len(classes)
-        codes = {slot: (*numbers, *none) for slot, numbers in codes.items()}
-        # Heads that read the grid, whose middle has the score 0, mask the tokens of classes.
+        zeros = (0.0,) * len(classes)
+        codes = {slot: (*numbers, *zeros) for slot, numbers in codes.items()}
+        # Look-up heads mask the tokens of classes: the middle of the grid has the score 0.
         masked = -MASKED * max(function.ratio for function in self.functions) ** 2
         codes[OFFSET] = (*codes[OFFSET][: len(points)], *(masked for _ in classes))
-        codes[NO_CLASS] = (*(-NO_CLASS_SCORE for _ in points), *none)
+        codes[NO_CLASS] = (*(-NO_CLASS_SCORE for _ in points), *zeros)
         for number, name in enumerate(classes, start=len(points)):
-            codes[name] = tuple(float(number == token) for token in range(len(points) + len(none)))
-        return (*scales, *none), codes
+            codes[name] = tuple(float(number == token) for token in range(len(points) + len(zeros)))
+        return (*scales, *zeros), codes
 
     @property
     def has_kinks(self) -> bool:
@@ -329,23 +326,23 @@ class ChainProgram(AbstractProgram):
     def ramps(
         self, derivative: str, jumps: Mapping[str, float] | None = None
     ) -> tuple[tuple[float, float], ...]:
-        """All units with a kink have the same ramp."""
+        """Return the one ramp that all units with a kink share."""
         return ((0.0, self.kink_width),)
 
     @property
     def kink_width(self) -> float:
-        """A unit with z strictly between 0 and this is neither flat nor steep for sure."""
+        """The width of the kink: a unit with z strictly between 0 and it may be flat or steep."""
         mark = self.first(MarkFlat)
         return 0.0 if mark is None else mark.width
 
     @property
     def n_blocks(self) -> int:
-        """How many blocks training generates: 2N a round."""
+        """The number of blocks that training generates: 2N a round."""
         return self.mask.blocks_per_round * self.n_steps
 
     @property
     def n_uses(self) -> int:
-        """How often the layers are used: for every block, and for a pass at the queries."""
+        """The number of uses of the layers: for every block, and for a pass at the queries."""
         return self.n_blocks + self.mask.depth
 
     @property

@@ -1,12 +1,12 @@
-r"""Instructions of chain programs: verbs that depend on what kind of blocks a step is shown.
+r"""Instructions of chain programs, which depend on the kinds of the blocks that a step reads.
 
 An instruction adds its result where all flags of `closed_by` are 0. Where a flag is 1 it adds
-exactly nothing, because every ReLU's argument is then lowered by `gate`, which is larger than any
-argument. Where the flags are 0 the gate changes nothing, so it may be arbitrarily large. A flag is
-one number, or one for each unit. A slot with fewer columns than `write` is read alike in all
+exactly 0, because the flag lowers every ReLU's argument by `gate`, which is larger than any
+argument. Where the flags are 0 the gate has no effect, so it may be arbitrarily large. A flag is
+one number, or one for each unit. A slot with fewer columns than `write` is broadcast to all
 columns.
 
-A unit is marked as flat by `flat = relu(c - z) / c` for the width c of a kink: that is exactly 0
+A unit is marked as flat by `flat = relu(c - z) / c` for the width c of a kink: `flat` is exactly 0
 where the unit is steep, and at least 1 where it is flat.
 """
 
@@ -30,16 +30,17 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import OFFSET, ONE, Layout, value_slot
 from icgd.program.meaning import BlockDomain, Value
-from icgd.program.wires import Heads, Over, Units, Wire, Wiring, by_slot
+from icgd.program.wires import AxisFactor, Heads, Units, Wire, Wiring, by_slot
 
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
 
 NO_CLASS = "no_class"
-"""The constant slot by which heads over classes mask the tokens of a grid."""
+"""The constant slot that masks the tokens of a grid for heads over classes."""
 
 GAP = 1024.0
-"""How much higher the block that a head finds scores than any other, whose weight is exactly 0."""
+"""The least gap between the score of the block that a head finds and those of all others, whose
+weights are then exactly 0."""
 
 FINDING = (1.0, -1.0, 1.0, GAP, GAP, 2 * GAP, -GAP)
 """The query weights of that head: a reflection, the position, the two kinds of data, the round."""
@@ -55,18 +56,18 @@ def _clipped(source: Combination, bound: float | None) -> str:
 
 def gated_units(
     layout: Layout,
-    verb: CopyWhere | PassBack | ActivateWhere | MarkFlat,
+    instruction: CopyWhere | PassBack | ActivateWhere | MarkFlat,
     terms: Mapping[str, float],
     shift: float = 0.0,
     gain: float = 1.0,
     more_flags: tuple[str, ...] = (),
 ) -> Units:
-    """gain * relu(terms + shift - gate * flags) for every entry of what the verb writes.
+    """Return gain * relu(terms + shift - gate * flags) for every entry of the written slot.
 
-    The flags are `more_flags` and those that close the verb. A slot with one row or one column is
-    read alike in all of them.
+    The flags are `more_flags` and `closed_by` of the instruction. A slot with one row or one column
+    is broadcast.
     """
-    shape, flags = layout.slot(verb.write).shape, (*more_flags, *verb.closed_by)
+    shape, flags = layout.slot(instruction.write).shape, (*more_flags, *instruction.closed_by)
     axes = dict(zip(("row", "column")[: len(shape)], shape, strict=True))
 
     def read(slot: str, factor: float) -> Wire:
@@ -77,33 +78,34 @@ def gated_units(
         )
         return Wire(slot, at, factor=factor)
 
-    summed = by_slot([*terms.items(), *((flag, -verb.gate) for flag in flags)])
+    summed = by_slot([*terms.items(), *((flag, -instruction.gate) for flag in flags)])
     argument = " ".join(f"{factor:+g} {slot}" for slot, factor in terms.items())
     place = ", ".join(f"{{{name}}}" for name in axes)
     return Units(
         axes=axes,
         reads=tuple(read(slot, factor) for slot, factor in summed.items()),
         shift=shift,
-        writes=(Wire(verb.write, tuple(axes), factor=gain),),
-        label=f"{verb.write}[{place}] {gain:+g} relu({argument} {shift:+g}){_where_open(flags)}",
+        writes=(Wire(instruction.write, tuple(axes), factor=gain),),
+        label=f"{instruction.write}[{place}] {gain:+g} relu({argument} {shift:+g})"
+        f"{_where_open(flags)}",
     )
 
 
 def line_units(
     layout: Layout,
-    verb: CopyWhere | PassBack,
+    instruction: CopyWhere | PassBack,
     source: Combination,
     factor: float = 1.0,
     more_flags: tuple[str, ...] = (),
 ) -> list[Units]:
-    """factor * s = factor * relu(s) - factor * relu(-s); a bound clips s."""
+    """Return the units of factor * s = factor * relu(s) - factor * relu(-s); a bound clips s."""
     pieces = [(sign, 0.0, sign * factor) for sign in (1.0, -1.0) if factor]
-    if verb.bound is not None:
-        pieces += [(sign, -verb.bound, -gain) for sign, _, gain in pieces]
+    if instruction.bound is not None:
+        pieces += [(sign, -instruction.bound, -gain) for sign, _, gain in pieces]
     return [
         gated_units(
             layout,
-            verb,
+            instruction,
             {slot: sign * c for slot, c in by_slot(source.terms()).items()},
             shift,
             gain,
@@ -120,12 +122,12 @@ def entry_heads(
     carried: Sequence[tuple[Wire, Wire]],
     formula: str,
 ) -> Heads:
-    """One head for each entry of a matrix, which its query holds; it multiplies what is `carried`.
+    """Return one head for each entry of a matrix, which multiplies the `carried` values by it.
 
-    Grid token g is g / half times the column, so that its 1 makes the key of point g and all else
-    that it carries is a multiple of what the column holds. The mean of g under the softmax weights
-    is the entry divided by reach * spacing. A pair of wires is one of values, without a factor, and
-    one of outputs.
+    The query holds the entry. Grid token g is g / half times the column: its constant 1 makes the
+    key of point g, and all other slots are multiples of those of the column. The mean of g under
+    the softmax weights is the entry divided by reach * spacing. `carried` has pairs of wires: of
+    values, without a factor, and of outputs.
     """
     n_rows, n_columns = program.layout.slot(entries).shape
     grid = program.look_up(IDENTITY)
@@ -148,7 +150,7 @@ def entry_heads(
 class CopyWhere(Instruction):
     """Add `source` to `write` where no flag of `closed_by` is set, clipped to +-`bound` if given.
 
-    relu(s) - relu(-s) is s. Adding - relu(s - bound) + relu(-s - bound) clips it.
+    The units compute s = relu(s) - relu(-s); adding - relu(s - bound) + relu(-s - bound) clips s.
     """
 
     source: Combination
@@ -173,10 +175,10 @@ class CopyWhere(Instruction):
 
 @dataclass(frozen=True)
 class SelectWhere(Instruction):
-    """Add the one of `sources` whose number flags name in bits, as `CopyWhere` adds its source.
+    """Add one of `sources`, selected by the bits of its number, as `CopyWhere` adds its source.
 
     Flag `ones[k]` is 1 if bit k of the number is 1, and flag `zeros[k]` is 1 if it is 0. So a
-    source is closed by the flags of the bits that its own number does not have.
+    source is closed by the flags of all bits that differ from those of its own number.
     """
 
     sources: tuple[Combination, ...]
@@ -192,7 +194,7 @@ class SelectWhere(Instruction):
         if len(self.ones) != len(self.zeros):
             raise ProgramError(
                 f"SelectWhere: has {len(self.ones)} flags of bits that are 1, and "
-                f"{len(self.zeros)} of those that are 0."
+                f"{len(self.zeros)} of those that are 0, expected as many of both."
             )
 
     def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
@@ -207,8 +209,8 @@ class SelectWhere(Instruction):
             pairs = enumerate(zip(self.zeros, self.ones, strict=True))
             others = (zero if number >> k & 1 else one for k, (zero, one) in pairs)
             closed_by = (*self.closed_by, *others)
-            part = CopyWhere(source, closed_by, self.gate, self.write, self.bound)
-            families += part.wires(program)
+            copy = CopyWhere(source, closed_by, self.gate, self.write, self.bound)
+            families += copy.wires(program)
         return families
 
     def formula(self) -> str:
@@ -221,10 +223,10 @@ class SelectWhere(Instruction):
 class PassBack(Instruction):
     """Add `upstream * slope` to `write` where no flag of `closed_by` is set.
 
-    The slope is 1 where `flat` is 0, and `leak` where it is at least 1: with B = `gate`, leak up +
-    (1 - leak) (relu(up - B flat) - relu(-up - B flat)). On a kink `flat` lies between, and so does
-    the slope: the result is never larger than `upstream`. If `bound` is given, `upstream` is
-    clipped to +-bound first.
+    The slope is 1 where `flat` is 0, and `leak` where it is at least 1: with B = `gate` the result
+    is leak up + (1 - leak) (relu(up - B flat) - relu(-up - B flat)). On a kink `flat` lies between
+    0 and 1, and the slope between `leak` and 1, so the result is never larger than `upstream`. If
+    `bound` is given, `upstream` is clipped to +-bound first.
     """
 
     upstream: Combination
@@ -243,7 +245,7 @@ class PassBack(Instruction):
         return {self.write: domain.add(slots[self.write], value)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """leak * upstream, and (1 - leak) * upstream, which `flat` closes as a flag does."""
+        """Return units of leak * upstream, and of (1 - leak) * upstream, which `flat` closes."""
         everywhere = line_units(program.layout, self, self.upstream, self.leak)
         steep = line_units(program.layout, self, self.upstream, 1 - self.leak, (self.flat,))
         return (*everywhere, *steep)
@@ -274,14 +276,14 @@ class ActivateWhere(Instruction):
         return {self.write: domain.add(slots[self.write], domain.unless(closed_by, value))}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """relu(z) - leak relu(-z), minus (1 - leak) relu(-z) if there is no kink."""
-        layout, z, below = program.layout, {self.argument: 1.0}, {self.argument: -1.0}
+        """Return units of relu(z) - leak relu(-z), minus (1 - leak) relu(-z) without a kink."""
+        layout, z, minus_z = program.layout, {self.argument: 1.0}, {self.argument: -1.0}
         units = [gated_units(layout, self, z)]
         if self.leak != 1.0:
             kinked = (self.kinked,)
-            units.append(gated_units(layout, self, below, gain=self.leak - 1, more_flags=kinked))
+            units.append(gated_units(layout, self, minus_z, gain=self.leak - 1, more_flags=kinked))
         if self.leak:
-            units.append(gated_units(layout, self, below, gain=-self.leak))
+            units.append(gated_units(layout, self, minus_z, gain=-self.leak))
         return units
 
     def formula(self) -> str:
@@ -292,8 +294,8 @@ class ActivateWhere(Instruction):
 class MarkFlat(Instruction):
     """Add relu(c - z) / c with c = `width` to `write` where no flag of `closed_by` is set.
 
-    That is exactly 0 for z >= c and at least 1 for z <= 0, if c is a power of two. Where flag
-    `linear` is 1 nothing is flat.
+    The mark is exactly 0 for z >= c and at least 1 for z <= 0, if c is a power of two. Where flag
+    `linear` is 1 it is 0.
     """
 
     argument: Read
@@ -310,9 +312,9 @@ class MarkFlat(Instruction):
         return {self.write: domain.add(slots[self.write], value)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """relu(width - z) / width."""
-        below, gain = {self.argument: -1.0}, 1 / self.width
-        return gated_units(program.layout, self, below, self.width, gain, (self.linear,))
+        """Return units of relu(width - z) / width."""
+        minus_z, gain = {self.argument: -1.0}, 1 / self.width
+        return gated_units(program.layout, self, minus_z, self.width, gain, (self.linear,))
 
     def formula(self) -> str:
         flags = (self.linear, *self.closed_by)
@@ -323,8 +325,7 @@ class MarkFlat(Instruction):
 class Multiplied:
     """A matrix that `MultiplyByEntries` multiplies by its entries X, and the slot of the product.
 
-    The product is `matrix @ X`. If `transposed` it is `matrix^T @ X`, and if `outer` it is
-    `matrix @ X^T`.
+    The product is `matrix @ X`, or `matrix^T @ X` if `transposed`, or `matrix @ X^T` if `outer`.
     """
 
     matrix: Read
@@ -339,17 +340,16 @@ class Multiplied:
 
 @dataclass(frozen=True)
 class MultiplyByEntries(Instruction):
-    """Multiply matrices by `entries`, with one head for each of them whatever it multiplies.
+    """Multiply matrices by `entries`, with one head for each entry and all matrices.
 
-    The query of head (j, c) holds x = entries[j, c], and its tokens carry column j of a matrix (row
-    j, if it is transposed), or column c for an outer product. It returns x times all of that:
+    The query of head (j, c) holds x = entries[j, c], and its values are column j of a matrix (row
+    j, if it is transposed), or column c for an outer product. It returns x times these values:
 
         matrix @ X       sum over j of   matrix[:, j] X[j, c]      in column c
         matrix^T @ X     sum over j of   matrix[j, :] X[j, c]      in column c
         matrix @ X^T     sum over c of   matrix[:, c] X[j, c]      in column j
 
-    Entries are at most `reach` in size: the lattice covers no more. What tokens carry may be of any
-    size.
+    Entries are at most `reach` in size: the lattice covers no more. The values may be of any size.
     """
 
     entries: Read
@@ -360,27 +360,28 @@ class MultiplyByEntries(Instruction):
 
     @property
     def limited(self) -> str:
-        """The slot that the reach is about."""
+        """The slot that the reach bounds."""
         return self.entries
 
     def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         entries, written = domain.within_reach(self, slots[self.entries]), {}
-        for part in self.matrices:
-            left = slots[part.matrix]
-            left = domain.transposed(left) if part.transposed else left
-            right = domain.transposed(entries) if part.outer else entries
-            written[part.write] = domain.by_entries(self, domain.product(left, right), left, right)
+        for factor in self.matrices:
+            left = slots[factor.matrix]
+            left = domain.transposed(left) if factor.transposed else left
+            right = domain.transposed(entries) if factor.outer else entries
+            product = domain.product(left, right)
+            written[factor.write] = domain.by_entries(self, product, left, right)
         return written
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Query an entry, key the points of the grid, value all that the entry multiplies."""
+        """Query an entry, key the points of the grid, values the numbers that it multiplies."""
         carried, first = [], 0
-        for part in self.matrices:
-            read, written = ("column", "entry") if part.outer else ("entry", "column")
-            at = (read, "k") if part.transposed else ("k", read)
-            value = Wire(part.matrix, at, "k", start=first)
-            carried.append((value, Wire(part.write, ("k", written), "k", start=first)))
-            first += program.layout.slot(part.write).shape[0]
+        for factor in self.matrices:
+            read_axis, write_axis = ("column", "entry") if factor.outer else ("entry", "column")
+            at = (read_axis, "k") if factor.transposed else ("k", read_axis)
+            value = Wire(factor.matrix, at, "k", start=first)
+            carried.append((value, Wire(factor.write, ("k", write_axis), "k", start=first)))
+            first += program.layout.slot(factor.write).shape[0]
         return entry_heads(program, self.entries, self.reach, carried, self.formula())
 
     def formula(self) -> str:
@@ -391,8 +392,8 @@ class MultiplyByEntries(Instruction):
 class MultiplyEntries(Instruction):
     """Set `write = left * right`, entry by entry, with one head for each entry of `right`.
 
-    The query holds the entry of `right`, which is at most `reach` in size, and the tokens carry
-    that of `left`.
+    The query holds the entry of `right`, which is at most `reach` in size, and the value that of
+    `left`.
     """
 
     left: Read
@@ -404,7 +405,7 @@ class MultiplyEntries(Instruction):
 
     @property
     def limited(self) -> str:
-        """The slot that the reach is about."""
+        """The slot that the reach bounds."""
         return self.right
 
     def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
@@ -423,11 +424,11 @@ class MultiplyEntries(Instruction):
 
 @dataclass(frozen=True)
 class LookUpProduct(Instruction):
-    """Set `write = left @ right`, and look up functions of its entries, which heads never add up.
+    """Set `write = left @ right`, and look up functions of the entries of this product.
 
-    Head (row, column) has the whole dot product in its score: a row of `left` in the query, a
-    column of `right` in the key. So its tokens may have the values of any function. Entries are at
-    most `reach` in size.
+    Head (row, column) computes the whole dot product in its score: its query is a row of `left`,
+    its key a column of `right`. So its values may be those of any function. Entries are at most
+    `reach` in size.
     """
 
     left: Read
@@ -440,20 +441,20 @@ class LookUpProduct(Instruction):
 
     @property
     def limited(self) -> str:
-        """The slot that the reach is about."""
+        """The slot that the reach bounds."""
         return self.write
 
     def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
         left, right = slots[self.left], slots[self.right]
         product = domain.product(left, right)
         written = {
-            part.write: domain.look_up_product(self, part.function, product, left, right)
-            for part in self.others
+            other.write: domain.look_up_product(self, other.function, product, left, right)
+            for other in self.others
         }
         return {self.write: domain.by_rows(self, product, left, right)} | written
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Heads of the product on a lattice of its reach, and heads of functions on theirs."""
+        """Return heads of the product on a lattice of its reach, and of functions on theirs."""
         layout = program.layout
         (n_rows, n_terms), n_columns = (
             layout.slot(self.left).shape,
@@ -462,7 +463,7 @@ class LookUpProduct(Instruction):
         families = []
         for function, write, scale in (
             (IDENTITY, self.write, self.reach),
-            *((part.function, part.write, 1.0) for part in self.others),
+            *((other.function, other.write, 1.0) for other in self.others),
         ):
             grid = program.look_up(function)
             gain = grid.half / (grid.spacing * grid.ratio**2 * scale)
@@ -486,7 +487,7 @@ class LookUpProduct(Instruction):
 
     def formula(self) -> str:
         product = f"{self.left} @ {self.right}"
-        looked_up = (f", {part.write} = {part.function}({product})" for part in self.others)
+        looked_up = (f", {other.write} = {other.function}({product})" for other in self.others)
         return f"{self.write} = {product}{''.join(looked_up)}"
 
 
@@ -494,9 +495,9 @@ class LookUpProduct(Instruction):
 class ShareColumns(Instruction):
     """Set the first rows of `write` to the softmax of those rows of `scores`, in every column.
 
-    There are as many of these rows as `classes`, and there is one head for each column. Its keys
-    are the tokens of the classes: slot `classes[k]` is 1 in that of class k, and 0 in all others.
-    Grid tokens are masked by slot `no_class`. It is exact.
+    There are as many of these rows as `classes`, and one head for each column, which is exact. It
+    attends to the tokens of the classes: slot `classes[k]` is 1 in the token of class k, and 0 in
+    all others. Slot `no_class` masks grid tokens.
     """
 
     scores: Read
@@ -529,11 +530,11 @@ class ShareColumns(Instruction):
 
 @dataclass(frozen=True)
 class FindBlock(Instruction):
-    """Read the block that the mask shows, by one head over all columns so far.
+    """Read the block that the mask selects, by one head over all columns so far.
 
-    The newest column asks by slot `asks`, and every column, that of a block or of data, answers by
-    slot `answers`: positions, which `ChainMask.positions` makes. The value is the block that stands
-    in the column's `rows`; it is written to the rows `into` of the newest column.
+    The query is slot `asks` of the newest column, and the keys are slot `answers` of every column,
+    of a block or of data: positions from `ChainMask.asks` and `ChainMask.answers`. The value is the
+    block in the column's `rows`; it is written to the rows `into` of the newest column.
     """
 
     asks: Read
@@ -543,7 +544,7 @@ class FindBlock(Instruction):
     kind = LayerKind.SOFTMAX
 
     def meaning(self, slots: Mapping[str, Value], domain: BlockDomain[Value]) -> dict[str, Value]:
-        """Whoever makes a block is handed the rows that the mask shows."""
+        """Return nothing: the caller provides the rows that the mask selects."""
         return {}
 
     def wires(self, program: AbstractProgram) -> Wiring:
@@ -553,7 +554,7 @@ class FindBlock(Instruction):
             value.append(Wire(row, ("k",), "k", start=first))
             output.append(Wire(write, ("k",), "k", start=first))
             first += program.layout.slot(row).width
-        factors = Over(("f",), FINDING)
+        factors = AxisFactor(("f",), FINDING)
         return Heads(
             axes={"head": 1},
             query=(Wire(self.asks, ("f",), "f", factors),),
@@ -569,4 +570,4 @@ class FindBlock(Instruction):
 
 
 Product = MultiplyByEntries | MultiplyEntries | LookUpProduct
-"""Instructions that read products from a lattice, which covers their reach."""
+"""Instructions that look up products on a lattice, which covers their reach."""

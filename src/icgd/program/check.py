@@ -1,7 +1,7 @@
 """Check that a program is well-formed when it is built.
 
-That shapes fit is the meaning of instructions on shapes: in that domain primitives check the shapes
-of their arguments, and return that of the result.
+Shapes are checked by the meaning of instructions on shapes: in this domain, a primitive checks the
+shapes of its arguments and returns that of its result.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ from icgd.program.stack import StackProgram
 from icgd.program.unit_instructions import ByUnits, WipeByUnits
 
 SCRATCH = (Role.SCRATCH, Role.SHARED)
-"""Slots that hold something within a step alone."""
+"""Roles of slots that are empty between steps."""
 
 FIXED = (Role.INPUT, Role.CONSTANT)
-"""Slots that stay as the prompt sets them."""
+"""Roles of slots that the prompt sets and no instruction may change."""
 
 Shape = tuple[int, ...]
-"""That of a matrix that all tokens share, or TOKENS and the shape that every token has."""
+"""The shape of a matrix that all tokens share, or TOKENS followed by the shape at every token."""
 
 TOKENS = -1
-"""The length of the axis of tokens, which no other axis has."""
+"""The length that stands for the axis of tokens."""
 
 A_NUMBER = (TOKENS, 1)
 NO_MATRIX = "{} is no matrix that all tokens share"
 
 
 class ShapeError(Exception):
-    """Shapes that do not fit; the message says why."""
+    """Raised by primitives for shapes that do not fit, with a message that says why."""
 
 
 def shown(shape: Shape) -> str:
@@ -71,13 +71,13 @@ def shown(shape: Shape) -> str:
 
 
 def require(fits: bool, problem: str, *shapes: Shape) -> None:
-    """Raise `ShapeError` unless the shapes fit; the problem has a `{}` for each of them."""
+    """Raise `ShapeError` unless the shapes fit; `problem` has a `{}` for each of them."""
     if not fits:
         raise ShapeError(problem.format(*map(shown, shapes)))
 
 
-def alike(first: Shape, *others: Shape) -> Shape:
-    """Return the shape that all have."""
+def require_equal(first: Shape, *others: Shape) -> Shape:
+    """Return the common shape, or raise `ShapeError` if shapes differ."""
     for other in others:
         require(other == first, "{} meets {}, expected equal shapes", first, other)
     return first
@@ -85,7 +85,7 @@ def alike(first: Shape, *others: Shape) -> Shape:
 
 @lru_cache
 def broadcast(*shapes: Shape) -> Shape:
-    """Return the shape of what is computed entry by entry, where axes of length 1 are repeated."""
+    """Return the broadcast shape of an elementwise operation, where axes of length 1 repeat."""
     n_axes = max(map(len, shapes))
     padded = [(1,) * (n_axes - len(shape)) + shape for shape in shapes]
     axes = [{*axis} - {1} for axis in zip(*padded, strict=True)]
@@ -94,8 +94,8 @@ def broadcast(*shapes: Shape) -> Shape:
     return tuple(max(axis, default=1) for axis in axes)
 
 
-def as_argument(place: int) -> Any:
-    """Return a primitive whose result has the shape of one of its arguments."""
+def shape_of_argument(place: int) -> Any:
+    """Return a primitive whose result has the shape of the argument at this place."""
     return lambda domain, *arguments, **options: arguments[place]
 
 
@@ -103,7 +103,7 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
     """The primitives on the shapes of a program's slots."""
 
     def __init__(self, layout: Layout, *, is_chain: bool) -> None:
-        self.layout, self._summed = layout, broadcast if is_chain else alike
+        self.layout, self._summed = layout, broadcast if is_chain else require_equal
         shared = (Role.PARAMETER, Role.VELOCITY, Role.SHARED)
         self.slots = {
             slot.name: slot.shape
@@ -113,7 +113,7 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
         }
 
     def problem_with(self, instruction: Instruction) -> str | None:
-        """Return what does not fit in the shapes of an instruction's slots, or None."""
+        """Return the error in the shapes of an instruction's slots, or None."""
         try:
             for name, shape in instruction.meaning(self.slots, self).items():
                 if shape != self.slots[name]:
@@ -124,12 +124,12 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
             return f"{error}, in {instruction.formula()} with {slots}"
         return None
 
-    softmax = clip = project = exchange = mean_excess = threshold = as_argument(0)
-    zero = not_negative = mark_flat = as_argument(0)
-    apply = evaluate = as_read = by_units = read_examples = as_argument(1)
-    within_reach = by_entries = by_rows = as_argument(1)
-    look_up_product = as_argument(2)
-    replace = mix = written_over = as_argument(1)  # which must have the shape of the slot
+    softmax = clip = project = exchange = mean_excess = threshold = shape_of_argument(0)
+    zero = not_negative = mark_flat = shape_of_argument(0)
+    apply = evaluate = as_read = by_units = read_examples = shape_of_argument(1)
+    within_reach = by_entries = by_rows = shape_of_argument(1)
+    look_up_product = shape_of_argument(2)
+    replace = mix = written_over = shape_of_argument(1)  # compared with the slot's shape afterwards
 
     def combine(self, terms: Sequence[tuple[float, Shape]]) -> Shape:
         return self._summed(*(shape for _, shape in terms))
@@ -138,8 +138,10 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
         return self._summed(*values)
 
     def multiply(self, left: Shape, right: Shape) -> Shape:
-        """One row or column of a token's matrix may stand for all of the other's."""
-        return broadcast(left, right) if len(left) == len(right) == 3 else alike(left, right)
+        """Return the shape of a product; matrices of a token broadcast rows and columns."""
+        return (
+            broadcast(left, right) if len(left) == len(right) == 3 else require_equal(left, right)
+        )
 
     def scale(self, number: Shape, value: Shape) -> Shape:
         require(number == A_NUMBER, "{} coordinates, expected one number a token", number)
@@ -170,7 +172,7 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
         return (TOKENS, len(rows))
 
     def loss_slope(self, loss: str, prediction: Shape, label: Shape) -> Shape:
-        return alike(prediction, label)
+        return require_equal(prediction, label)
 
     def accumulate(
         self, weights: Shape, left: Shape, right: Shape, scale: float, by: Any, **_: Any
@@ -190,12 +192,12 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
         return self.scale(score, value)
 
     def where(self, flag: str, closed_by: Sequence[str], value: Shape, otherwise: Shape) -> Shape:
-        if TOKENS in otherwise and value[0] == 1:  # one row of shared weights, alike in all tokens
+        if TOKENS in otherwise and value[0] == 1:  # a row of shared weights is equal at all tokens
             value = (TOKENS, *value[1:])
-        return alike(value, otherwise)
+        return require_equal(value, otherwise)
 
     def take_turns(self, turns: TakeTurns, slots: Mapping[str, Shape]) -> dict[str, Shape]:
-        alike(A_NUMBER, *(slots[name] for name in turns.reads()))
+        require_equal(A_NUMBER, *(slots[name] for name in turns.reads()))
         return {name: slots[name] for name in turns.writes()}
 
     def guard(self, score: Shape, reach: float, checked: str) -> Shape:
@@ -218,7 +220,7 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
         return (TOKENS, weights[0] * prod(matrix[1:]))
 
     def step_from_table(self, step: LookUpStep, key: Shape, slots: Mapping[str, Shape]) -> Shape:
-        alike(A_NUMBER, key, *(slots.get(name, ()) for name in step.levels))
+        require_equal(A_NUMBER, key, *(slots.get(name, ()) for name in step.levels))
         return (1, 1)
 
     def kernel(self, terms: Sequence[KernelTerm], points: Shape) -> Shape:
@@ -263,12 +265,12 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
 
 
 def check_program(program: AbstractProgram) -> None:
-    """Raise `ProgramError` that names the first instruction that is not well-formed.
+    """Raise a `ProgramError` that names the first ill-formed instruction, if there is one.
 
-    Its slots and functions exist, and their shapes fit. All instructions of a layer are of its
-    kind. A slot is read after it was written, and is not written while it holds something. A step
-    leaves no scratch slot filled, and a chain leaves no row of the next block empty. All numbers
-    are finite.
+    The rules: the slots and functions of an instruction exist, and their shapes fit. All
+    instructions of a layer are of its kind. A slot is read only after it was written, and not
+    written while it holds a value. A step leaves no scratch slot filled, and a chain leaves no row
+    of the next block empty. All numbers are finite.
     """
     name, number = program.largest_number
     if not isfinite(number):
@@ -285,10 +287,13 @@ def check_program(program: AbstractProgram) -> None:
         given = {row_of(NEAR, row) for row in program.rows.names}
         given |= {slot.name for slot in program.layout.having(Role.CONSTANT)}
         filled = _check_layers(program, shapes, "chain", program.layers, given)
-        # No block that is written holds data, so nothing writes that flag.
+        # A block that the chain writes never holds data, so nothing writes that flag.
         next_block = {row_of(OUT, row) for row in program.rows.names if row != IS_DATA}
         if missing := next_block - filled:
-            raise ProgramError(f"The chain writes no {', '.join(sorted(missing))}.")
+            raise ProgramError(
+                f"The chain writes no {', '.join(sorted(missing))}; it must write every row of the "
+                "next block."
+            )
 
 
 def _check_layers(
@@ -298,35 +303,39 @@ def _check_layers(
     layers: tuple[Layer, ...],
     given: set[str],
 ) -> set[str]:
-    """Check layers one after the other; return the slots that are filled after the last one.
+    """Check layers one after the other, and return the slots that are filled after the last one.
 
     Instructions of one layer of a chain may add to the same slot: their flags exclude each other.
     """
     layout, is_chain = program.layout, isinstance(program, ChainProgram)
-    known = {(type(function), function.name) for function in program.functions}
+    available = {(type(function), function.name) for function in program.functions}
     filled = set(given)
     for number, layer in enumerate(layers, start=1):
         if not layer.instructions:
             raise ProgramError(f"{stage} layer {number} ({layer.title}) has no instructions.")
         written: set[str] = set()
         wiped: set[str] = set()
-        for part in layer.instructions:
-            reads, writes = set(part.reads()), part.writes()
+        for instruction in layer.instructions:
+            reads, writes = set(instruction.reads()), instruction.writes()
             kind: type[Function] = ReluSum
-            if is_chain or part.kind is LayerKind.SOFTMAX:
+            if is_chain or instruction.kind is LayerKind.SOFTMAX:
                 kind = LatticeFunction
-            elif isinstance(part, ByUnits):
+            elif isinstance(instruction, ByUnits):
                 kind = RidgeSum
-            elif part.kind is LayerKind.GRID:
+            elif instruction.kind is LayerKind.GRID:
                 kind = GridMean
-            # Where queries are, the slot of the labels is empty.
-            at_queries = getattr(part, "only_where", None) == IS_QUERY
+            # The slot of the labels is empty at queries.
+            at_queries = getattr(instruction, "only_where", None) == IS_QUERY
             problem: str | None
-            if part.kind is not layer.kind:
-                problem = f"is for {part.kind.value} layers, and the layer is {layer.kind.value}"
+            if instruction.kind is not layer.kind:
+                problem = (
+                    f"is for {instruction.kind.value} layers, and the layer is {layer.kind.value}"
+                )
             elif unknown := {*reads, *writes} - set(layout.names):
                 problem = f"uses {min(unknown)!r}, and the layout has no such slot"
-            elif lacking := [name for name in part.functions() if (kind, name) not in known]:
+            elif lacking := [
+                name for name in instruction.functions() if (kind, name) not in available
+            ]:
                 problem = f"needs a {kind.__name__} called {lacking[0]!r}, and there is none"
             elif empty := reads - filled:
                 problem = f"reads {min(empty)!r} before it is written"
@@ -335,30 +344,28 @@ def _check_layers(
             elif not is_chain and (twice := [name for name in writes if name in written]):
                 problem = f"writes {twice[0]!r} a second time in one layer"
             elif not at_queries and (
-                held := filled.intersection(names_used(part, Use.WRITE))
-                | given.intersection(names_used(part, Use.ADD))
+                held := filled.intersection(names_used(instruction, Use.WRITE))
+                | given.intersection(names_used(instruction, Use.ADD))
             ):
                 problem = f"writes over {min(held)!r}, which still holds a value"
-            elif not isinstance(part, DescendFunction) and (
+            elif not isinstance(instruction, DescendFunction) and (
                 fixed := [name for name in writes if layout.slot(name).role in FIXED]
             ):
                 problem = f"writes to {fixed[0]!r}, which must stay as the prompt sets it"
             else:
-                problem = _unsuited(part, layout) or shapes.problem_with(part)
+                problem = _error_in_fields(instruction, layout) or shapes.problem_with(instruction)
             if problem:
-                verb = type(part).__name__
+                verb = type(instruction).__name__
                 raise ProgramError(f"{stage} layer {number} ({layer.title}), {verb}: {problem}.")
             written.update(writes)
-            if isinstance(part, WipeSlots | WipeByUnits):
-                wiped.update(part.slots)
+            if isinstance(instruction, WipeSlots | WipeByUnits):
+                wiped.update(instruction.slots)
         filled = (filled | written) - wiped
     return filled
 
 
-def _unsuited(instruction: Instruction, layout: Layout) -> str | None:
-    """Return what is wrong with the flags, the unit or the classes that an instruction names, or
-    None.
-    """
+def _error_in_fields(instruction: Instruction, layout: Layout) -> str | None:
+    """Return the error in an instruction's flags, unit, faces or classes, or None."""
     if isinstance(instruction, MapSlots):
         kinds = {IS_EXAMPLE, IS_QUERY, IS_REGISTER}
         if instruction.only_where == IS_EXAMPLE:
@@ -385,19 +392,22 @@ def _unsuited(instruction: Instruction, layout: Layout) -> str | None:
 
 
 PROGRAMS: dict[str, type[AbstractProgram]] = {"block": StackProgram, "rows": ChainProgram}
-"""The kinds of program, each under a key that only its own data have."""
+"""The kinds of program, by a key that only their own data have."""
 
 
 FORMER_LINEAR_STACKS = ("cot-ridge", "cot-lasso", "cot-glm")
-"""What programs of linear-stack were called before those names went to one layer of softmax."""
+"""Former names of linear-stack, which now belong to constructions by one layer of softmax."""
 
 
 def from_data(data: Mapping[str, Any]) -> AbstractProgram:
-    """Return the program whose `to_data` these are."""
+    """Return the program from its `to_data`."""
     for key, kind in PROGRAMS.items():
         if key in data:
             program = read_program(kind, data)
             if program.construction in FORMER_LINEAR_STACKS and program.first(DescendExamples):
                 program = replace(program, construction="linear-stack")  # type: ignore[type-var]
             return program
-    raise ProgramError(f"The data of a program lack a key of {', '.join(PROGRAMS)}.")
+    raise ProgramError(
+        f"The data of a program have the keys {', '.join(data)}; expected one of "
+        f"{', '.join(PROGRAMS)} among them."
+    )

@@ -1,4 +1,4 @@
-r"""Functions as plain data: what a program's layers can evaluate exactly.
+r"""Functions as plain data: the functions that a program's layers can evaluate exactly.
 
 There are four kinds: sums of ReLUs, look-ups by one softmax head over a lattice, means over the
 tokens of a grid, and sums of units with any activation, which may have two variables.
@@ -9,7 +9,7 @@ A continuous piecewise-linear function is a sum of ReLUs. Counted outwards from 
            + sum_{knots t > c} jump(t) relu(z - t) + sum_{knots t < c} jump(t) relu(t - z),
 
 where jump(t) is the change of slope at t. Counting outwards keeps the terms small near the
-anchor, so that little is lost to rounding.
+anchor, and so their rounding errors.
 
 A look-up is a softmax head over tokens g = -half .. half, one for each lattice point g * spacing.
 At an argument s it has the scores (g s / spacing - g^2 / 2) / ratio^2. These weigh the tokens by a
@@ -21,8 +21,8 @@ A sum of units is
 
 In a transformer each unit is a head. Its query multiplies the coordinates of z by the entries of
 `direction`, and a coordinate that is 1 at every token by `offset`; its value holds `coefficient`.
-There is no affine part beside the units: a constant is a unit whose direction is zero, and a line
-is made of units as well.
+There is no affine part: a constant is a unit whose direction is zero, and a line is a sum of units
+as well.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar, final
 
-from icgd.program.wires import Over
+from icgd.program.wires import AxisFactor
 
 AnyFunction = TypeVar("AnyFunction", bound="Function")
 
 
 class Function(ABC):
-    """What layers evaluate in place of the function called `name`. Kinds are frozen dataclasses.
+    """An approximation, evaluated by layers, of the function called `name`.
 
-    `error` bounds the distance to the real function, except near kinks.
+    `error` bounds the distance to the real function, except near kinks. Subclasses are frozen
+    dataclasses.
     """
 
     name: str
@@ -52,11 +53,11 @@ class Function(ABC):
     @property
     @abstractmethod
     def fineness(self) -> str:
-        """How finely it is approximated, in words."""
+        """The number of pieces, points or units, in words."""
 
     @abstractmethod
     def in_words(self) -> str:
-        """Return how finely it is approximated, and where."""
+        """Return the fineness and the domain of the approximation in words."""
 
     @property
     def largest_error(self) -> float:
@@ -69,11 +70,11 @@ class Function(ABC):
 
     @property
     def is_ramp(self) -> bool:
-        """Whether it stands in for a step function, or for a step function times a number."""
+        """Whether it approximates a step function, or a step function times a number."""
         return False
 
     def without_error(self: AnyFunction) -> AnyFunction:
-        """Return the same function, taken for the real one."""
+        """Return the same function with an error of 0, as if it were the real one."""
         return replace(self, error=0.0)  # type: ignore[type-var]
 
 
@@ -89,11 +90,11 @@ class ReluTerm:
 @final
 @dataclass(frozen=True)
 class ReluSum(Function):
-    """A piecewise-linear stand-in for the function called `name`, with its certified errors.
+    """A piecewise-linear approximation of the function called `name`, with certified errors.
 
-    Between knots i - 1 and i it has the slope `slopes[i]`, and `errors[i]` bounds its distance to
-    the real function, within [low, high]. Knots are multiples of `knot_unit`, a power of two, so
-    that one exact multiplication finds a piece.
+    Between knots i - 1 and i the slope is `slopes[i]`, and `errors[i]` bounds the distance to the
+    real function, within [low, high]. Knots are multiples of `knot_unit`, a power of two, so that
+    one exact multiplication finds a piece.
     """
 
     name: str
@@ -126,13 +127,13 @@ class ReluSum(Function):
 
     @property
     def is_ramp(self) -> bool:
-        """Whether it stands in for a derivative that is level but for jumps."""
+        """Whether it approximates a piecewise constant derivative by ramps at the jumps."""
         is_level = not any(self.slopes[::2]) and not any(self.errors[::2])
-        # A derivative, or a jump of one, is called so.
+        # Only derivatives and their jumps have such names.
         return is_level and (self.name.endswith("'") or " step at " in self.name)
 
     def terms(self) -> tuple[ReluTerm, ...]:
-        """Return the function as a sum of ReLUs; terms that vanish identically are left out."""
+        """Return the function as a sum of ReLUs, without terms whose coefficient is 0."""
         return self._terms
 
     @cached_property
@@ -151,12 +152,12 @@ class ReluSum(Function):
         return tuple(term for term in terms if term.coefficient != 0.0)
 
     @cached_property
-    def term_factors(self) -> tuple[Over, Over, Over]:
+    def term_factors(self) -> tuple[AxisFactor, AxisFactor, AxisFactor]:
         """The scales, shifts and coefficients of its terms, along the axis "term"."""
         return (
-            Over(("term",), tuple(term.scale for term in self.terms())),
-            Over(("term",), tuple(term.shift for term in self.terms())),
-            Over(("term",), tuple(term.coefficient for term in self.terms())),
+            AxisFactor(("term",), tuple(term.scale for term in self.terms())),
+            AxisFactor(("term",), tuple(term.shift for term in self.terms())),
+            AxisFactor(("term",), tuple(term.coefficient for term in self.terms())),
         )
 
     def intercepts(self) -> tuple[float, ...]:
@@ -181,17 +182,22 @@ class ReluSum(Function):
         return replace(self, errors=(0.0,) * self.n_pieces)
 
 
-def joint_terms(functions: Sequence[ReluSum]) -> tuple[Over, Over, tuple[Over, ...]]:
-    """Return the scales and shifts of the terms that any of the functions has, each once.
+def joint_terms(
+    functions: Sequence[ReluSum],
+) -> tuple[AxisFactor, AxisFactor, tuple[AxisFactor, ...]]:
+    """Return the scales and shifts of all terms of the functions, each once, and coefficients.
 
-    Then, for every function, its coefficients of these terms, 0 where it does not have one.
+    There are coefficients for every function, 0 for the terms that it does not have.
     """
-    own = [{(t.scale, t.shift): t.coefficient for t in f.terms()} for f in functions]
-    terms = tuple(dict.fromkeys(term for coefficients in own for term in coefficients))
+    by_function = [{(t.scale, t.shift): t.coefficient for t in f.terms()} for f in functions]
+    terms = tuple(dict.fromkeys(term for coefficients in by_function for term in coefficients))
     return (
-        Over(("term",), tuple(scale for scale, _ in terms)),
-        Over(("term",), tuple(shift for _, shift in terms)),
-        tuple(Over(("term",), tuple(part.get(term, 0.0) for term in terms)) for part in own),
+        AxisFactor(("term",), tuple(scale for scale, _ in terms)),
+        AxisFactor(("term",), tuple(shift for _, shift in terms)),
+        tuple(
+            AxisFactor(("term",), tuple(coefficients.get(term, 0.0) for term in terms))
+            for coefficients in by_function
+        ),
     )
 
 
@@ -202,8 +208,8 @@ class LatticeFunction(Function):
 
     The error is proved on [-reach, reach], or everywhere if the function `saturates`: far out the
     head returns the value of the last point. `size` bounds the sum of weight * |value|. If all
-    scores are rounded relatively by r, the result changes by at most `sensitivity` * r, as long as
-    the terms of the argument have a total size of at most `reach`.
+    scores have a relative rounding error of r, the result changes by at most `sensitivity` * r,
+    provided that the terms of the argument have a total size of at most `reach`.
     """
 
     name: str
@@ -218,7 +224,7 @@ class LatticeFunction(Function):
 
     @property
     def half(self) -> int:
-        """The lattice points are numbered from -half to half."""
+        """The number of the last lattice point; they are numbered from -half to half."""
         return len(self.values) // 2
 
     @property
@@ -235,12 +241,12 @@ class LatticeFunction(Function):
 class GridMean(Function):
     """The mean of `values` over a grid whose tokens g have the scores points[g] * s + offsets[g].
 
-    It is `name` at s, within `error`, on [-reach, reach]. `size` bounds the sum of weight *
-    |value|. If all scores are rounded relatively by r, it changes by at most r times the sum of
-    `per_offset` and of `per_argument` times the total size of the terms of s.
+    The mean is `name` at s, within `error`, on [-reach, reach]. `size` bounds the sum of weight *
+    |value|. If all scores have a relative rounding error of r, the mean changes by at most
+    r (per_offset + per_argument * sizes), where sizes is the total size of the terms of s.
 
-    With `label_points` it is a function of s and a label y, |y| <= label_reach: the scores have
-    label_points[g] * y more, whose terms count `per_label` times.
+    With `label_points` the mean is a function of s and a label y, |y| <= label_reach: the scores
+    have an additional term label_points[g] * y, and the rounding one of `per_label` times its size.
     """
 
     name: str
@@ -275,7 +281,7 @@ ACTIVATIONS_AT_ONE = {
     "elu": 1.0,
     "cos": 0.5403023058681398,
 }
-"""The value of every activation of units at 1: a head whose score is 1 divides by it."""
+"""The value of every activation of units at 1, by which a head with the score 1 divides."""
 
 
 @dataclass(frozen=True)
@@ -315,10 +321,10 @@ def slope_product(function: str) -> str:
 @final
 @dataclass(frozen=True)
 class RidgeSum(Function):
-    """A stand-in for the function called `name` on the box |z[i]| <= half_widths[i].
+    """An approximation of the function called `name` on the box |z[i]| <= half_widths[i].
 
     The units apply the `activation`. In exact arithmetic `error` bounds the distance to the real
-    function on the box. In the `bands`, which lie around kinks, the distance may be larger.
+    function on the box, except in the `bands` around kinks, which have errors of their own.
     """
 
     name: str
@@ -333,22 +339,22 @@ class RidgeSum(Function):
         return len(self.units)
 
     @cached_property
-    def directions(self) -> tuple[Over, ...]:
-        """For each argument its entries of the directions, along the axis "term"."""
+    def directions(self) -> tuple[AxisFactor, ...]:
+        """The units' entries of `direction` for each argument, along the axis "term"."""
         return tuple(
-            Over(("term",), tuple(unit.direction[argument] for unit in self.units))
+            AxisFactor(("term",), tuple(unit.direction[argument] for unit in self.units))
             for argument in range(len(self.half_widths))
         )
 
     @cached_property
-    def offset(self) -> Over:
+    def offset(self) -> AxisFactor:
         """The offsets, along the axis "term"."""
-        return Over(("term",), tuple(unit.offset for unit in self.units))
+        return AxisFactor(("term",), tuple(unit.offset for unit in self.units))
 
     @cached_property
-    def coefficient(self) -> Over:
+    def coefficient(self) -> AxisFactor:
         """The coefficients, along the axis "term"."""
-        return Over(("term",), tuple(unit.coefficient for unit in self.units))
+        return AxisFactor(("term",), tuple(unit.coefficient for unit in self.units))
 
     @property
     def fineness(self) -> str:
@@ -366,7 +372,7 @@ class RidgeSum(Function):
     def size(self) -> float:
         """The sum of |coefficient| (1 + |direction| . half_widths + |offset|).
 
-        A run rounds arguments and values of the units, which changes the result by about the unit
+        The rounding of the units' arguments and values changes the result by about the unit
         roundoff times this. No activation exceeds 1 + |argument|, or is much steeper than 1.
         """
         sizes = (abs(u.coefficient) * (1.0 + u.reach(self.half_widths)) for u in self.units)
@@ -374,14 +380,14 @@ class RidgeSum(Function):
 
     @property
     def is_ramp(self) -> bool:
-        """Whether it stands in for a derivative that jumps, times a number."""
+        """Whether it approximates a derivative with jumps, times a number."""
         return bool(self.bands) and self.slope is not None
 
     @property
     def slope(self) -> str | None:
         """The function f if the sum is the product `slope_product(f)`, or None."""
-        found = re.fullmatch(r"s (.*)\(t\)", self.name)
-        return found[1] if found else None
+        match = re.fullmatch(r"s (.*)\(t\)", self.name)
+        return match[1] if match else None
 
     @property
     def largest_error(self) -> float:
@@ -390,7 +396,7 @@ class RidgeSum(Function):
     def along(self, axis: Sequence[float], factor: float) -> RidgeSum:
         """Return the sum of one argument times `factor`, at axis . z in place of its argument.
 
-        The bands would be bands of axis . z, not of the last argument, so they are not kept.
+        Its bands would be ranges of axis . z, not of the last argument, so the error covers them.
         """
         units = tuple(unit.along(axis, factor) for unit in self.units)
         return replace(self, units=units, error=abs(factor) * self.largest_error, bands=())

@@ -1,18 +1,18 @@
-r"""Instructions: verbs on slots, at the level of meaning.
+r"""Instructions: operations on named slots of the residual stream.
 
-An instruction says what it computes at every token, which slots it reads and writes, and in which
-kind of layer it runs. All instructions of a layer read the stream as it was before the layer. Its
-`meaning` says what it computes, from which runs, bounds and shapes follow; its `wires` are the
-heads or hidden units that compute it, from which weights, sizes and labels follow.
+An instruction declares what it computes at every token, which slots it reads and writes, and in
+which kind of layer it runs. All instructions of a layer read the stream as it was before the layer.
+`meaning` defines the computation, from which runs, bounds and shapes follow; `wires` returns the
+heads or hidden units that perform it, from which weights, sizes and labels follow.
 
-What an instruction does with the slots and functions that it names, the types of its fields say: a
-field `left: Read` holds the name of a slot that is read, `into: tuple[Written, ...]` holds names of
-slots that are written, and a field whose type has no use names nothing. A field that is a dataclass
-is searched in the same way.
+The types of an instruction's fields declare its use of slots and functions: a field `left: Read`
+holds the name of a slot that is read, `into: tuple[Written, ...]` holds the names of slots that are
+written, and a field whose type is not annotated with a use names nothing. Fields that hold
+dataclasses are searched recursively.
 
-Here are the instructions of the stacks with ReLUs and with softmax. The files beside this one have
-those of linear models, of classes, norms and optimisers, of kernels, of sums of units, and of
-chains.
+This file has the instructions of the stacks with ReLUs and with softmax. The other files
+`*_instructions.py` have those of linear models, of classes, norms and optimisers, of convex sets,
+of kernels, of sums of units, and of chains.
 """
 
 from __future__ import annotations
@@ -45,14 +45,24 @@ from icgd.program.layout import (
     value_slot,
 )
 from icgd.program.meaning import AnyDomain, StackDomain, Value
-from icgd.program.wires import SIGN, Factor, Heads, Over, Units, Wire, Wiring, by_slot, relu_pairs
+from icgd.program.wires import (
+    SIGN,
+    AxisFactor,
+    Factor,
+    Heads,
+    Units,
+    Wire,
+    Wiring,
+    by_slot,
+    relu_pairs,
+)
 
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
 
 
 class Use(Enum):
-    """What an instruction does with what a field names."""
+    """The use that an instruction makes of the slot or function named by a field."""
 
     READ = "uses the values of the slot"
     FLAG = "does something where the flag in the slot is 0 or 1"
@@ -74,45 +84,45 @@ Changed = Annotated[str, Use.CHANGE]
 Evaluated = Annotated[str, Use.EVALUATE]
 
 
-def names_used(part: Any, *uses: Use) -> tuple[str, ...]:
-    """Return the names that the fields of a dataclass hold for these uses, in the order of the
-    fields.
+def names_used(holder: Any, *uses: Use) -> tuple[str, ...]:
+    """Return the names that a dataclass holds for these uses, in the order of its fields.
 
-    Class variables count as fields, as `constants` of an instruction, which may be a property.
+    Class variables count as fields, such as `constants` of an instruction, which may be a property.
     """
-    found: list[str] = []
-    for field, is_name in _fields_for(part.__class__, uses):
-        value = getattr(part, field)
+    names: list[str] = []
+    for field, is_name in _fields_for(holder.__class__, uses):
+        value = getattr(holder, field)
         values = value if isinstance(value, tuple) else (value,)
         if is_name:
-            found += [name for name in values if name is not None]
+            names += [name for name in values if name is not None]
         else:
-            found += [name for inner in values for name in names_used(inner, *uses)]
-    return tuple(found)
+            names += [name for inner in values for name in names_used(inner, *uses)]
+    return tuple(names)
 
 
 @lru_cache
 def _fields_for(kind: Any, uses: tuple[Use, ...]) -> tuple[tuple[str, bool], ...]:
-    """Return the fields with a name for these uses: one of their own, or in a dataclass that they
-    hold.
+    """Return the fields that hold names for these uses, and whether each holds them directly.
+
+    The others hold dataclasses that do.
     """
     hints = get_type_hints(kind, include_extras=True).items()
-    found = ((name, use) for name, hint in hints for use in _uses_in(hint))
+    annotated = ((name, use) for name, hint in hints for use in _uses_in(hint))
     fields = (
         (name, isinstance(use, Use))
-        for name, use in found
+        for name, use in annotated
         if (use in uses if isinstance(use, Use) else _fields_for(use, uses))
     )
     return tuple(dict.fromkeys(fields))  # a field may hold one of several dataclasses
 
 
 def _uses_in(hint: Any) -> Iterator[Any]:
-    """Yield the uses in the type of a field, and the dataclasses in it."""
+    """Yield the uses and the dataclasses in the type of a field."""
     if isinstance(hint, Use) or is_dataclass(hint):
         yield hint
     else:
-        for part in get_args(hint):
-            yield from _uses_in(part)
+        for argument in get_args(hint):
+            yield from _uses_in(argument)
 
 
 IDENTITY, SQUARE = "identity", "square"
@@ -132,9 +142,9 @@ class LayerKind(Enum):
 
 
 class Instruction(ABC):
-    """What every instruction says of itself. The types of its fields say what it reads and writes.
+    """The base class of instructions, whose field types declare what they read and write.
 
-    It runs in layers of the `kind`, and always reads the slots in `constants`.
+    An instruction runs in layers of its `kind`, and always reads the slots in `constants`.
     """
 
     kind: ClassVar[LayerKind]
@@ -142,49 +152,50 @@ class Instruction(ABC):
 
     @abstractmethod
     def meaning(self, slots: Mapping[str, Value], domain: Any) -> dict[str, Value]:
-        """Return what stands in the slots that it writes, from what stood in all slots before.
+        """Return the new values of the slots it writes, from the values of all slots before.
 
         The domain is a `StackDomain` in stacks, a `FunctionDomain` for a step in function space,
         and a `BlockDomain` in chains. Where heads only approximate a value, the meaning passes it
-        through `domain.as_read(self, value, *inputs)`. The instruction then has a method
-        `own_error(bounds, value, *inputs)`, which returns the enclosure of what heads return.
+        through `domain.as_read(self, value, *inputs)`. The instruction then needs a method
+        `own_error(bounds, value, *inputs)`, which returns the enclosure of the approximation.
         """
 
     @abstractmethod
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Return the heads or hidden units that compute it."""
+        """Return the heads or hidden units that perform the instruction."""
 
     @abstractmethod
     def formula(self) -> str:
         """Return the instruction as one line of a listing."""
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
-        """Return the error of its heads' mean(left right^T), or None if they sum it up exactly."""
+        """Return the error of the heads' mean(left right^T), or None if the sum is exact."""
         return None
 
     def reads(self) -> tuple[str, ...]:
-        """Names of the slots whose values it uses."""
+        """Return the names of the slots whose values it uses."""
         return names_used(self, Use.READ, Use.FLAG, Use.CHANGE)
 
     def writes(self) -> tuple[str, ...]:
-        """Names of the slots that it changes."""
+        """Return the names of the slots that it changes."""
         names = names_used(self, Use.WRITE, Use.ADD, Use.ACCUMULATE, Use.CHANGE)
-        return tuple(dict.fromkeys(names))  # parts of it may change the same slot
+        return tuple(dict.fromkeys(names))  # two fields may name the same slot
 
     def functions(self) -> tuple[str, ...]:
-        """Names of the program's functions that it evaluates."""
+        """Return the names of the program's functions that it evaluates."""
         return names_used(self, Use.EVALUATE)
 
 
 @dataclass(frozen=True)
 class HeadError:
-    """How far the heads' mean(left right^T) is from the exact one, before it is scaled.
+    """The error of the heads' mean(left right^T), before it is scaled.
 
-    All registers miss it `alike` by the one amount, and each by an `uneven` amount of its own.
+    `common` bounds the error that all registers share, `per_register` the error that differs from
+    register to register and so makes their copies of the weights drift apart.
     """
 
-    alike: Any
-    uneven: Any = 0.0
+    common: Any
+    per_register: Any = 0.0
 
 
 @dataclass(frozen=True)
@@ -198,12 +209,12 @@ class Combination:
         if not len(self.slots) == len(self.coefficients) > 0:
             raise ProgramError(
                 f"Combination: has {len(self.coefficients)} coefficients for {len(self.slots)} "
-                "slots, expected one for each of them"
+                "slots, expected one coefficient for each slot"
             )
 
     @classmethod
     def of(cls, slot: str) -> Combination:
-        """Return the combination that is one slot."""
+        """Return the combination that is one slot itself."""
         return cls((slot,), (1.0,))
 
     def terms(self) -> tuple[tuple[str, float], ...]:
@@ -211,7 +222,7 @@ class Combination:
         return tuple(zip(self.slots, self.coefficients, strict=True))
 
     def value(self, slots: Mapping[str, Value], domain: AnyDomain[Value]) -> Value:
-        """Return the combination of what the slots hold."""
+        """Return the combination of the slots' values."""
         return domain.combine([(factor, slots[name]) for name, factor in self.terms()])
 
     def formula(self) -> str:
@@ -222,11 +233,11 @@ class Combination:
 
 @dataclass(frozen=True)
 class Argument:
-    """What a head takes at a token: `weights @ inputs`, or `inputs` without weights.
+    """The argument of a head at a token: `weights @ inputs`, or `inputs` without weights.
 
     With `transposed` it is `weights^T @ inputs`. A register holds the weights times its own scale,
     so that its score is linear in the scale. The last column of the weights multiplies the slot
-    `bias`, if there is one; nothing is passed back to that slot by the transposed weights.
+    `bias`, if there is one; the transposed weights leave that column out.
     """
 
     inputs: Combination
@@ -235,21 +246,21 @@ class Argument:
     bias: Read | None = None
 
     def features(self, layout: Layout) -> int:
-        """Return how many features of query and key form one of its coordinates."""
+        """Return the number of features of query and key whose product is one coordinate."""
         if self.weights is None:
             return 1
         has_constant = self.bias is not None and not self.transposed
         return layout.slot(self.inputs.slots[0]).width + has_constant
 
     def width(self, layout: Layout) -> int:
-        """Return how many coordinates it has."""
+        """Return the number of coordinates of the argument."""
         if self.weights is None:
             return layout.slot(self.inputs.slots[0]).width
         shape = layout.slot(self.weights).shape
         return shape[-1] - (self.bias is not None) if self.transposed else shape[0]
 
     def value(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> Value:
-        """Return the argument, from what the slots hold."""
+        """Return the argument, from the slots' values."""
         inputs = self.inputs.value(slots, domain)
         if self.weights is None:
             return inputs
@@ -269,26 +280,26 @@ class Argument:
 
 
 def row_wires(inputs: str, bias: str | None, width: int, factor: Factor = 1.0) -> tuple[Wire, ...]:
-    """Features that have the inputs, and in the last of `width` the constant if there is one."""
+    """Return wires from the inputs to `width` features, the last of which is the bias if any."""
     row = (Wire(inputs, ("entry",), "entry", factor),)
     return row if bias is None else (*row, Wire(bias, feature=width - 1, factor=factor))
 
 
 def below(inputs: str, bias: str | None) -> str:
-    """Inputs, and the constant below them if there is one, in a formula."""
+    """Return the inputs as text, followed by the bias if there is one."""
     return inputs if bias is None else f"({inputs}, {bias})"
 
 
 def extended(
     inputs: str, bias: str | None, slots: Mapping[str, Value], domain: StackDomain[Value]
 ) -> Value:
-    """Inputs, and the constant 1 below them if there is one."""
+    """Return the inputs, followed by the constant 1 if there is a bias."""
     return slots[inputs] if bias is None else domain.above_one(slots[inputs])
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One more function of an argument that is already there, and the slot for its value."""
+    """Another function of an argument that is already computed, and the slot for its value."""
 
     function: Evaluated
     write: Written
@@ -300,8 +311,8 @@ class ApplyUnits(Instruction):
 
     The weights are equal in all tokens, so that attention's mean over tokens is exact. The only
     error is that of `function`. The last column of the weights multiplies the slot `bias`, if there
-    is one. `others` are evaluated at the same argument: ReLUs that functions have in common are
-    computed once, by heads that write to the slots of all of them.
+    is one. `others` are evaluated at the same argument: a ReLU that several functions share is
+    computed once, by a head that writes to the slots of all of them.
     """
 
     weights: Read
@@ -314,33 +325,35 @@ class ApplyUnits(Instruction):
     constants = (ONE,)
 
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """All functions with the slots of their values."""
+        """Return all functions with the slots of their values."""
         return (Evaluation(self.function, self.write), *(self.others or ()))
 
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         inputs = extended(self.inputs, self.bias, slots, domain)
         argument = domain.matmul(slots[self.weights], inputs)
         return {
-            part.write: domain.apply(part.function, argument, by="attention")
-            for part in self.evaluations()
+            evaluation.write: domain.apply(evaluation.function, argument, by="attention")
+            for evaluation in self.evaluations()
         }
 
     def wires(self, program: AbstractProgram) -> Wiring:
         """Query [scale * inputs; shift], key [weights[unit, :]; 1], value coefficient."""
         n_units, fan_in = program.layout.slot(self.weights).shape
-        parts = self.evaluations()
+        evaluations = self.evaluations()
         scale, shift, coefficients = joint_terms(
-            tuple(program.relu_sum(part.function) for part in parts)
+            tuple(program.relu_sum(evaluation.function) for evaluation in evaluations)
         )
         inputs = row_wires(self.inputs, self.bias, fan_in, scale)
-        written = zip(parts, coefficients, strict=True)
+        written = zip(evaluations, coefficients, strict=True)
         slots, functions = (", ".join(names) for names in (self.writes(), self.functions()))
         return Heads(
             axes={"unit": n_units, "term": len(scale.numbers)},
             query=(*inputs, Wire(ONE, feature=fan_in, factor=shift)),
             key=(Wire(self.weights, ("unit", "entry"), "entry"), Wire(ONE, feature=fan_in)),
             value=(Wire(ONE),),
-            output=tuple(Wire(part.write, ("unit",), factor=factor) for part, factor in written),
+            output=tuple(
+                Wire(evaluation.write, ("unit",), factor=factor) for evaluation, factor in written
+            ),
             label=f"unit {{unit}} of {slots}, term {{term}} of {functions}",
         )
 
@@ -355,7 +368,7 @@ class ApplyUnits(Instruction):
 class AddsOuterProduct(Instruction):
     """Add `scale * (1 / n_examples) sum_examples left right^T` to the matrix slot `write`.
 
-    With a `bias`, that slot stands below `right`. Such instructions differ in their heads.
+    With a `bias`, that slot is appended to `right`. Subclasses differ in their heads.
     """
 
     left: Read
@@ -378,9 +391,9 @@ class AddsOuterProduct(Instruction):
 class AccumulateOuterProduct(AddsOuterProduct):
     """Add the mean of `left right^T` by relu(s) - relu(-s) = s, exactly.
 
-    `left` must be zero on queries. Attention divides by the number of tokens, and slot
-    `tokens_per_example` in the query undoes that, so that one set of weights serves prompts of
-    every length.
+    `left` must be zero on queries. Attention divides by the number of tokens; the slot
+    `tokens_per_example` in the query turns this into a division by the number of examples, so that
+    one set of weights serves prompts of every length.
     """
 
     left: Read
@@ -438,8 +451,8 @@ class MultiplySlots(Instruction):
 class PullBack(Instruction):
     """Set `write[k] = slope[k] * (<weights[:, k], upstream> + sum of plus[k])`, exactly.
 
-    The slope may be slot `one`. If the weights have one column more, which multiplies a constant,
-    nothing is passed back to it.
+    The slope may be the slot `one`. If the weights have an extra column, which multiplies a
+    constant, that column is left out.
     """
 
     weights: Read
@@ -451,7 +464,7 @@ class PullBack(Instruction):
 
     @property
     def constants(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What is added is multiplied by 1."""
+        """The slot `one`, if there are terms to add."""
         return (ONE,) if self.plus else ()
 
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
@@ -499,11 +512,11 @@ class Summand:
 
 @dataclass(frozen=True)
 class MapSlots(Instruction):
-    """Set `write = sum of summands` at the tokens where flag `only_where` is 1, and only there.
+    """Set `write = sum of summands` at the tokens where the flag `only_where` is 1.
 
-    At other tokens a flag of `never_where` is 1, which lowers each ReLU's argument by `gate`. That
-    is larger than any argument on the domain, so that the ReLU is exactly 0. Where these flags are
-    0 the gate changes nothing.
+    At all other tokens a flag in `never_where` is 1, which lowers each ReLU's argument by `gate`.
+    The gate is larger than any argument on the domain, so that the ReLU is exactly 0. Where these
+    flags are 0 the gate has no effect.
     """
 
     summands: tuple[Summand, ...]
@@ -523,7 +536,7 @@ class MapSlots(Instruction):
         return {self.write: domain.where(self.only_where, closed_by, total, before)}
 
     def wires(self, program: AbstractProgram) -> list[Units]:
-        """relu(scale * argument[k] + shift - gate * never_where) for each coordinate and piece."""
+        """Return relu(scale * argument[k] + shift - gate * flags) for each coordinate and term."""
         families = []
         for summand in self.summands:
             scale, shift, coefficient = program.relu_sum(summand.function).term_factors
@@ -564,7 +577,7 @@ class ClipSlots(Instruction):
         return {name: domain.clip(slots[name], self.bound) for name in self.slots}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """-relu(w - bound * unit) + relu(-w - bound * unit)."""
+        """Return -relu(w - bound * unit) + relu(-w - bound * unit)."""
         lowered_by = (Wire(self.unit, factor=-self.bound),)
         return relu_pairs(program.layout, self.slots, "clip", lowered_by=lowered_by)
 
@@ -584,7 +597,7 @@ class WipeSlots(Instruction):
         return {name: domain.zero(slots[name]) for name in self.slots}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """-relu(h) + relu(-h)."""
+        """Return -relu(h) + relu(-h)."""
         return relu_pairs(program.layout, self.slots, "wipe")
 
     def formula(self) -> str:
@@ -594,10 +607,11 @@ class WipeSlots(Instruction):
 def lattice_scores(
     argument: Argument, function: LatticeFunction, reach: float, layout: Layout
 ) -> tuple[tuple[Wire, ...], tuple[Wire, ...]]:
-    """Query and key of scores (g a / spacing - g^2 / 2) / ratio^2 at register g.
+    """Return query and key of the scores (g a / spacing - g^2 / 2) / ratio^2 at register g.
 
-    Here a = argument / reach. The features are the argument's own, then the offset, then one by
-    which the memory reads itself. Other tokens are masked. A register's scale is g / half.
+    Here a = argument / reach. The features are those of the argument, then one for the offset, then
+    one by which the memory attends to itself. Other tokens are masked. A register's scale is
+    g / half.
     """
     n_features = argument.features(layout)
     gain = function.half / (function.spacing * function.ratio**2 * reach)
@@ -632,7 +646,10 @@ def look_up_heads(
     reach: float,
     functions: tuple[tuple[str, str], ...],
 ) -> Heads:
-    """Heads that look up functions at every coordinate of argument / reach: (function, write)."""
+    """Return heads that look up functions at every coordinate of argument / reach.
+
+    `functions` has pairs of a function and the slot for its value.
+    """
     layout, (first, _) = program.layout, functions[0]
     query, key = lattice_scores(argument, program.look_up(first), reach, layout)
     names = ", ".join(name for name, _ in functions)
@@ -652,8 +669,8 @@ def look_up_heads(
 class LookUp(Instruction):
     """Set `into[i] = lookups[i](argument)`, with one head for each coordinate.
 
-    All functions have values at the same lattice points, so that they come from the same heads.
-    The argument is taken as it is: it is not divided by a `reach` as that of `Project` is.
+    All functions have values at the same lattice points, so the same heads return all of them. The
+    argument is not divided by a reach, as that of `Project` is.
     """
 
     argument: Argument
@@ -665,7 +682,8 @@ class LookUp(Instruction):
     def __post_init__(self) -> None:
         if len(self.lookups) != len(self.into):
             raise ProgramError(
-                f"LookUp: looks up {len(self.lookups)} functions into {len(self.into)} slots."
+                f"LookUp: has {len(self.lookups)} functions and {len(self.into)} slots for their "
+                "values, expected as many slots as functions."
             )
 
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
@@ -687,7 +705,7 @@ class LookUp(Instruction):
 
 @dataclass(frozen=True)
 class Project(Instruction):
-    """Set `write = argument`, which is at most `reach` in size, with one head a coordinate."""
+    """Set `write = argument`, where |argument| <= `reach`, with one head for each coordinate."""
 
     argument: Argument
     reach: float
@@ -708,18 +726,18 @@ class Project(Instruction):
         return f"{self.write} = {self.argument.formula()}"
 
     def own_error(self, bounds: Any, value: Any, argument: Any) -> Any:
-        """Return the error of a line that is read from the lattice."""
-        sizes, apart = argument.sizes / self.reach, argument.distance / self.reach
-        off = bounds.lattice_error(self.function, argument.n_terms, sizes, apart)
-        return value.perturbed(self.reach * off)
+        """Add the error of looking up the identity on the lattice."""
+        sizes, drift = argument.sizes / self.reach, argument.drift_or_zero / self.reach
+        error = bounds.lattice_error(self.function, argument.n_terms, sizes, drift)
+        return value.perturbed(self.reach * error)
 
 
 @dataclass(frozen=True)
 class AddProduct(Instruction):
     """Add `factor * argument` to `write`, with two heads for each coordinate.
 
-    With a = argument / reach and f = factor / factor_reach, both at most 1 in size, it is
-    reach factor_reach ((a + f)^2 - (a - f)^2) / 4.
+    With a = argument / reach and f = factor / factor_reach, both at most 1 in size, the product is
+    reach factor_reach ((a + f)^2 - (a - f)^2) / 4, from two look-ups of the square.
     """
 
     argument: Argument
@@ -736,7 +754,7 @@ class AddProduct(Instruction):
         return {self.write: domain.add(slots[self.write], product)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Heads read the square at argument / reach +- factor / factor_reach."""
+        """Return heads that look up the square at argument / reach +- factor / factor_reach."""
         layout, square = program.layout, program.look_up(SQUARE)
         query, key = lattice_scores(self.argument, square, self.reach, layout)
         feature = self.argument.features(layout) + 2
@@ -755,29 +773,29 @@ class AddProduct(Instruction):
         return f"{self.write} += {self.factor} * ({self.argument.formula()})"
 
     def own_error(self, bounds: Any, value: Any, argument: Any, factor: Any) -> Any:
-        """Return the error of two squares that are read from the lattice."""
+        """Add the error of looking up two squares on the lattice."""
         sizes = argument.sizes / self.reach + factor.value.actual.size / self.factor_reach
-        apart, n_terms = argument.distance / self.reach, argument.n_terms + 1
-        off = bounds.lattice_error(self.function, n_terms, sizes, apart)
-        return value.perturbed(self.reach * self.factor_reach / 2 * off)
+        drift, n_terms = argument.drift_or_zero / self.reach, argument.n_terms + 1
+        error = bounds.lattice_error(self.function, n_terms, sizes, drift)
+        return value.perturbed(self.reach * self.factor_reach / 2 * error)
 
 
 PROBES = ((1.0, 3 / 2), (2.0, -3 / 5), (3.0, 1 / 10))
-"""Multiples k of the probe in `AddGradient` and shares c of them: sum_k c_k sinh(k e) / k is e up
-to a seventh power."""
+"""Multiples k of the probe in `AddGradient` and their coefficients c: sum_k c_k sinh(k e) / k is e
+up to a term of order e^7."""
 
 
 @dataclass(frozen=True)
 class AddGradient(Instruction):
     r"""Add `scale * (1 / n_examples) sum_examples left right^T` to the weights `write`.
 
-    A register reads the examples with the scores e * left[k]. It also reads a token of value 0,
-    with a score so high that this token alone makes up the denominator: the examples keep a share
-    mu of 1e-12. So the register gets mu mean(exp(e left[k]) right), up to a relative error of mu.
-    Rounding loses nothing, because the other value is 0. Six heads for each row k, with e = +-1,
-    +-2 and +-3 probes, give mu mean(left[k] right) up to a sixth power of the probe. Both the share
-    and the update are proportional to the register's scale. With a `bias`, that slot stands below
-    `right`.
+    A register attends to the examples with the scores e * left[k], and to the memory, a token of
+    value 0, with a score so high that it dominates the denominator: the examples keep a share mu
+    of about 1e-12. So the head returns mu mean(exp(e left[k]) right), up to a relative error of mu.
+    The small share costs no precision, because the memory's value is 0. Six heads for each row k,
+    with e = +-1, +-2 and +-3 probes, sum up to mu mean(left[k] right) with an error of the order of
+    the probe's sixth power. Both mu and the update are proportional to the register's scale. With a
+    `bias`, that slot is appended to `right`.
     """
 
     left: Combination
@@ -794,22 +812,24 @@ class AddGradient(Instruction):
         return {self.write: domain.accumulate(slots[self.write], left, right, self.scale, self)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """There is a head for each multiple of the probe, each sign and each row.
+        """Return a head for each multiple of the probe, each sign and each row.
 
         A register has the scores probe * left[row] at examples and log n - log(share) at the
-        memory, whose value is 0. All other tokens are masked, and so are examples that wait for
-        their turn; tokens that are no registers read the memory.
+        memory, whose value is 0. All other tokens are masked, and so are examples outside the
+        batch; tokens that are not registers attend to the memory.
         """
         layout = program.layout
         rows, columns = layout.slot(self.write).shape
-        steps = [(sign * k * self.probe, share) for k, share in PROBES for sign in (1.0, -1.0)]
-        gains = tuple(share * self.scale / (2 * probe * SHARE) for probe, share in steps)
+        probes = [(sign * k * self.probe, share) for k, share in PROBES for sign in (1.0, -1.0)]
+        gains = tuple(share * self.scale / (2 * probe * SHARE) for probe, share in probes)
         waiting = [OUT_OF_BATCH] if OUT_OF_BATCH in layout.names else []
         left = by_slot(self.left.terms())
         return Heads(
-            axes={"probe": len(steps), "row": rows},
+            axes={"probe": len(probes), "row": rows},
             query=(
-                Wire(SCALE_SIGN, factor=Over(("probe",), tuple(probe for probe, _ in steps))),
+                Wire(
+                    SCALE_SIGN, factor=AxisFactor(("probe",), tuple(probe for probe, _ in probes))
+                ),
                 Wire(LOG_EXAMPLES, feature=1),
                 Wire(SINK, feature=1),
                 Wire(IS_EXAMPLE, feature=2, factor=-MASKED),
@@ -824,7 +844,7 @@ class AddGradient(Instruction):
                 Wire(IS_MEMORY, feature=3, factor=-1.0),
             ),
             value=row_wires(self.right, self.bias, columns),
-            output=(Wire(self.write, ("row", "entry"), "entry", Over(("probe",), gains)),),
+            output=(Wire(self.write, ("row", "entry"), "entry", AxisFactor(("probe",), gains)),),
             label=f"row {{row}} of {self.write}, probe {{probe}}",
         )
 
@@ -834,21 +854,21 @@ class AddGradient(Instruction):
         return f"{self.write} += {self.scale:g} * mean({left} (x) {below(self.right, self.bias)})"
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
-        """Return what probing misses.
+        """Return the truncation error of the probes, and the error of each register.
 
         With x = probe * left, sum_k c_k sinh(k x) / k = x + R(x) and |R(x)| <= 0.0224 |x|^7
-        cosh(3 x). All examples stand in the denominator, which changes the mean by at most
-        2.2 SHARE exp(6 x) of mean(|left| |right|) + mean|left| mean|right|. The rest is rounding:
-        of n exponentials, each of a number below 48, divided by the probe.
+        cosh(3 x): the truncation. The examples' own share of the denominator changes the mean by at
+        most 2.2 SHARE exp(6 x) times mean(|left| |right|) + mean|left| mean|right|. The rest is the
+        rounding of n exponentials, each of a number below 48, divided by the probe.
         """
-        if not bounds.how.sums_terms:
+        if not bounds.arithmetic.sums_terms:
             return None
         left_size = left.value.actual.size
         right_mean = right.value.actual.size / right.value.error.shape[-2]
         x = self.probe * left_size
-        missed = 0.0224 * (3 * x).cosh() * x**6 * left_size
+        truncation = 0.0224 * (3 * x).cosh() * x**6 * left_size
         largest = (6 * x.amax(-2, keepdim=True)).exp()
-        shared = 2.2 * SHARE * largest * (left_size + left_size.mean(-2, keepdim=True))
+        denominator = 2.2 * SHARE * largest * (left_size + left_size.mean(-2, keepdim=True))
         exponentials = 1.84 / self.probe * (3 * x).exp()
-        rounded = bounds.how.sum_of(bounds.how.n_tokens + 48, exponentials)
-        return HeadError(missed.mT @ right_mean, (shared + rounded).mT @ right_mean)
+        rounding = bounds.arithmetic.sum_of(bounds.arithmetic.n_tokens + 48, exponentials)
+        return HeadError(truncation.mT @ right_mean, (denominator + rounding).mT @ right_mean)

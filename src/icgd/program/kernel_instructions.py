@@ -13,9 +13,9 @@ from icgd.program.meaning import FunctionDomain, Value
 from icgd.program.wires import (
     ITSELF_AT_EXAMPLES,
     ITSELF_AT_TOKENS,
+    AxisFactor,
     Heads,
     Kernel,
-    Over,
     Rows,
     Wire,
     Wiring,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
 
 VELOCITY = "velocity"
-"""The slot of what the last step changed, at every token."""
+"""The slot of the last step's change, at every token."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class KernelTerm:
 
     @property
     def matrices(self) -> tuple[Rows | None, ...]:
-        """What queries and keys are multiplied by."""
+        """The matrices that multiply the inputs in queries and in keys."""
         return self.transform, self.transform if self.key_transform is None else self.key_transform
 
     def formula(self) -> str:
@@ -61,10 +61,10 @@ class DescendFunction(Instruction):
     residual -= step_size * (sum_j K(x, x_j) residual_j + noise * residual)
     x        += A sum_j K(x, x_j) x_j
 
-    K is the sum of `terms`. The noise counts at examples only, and x moves only if there is a
+    K is the sum of `terms`. The noise term applies to examples only, and x moves only if there is a
     `transform` A. The step is exact up to rounding.
 
-    If there is a slot `velocity` v, which holds how the residual changed in the last step, then
+    If there is a slot `velocity` v, which holds the last change of the residual, then
 
     s         = residual + ahead * v
     v         = momentum * v - step_size * (sum_j K(x, x_j) s_j + noise * s)
@@ -85,7 +85,10 @@ class DescendFunction(Instruction):
 
     def __post_init__(self) -> None:
         if self.velocity is None and (self.momentum or self.ahead):
-            raise ProgramError("DescendFunction: has momentum, but no slot for the velocity.")
+            raise ProgramError(
+                f"DescendFunction: has momentum={self.momentum:g} and ahead={self.ahead:g}, but no "
+                "slot for the velocity; give one."
+            )
 
     def writes(self) -> tuple[str, ...]:
         velocity = () if self.velocity is None else (self.velocity,)
@@ -93,7 +96,7 @@ class DescendFunction(Instruction):
         return self.residual, *velocity, *moved
 
     def read_at_examples(self) -> dict[str, float]:
-        """Return what is read of an example, besides its inputs: slots and their factors."""
+        """Return the slots that are read at examples, besides the inputs, with their factors."""
         ahead = {self.velocity: self.ahead} if self.velocity and self.ahead else {}
         return {self.residual: 1.0, **ahead}
 
@@ -110,8 +113,8 @@ class DescendFunction(Instruction):
             change = domain.add(change, domain.where(IS_EXAMPLE, (), noise, domain.zero(noise)))
         written: dict[str, Value] = {}
         if self.velocity is not None:
-            kept = domain.combine([(self.momentum, slots[self.velocity])])
-            written[self.velocity] = change = domain.add(kept, change)
+            kept_velocity = domain.combine([(self.momentum, slots[self.velocity])])
+            written[self.velocity] = change = domain.add(kept_velocity, change)
         written[self.residual] = domain.add(slots[self.residual], change)
         if self.transform is not None:
             points = domain.read_examples(kernel, slots[self.inputs])
@@ -120,25 +123,24 @@ class DescendFunction(Instruction):
         return written
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Return a weighted V = diag(A, -step_size) for every kernel; the noise changes labels
-        alone.
+        """Return heads of every kernel, with a weighted V = diag(A, -step_size), and of the noise.
 
-        Where there is a velocity, all of them write it too; the last head, in which every token
-        reads itself, turns it into the kept part of the change.
+        With a velocity, all heads write it too; in one more head every token attends to itself and
+        adds the momentum.
         """
         width, labels = (program.layout.width_of(name) for name in (self.inputs, self.residual))
         read = tuple(Wire(s, ("k",), "k", c) for s, c in self.read_at_examples().items())
         learnt = (self.residual,) if self.velocity is None else (self.residual, self.velocity)
 
         def scores(matrix: Rows | None) -> tuple[Wire, ...]:
-            """Features G x, or x itself; there are at least as many as inputs."""
+            """Return wires of the features G x, or x itself; at least as many as inputs."""
             if matrix is None:
                 return (Wire(self.inputs, ("j",), "j"),)
             rows = (*matrix, *((0.0,) * width,) * (width - len(matrix)))
-            return (Wire(self.inputs, ("j",), "direction", Over(("direction", "j"), rows)),)
+            return (Wire(self.inputs, ("j",), "direction", AxisFactor(("direction", "j"), rows)),)
 
         def add(scale: float) -> tuple[Wire, ...]:
-            """Outputs that add `scale` times what is read."""
+            """Return outputs that add `scale` times the values to the learnt slots."""
             return tuple(Wire(slot, ("k",), "k", scale) for slot in learnt)
 
         heads = []
@@ -146,7 +148,7 @@ class DescendFunction(Instruction):
             query, key = map(scores, term.matrices)
             value, output = read, add(-self.step_size * term.weight)
             if self.transform is not None:
-                matrix = Over(("to", "from"), self.transform)
+                matrix = AxisFactor(("to", "from"), self.transform)
                 value += (Wire(self.inputs, ("from",), "from", start=labels),)
                 output += (Wire(self.inputs, ("to",), "from", (term.weight, matrix), labels),)
             label, kernel = f"kernel {number}, {term.kernel}", Kernel(term.kernel, term.shape)
@@ -156,8 +158,10 @@ class DescendFunction(Instruction):
             heads.append(Heads({}, (), (), read, output, "noise", pattern=ITSELF_AT_EXAMPLES))
         if self.velocity is not None:
             value = (Wire(self.velocity, ("k",), "k"),)
-            kept = {self.residual: self.momentum, self.velocity: -1.0 + self.momentum}
-            output = tuple(Wire(slot, ("k",), "k", factor) for slot, factor in kept.items())
+            momentum_terms = {self.residual: self.momentum, self.velocity: -1.0 + self.momentum}
+            output = tuple(
+                Wire(slot, ("k",), "k", factor) for slot, factor in momentum_terms.items()
+            )
             heads.append(Heads({}, (), (), value, output, "momentum", pattern=ITSELF_AT_TOKENS))
         return heads
 

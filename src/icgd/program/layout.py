@@ -1,8 +1,8 @@
-"""The residual stream's coordinates by name. Offsets are computed only here.
+"""Named slots of the residual stream, and the layout that assigns them coordinates.
 
-Registers are tokens of constants in front of the examples, which softmax heads read. The first one
+Registers are constant tokens in front of the examples, to which softmax heads attend. The first one
 is the memory: it holds the trained weights themselves, and has the value 0 in every look-up. Each
-other register stands for a lattice point g = -half .. half. It holds the weights times its scale
+other register represents a lattice point g = -half .. half. It holds the weights times its scale
 g / half, the offset of its scores, and its value of every function that is looked up. All these
 constants follow from the program's functions. Slots of registers are 0 at other tokens.
 """
@@ -29,39 +29,38 @@ TOKENS_PER_EXAMPLE = "tokens_per_example"
 """The slot that holds n_tokens / n_examples in every token."""
 
 RATES = "rates"
-"""The slot that holds the rate of an example, in as many coordinates as there are outputs."""
+"""The slot that holds the rate of an example, repeated for every output."""
 
 N_TOKENS = "n_tokens"
 """The slot that holds the number of tokens in every token."""
 
 OUT_OF_BATCH = "out_of_batch"
-"""The flag of examples that are not in the batch of this step."""
+"""The flag of examples outside the batch of this step."""
 
 N_EXAMPLES = "n_examples"
 """The slot that holds the number of examples in every token."""
 
 PLACE = "place"
-"""How many examples come before this one until its batch begins; the slot `out_of_batch` is the
-flag of those that have to wait."""
+"""The slot that holds an example's place, counted from the start of the current batch."""
 
 EXAMPLE_SHARE = "example_share"
 """The slot that holds n_tokens / n_examples in every example and 0 in every query."""
 
 IS_REGISTER, IS_MEMORY = "is_register", "is_memory"
-"""The flag of all registers, and that of the first one."""
+"""The flags of all registers, and of the first one."""
 
 SCALE, SCALE_SIZE, SCALE_SIGN = "scale", "scale_size", "scale_sign"
-"""The factor of a register's copy of the weights, the size of that factor and its sign."""
+"""The factor of a register's copy of the weights, its absolute value and its sign."""
 
 OFFSET = "offset"
-"""The part -g^2 / 2 of a register's score that does not depend on the argument. The memory, whose
-scale is that of the last register, has an offset that is lower by MASKED than that of any other."""
+"""The part -g^2 / 2 of a register's score that does not depend on the argument. The memory has the
+scale of the last register, and an offset lower by MASKED than that of any other."""
 
 SINK = "sink"
-"""The memory's score that leaves examples of total weight 1 a share of SHARE |scale|."""
+"""The memory's score that leaves a share of SHARE |scale| to examples of total weight 1."""
 
 REGISTER_SLOTS = (IS_REGISTER, IS_MEMORY, SCALE, SCALE_SIZE, SCALE_SIGN, OFFSET, SINK)
-"""The constant slots of registers, besides the values of functions."""
+"""The constant slots of registers, apart from the values of functions."""
 
 SHARE = 2.0**-40
 """The share of the softmax that examples get in a register of scale 1: see `AddGradient`."""
@@ -79,7 +78,7 @@ def value_slot(name: str) -> str:
 
 
 class Role(Enum):
-    """What a slot is for; the value says it in words."""
+    """The purpose of a slot, with its description as the value."""
 
     INPUT = "input of an example or a query"
     LABEL = "label of an example; after the run, the prediction at a query"
@@ -94,7 +93,7 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Slot:
-    """A named group of coordinates; a matrix slot has two axes and is stored row by row."""
+    """A named group of coordinates; a matrix has two axes and is stored row by row."""
 
     name: str
     shape: tuple[int, ...]
@@ -128,9 +127,9 @@ class Layout:
             by_name[slot.name] = slot
             ranges[slot.name] = slice(end, end := end + slot.width)
         by_role = {role: tuple(s for s in self.slots if s.role is role) for role in Role}
-        found = {"names": tuple(by_name), "width": end, "_by_name": by_name, "_ranges": ranges}
-        # A frozen dataclass lets nobody set them later.
-        vars(self).update(found, _by_role=by_role)
+        derived = {"names": tuple(by_name), "width": end, "_by_name": by_name, "_ranges": ranges}
+        # A frozen dataclass refuses assignments.
+        vars(self).update(derived, _by_role=by_role)
 
     def slot(self, name: str) -> Slot:
         """Return the slot called `name`."""
@@ -142,7 +141,7 @@ class Layout:
         return slot
 
     def width_of(self, *names: str) -> int:
-        """Return how many coordinates the slots have together."""
+        """Return the total number of coordinates of the slots."""
         return sum(self.slot(name).width for name in names)
 
     def range_of(self, name: str) -> slice:
@@ -150,12 +149,12 @@ class Layout:
         return self._ranges[self.slot(name).name]
 
     def split(self, parameters: Any) -> dict[str, Any]:
-        """Views of a tensor (..., parameter) as the matrices of the weights, if there are any."""
+        """Return views of a tensor (..., parameter) as the matrices of the weights, by slot."""
         if not (slots := self.having(Role.PARAMETER)):
             return {}
-        parts = parameters.split_with_sizes([slot.width for slot in slots], dim=-1)
-        tasks, pairs = parameters.shape[:-1], zip(slots, parts, strict=True)
-        return {slot.name: part.view(*tasks, *slot.shape) for slot, part in pairs}
+        vectors = parameters.split_with_sizes([slot.width for slot in slots], dim=-1)
+        tasks, pairs = parameters.shape[:-1], zip(slots, vectors, strict=True)
+        return {slot.name: vector.view(*tasks, *slot.shape) for slot, vector in pairs}
 
     def having(self, role: Role) -> tuple[Slot, ...]:
         """Return the slots of one role, in order."""

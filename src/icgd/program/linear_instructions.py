@@ -1,22 +1,22 @@
 r"""Instructions of a step on a linear model: its means, its gradient, its penalties and momentum.
 
-The tokens of a head of grid attention are multiples of the first column: points[g] times it for the
-keys and values[g] times it for the values, with an offset for each. A column whose query holds its
-own x has the scores points[g] <w, x> + offsets[g], and gets the mean of values[g], which is a
-function of <w, x>. Then attention with ReLUs adds up (mean_i - y_i) x_i over the examples.
+The tokens of a head of grid attention are multiples of the first column: points[g] times the column
+for the keys and values[g] times the column for the values, with an offset for each. A column whose
+query holds its own x has the scores points[g] <w, x> + offsets[g], and gets the mean of values[g],
+which is a function of <w, x>. Then attention with ReLUs sums (mean_i - y_i) x_i over the examples.
 
-No weight depends on the number of examples or of queries. A constant slot of the prompt says how
-many there are, and a flag leaves queries out. A mean over the examples needs no such slot: mirrored
-heads return it by a softmax over all columns and their negatives. Where what is left of a label is
-linear in the weights, their scores hold it, and no layer has to look up means before.
+No weight depends on the number of examples or queries: a constant slot of the prompt holds these
+numbers, and a flag excludes queries. A mean over the examples needs no such slot: mirrored heads
+compute it by a softmax over all columns and their negatives. If the residual of a label is linear
+in the weights, their scores hold it, and no layer has to look up means before.
 
-Or every example has a head of its own, whose tokens are multiples of its column, and the query
-holds w: what the head returns is a function of <w, x_i> and y_i, times x_i, and the heads of a
-layer add up to the gradient. Its weights are made for one number of examples.
+Alternatively every example has a head of its own, whose tokens are multiples of its column, and the
+query holds w: the head returns a function of <w, x_i> and y_i, times x_i, and the heads of a layer
+sum to the gradient. The weights of such a layer are made for one number of examples.
 
-With momentum, a slot of velocities beside the weights w holds their last change v. Whatever a layer
-adds to w it adds to v too, but the first layer takes the old v away. So v is the change of w again
-when the step ends, also through a soft threshold and a clip.
+With momentum, a slot of velocities beside the weights w holds their last change v. The first layer
+subtracts the old v, and every layer adds the same to v as to w. So v is the change of w again when
+the step ends, also through a soft threshold and a clip.
 """
 
 from __future__ import annotations
@@ -49,18 +49,28 @@ from icgd.program.layout import (
     Layout,
 )
 from icgd.program.meaning import StackDomain, Value
-from icgd.program.wires import SIGN, Factor, Grid, Heads, Over, Wire, Wiring, parts_of, relu_pairs
+from icgd.program.wires import (
+    SIGN,
+    AxisFactor,
+    Factor,
+    Grid,
+    Heads,
+    Wire,
+    Wiring,
+    factors_in,
+    relu_pairs,
+)
 from icgd.reprs import counted
 
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
 
 FIRST_COLUMN = Grid((0.0,), (0.0,), (1.0,))
-"""The grid of a head that reads the first column itself."""
+"""The grid of a head that attends to the first column itself."""
 
 
 def side_by_side(slots: tuple[str, ...], layout: Layout, *factors: Factor) -> tuple[Wire, ...]:
-    """Wires of slots whose entries are consecutive features, with a factor for all or for each."""
+    """Return wires of slots with consecutive features, with one factor or a factor for each."""
     wires, start = [], 0
     for number, slot in enumerate(slots):
         factor = factors[number % len(factors)] if factors else 1.0
@@ -70,7 +80,7 @@ def side_by_side(slots: tuple[str, ...], layout: Layout, *factors: Factor) -> tu
 
 
 class Descent(Instruction):
-    """A gradient step: `scale` times a sum over examples, each with its share."""
+    """A gradient step: `scale` times a sum over examples, each times its share."""
 
     inputs: tuple[str, ...]
     weights: tuple[str, ...]
@@ -78,7 +88,7 @@ class Descent(Instruction):
 
     @abstractmethod
     def share(self, n_examples: int) -> float:
-        """Return the factor of every example in the sum."""
+        """Return the factor of each example in the sum."""
 
     def descended(
         self,
@@ -91,9 +101,9 @@ class Descent(Instruction):
         """Return all weights after the step, where `left` are the residuals."""
         written = {}
         for weights, inputs in zip(self.weights, self.inputs, strict=True):
-            nothing = domain.zero(slots[weights])
-            moved = domain.accumulate(nothing, left, slots[inputs], self.scale, self, mean=mean)
-            written[weights] = domain.add(slots[weights], moved)
+            zero = domain.zero(slots[weights])
+            change = domain.accumulate(zero, left, slots[inputs], self.scale, self, mean=mean)
+            written[weights] = domain.add(slots[weights], change)
         return written
 
     def require_pairs(self) -> None:
@@ -101,12 +111,12 @@ class Descent(Instruction):
         if not len(self.weights) == len(self.inputs) > 0:
             raise ProgramError(
                 f"{type(self).__name__}: has {len(self.weights)} weights for {len(self.inputs)} "
-                "inputs."
+                "inputs, expected as many of both, at least one."
             )
 
 
 class Scored(Instruction):
-    """An instruction on scores <w, x>: a run stops if a checked one is larger than `reach`."""
+    """An instruction on scores <w, x>: a run stops if a checked score exceeds `reach`."""
 
     reach: float
 
@@ -115,12 +125,12 @@ class Scored(Instruction):
         """Return the products of the score: weights, inputs and factor."""
 
     def score(self, slots: Mapping[str, Value], domain: StackDomain[Value], checked: str) -> Value:
-        """Return the score of every token, checked where the flag says."""
-        points: dict[str, list[tuple[float, Value]]] = {}
+        """Return the score of every token, checked at the tokens with the flag `checked`."""
+        weights_of: dict[str, list[tuple[float, Value]]] = {}
         for weights, inputs, factor in self.products():
-            points.setdefault(inputs, []).append((factor, slots[weights]))
-        parts = [domain.matmul(domain.combine(w), slots[x]) for x, w in points.items()]
-        return domain.guard(domain.add(*parts), self.reach, checked)
+            weights_of.setdefault(inputs, []).append((factor, slots[weights]))
+        terms = [domain.matmul(domain.combine(w), slots[x]) for x, w in weights_of.items()]
+        return domain.guard(domain.add(*terms), self.reach, checked)
 
     def score_formula(self, number: str = "") -> str:
         """Return the score in words, such as "<w, x_i> + b"."""
@@ -138,9 +148,9 @@ class DescendExamples(Descent):
     Attention averages over all tokens, so the slot `tokens` holds n_tokens times the share of an
     example: it is `tokens_per_example` for the mean over examples, and `n_tokens` for their sum.
 
-    Two heads have the inputs in the value, and weigh them by relu(s) - relu(-s) = s, where
+    Two heads multiply the inputs, their values, by relu(s) - relu(-s) = s, where
     s = tokens * (mean - label). On queries s and -s are lowered by `gate`, which is larger than any
-    mean less any label, so that both relus are 0.
+    mean minus any label, so that both relus are 0.
     """
 
     mean: Read
@@ -162,7 +172,7 @@ class DescendExamples(Descent):
             )
 
     def share(self, n_examples: int) -> float:
-        """1, or 1 / n_examples in a mean."""
+        """Return 1 for a sum, or 1 / n_examples for a mean."""
         return 1.0 if self.tokens == N_TOKENS else 1 / n_examples
 
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
@@ -194,16 +204,16 @@ class DescendExamples(Descent):
 
 
 class Mirrored(Descent):
-    r"""A step by softmax attention alone, which every example has a share of 1 / n in.
+    r"""A step by softmax attention alone, in which every example has a share of 1 / n.
 
-    Every column has a mirror image, in which all numbers that a head reads of it are negated. A
-    head whose score is z_i at example i, and so -z_i at its mirror image, returns
+    Every column has a mirror image, in which all numbers that a head reads are negated. A head
+    whose score is z_i at example i, and so -z_i at its mirror image, returns
 
         sum_i sinh(z_i) inputs_i / sum_i cosh(z_i)
 
     With z_i = k left_i this is an odd function F of k, whose slope at 0 is the mean of left_i
     inputs_i. Heads m = 1 .. n_heads have k = m * probe, and factors a_m with
-    sum_m a_m m^(2j+1) = [j = 0] / probe, so that only powers from probe^(2 n_heads) on are left.
+    sum_m a_m m^(2j+1) = [j = 0] / probe, which cancel all powers below probe^(2 n_heads).
 
     On queries and their mirror images left_i is lowered by `gate`, which is so large that softmax
     gives them weights of exactly 0.
@@ -220,7 +230,8 @@ class Mirrored(Descent):
         self.require_pairs()
         if self.n_heads < 1 or not self.probe > 0:
             raise ProgramError(
-                f"{type(self).__name__}: has {self.n_heads} heads with a probe of {self.probe:g}."
+                f"{type(self).__name__}: has {self.n_heads} heads with a probe of {self.probe:g}; "
+                "expected at least one head and a positive probe."
             )
 
     def share(self, n_examples: int) -> float:
@@ -228,7 +239,7 @@ class Mirrored(Descent):
 
     @property
     def gains(self) -> tuple[float, ...]:
-        """The factor a_m of each head: Lagrange's of m^2 at 0, divided by m * probe."""
+        """The factor a_m of each head: Lagrange's at 0 for the nodes m^2, over m * probe."""
         heads = range(1, self.n_heads + 1)
         return tuple(
             prod(j * j / (j * j - m * m) for j in heads if j != m) / (m * self.probe) for m in heads
@@ -236,19 +247,19 @@ class Mirrored(Descent):
 
     @property
     def spread(self) -> float:
-        """How many times larger the terms of the heads' sums are than those of the mean."""
+        """A bound on the ratio of the sizes of the heads' terms to those of the mean's terms."""
         shares = (m * self.probe * abs(gain) for m, gain in enumerate(self.gains, start=1))
         return sinh(RADIUS) / RADIUS * sum(shares)
 
-    def missed(self, largest: Any) -> Any:
+    def truncation(self, largest: Any) -> Any:
         """Bound the error as a share of the mean of |left_i inputs_i|, where |left_i| <= `largest`.
 
-        At complex numbers k with |k| largest <= r < pi / 2 the real part of cosh(k left_i) is at
-        least cos(r), and |sinh(k left_i)| <= sinh(r) |left_i| / largest. So Cauchy bounds the
-        coefficient of k^(2j+1) in F by (largest / r)^(2j) sinh(r) / (r cos(r)) of that mean. The
-        heads multiply it by sum_m a_m m^(2j+1) probe^(2j+1), which for j >= n_heads is a complete
-        symmetric polynomial of all (m probe)^2 times their product, and up to its sign; the
-        generating function of these polynomials adds up all j.
+        For complex k with |k| largest <= r < pi / 2 the real part of cosh(k left_i) is at least
+        cos(r), and |sinh(k left_i)| <= sinh(r) |left_i| / largest. So by Cauchy's estimate the
+        coefficient of k^(2j+1) in F is at most (largest / r)^(2j) sinh(r) / (r cos(r)) times that
+        mean. The heads multiply it by sum_m a_m m^(2j+1) probe^(2j+1), which for j >= n_heads is,
+        up to its sign, a complete symmetric polynomial of all (m probe)^2 times their product; the
+        generating function of these polynomials sums over all j.
         """
         total = sinh(RADIUS) / (RADIUS * cos(RADIUS))
         for m in range(1, self.n_heads + 1):
@@ -259,14 +270,14 @@ class Mirrored(Descent):
     def heads(
         self, layout: Layout, query: tuple[Wire, ...], key: tuple[Wire, ...], of: str
     ) -> Heads:
-        """Heads that have `query` times `key` less the label for a score, times m * probe."""
+        """Return heads with the scores m * probe * (query . key - label)."""
         multiples = tuple(m * self.probe for m in range(1, self.n_heads + 1))
-        gains, probes = (Over(("multiple",), numbers) for numbers in (self.gains, multiples))
+        gains, probes = (AxisFactor(("multiple",), numbers) for numbers in (self.gains, multiples))
         read = (*(wire.slot for wire in key), self.label, *self.inputs)
         return Heads(
             axes={"multiple": self.n_heads},
             query=(
-                *(replace(wire, factor=(*parts_of(wire.factor), probes)) for wire in query),
+                *(replace(wire, factor=(*factors_in(wire.factor), probes)) for wire in query),
                 Wire(ONE, feature=-1, factor=probes),
             ),
             key=(
@@ -281,14 +292,14 @@ class Mirrored(Descent):
         )
 
     def descent_formula(self, left: str) -> str:
-        """Return the step where this is left of the labels, and by how many heads."""
+        """Return the step as text, with `left` for the residuals, and its number of heads."""
         inputs = ", ".join(f"{name}_i" if name != ONE else "1" for name in self.inputs)
         step = f"{', '.join(self.weights)} += {self.scale:g} / n * sum_i ({left}) ({inputs})"
         return f"{step}, by {counted(self.n_heads, 'mirrored head')}"
 
 
 RADIUS = 1.25
-"""Where the coefficients of a mirrored head's power series are bounded, below pi / 2."""
+"""The radius r in `Mirrored.truncation`, below pi / 2."""
 
 
 @dataclass(frozen=True)
@@ -321,7 +332,7 @@ class DescendMirrored(Mirrored):
 class DecaySlot(Instruction):
     """Add `decay` times the first column's `slot` to the slot of every column.
 
-    It takes one head with one token, which is that column.
+    One head with one token, which is that column, computes it.
     """
 
     slot: Changed
@@ -353,8 +364,8 @@ class DecaySlot(Instruction):
 class LookUp:
     """factor * function(score * <w, x_i> + label * y_i), which a head of example i returns.
 
-    Or, if `is_slope`, the slope of a loss that is no function of one such number: the `function`
-    has the name of the loss, and two arguments, <w, x_i> and y_i.
+    If `is_slope`, it is instead the slope of a loss that is no function of one such number: the
+    `function` has the name of the loss, and two arguments, <w, x_i> and y_i.
     """
 
     function: Evaluated
@@ -364,20 +375,19 @@ class LookUp:
     is_slope: bool = False
 
     def value(self, score: Value, label: Value, domain: StackDomain[Value]) -> Value:
-        """Return what it is at every token, without the factor."""
+        """Return the function's value at every token, without the factor."""
         if self.is_slope:
             return domain.loss_slope(self.function, score, label)
         argument = domain.combine([(self.score, score), (self.label, label)])
         return domain.apply(self.function, argument, by="grid")
 
     def formula(self, score: str, label: str) -> str:
-        """Return the function of its argument, without the factor."""
+        """Return the function of its argument as text, without the factor."""
         if self.is_slope:
             return f"u({score}, {label}_i), u(t, y) = {self.function}"
-        parts = ((self.score, score), (self.label, f"{label}_i"))
         terms = [
             {1.0: f"+ {name}", -1.0: f"- {name}"}.get(factor, f"{factor:+g} {name}")
-            for factor, name in parts
+            for factor, name in ((self.score, score), (self.label, f"{label}_i"))
             if factor
         ]
         argument = " ".join(terms).removeprefix("+ ")
@@ -388,9 +398,9 @@ class LookUp:
 class DescendByExample(Descent, Scored):
     """Add `scale * sum_i left_i inputs_i` to the `weights`, left_i the sum of the `look_ups`.
 
-    And `decay` times the first of the weights to themselves, by a head that reads one column. Each
-    look-up has a head for each of `n_examples` examples: the tokens of head i are multiples of
-    column i, every column asks with its own weights, and the values hold inputs_i.
+    Also add `decay` times the first of the weights to itself, by a head that attends to one column.
+    Each look-up has a head for each of `n_examples` examples: the tokens of head i are multiples of
+    column i, the query of every column holds its own weights, and the values hold inputs_i.
     """
 
     look_ups: tuple[LookUp, ...]
@@ -407,10 +417,12 @@ class DescendByExample(Descent, Scored):
     def __post_init__(self) -> None:
         self.require_pairs()
         if self.n_examples < 1:
-            raise ProgramError(f"DescendByExample: has heads for {self.n_examples} examples.")
+            raise ProgramError(
+                f"DescendByExample: has heads for {self.n_examples} examples, expected at least 1."
+            )
 
     def share(self, n_examples: int) -> float:
-        """1: the scale is made for the number of examples."""
+        """Return 1: the scale includes the number of examples."""
         return 1.0
 
     def products(self) -> tuple[tuple[str, str, float], ...]:
@@ -419,7 +431,7 @@ class DescendByExample(Descent, Scored):
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         score, label = self.score(slots, domain, IS_EXAMPLE), slots[self.label]
         left = domain.combine(
-            [(part.factor, part.value(score, label, domain)) for part in self.look_ups]
+            [(look_up.factor, look_up.value(score, label, domain)) for look_up in self.look_ups]
         )
         left = domain.as_read(self, left, score, label)
         first = self.weights[0]
@@ -427,30 +439,30 @@ class DescendByExample(Descent, Scored):
         return self.descended(left, {**slots, first: decayed}, domain, mean=False)
 
     def own_error(self, bounds: Any, value: Any, score: Any, label: Any) -> Any:
-        """Return what rounding makes of the scores and of the sums over tokens."""
-        for part in self.look_ups:
-            sizes, labels = abs(part.score) * score.sizes, abs(part.label) * label.sizes
-            terms = (sizes, labels) if part.is_slope else (sizes + labels,)
-            off = bounds.grid_error(part.function, score.n_terms + 2, *terms)
-            value = value.perturbed(abs(part.factor) * off)
+        """Add the rounding of the scores and of the sums over tokens."""
+        for look_up in self.look_ups:
+            sizes, labels = abs(look_up.score) * score.sizes, abs(look_up.label) * label.sizes
+            terms = (sizes, labels) if look_up.is_slope else (sizes + labels,)
+            error = bounds.grid_error(look_up.function, score.n_terms + 2, *terms)
+            value = value.perturbed(abs(look_up.factor) * error)
         return value
 
     def wires(self, program: AbstractProgram) -> Wiring:
         """Query [score * w; 1], keys points[g] [x_i; label * y_i] + offsets[g], values of x_i."""
         layout, heads = program.layout, list[Heads]()
-        for part in self.look_ups:
-            fit, one = program.grid_mean(part.function), Wire(ONE, feature=-1)
-            label = (Wire(self.label, feature=-1, factor=part.label),) * bool(part.label)
-            query = side_by_side(self.weights, layout, part.score) if part.score else ()
-            key = side_by_side(self.inputs, layout) if part.score else ()
+        for look_up in self.look_ups:
+            fit, one = program.grid_mean(look_up.function), Wire(ONE, feature=-1)
+            label = (Wire(self.label, feature=-1, factor=look_up.label),) * bool(look_up.label)
+            query = side_by_side(self.weights, layout, look_up.score) if look_up.score else ()
+            key = side_by_side(self.inputs, layout) if look_up.score else ()
             heads.append(
                 Heads(
                     axes={"example": self.n_examples},
                     query=(*query, one),
                     key=(*key, *label),
                     value=side_by_side(self.inputs, layout),
-                    output=side_by_side(self.weights, layout, part.factor * self.scale),
-                    label=f"example {{example}}, {part.formula(self.score_formula('_i'), 'y')}",
+                    output=side_by_side(self.weights, layout, look_up.factor * self.scale),
+                    label=f"example {{example}}, {look_up.formula(self.score_formula('_i'), 'y')}",
                     grid=Grid(
                         fit.points,
                         fit.offsets,
@@ -468,8 +480,8 @@ class DescendByExample(Descent, Scored):
         inputs = ", ".join(f"{name}_i" if name != ONE else "1" for name in self.inputs)
         score = self.score_formula("_i")
         terms = [
-            f"{'-' if part.factor < 0 else '+'} {part.formula(score, self.label)}"
-            for part in self.look_ups
+            f"{'-' if look_up.factor < 0 else '+'} {look_up.formula(score, self.label)}"
+            for look_up in self.look_ups
         ]
         left = " ".join(terms).removeprefix("+ ")
         decay = f"; {self.weights[0]} += {self.decay:g} * {self.weights[0]}" if self.decay else ""
@@ -480,10 +492,10 @@ class DescendByExample(Descent, Scored):
 class PredictMean(Scored):
     """Set `write = mean(<weights, inputs>)` at every token; the head's grid holds the weights.
 
-    If there are `factors`, each product counts so many times: with momentum the score is that of
-    the weights and some of their velocity. A run stops if a score is larger than `reach` at a token
-    with the flag `checked`. With `n_examples` the columns of the examples do not ask: only queries
-    are written to.
+    The `factors`, if given, multiply the products: with momentum the score is that of the weights
+    plus a share of their velocity. A run stops if a score exceeds `reach` at a token with the flag
+    `checked`. With `n_examples` the columns of the examples are left out: only queries are written
+    to.
     """
 
     mean: Evaluated
@@ -499,7 +511,7 @@ class PredictMean(Scored):
 
     @property
     def only_where(self) -> str | None:
-        """The flag of the tokens that it writes to, if not all."""
+        """The flag of the tokens that it writes to, or None if it writes to all."""
         return IS_QUERY if self.n_examples else None
 
     def __post_init__(self) -> None:
@@ -507,7 +519,7 @@ class PredictMean(Scored):
         if not len(self.weights) == len(self.inputs) == n_factors:
             raise ProgramError(
                 f"PredictMean: has {len(self.weights)} weights, {len(self.inputs)} inputs and "
-                f"{n_factors} factors."
+                f"{n_factors} factors, expected as many of each."
             )
 
     def products(self) -> tuple[tuple[str, str, float], ...]:
@@ -522,11 +534,11 @@ class PredictMean(Scored):
         return {self.write: mean}
 
     def own_error(self, bounds: Any, value: Any, score: Any) -> Any:
-        """Return what rounding makes of the scores and of the sum over tokens."""
+        """Add the rounding of the scores and of the sums over tokens."""
         return value.perturbed(bounds.grid_error(self.mean, score.n_terms + 1, score.sizes))
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Every column has its own inputs in the query, and meets the weights of the first."""
+        """Query the column's own inputs, keys the weights in the first column."""
         layout, mean = program.layout, program.grid_mean(self.mean)
         factors = [factor for _, _, factor in self.products()]
         return Heads(
@@ -546,12 +558,12 @@ class PredictMean(Scored):
 
 @dataclass(frozen=True)
 class MoveByVelocity(Instruction):
-    """Move `slot` by `momentum` of its `velocity`, less `decay` times where it looks.
+    """Move `slot` by `momentum` times its `velocity`, minus weight decay at the look-ahead point.
 
     velocity = momentum * velocity - decay * (slot + ahead * velocity)
     slot    += velocity
 
-    It takes one head with one token, which is the first column.
+    One head with one token, which is the first column, computes it.
     """
 
     slot: Changed
@@ -564,7 +576,7 @@ class MoveByVelocity(Instruction):
 
     @property
     def kept(self) -> float:
-        """What is added of the velocity to the slot."""
+        """The factor of the velocity in the change of the slot."""
         return self.momentum - self.decay * self.ahead
 
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
@@ -573,7 +585,7 @@ class MoveByVelocity(Instruction):
         return {self.velocity: velocity, self.slot: domain.add(slot, velocity)}
 
     def wires(self, program: AbstractProgram) -> Heads:
-        """It reads weights and velocity of the first column, and adds to both."""
+        """Return a head that reads weights and velocity of the first column, and adds to both."""
         width, kept, decay = program.layout.width_of(self.slot), self.kept, self.decay
         return Heads(
             axes={},
@@ -600,9 +612,9 @@ class MoveByVelocity(Instruction):
 class DescendSquares(Mirrored, Scored):
     """Add `scale / n * sum_i (score_i - label_i) inputs_i` to the `weights`, after the `moves`.
 
-    The score is the sum of <weights, inputs_i>, each times its factor. It is in the scores of the
-    heads, so that one layer of mirror attention is a step of least squares. A run stops if a score
-    is larger than `reach`. The moves read the first column: see `of_first_column`.
+    The score is the sum of <weights, inputs_i>, each times its factor. The heads compute it in
+    their own scores, so that one layer of mirror attention is a step of least squares. A run stops
+    if a score exceeds `reach`. The moves attend to the first column: see `of_first_column`.
     """
 
     label: Read
@@ -628,8 +640,8 @@ class DescendSquares(Mirrored, Scored):
         score = self.score(slots, domain, IS_EXAMPLE)
         left = domain.combine([(1.0, score), (-1.0, slots[self.label])])
         moved = dict(slots)
-        for part in self.moves:
-            moved |= part.meaning(slots, domain)
+        for move in self.moves:
+            moved |= move.meaning(slots, domain)
         return self.descended(left, moved, domain)
 
     def wires(self, program: AbstractProgram) -> Wiring:
@@ -638,18 +650,18 @@ class DescendSquares(Mirrored, Scored):
         query = side_by_side(weights, program.layout, *factors)
         key = side_by_side(inputs, program.layout)
         left = f"{self.score_formula()} - {self.label}"
-        moves = (of_first_column(part.wires(program)) for part in self.moves)
+        moves = (of_first_column(move.wires(program)) for move in self.moves)
         return [self.heads(program.layout, query, key, left), *moves]
 
     def formula(self) -> str:
         descent = self.descent_formula(f"{self.score_formula('_i')} - {self.label}_i")
-        return "; ".join([*(part.formula() for part in self.moves), descent])
+        return "; ".join([*(move.formula() for move in self.moves), descent])
 
 
 def of_first_column(heads: Heads) -> Heads:
-    """Heads of mirror attention in the place of those whose grid is the first column itself.
+    """Return heads of mirror attention that replace heads whose grid is the first column itself.
 
-    Its mirror image and all other tokens have scores so low that their softmax weights are 0.
+    The column's mirror image and all other tokens have such low scores that their weights are 0.
     """
     return replace(
         heads,
@@ -663,8 +675,8 @@ def of_first_column(heads: Heads) -> Heads:
 class Shrinks(Instruction):
     """Move every coordinate w of `slot` towards 0 by `threshold`, at most to 0, then clip it.
 
-    With t = `threshold` and b = `bound` that is w - clip(w, t) - relu(w - t - b) + relu(-w - t -
-    b), which takes six ReLUs for each coordinate; four without a bound.
+    With t = `threshold` and b = `bound` the result is w - clip(w, t) - relu(w - t - b) +
+    relu(-w - t - b), which takes six ReLUs for each coordinate, or four without a bound.
     """
 
     slot: Changed
@@ -675,7 +687,10 @@ class Shrinks(Instruction):
 
     def __post_init__(self) -> None:
         if self.threshold < 0:
-            raise ProgramError(f"{type(self).__name__}: shrinks {self.slot} by {self.threshold:g}.")
+            raise ProgramError(
+                f"{type(self).__name__}: shrinks {self.slot} by {self.threshold:g}, expected at "
+                "least 0."
+            )
 
     def shrunk(self, value: Value, domain: StackDomain[Value]) -> Value:
         """Return the value moved towards 0, then clipped."""
@@ -685,12 +700,12 @@ class Shrinks(Instruction):
         return value if self.bound is None else domain.clip(value, self.bound)
 
     def pieces(self) -> tuple[tuple[float, float], ...]:
-        """For each pair of ReLUs, where it begins and its sign."""
+        """Return the starting point and the sign of each pair of ReLUs."""
         ends = (0.0, 1.0), (self.threshold, -1.0)
         return ends if self.bound is None else (*ends, (self.threshold + self.bound, 1.0))
 
     def units(self, layout: Layout, *also: str) -> Wiring:
-        """Units -sign relu(w - begin) and their mirror images, which write to slots `also` too."""
+        """Return units -sign relu(w - begin) and sign relu(-w - begin), also written to `also`."""
         return tuple(
             units
             for number, (begin, sign) in enumerate(self.pieces(), start=1)
@@ -728,7 +743,7 @@ class ShrinkSlot(Shrinks):
 class ShrinkMoved(Shrinks):
     """Shrink every coordinate of `slot` by `threshold`, clip it, and add the change to `velocity`.
 
-    It takes two ReLUs for each coordinate if nothing is shrunk.
+    Without a threshold it takes only two ReLUs for each coordinate.
     """
 
     slot: Changed
@@ -746,7 +761,7 @@ class ShrinkMoved(Shrinks):
         return super().pieces() if self.threshold else ((self.bound, 1.0),)
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Return what the units write, they write to both slots."""
+        """Return units that write to both slots."""
         return self.units(program.layout, self.velocity)
 
     def formula(self) -> str:

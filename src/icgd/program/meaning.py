@@ -1,13 +1,13 @@
-"""What instructions compute: each says it once, in `meaning`, over the primitives of a domain.
+"""Domains: the primitives over which instructions define their `meaning`, once for all uses.
 
-A domain is a kind of value with these primitives. From one meaning follow
+A domain interprets the primitives on one kind of value. One meaning gives
 
     recorded operations     the fused run                           backends/recorder.py
     enclosures              error bounds                            certificates/propagation.py
     shapes                  the check of a program when it is built program/check.py
 
-A value has a row for each token, or is a matrix that all tokens share: weights, what an optimiser
-remembers, a gradient. Instructions of one layer read what stood in the slots before it.
+A value has a row for each token, or is a matrix that all tokens share: weights, the state of an
+optimiser, a gradient. All instructions of a layer read the slots as they were before the layer.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
     from icgd.program.set_instructions import Faces
 
 Value = TypeVar("Value")
-Means = Literal["attention", "mlp", "lattice", "grid"]
-"""The layers that evaluate a function: bounds depend on it, because rounding does."""
+EvaluatedBy = Literal["attention", "mlp", "lattice", "grid"]
+"""The kinds of layer that evaluate functions; rounding, and so the bounds, depend on the kind."""
 
 NOWHERE = -1
-"""The place from which `take` gathers 0."""
+"""The index for which `take` returns 0."""
 
 
 class PerStep(float):
     """A number that changes from step to step, in a program whose steps have a schedule.
 
-    As a float it is no number, so that it equals none.
+    As a float it is NaN, so that it equals no number.
     """
 
     numbers: tuple[float, ...]
 
     def __new__(cls, numbers: Iterable[float]) -> PerStep:
-        made = super().__new__(cls, nan)
-        made.numbers = tuple(numbers)
-        return made
+        schedule = super().__new__(cls, nan)
+        schedule.numbers = tuple(numbers)
+        return schedule
 
     def __iter__(self) -> Iterator[float]:
         return iter(self.numbers)
@@ -77,11 +77,11 @@ class AnyDomain(ABC, Generic[Value]):
 
     @abstractmethod
     def combine(self, terms: Sequence[tuple[float, Value]]) -> Value:
-        """Return the sum of all values, each times its factor."""
+        """Return the sum of all values times their factors."""
 
     @abstractmethod
     def add(self, *values: Value) -> Value:
-        """Return the sum, one value after the other."""
+        """Return the sum, adding one value after the other."""
 
     @abstractmethod
     def multiply(self, left: Value, right: Value) -> Value:
@@ -97,17 +97,15 @@ class TokenDomain(AnyDomain[Value]):
 
     @abstractmethod
     def zero(self, value: Value) -> Value:
-        """Zeros of the same shape."""
+        """Return zeros of the same shape."""
 
     @abstractmethod
     def where(self, flag: str, closed_by: Sequence[str], value: Value, otherwise: Value) -> Value:
-        """Return the value at the tokens with this flag and none of the others; elsewhere
-        `otherwise`.
-        """
+        """Return the value at tokens with `flag` and no flag of `closed_by`, else `otherwise`."""
 
 
 class StackDomain(TokenDomain[Value]):
-    """The primitives that meanings are made of."""
+    """The primitives of stacks."""
 
     layout: Layout
 
@@ -115,30 +113,28 @@ class StackDomain(TokenDomain[Value]):
 
     @abstractmethod
     def scale(self, number: Value, value: Value) -> Value:
-        """All coordinates of a token times its number."""
+        """Return all coordinates of each token times its number."""
 
     @abstractmethod
     def matmul(self, weights: Value, inputs: Value) -> Value:
-        """`weights @ inputs` at every token."""
+        """Return `weights @ inputs` at every token."""
 
     @abstractmethod
     def transpose(self, weights: Value, n_rows: int) -> Value:
-        """Return the first rows of the transposed matrix: nothing is passed back to a bias."""
+        """Return the first `n_rows` rows of the transposed matrix, which leave out a bias."""
 
     @abstractmethod
     def above_one(self, inputs: Value) -> Value:
-        """Return the inputs with a constant 1 below them, which the last column of weights
-        multiplies.
-        """
+        """Return the inputs with a constant 1 appended, which multiplies the biases."""
 
     @abstractmethod
     def take(self, value: Value, places: Sequence[int]) -> Value:
-        """Return the coordinates at these places; 0 from `NOWHERE`."""
+        """Return the coordinates at these indices, and 0 for `NOWHERE`."""
 
     # Functions.
 
     @abstractmethod
-    def apply(self, function: str, argument: Value, by: Means) -> Value:
+    def apply(self, function: str, argument: Value, by: EvaluatedBy) -> Value:
         """Return the program's function of this name, entry by entry."""
 
     @abstractmethod
@@ -147,13 +143,11 @@ class StackDomain(TokenDomain[Value]):
 
     @abstractmethod
     def evaluate(self, function: str, argument: Value) -> Value:
-        """Return the real function of this name, entry by entry; `by_units` says how it is
-        computed.
-        """
+        """Return the exact function of this name, entry by entry; `by_units` approximates it."""
 
     @abstractmethod
     def loss_slope(self, loss: str, prediction: Value, label: Value) -> Value:
-        """Return the slope of the real loss; `by_units` says how it is computed."""
+        """Return the exact slope of the loss; `by_units` approximates it."""
 
     @abstractmethod
     def by_units(
@@ -163,10 +157,10 @@ class StackDomain(TokenDomain[Value]):
         arguments: Sequence[tuple[Value, float]],
         n_sums: int = 1,
     ) -> Value:
-        """`exact`, computed as reach * function(arguments / their reaches), a sum of units.
+        """Return `exact`, computed by units as reach * function(arguments / their reaches).
 
-        The first argument's reach is that of the result. As many as `n_sums` such sums are added
-        up by the layer.
+        The reach of the result is that of the first argument. The layer adds up `n_sums` such sums
+        of units.
         """
 
     # The sum over examples.
@@ -182,7 +176,10 @@ class StackDomain(TokenDomain[Value]):
         *,
         mean: bool = True,
     ) -> Value:
-        """`weights + scale * mean(left right^T)` over the examples, or the sum, by these heads."""
+        """Return `weights + scale * mean(left right^T)` over the examples.
+
+        The heads of the instruction `by` compute the mean; without `mean` it is the sum.
+        """
 
     @abstractmethod
     def average_examples(self, score: Value, value: Value) -> Value:
@@ -204,49 +201,47 @@ class StackDomain(TokenDomain[Value]):
 
     @abstractmethod
     def mean_excess(self, value: Value, total: float) -> Value:
-        """(sum of the first j columns - total) / j in column j = 1, 2, ..."""
+        """Return (sum of the first j columns - total) / j in column j = 1, 2, ..."""
 
     @abstractmethod
     def threshold(self, value: Value, threshold: Value, most: float) -> Value:
-        """Return the first columns less the first of `threshold`, or 0 if that is negative."""
+        """Return max(first columns - first column of `threshold`, 0), which is at most `most`."""
 
     @abstractmethod
     def replace(self, before: Value, value: Value, bound: float | None) -> Value:
-        """Return the value, clipped, which a residual layer puts in the place of `before`."""
+        """Return the clipped value, with which a residual layer replaces `before`."""
 
     @abstractmethod
     def mix(self, before: Value, after: Value, keeps: float) -> Value:
-        """`keeps * before + (1 - keeps) * after`, in the layer that makes `after`."""
+        """Return `keeps * before + (1 - keeps) * after`, from the layer that computes `after`."""
 
     @abstractmethod
     def take_turns(self, turns: TakeTurns, slots: Mapping[str, Value]) -> dict[str, Value]:
-        """Whose turn the next batch is."""
+        """Return the slots that tell which examples are in the next batch."""
 
-    # What heads add to the error, and what mathematics knows.
+    # Errors of heads, and mathematical facts.
 
     @abstractmethod
     def as_read(self, heads: Instruction, value: Value, *inputs: Value) -> Value:
-        """Return the value as heads return it that approximate it."""
+        """Return the value with the error of the heads that approximate it."""
 
     @abstractmethod
     def written_over(self, before: Value, value: Value) -> Value:
-        """Return the value, added to what the units of a wipe left in the slot."""
+        """Return the value plus the residue that an inexact wipe left in the slot."""
 
     @abstractmethod
     def guard(self, score: Value, reach: float, checked: str) -> Value:
-        """Return the score; a run stops if it is beyond its reach at a token with the flag
-        `checked`.
-        """
+        """Return the score; a run stops if |score| > reach at a token with the flag `checked`."""
 
     @abstractmethod
     def not_negative(self, value: Value) -> Value:
-        """Return a mean of squares."""
+        """Return the value, a mean of squares or a square, which is not negative."""
 
     # Jacobians: a matrix at every token.
 
     @abstractmethod
     def unflatten(self, value: Value, n_rows: int) -> Value:
-        """Return the coordinates of every token as a matrix with so many rows."""
+        """Return the coordinates of every token as a matrix with `n_rows` rows."""
 
     @abstractmethod
     def flatten(self, matrix: Value) -> Value:
@@ -254,17 +249,17 @@ class StackDomain(TokenDomain[Value]):
 
     @abstractmethod
     def matmul_rows(self, weights: Value, matrix: Value) -> Value:
-        """`weights @ matrix` for the matrix of every token, without the column of a bias."""
+        """Return `weights @ matrix` for the matrix of every token, without the biases."""
 
     @abstractmethod
     def scale_rows(self, weights: Value, matrix: Value) -> Value:
-        """`weights[o, k] * matrix[k, l]` as coordinates (o, k, l) of every token."""
+        """Return `weights[o, k] * matrix[k, l]` as coordinates (o, k, l) of every token."""
 
     @abstractmethod
     def accumulate_rows(
         self, weights: Value, left: Value, matrix: Value, scale: float, by: Instruction
     ) -> Value:
-        """`weights + scale * mean(left^T matrix)` over the examples, by these heads."""
+        """Return `weights + scale * mean(left^T matrix)` over the examples, by these heads."""
 
     # Tables of whole steps.
 
@@ -286,7 +281,7 @@ class FunctionDomain(TokenDomain[Value]):
 
 
 class BlockDomain(AnyDomain[Value]):
-    """The primitives of chains, whose slots hold a matrix or a number that is known."""
+    """The primitives of chains, whose slots hold a matrix or a known number."""
 
     @abstractmethod
     def product(self, left: Value, right: Value) -> Value:
@@ -308,9 +303,7 @@ class BlockDomain(AnyDomain[Value]):
         bound: float | None,
         slots: Mapping[str, Value],
     ) -> Value:
-        """Return the source whose number has these bits, the lowest first, clipped to +-bound if
-        given.
-        """
+        """Return the source selected by these bits, lowest first, clipped if there is a bound."""
 
     @abstractmethod
     def activate(self, argument: Value, kinked: Value, leak: float) -> Value:
@@ -318,33 +311,37 @@ class BlockDomain(AnyDomain[Value]):
 
     @abstractmethod
     def mark_flat(self, argument: Value, width: float) -> Value:
-        """relu(width - argument) / width: 0 where a unit is steep, at least 1 where it is flat."""
+        """Return relu(width - argument) / width: 0 for a steep unit, at least 1 for a flat one."""
 
     @abstractmethod
     def pass_back(self, back: PassBack, upstream: Value, flat: Value) -> Value:
-        """Upstream, clipped, times the slope that the mark `flat` stands for."""
+        """Return the clipped `upstream` times the slope that the mark `flat` encodes."""
 
     @abstractmethod
     def within_reach(self, heads: Product, value: Value) -> Value:
-        """Return what heads ask for; a run stops if it is beyond their reach."""
+        """Return the value, which heads look up; a run stops if it is beyond their reach."""
 
     @abstractmethod
     def by_entries(
         self, heads: MultiplyByEntries | MultiplyEntries, value: Value, left: Value, right: Value
     ) -> Value:
-        """Return the product as heads return it that hold entries of `right`, and carry `left`."""
+        """Return the product with the error of heads whose queries hold entries of `right`.
+
+        Their values hold `left`.
+        """
 
     @abstractmethod
     def by_rows(self, heads: LookUpProduct, value: Value, left: Value, right: Value) -> Value:
-        """Return the product as heads return it that have it in their scores, if within their
-        reach.
+        """Return the product with the error of heads that compute it in their scores.
+
+        A run stops if it is beyond their reach.
         """
 
     @abstractmethod
     def look_up_product(
         self, heads: LookUpProduct, function: str, product: Value, left: Value, right: Value
     ) -> Value:
-        """Return a function of the product, read by heads that have it in their scores."""
+        """Return a function of the product, looked up by heads that compute it in their scores."""
 
     @abstractmethod
     def softmax_columns(self, scores: Value, n_rows: int) -> Value:
@@ -352,16 +349,15 @@ class BlockDomain(AnyDomain[Value]):
 
 
 def scheduled(variants: Sequence[Any]) -> Any:
-    """One part of a program for all steps, in which numbers that differ are `PerStep`."""
+    """Merge one part of a program over all steps; numbers that differ become a `PerStep`."""
     first = variants[0]
     if isinstance(first, float):
-        same = all(number == first for number in variants)
-        return first if same else PerStep(variants)
+        is_constant = all(number == first for number in variants)
+        return first if is_constant else PerStep(variants)
     if isinstance(first, tuple):
         return tuple(scheduled(entries) for entries in zip(*variants, strict=True))
     if is_dataclass(first) and not isinstance(first, type):
-        own = {
-            field.name: [getattr(each, field.name) for each in variants] for field in fields(first)
-        }
-        return replace(first, **{name: scheduled(values) for name, values in own.items()})
+        names = [field.name for field in fields(first)]
+        merged = {name: scheduled([getattr(step, name) for step in variants]) for name in names}
+        return replace(first, **merged)
     return first

@@ -1,22 +1,22 @@
 r"""Instructions of networks with classes, layer norms or optimisers, and of tables of prompts.
 
-Classes with the scores z have the shares softmax(z). A softmax head needs nothing but a token for
-each class, with its score: it returns the shares themselves. A layer of ReLUs has them by
-differences: the share of class k is
+Classes with the scores z have the probabilities softmax(z), here called shares. A softmax head over
+one token for each class computes them exactly. A layer of ReLUs computes them from differences: the
+share of class k is
 
     1 / sum_j exp(z_j - z_k),
 
-which is an exponential for each pair of classes and a reciprocal for each class.
+which takes an exponential for each pair of classes and a reciprocal for each class.
 
-In a layer norm a token multiplies features of its own, which may be centred. With
-h = c (z - mean z) and c = 1 / sqrt(var z + eps), what is pulled back through the norm is
+A layer norm multiplies features of the same token, which may be centred. With h = c (z - mean z)
+and c = 1 / sqrt(var z + eps), the gradient g is pulled back through the norm as
 
     c (g - mean g - h mean(g h)),
 
 and mean(g h) is the covariance of g and h over their coordinates, because the mean of h is 0.
 
-A step of an optimiser is linear in weights, gradient and state, but for squares and roots, which
-other instructions have. An MLP layer does the linear part exactly, whatever the slots hold.
+A step of an optimiser is linear in weights, gradient and state, except for squares and roots, which
+have instructions of their own. An MLP layer computes the linear part exactly.
 """
 
 from __future__ import annotations
@@ -39,13 +39,23 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import IS_EXAMPLE, IS_MEMORY, IS_QUERY, IS_REGISTER, MASKED, ONE
 from icgd.program.meaning import NOWHERE, StackDomain, Value
-from icgd.program.wires import SIGN, Heads, Over, Rows, Units, Wire, Wiring, by_slot, relu_pairs
+from icgd.program.wires import (
+    SIGN,
+    AxisFactor,
+    Heads,
+    Rows,
+    Units,
+    Wire,
+    Wiring,
+    by_slot,
+    relu_pairs,
+)
 
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
 
 LARGEST_COUNT = 2.0**20
-"""No prompt has as many examples; float32 counts exactly to more than twice as many."""
+"""An upper bound on the examples of a prompt; float32 holds integers up to 16 times as large."""
 
 
 def class_slot(number: int) -> str:
@@ -55,10 +65,10 @@ def class_slot(number: int) -> str:
 
 @dataclass(frozen=True)
 class ShareClasses(Instruction):
-    """Set `write = softmax(scores)` at every token, with one head.
+    """Set `write = softmax(scores)` at every token, exactly, with one head.
 
-    Its keys are the tokens of the classes: slot `classes[k]` is 1 in that of class k, and 0 in all
-    others. Other tokens are masked. The memory reads itself, and gets 0. It is exact.
+    The head attends to the tokens of the classes: slot `classes[k]` is 1 in the token of class k
+    and 0 in all others. Other tokens are masked. The memory attends to itself, and gets 0.
     """
 
     scores: Read
@@ -73,7 +83,7 @@ class ShareClasses(Instruction):
     def wires(self, program: AbstractProgram) -> Wiring:
         """Query [scores; 1], key [class; 0 at a class, -MASKED elsewhere], value the class.
 
-        The memory reads itself, and has the value 0.
+        The memory attends to itself, and has the value 0.
         """
         others, memory = len(self.classes), len(self.classes) + 1
         classes = tuple(Wire(name, feature=n) for n, name in enumerate(self.classes))
@@ -111,19 +121,19 @@ class MapDifferences(Instruction):
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         n_classes, source = domain.layout.width_of(self.source), slots[self.source]
         pairs = [(k, j) for k in range(n_classes) for j in range(n_classes)]
-        # A score less itself is 0, exactly: so it is if both are taken as 0.
+        # Take both scores as 0 where k = j, so that enclosures of the difference are exactly 0.
         own = domain.take(source, [k if k != j else NOWHERE for k, j in pairs])
         other = domain.take(source, [j if k != j else NOWHERE for k, j in pairs])
-        apart = domain.combine([(1.0, other), (-1.0, own)])
-        value = domain.apply(self.function, apart, by="mlp")
-        return {self.write: domain.as_read(self, value, apart)}
+        differences = domain.combine([(1.0, other), (-1.0, own)])
+        value = domain.apply(self.function, differences, by="mlp")
+        return {self.write: domain.as_read(self, value, differences)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """relu(scale * (source[other] - source[class]) + shift) for every pair and piece."""
+        """Return relu(scale * (source[other] - source[class]) + shift) for each pair and term."""
         n = program.layout.width_of(self.source)
         scale, shift, coefficient = program.relu_sum(self.function).term_factors
-        unlike = tuple(tuple(float(row != column) for column in range(n)) for row in range(n))
-        differ = Over(("class", "other"), unlike)  # a score less itself needs no weight
+        rows = tuple(tuple(float(row != column) for column in range(n)) for row in range(n))
+        differ = AxisFactor(("class", "other"), rows)  # 0 where a score is compared with itself
         return Units(
             axes={"class": n, "other": n, "term": len(scale.numbers)},
             reads=(
@@ -138,16 +148,16 @@ class MapDifferences(Instruction):
     def formula(self) -> str:
         return f"{self.write} = {self.function}({self.source}_j - {self.source}_k)"
 
-    def own_error(self, bounds: Any, value: Any, apart: Any) -> Any:
-        """None beyond that of the function, which rises from 0: so does its fit."""
-        return value.at_least(-bounds.mlp_rounding(self.function, apart))
+    def own_error(self, bounds: Any, value: Any, differences: Any) -> Any:
+        """Bound the value below by its rounding: the function and its fit are not negative."""
+        return value.at_least(-bounds.mlp_rounding(self.function, differences))
 
 
 @dataclass(frozen=True)
 class MapRowSums(Instruction):
     """Set `write[k] = function(sum_j source[k, j])` at every token.
 
-    Where the source is capped, this changes what is written by at most `missed`.
+    If entries of the source are capped, `missed` bounds the resulting error.
     """
 
     source: Read
@@ -166,10 +176,10 @@ class MapRowSums(Instruction):
         return {self.write: domain.as_read(self, domain.apply(self.function, total, by="mlp"))}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """relu(scale * sum_j source[class, j] + shift) for every class and piece."""
+        """Return relu(scale * sum_j source[class, j] + shift) for every class and term."""
         n = program.layout.width_of(self.write)
         scale, shift, coefficient = program.relu_sum(self.function).term_factors
-        all_others = Over(("other",), (1.0,) * n)
+        all_others = AxisFactor(("other",), (1.0,) * n)
         return Units(
             axes={"class": n, "term": len(scale.numbers)},
             reads=(Wire(self.source, (("class", "other"),), factor=(all_others, scale)),),
@@ -182,13 +192,13 @@ class MapRowSums(Instruction):
         return f"{self.write} = {self.function}(sum_j {self.source}_kj)"
 
     def own_error(self, bounds: Any, value: Any) -> Any:
-        """Return what a cap on the source misses: shares are smaller without it."""
+        """Add the error of a cap on the source: without it shares would be smaller."""
         return value.lowered(self.missed)
 
 
 @lru_cache(maxsize=16)
 def centring(width: int) -> Rows:
-    """Return the matrix that takes the mean of its coordinates away from a vector."""
+    """Return the matrix that subtracts from a vector the mean of its coordinates."""
     mean = 1.0 / width
     return tuple(
         tuple(1.0 - mean if row == column else 0.0 - mean for column in range(width))
@@ -200,7 +210,7 @@ def centring(width: int) -> Rows:
 class Covary(Instruction):
     """Set the number `write = mean((left - mean left) (right - mean right))` at every token.
 
-    The means are over coordinates. One head does it, exactly.
+    The means are over coordinates. One head computes it exactly.
     """
 
     left: Read
@@ -222,7 +232,7 @@ class Covary(Instruction):
     def wires(self, program: AbstractProgram) -> Wiring:
         """Query left - mean(left), key right - mean(right), value 1, output 1 / width."""
         width = program.layout.width_of(self.left)
-        centre = Over(("k", "feature"), centring(width))
+        centre = AxisFactor(("k", "feature"), centring(width))
         return Heads(
             axes={},
             query=(Wire(self.left, ("k",), "feature", centre),),
@@ -240,9 +250,9 @@ class Covary(Instruction):
 class ScaleCentred(Instruction):
     """Set `write[k] = scale * (source[k] - mean source - share * along[k])`, exactly.
 
-    `scale` and `share` are one number a token. Without `along` and `share` nothing more is taken
-    away than the mean. Where the scale is the reciprocal of the source's own deviation, what is
-    written is at most `reach` in size, but for rounding.
+    `scale` and `share` are one number a token. Without `along` and `share` only the mean is
+    subtracted. Where the scale is the reciprocal of the source's own deviation, `reach` bounds the
+    size of the result, up to rounding.
     """
 
     source: Read
@@ -257,11 +267,13 @@ class ScaleCentred(Instruction):
     def __post_init__(self) -> None:
         if (self.along is None) != (self.share is None):
             raise ProgramError(
-                "ScaleCentred: has one of `along` and `share`, expected both or neither."
+                f"ScaleCentred: has along={self.along!r} and share={self.share!r}, expected both "
+                "or neither."
             )
         if self.reach is not None and (self.share is not None or self.reach <= 0):
             raise ProgramError(
-                f"ScaleCentred: promises a reach of {self.reach:g}, which only a norm has."
+                f"ScaleCentred: has reach={self.reach:g} and share={self.share!r}; a reach must "
+                "be positive, and needs a layer norm, which has no `share`."
             )
 
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
@@ -275,7 +287,7 @@ class ScaleCentred(Instruction):
     def wires(self, program: AbstractProgram) -> Wiring:
         """Query [source[k] - mean(source); -along[k]], key [1; share], value scale."""
         width = program.layout.width_of(self.source)
-        query = [Wire(self.source, ("j",), factor=Over(("k", "j"), centring(width)))]
+        query = [Wire(self.source, ("j",), factor=AxisFactor(("k", "j"), centring(width)))]
         key = [Wire(ONE)]
         if self.along is not None and self.share is not None:
             query.append(Wire(self.along, ("k",), 1, -1.0))
@@ -294,20 +306,24 @@ class ScaleCentred(Instruction):
         return f"{self.write} = {self.scale} * ({self.source} - mean({self.source}){more})"
 
     def own_error(self, bounds: Any, value: Any, source: Any, scale: Any) -> Any:
-        """Rounding alone exceeds the reach: a norm centres twice, once for the deviation."""
+        """Bound the result of a norm by its reach plus rounding.
+
+        A norm centres the source twice: here, and to compute the deviation.
+        """
         if self.reach is None:
             return value
         width = source.value.error.shape[-1]
         sizes = source.value.size @ bounds.matrix(centring(width)).abs()
-        off = bounds.how.sum_of(2 * width, sizes)
-        return value.intersected(self.reach + 2 * bounds.room * scale.value.size * off)
+        rounding = bounds.arithmetic.sum_of(2 * width, sizes)
+        return value.intersected(self.reach + 2 * bounds.room * scale.value.size * rounding)
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """`write = value`, clipped to [-bound, bound] if there is a bound, and maybe averaged.
+    """`write = value`, clipped to [-bound, bound] if there is a bound.
 
-    Then slot `average` keeps a share `keeps` of what it holds; the rest is the new `write`.
+    With an `average`, that slot becomes `keeps` times its value plus (1 - keeps) times the new
+    `write`.
     """
 
     value: Combination
@@ -320,22 +336,20 @@ class Assignment:
         value = self.value.formula()
         if self.bound is not None:
             value = f"clip({value}, {self.bound:g})"
-        found = f"{self.write} = {value}"
+        text = f"{self.write} = {value}"
         if self.average is not None:
             mean = Combination((self.average, self.write), (self.keeps, 1.0 - self.keeps))
-            found = f"{found}, {self.average} = {mean.formula()}"
-        return found
+            text = f"{text}, {self.average} = {mean.formula()}"
+        return text
 
     @property
     def shares(self) -> dict[str, float]:
-        """The slots that change, and which share of each becomes the new value."""
-        own = {self.write: 1.0}
-        return own if self.average is None else own | {self.average: 1.0 - self.keeps}
+        """The slots that change, and the share of the new value in each."""
+        shares = {self.write: 1.0}
+        return shares if self.average is None else shares | {self.average: 1.0 - self.keeps}
 
     def change(self, write: str) -> dict[str, float]:
-        """Return what is added to a slot that changes, before it is clipped, without terms that are
-        0.
-        """
+        """Return the nonzero coefficients of the change of a slot, before clipping."""
         share, terms = self.shares[write], dict[str, float]()
         for slot, factor in (*self.value.terms(), (write, -1.0)):
             terms[slot] = terms.get(slot, 0.0) + share * factor
@@ -344,10 +358,10 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Recombine(Instruction):
-    """Set slots to combinations of what they and others hold, all at once. It is exact.
+    """Set slots to combinations of their values and others, all at once and exactly.
 
-    With d = value - write, that is write + relu(d) - relu(-d); and for a bound b, times slot
-    `unit`, - relu(value - b) + relu(-value - b). An average moves by its share of the same.
+    With d = value - write, the new value is write + relu(d) - relu(-d). A bound b, times slot
+    `unit`, adds - relu(value - b) + relu(-value - b). An average moves by its share of this.
     """
 
     assignments: tuple[Assignment, ...]
@@ -356,25 +370,29 @@ class Recombine(Instruction):
 
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         written: dict[str, Value] = {}
-        for part in self.assignments:
-            value = part.value.value(slots, domain)
-            written[part.write] = after = domain.replace(slots[part.write], value, part.bound)
-            if part.average is not None:
-                written[part.average] = domain.mix(slots[part.average], after, part.keeps)
+        for assignment in self.assignments:
+            value = assignment.value.value(slots, domain)
+            written[assignment.write] = after = domain.replace(
+                slots[assignment.write], value, assignment.bound
+            )
+            if assignment.average is not None:
+                written[assignment.average] = domain.mix(
+                    slots[assignment.average], after, assignment.keeps
+                )
         return written
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """+-relu(+-d), then -+relu(+-value - bound * unit), for every coordinate."""
+        """Return +-relu(+-d), then -+relu(+-value - bound * unit), for every coordinate."""
         families = []
-        for part in self.assignments:
-            for write, share in part.shares.items():
-                kinds: list[tuple[str, dict[str, float], float, tuple[Wire, ...]]] = []
-                if change := part.change(write):
-                    kinds.append(("change", change, 1.0, ()))
-                if part.bound is not None:
-                    bound = Wire(self.unit, factor=-part.bound)
-                    kinds.append(("clip", by_slot(part.value.terms()), -share, (bound,)))
-                for kind, terms, gain, lowered_by in kinds:
+        for assignment in self.assignments:
+            for write, share in assignment.shares.items():
+                unit_kinds: list[tuple[str, dict[str, float], float, tuple[Wire, ...]]] = []
+                if change := assignment.change(write):
+                    unit_kinds.append(("change", change, 1.0, ()))
+                if assignment.bound is not None:
+                    bound = Wire(self.unit, factor=-assignment.bound)
+                    unit_kinds.append(("clip", by_slot(assignment.value.terms()), -share, (bound,)))
+                for kind, terms, gain, lowered_by in unit_kinds:
                     read = (Wire(s, ("k",), factor=(c, SIGN)) for s, c in terms.items())
                     families.append(
                         Units(
@@ -389,16 +407,16 @@ class Recombine(Instruction):
 
     def formula(self) -> str:
         unit = "" if self.unit == ONE else f", bounds times {self.unit}"
-        return f"{', '.join(part.formula() for part in self.assignments)}{unit}"
+        return f"{', '.join(assignment.formula() for assignment in self.assignments)}{unit}"
 
 
 @dataclass(frozen=True)
 class TakeTurns(Instruction):
-    r"""Count on to the next batch: of n examples, `batch_size` after the last ones, modulo n.
+    r"""Advance to the next batch: the next `batch_size` of n examples, modulo n.
 
-    An example whose place is r < b is in the batch. Then its place is r - b, or r - b + n if it was
-    in the batch. The next batch has those with b <= r < 2b, and those with r < 2b - n. All numbers
-    are whole, and [r < c] = relu(c - r) - relu(c - 1 - r) for whole numbers, so that nothing is
+    With b = `batch_size`, an example at place r is in the batch if r < b. Its next place is r - b,
+    or r - b + n if it was in the batch. The next batch has the examples with b <= r < 2b and those
+    with r < 2b - n. For integers [r < c] = relu(c - r) - relu(c - 1 - r), so that nothing is
     rounded. Other tokens keep their zeros.
     """
 
@@ -413,7 +431,7 @@ class TakeTurns(Instruction):
         return domain.take_turns(self, slots)
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Units of one number; a gate closes them at tokens that are no examples."""
+        """Return units of one number each, which a gate closes at tokens that are not examples."""
         place, waits, n, example = self.place, self.waits, self.n_examples, IS_EXAMPLE
         size, gate = float(self.batch_size), LARGEST_COUNT
         units: list[tuple[str, dict[str, float], str, float]] = [
@@ -450,7 +468,7 @@ class TakeTurns(Instruction):
 class AverageExamples(Instruction):
     """Set `write = sum_t p_t value_t` at every token, where p = softmax(score) over the examples.
 
-    It takes one head, which masks other tokens. The order of the examples does not matter.
+    One head computes it and masks other tokens. The order of the examples does not matter.
     """
 
     score: Combination
@@ -504,7 +522,7 @@ class QuantiseEntries(Instruction):
         return written
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """relu(scale * (factor * source[i] + offset) + shift) for every entry and piece."""
+        """Return relu(scale * (factor * source[i] + offset) + shift) for every entry and term."""
         scale, shift, coefficient = program.relu_sum(self.staircase).term_factors
         return [
             Units(
@@ -529,20 +547,21 @@ class QuantiseEntries(Instruction):
 def table_units(
     key: Combination, tables: tuple[str, ...], write: str, program: AbstractProgram
 ) -> Wiring:
-    """Return the units of tables, which have their ReLUs in common, and those that wipe what was
-    there.
+    """Return units that wipe the slot `write` and set it to the answers of the tables at the key.
+
+    The tables share their ReLUs.
     """
     scale, shift, coefficients = joint_terms([program.relu_sum(name) for name in tables])
     wiped = relu_pairs(program.layout, (write,), "wipe")
     if not scale.numbers:  # all answers are 0
         return wiped
-    rows = cast("Rows", tuple(part.numbers for part in coefficients))
+    rows = cast("Rows", tuple(factor.numbers for factor in coefficients))
     label = f"{write}, term {{term}} of {', '.join(tables)}({key.formula()})"
     units = Units(
         axes={"term": len(scale.numbers)},
         reads=tuple(Wire(slot, factor=(c, scale)) for slot, c in by_slot(key.terms()).items()),
         shift=shift,
-        writes=(Wire(write, ("entry",), factor=Over(("entry", "term"), rows)),),
+        writes=(Wire(write, ("entry",), factor=AxisFactor(("entry", "term"), rows)),),
         label=label,
     )
     return (units, *wiped)
@@ -550,11 +569,11 @@ def table_units(
 
 @dataclass(frozen=True)
 class LookUpFunction(Instruction):
-    """Set `write[i] = tables[i](key)`: a function of all tokens, found in tables.
+    """Set `write[i] = tables[i](key)`: a function of all tokens, looked up in tables.
 
     The key encodes the token and the multiset of all `n_tokens`, whose numbers lie in [low, high]
-    and are rounded to levels. For every key the tables hold what the function is there. Its
-    constant `lipschitz` is stated, and says by how much rounding to levels can change it.
+    and are rounded to levels. The tables hold the function's value for every key. Its Lipschitz
+    constant `lipschitz`, as stated by the user, bounds the effect of rounding to levels.
     """
 
     key: Combination
@@ -575,7 +594,7 @@ class LookUpFunction(Instruction):
         return {self.write: domain.add(*rows)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Return the tables' units, and two for each entry that take away what it held."""
+        """Return the tables' units, and two units for each entry that wipe its old value."""
         return table_units(self.key, self.tables, self.write, program)
 
     def formula(self) -> str:
@@ -585,13 +604,13 @@ class LookUpFunction(Instruction):
 
 @dataclass(frozen=True)
 class LookUpStep(Instruction):
-    """Set the weight `write` to `table(key)`: one gradient step, found in a table.
+    """Set the weight `write` to `table(key)`: one gradient step, looked up in a table.
 
     The key encodes the weight w and `n_examples` examples (x, y), each divided by its entry of
     `ranges` and rounded to a level; slots `levels` hold the rounded numbers. For every key the
     table holds w + scale * mean(s x), clipped to +-bound, with s = r'(w x) u(r(w x), y), where r is
-    the `activation` and u the slope of the `loss`. A step is exact for the levels, so its error is
-    what rounding to them changes.
+    the `activation` and u the slope of the `loss`. A step is exact for the levels, so its error
+    comes from rounding to them.
     """
 
     key: Combination
@@ -611,7 +630,7 @@ class LookUpStep(Instruction):
         return {self.write: domain.step_from_table(self, key, slots)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Return the table's units, and two units that take the old weight away."""
+        """Return the table's units, and two units that wipe the old weight."""
         return table_units(self.key, (self.table,), self.write, program)
 
     def formula(self) -> str:

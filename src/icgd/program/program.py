@@ -1,4 +1,4 @@
-"""Programs: what a construction builds and every later stage reads."""
+"""Programs: layers of instructions, which constructions build and all later stages use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AnyInstruction = TypeVar("AnyInstruction", bound=Instruction)
 
 @dataclass(frozen=True)
 class Layer:
-    """Instructions that run at the same time, in one layer of the transformer."""
+    """Instructions that run in parallel, in one layer of the transformer."""
 
     title: str
     instructions: tuple[Instruction, ...]
@@ -33,9 +33,9 @@ class Layer:
         return self.instructions[0].kind
 
     def wires(self, program: AbstractProgram) -> tuple[Heads | Units, ...]:
-        """Return its heads or hidden units, those of one instruction after those of the other.
+        """Return the layer's heads or hidden units, instruction by instruction.
 
-        Heads of several instructions that have equal scores may be the same heads.
+        Heads of several instructions that have equal scores may be merged.
         """
         families: list[Heads | Units] = []
         for instruction in self.instructions:
@@ -45,26 +45,30 @@ class Layer:
         return merged(heads, program.layout) if len(heads) > 1 else tuple(families)
 
     def written(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
-        """Return values of the slots that it writes: all its instructions read what was before."""
+        """Return the values of the slots that it writes; its instructions read the old values."""
         written: dict[str, Value] = {}
         for instruction in self.instructions:
             written |= instruction.meaning(slots, domain)
         return written
 
     def label_of(self, program: AbstractProgram, number: int) -> str:
-        """Return what head or hidden unit `number` is for."""
+        """Return the label of head or hidden unit `number`."""
         for family in self.wires(program):
             if number < family.size:
                 return family.label_of(number)
             number -= family.size
-        raise IndexError(f"layer {self.title!r} has no head or unit of this number")
+        n_units = sum(family.size for family in self.wires(program))
+        raise IndexError(
+            f"Layer {self.title!r} has {n_units} heads or units, numbered from 0; there is no "
+            f"number {n_units + number}."
+        )
 
 
 class AbstractProgram(ABC):
-    """What every program says of itself. Subclasses are final, frozen dataclasses.
+    """The base class of programs, which are final, frozen dataclasses.
 
-    `layers` holds the layers that exist as weights, each once, however often it runs. They work on
-    the slots in `layout` and evaluate the functions in `functions`.
+    `layers` holds the layers that exist as weights, each once, however often it runs. They use the
+    slots in `layout` and the functions in `functions`.
     """
 
     construction: str
@@ -75,15 +79,15 @@ class AbstractProgram(ABC):
 
     @abstractmethod
     def facts(self) -> dict[str, str]:
-        """Return what the program shows of itself: its construction, its steps and its sizes."""
+        """Return the facts that its repr and notebooks show: construction, steps and sizes."""
 
     @cached_property
     def largest_number(self) -> tuple[str, float]:
-        """The number of the largest size, or the first that is NaN, with a name for it."""
+        """The place and the value of the largest number in size, or of the first NaN."""
         schedule = chain.from_iterable(getattr(self, "schedule", ()))
-        # The steps of a schedule share the layers in which they do not differ.
+        # Steps of a schedule share layer objects: search each of them once.
         layers = {id(layer): layer for layer in (*self.layers, *schedule)}.values()
-        parts = [
+        parts: list[tuple[str, Instruction | Function]] = [
             (f"{type(instruction).__name__} in layer {layer.title!r}", instruction)
             for layer in layers
             for instruction in layer.instructions
@@ -92,19 +96,19 @@ class AbstractProgram(ABC):
         place, largest = "", 0.0
         for name, part in parts:
             for field, number in _numbers(part):
-                if not abs(number) <= abs(largest):
+                if not abs(number) <= abs(largest):  # larger, or NaN
                     place, largest = f"{field} of {name}", number
                     if isnan(number):
                         return place, number
         return place, largest
 
     def first(self, kind: type[AnyInstruction]) -> AnyInstruction | None:
-        """Return the first instruction of a kind, or None."""
+        """Return the first instruction of a type, or None."""
         instructions = (part for layer in self.layers for part in layer.instructions)
         return next((part for part in instructions if isinstance(part, kind)), None)
 
     def function(self, name: str, kind: type[AnyFunction]) -> AnyFunction:
-        """Return the function of a kind that is called `name`."""
+        """Return the function of a type that is called `name`."""
         candidates = [function for function in self.functions if isinstance(function, kind)]
         for function in candidates:
             if function.name == name:
@@ -127,51 +131,49 @@ class AbstractProgram(ABC):
     @property
     @abstractmethod
     def layers_in_words(self) -> str:
-        """How many layers there are, and how often they are used."""
+        """The number of layers and of their uses, in words."""
 
     @property
     @abstractmethod
     def weight_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of the weights that it trains; empty if it trains a function."""
+        """The shapes of the trained weights; empty if the program trains a function."""
 
     @property
     @abstractmethod
     def traceable(self) -> tuple[str, ...]:
-        """The names of what a run can record."""
+        """The names of the slots or rows that a run can record."""
 
     @property
     @abstractmethod
     def n_examples(self) -> int | None:
-        """How many examples a prompt must have, or None if any number will do."""
+        """The number of examples that a prompt must have, or None if any number is allowed."""
 
     @property
     @abstractmethod
     def has_kinks(self) -> bool:
-        """Whether a unit may lie on a kink, where a ramp stands in for the jump of its slope."""
+        """Whether a unit may lie on a kink, where a ramp approximates the jump of its slope."""
 
     @abstractmethod
     def ramps(
         self, derivative: str, jumps: Mapping[str, float] | None = None
     ) -> tuple[tuple[float, float], ...]:
-        """Return where the stand-in for a slope that jumps is between levels.
+        """Return the intervals in which the approximation of a slope with jumps is between levels.
 
-        Units stand in for the function called `derivative`, sums of ReLUs for its jumps: these are
-        given by the names of their step functions, with their places.
+        Units approximate the function called `derivative` itself, sums of ReLUs its jumps: `jumps`
+        maps the names of their step functions to their places.
         """
 
     @property
     @abstractmethod
     def can_go_on(self) -> bool:
-        """Whether a new run that starts from the weights after some steps takes those that follow.
+        """Whether a run can be resumed from its weights after some steps.
 
-        It does not if steps differ, because it starts with the first one again.
+        It cannot if steps differ, because every run starts with the first one.
         """
 
     @abstractmethod
     def next_example(self, n_steps: int, n_examples: int) -> int | None:
-        """Return the example with which the step after `n_steps` begins, if a step does not use
-        all.
-        """
+        """Return the first example of the step after `n_steps`, or None if steps use all."""
 
     @abstractmethod
     def listing(self) -> str:
@@ -183,9 +185,9 @@ class AbstractProgram(ABC):
 
 
 def _numbers(part: object, field: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the floats in a dataclass, each after the name of the field that it stands in.
+    """Yield the floats in a dataclass, each with the name of its field.
 
-    Of a row of floats, such as the knots of a function, only the largest is yielded, or a NaN.
+    For a row of floats, such as the knots of a function, yield only the largest in size, or a NaN.
     """
     if isinstance(part, float):
         yield field, part
@@ -202,7 +204,5 @@ def _numbers(part: object, field: str = "") -> Iterator[tuple[str, float]]:
 
 @lru_cache
 def _names(kind: Any) -> tuple[str, ...]:
-    """Return the fields of a dataclass; a schedule asks for those of the same few classes very
-    often.
-    """
+    """Return the names of a dataclass's fields, cached: schedules have many parts of few types."""
     return tuple(field.name for field in fields(kind))

@@ -25,7 +25,7 @@ from icgd.program.program import AbstractProgram, Layer
 
 Part = TypeVar("Part")
 Reader = Callable[[Any, str], Any]
-"""From data, and where they stand, to what they describe."""
+"""A function of JSON data and their place, for messages, to the part that they describe."""
 
 _hints = lru_cache(get_type_hints)
 
@@ -38,7 +38,7 @@ VERBS = (
     kernel_instructions,
     chain_instructions,
 )
-"""The files that hold instructions."""
+"""The modules that define instructions."""
 
 INSTRUCTIONS: dict[str, type[Instruction]] = {
     name: verb
@@ -54,11 +54,11 @@ FUNCTIONS: dict[str, type[Function]] = {
 """All kinds of function by name."""
 
 KEYS = {"layout": "slots", "knot_unit": "grid"}
-"""Fields that data have under another name."""
+"""Fields that have another name in data."""
 
 
 def listing(program: AbstractProgram, title: str, stages: Mapping[str, Sequence[Layer]]) -> str:
-    """Return a program as text: its slots, its functions, then the instructions of every stage."""
+    """Return a program as text: its slots, its functions, and the instructions of every stage."""
     sections: dict[str, list[str]] = {"slots": [], "functions": function_lines(program.functions)}
     for slot in program.layout.slots:
         start = program.layout.range_of(slot.name).start
@@ -77,7 +77,7 @@ def listing(program: AbstractProgram, title: str, stages: Mapping[str, Sequence[
 
 
 def function_lines(functions: Sequence[Function]) -> list[str]:
-    """Return a line for each function: how finely it is approximated, where, and how well."""
+    """Return a line for each function: the fineness, domain and error of its approximation."""
     lines = []
     for function in functions:
         error = "exact" if function.is_exact else f"error at most {function.error:.3g}"
@@ -88,12 +88,12 @@ def function_lines(functions: Sequence[Function]) -> list[str]:
 
 
 def program_data(program: AbstractProgram) -> dict[str, Any]:
-    """Return the fields of a program as data that JSON can hold."""
+    """Return the fields of a program as JSON data."""
     return _data_of_fields(program, ())
 
 
 def data_of(part: object) -> Any:
-    """Return a part of a program as data; that of a dataclass are the data of its fields."""
+    """Return a part of a program as JSON data; a dataclass becomes a dict of its fields."""
     if isinstance(part, tuple):
         return [data_of(entry) for entry in part]
     if isinstance(part, Layout):
@@ -102,7 +102,7 @@ def data_of(part: object) -> Any:
         return part.name
     if not is_dataclass(part):
         return part
-    label = {}  # what data say besides the fields
+    label = {}  # the type or kind, besides the fields
     if isinstance(part, Instruction):
         label["verb"] = type(part).__name__
     elif isinstance(part, Layer):
@@ -113,28 +113,28 @@ def data_of(part: object) -> Any:
 
 
 def _data_of_fields(part: Any, left_out: object) -> dict[str, Any]:
-    """Return the data of all fields but those whose default is `left_out`, and which have it."""
-    found = {field: getattr(part, field.name) for field in fields(part)}
+    """Return the data of the fields, without those whose value and default equal `left_out`."""
+    values = {field: getattr(part, field.name) for field in fields(part)}
     return {
         KEYS.get(field.name, field.name): data_of(value)
-        for field, value in found.items()
+        for field, value in values.items()
         if not (value == left_out == field.default)
     }
 
 
 def read_program(kind: Callable[..., Part], data: Mapping[str, Any]) -> Part:
-    """Return program that `program_data` described; older files lack fields that have defaults."""
+    """Return the program from its `program_data`; older files lack fields that have defaults."""
     return _built(kind, {key: data[key] for key in _readers(kind) if key in data}, "program")
 
 
 def read(hint: Any, data: Any) -> Any:
-    """Return what `data_of` described, in a field of type `hint`."""
+    """Return the part of type `hint` from its `data_of`."""
     return _reader(hint)(data, "data")
 
 
 @lru_cache
 def _reader(hint: Any) -> Reader:
-    """Return the function that reads what `data_of` described, in a field of type `hint`."""
+    """Return the function that reads a part of type `hint` from its `data_of`."""
     kinds = get_args(hint)
     if get_origin(hint) is tuple:
         return partial(_list, _reader(kinds[0])) if kinds[-1] is ... else partial(_some, kinds)
@@ -144,7 +144,7 @@ def _reader(hint: Any) -> Reader:
 
 
 def _of_kind(kind: Any, expected: str, data: Any, where: str) -> Any:
-    """Return the data themselves; a flag is no number."""
+    """Return the data if they have this type; True and False are not numbers."""
     if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
         raise ProgramError(f"{where}: is {data!r:.40}, expected {expected}")
     return data
@@ -163,39 +163,39 @@ def _optional(read: Reader, data: Any, where: str) -> Any:
 
 def _list(read: Reader, data: Any, where: str) -> tuple[Any, ...]:
     if read is _number and isinstance(data, list) and set(map(type, data)) == {float}:
-        return tuple(data)  # most of a program
+        return tuple(data)  # a fast path for most of a program's data
     entries = _of_kind((list, tuple), "a list", data, where)
     return tuple(read(entry, f"{where}[{place}]") for place, entry in enumerate(entries))
 
 
 def _some(kinds: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
-    """Return a tuple of a certain length."""
+    """Return a tuple with an entry of each type."""
     if len(entries := _of_kind((list, tuple), "a list", data, where)) != len(kinds):
         raise ProgramError(f"{where}: has {len(entries)} entries, expected {len(kinds)}")
     return tuple(_reader(kind)(entry, where) for kind, entry in zip(kinds, entries, strict=True))
 
 
 def _built(kind: Callable[..., Part], data: Any, where: str) -> Part:
-    """Return an object of a dataclass, which itself refuses data that lack one of its fields."""
-    readers, parts = _readers(kind), {}
+    """Return an instance of a dataclass, whose constructor refuses data without a field."""
+    readers, values = _readers(kind), {}
     for key, value in _of_kind(dict, f"the fields of {kind.__name__}", data, where).items():
         if key not in readers:
-            raise ProgramError(f"{where}: has {key!r}, which {kind.__name__} has not")
+            raise ProgramError(f"{where}: has {key!r}, which is no field of {kind.__name__}")
         name, read = readers[key]
-        parts[name] = read(value, f"{kind.__name__}.{name}")
-    return kind(**parts)
+        values[name] = read(value, f"{kind.__name__}.{name}")
+    return kind(**values)
 
 
 @lru_cache
 def _readers(kind: Callable[..., Part]) -> dict[str, tuple[str, Reader]]:
-    """Return the name and the reader of every field, by the key that data have it under."""
+    """Return the name and the reader of every field, by its key in data."""
     return {KEYS.get(name, name): (name, _reader(hint)) for name, hint in _hints(kind).items()}
 
 
 def _labelled(kinds: Mapping[str, type], label: str, data: Any, where: str) -> Any:
-    """Return an object of the class that its data name."""
-    own = dict(_of_kind(dict, f"data with a {label}", data, where))
-    return _built(kinds[own.pop(label)], own, where)
+    """Return an instance of the class that the data name under `label`."""
+    values = dict(_of_kind(dict, f"data with a {label}", data, where))
+    return _built(kinds[values.pop(label)], values, where)
 
 
 def _layout(data: Any, where: str) -> Layout:
@@ -207,10 +207,13 @@ def _role(data: Any, where: str) -> Role:
 
 
 def _layer(data: Any, where: str) -> Layer:
-    own = dict(_of_kind(dict, "the fields of Layer", data, where))
-    kind, layer = own.pop("kind", None), _built(Layer, own, where)
+    values = dict(_of_kind(dict, "the fields of Layer", data, where))
+    kind, layer = values.pop("kind", None), _built(Layer, values, where)
     if layer.instructions and kind != layer.kind.value:
-        raise ProgramError(f"{where}: is of kind {kind!r}, its verbs of {layer.kind.value!r}")
+        raise ProgramError(
+            f"{where}: is of kind {kind!r}, expected {layer.kind.value!r}, the kind of its "
+            "instructions"
+        )
     return layer
 
 
@@ -228,4 +231,4 @@ READERS: dict[Any, Reader] = {
     Function: partial(_labelled, FUNCTIONS, "kind"),
     LatticeFunction: partial(_labelled, {"LatticeFunction": LatticeFunction}, "kind"),
 }
-"""How parts are read whose data are not those of their fields."""
+"""The readers of types whose data are not a dict of fields."""

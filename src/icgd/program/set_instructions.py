@@ -1,14 +1,14 @@
-r"""Instructions that project weights onto closed convex sets: hidden units do it exactly.
+r"""Instructions that project weights onto closed convex sets, exactly, by hidden units.
 
 One layer projects onto a box in an orthonormal basis (`problems/sets.py` has the mathematics), with
 two units for each row q of the basis:
 
     P(w) = w - sum_q q relu(<q, w> - high) + sum_q q relu(low - <q, w>)
 
-The simplex of a row takes more layers. A unit relu(b - a), added to a and taken from b, puts the
-larger number first, so that a sorting network sorts a copy of the row. Then the mean excesses of
-the largest entries follow in one layer, their maximum in a tournament, and w - relu(w) + relu(-w) +
-relu(w - theta) in another layer.
+The simplex of a row takes more layers. A unit relu(b - a), added to a and subtracted from b, puts
+the larger number first, so that a sorting network sorts a copy of the row. One layer computes the
+mean excesses of the largest entries, a tournament their maximum theta, and another layer
+w - relu(w) + relu(-w) + relu(w - theta).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from icgd.program.instructions import Changed, Instruction, LayerKind, Read, Written
 from icgd.program.layout import ONE
 from icgd.program.meaning import StackDomain, Value
-from icgd.program.wires import SIGN, Over, Rows, Units, Wire, Wiring
+from icgd.program.wires import SIGN, AxisFactor, Rows, Units, Wire, Wiring
 
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Faces:
-    """low <= basis @ w <= high for the weights w in some columns of a matrix, taken flat.
+    """The set low <= basis @ w <= high for the flattened weights w in some columns of a matrix.
 
-    With `each_row` it is so for the weights of each row. Without a basis it is low <= w <= high.
-    The rows of the basis are orthonormal.
+    With `each_row` w are the weights of each row. Without a basis the set is low <= w <= high. The
+    rows of the basis are orthonormal.
     """
 
     columns: tuple[int, int]
@@ -41,7 +41,7 @@ class Faces:
     each_row: bool = False
 
     def fit(self, shape: tuple[int, ...]) -> bool:
-        """Return whether they fit a matrix of this shape."""
+        """Return whether the faces fit a matrix of this shape."""
         start, stop = self.columns
         width = (1 if self.each_row else shape[0]) * (stop - start)
         n_faces = width if self.basis is None else len(self.basis)
@@ -64,8 +64,8 @@ class Faces:
 class ProjectSlot(Instruction):
     """Project the matrix in `slot` onto {w : low <= basis @ w <= high}, for all its faces, exactly.
 
-    In a register with the scale s, which slot `scale` holds, the faces are those times s: their
-    midpoints times s -+ half of their distances times |s|, which slot `unit` holds.
+    A register with the scale s, in slot `scale`, holds weights times s, so its faces are multiplied
+    by s: the midpoints by s, and half of their distances by |s|, which is in slot `unit`.
     """
 
     slot: Changed
@@ -76,43 +76,43 @@ class ProjectSlot(Instruction):
 
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
         value = slots[self.slot]
-        for part in self.faces:
-            value = domain.project(value, part)
+        for faces in self.faces:
+            value = domain.project(value, faces)
         return {self.slot: value}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Write -relu(y - high) + relu(low - y), y = basis @ w, for every row of the basis."""
+        """Return -relu(y - high) + relu(low - y), y = basis @ w, for every row of the basis."""
         shape = program.layout.slot(self.slot).shape
         return [
-            self._units(part, shape, sign, number)
-            for number, part in enumerate(self.faces, start=1)
+            self._units(faces, shape, sign, number)
+            for number, faces in enumerate(self.faces, start=1)
             for sign in (1.0, -1.0)
         ]
 
-    def _units(self, part: Faces, shape: tuple[int, ...], sign: float, number: int) -> Units:
-        """Return the units of the high faces, for sign 1, or of the low ones."""
-        (n_rows, width), (start, stop) = shape, part.columns
+    def _units(self, faces: Faces, shape: tuple[int, ...], sign: float, number: int) -> Units:
+        """Return the units of the high faces for sign 1, or of the low ones for sign -1."""
+        (n_rows, width), (start, stop) = shape, faces.columns
         column: str | int = start or "k"  # a bias is one column
         at: tuple[str | int, ...] = ("row", column)
-        axes, basis = {"face": len(part.low)}, tuple[Over, ...]()
-        if part.basis is None:
+        axes, basis = {"face": len(faces.low)}, tuple[AxisFactor, ...]()
+        if faces.basis is None:
             axes = {"row": n_rows, "k": stop - start}
-        elif part.each_row:
-            axes, basis = {"row": n_rows, **axes}, (Over(("face", "k"), part.basis),)
+        elif faces.each_row:
+            axes, basis = {"row": n_rows, **axes}, (AxisFactor(("face", "k"), faces.basis),)
         elif column != "k":
-            basis = (Over(("face", "row"), part.basis),)
-        else:  # of the whole matrix, with 0 for its bias
-            gap, at = (0.0,) * (width - stop), ("k",)
-            rows = (in_rows(row, stop) for row in part.basis)
-            full = tuple(tuple(n for own in each for n in (*own, *gap)) for each in rows)
-            basis = (Over(("face", "k"), full),)
+            basis = (AxisFactor(("face", "row"), faces.basis),)
+        else:  # the whole matrix, with 0 for its bias
+            zeros, at = (0.0,) * (width - stop), ("k",)
+            rows = (in_rows(row, stop) for row in faces.basis)
+            padded = tuple(tuple(n for row in matrix for n in (*row, *zeros)) for matrix in rows)
+            basis = (AxisFactor(("face", "k"), padded),)
 
-        def numbers(values: Iterable[float]) -> Over:
-            if part.basis is None:
-                return Over(("row", "k"), in_rows(tuple(values), stop - start))
-            return Over(("face",), tuple(values))
+        def numbers(values: Iterable[float]) -> AxisFactor:
+            if faces.basis is None:
+                return AxisFactor(("row", "k"), in_rows(tuple(values), stop - start))
+            return AxisFactor(("face",), tuple(values))
 
-        pairs = [*zip(part.low, part.high, strict=True)]
+        pairs = [*zip(faces.low, faces.high, strict=True)]
         lowered_by: tuple[Wire, ...]
         if self.unit == self.scale:
             ends = (-high if sign > 0 else low for low, high in pairs)
@@ -134,7 +134,7 @@ class ProjectSlot(Instruction):
 
     def formula(self) -> str:
         unit = "" if self.unit == ONE else f" {self.unit}"
-        sets = " and ".join(part.formula() for part in self.faces)
+        sets = " and ".join(faces.formula() for faces in self.faces)
         return f"project {self.slot} onto {sets}{unit}"
 
 
@@ -145,7 +145,7 @@ def in_rows(numbers: tuple[float, ...], width: int) -> Rows:
 
 @dataclass(frozen=True)
 class CopyColumns(Instruction):
-    """Set `write` to the first columns of `source`, as many as it has."""
+    """Set `write` to the first columns of `source`, as many as `write` has."""
 
     source: Read
     write: Written
@@ -156,7 +156,7 @@ class CopyColumns(Instruction):
         return {self.write: domain.take(slots[self.source], range(n_columns))}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """relu(w) - relu(-w)."""
+        """Return relu(w) - relu(-w)."""
         rows, columns = program.layout.slot(self.write).shape
         return Units(
             axes={"sign": 2, "row": rows, "column": columns},
@@ -172,7 +172,7 @@ class CopyColumns(Instruction):
 
 @dataclass(frozen=True)
 class SortRows(Instruction):
-    """Exchange the entries of each pair of columns in every row, the larger one first, exactly."""
+    """Put the larger entry of each pair of columns first in every row, exactly."""
 
     slot: Changed
     pairs: tuple[tuple[int, int], ...]
@@ -182,7 +182,7 @@ class SortRows(Instruction):
         return {self.slot: domain.exchange(slots[self.slot], self.pairs)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """relu(second - first), which is added to the first and taken from the second."""
+        """Return relu(second - first), added to the first and subtracted from the second."""
         n_rows, _ = program.layout.slot(self.slot).shape
         return tuple(
             Units(
@@ -214,7 +214,7 @@ class MeanExcess(Instruction):
         return {self.write: domain.mean_excess(slots[self.source], self.total)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """+-relu(+-excess) for every entry."""
+        """Return +-relu(+-excess) for every entry."""
         rows, columns = program.layout.slot(self.write).shape
         return Units(
             axes={"sign": 2, "row": rows, "column": columns},
@@ -222,13 +222,15 @@ class MeanExcess(Instruction):
                 Wire(
                     self.source,
                     ("row", "entry"),
-                    factor=(SIGN, Over(("column", "entry"), running_means(columns))),
+                    factor=(SIGN, AxisFactor(("column", "entry"), running_means(columns))),
                 ),
                 Wire(
                     ONE,
                     factor=(
                         SIGN,
-                        Over(("column",), tuple(-self.total / (j + 1) for j in range(columns))),
+                        AxisFactor(
+                            ("column",), tuple(-self.total / (j + 1) for j in range(columns))
+                        ),
                     ),
                 ),
             ),
@@ -253,7 +255,7 @@ def running_means(width: int) -> Rows:
 class ThresholdRows(Instruction):
     """Set the first columns of `slot` to relu(w - theta), theta the first column of `threshold`.
 
-    There are as many as `threshold` has. What is written lies between 0 and `most`.
+    There are as many of these columns as `threshold` has. The result lies between 0 and `most`.
     """
 
     slot: Changed
@@ -266,7 +268,7 @@ class ThresholdRows(Instruction):
         return {self.slot: after}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """-relu(w) + relu(-w) + relu(w - theta)."""
+        """Return -relu(w) + relu(-w) + relu(w - theta)."""
         rows, columns = program.layout.slot(self.threshold).shape
         weight = Wire(self.slot, ("row", "column"))
         return (

@@ -1,4 +1,4 @@
-"""Stack programs: layers one after the other, a block of them for every step, then a prediction."""
+"""Stack programs: a block of layers, repeated for every step, then layers that predict."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from icgd.reprs import counted, used, with_repr
 class StackProgram(AbstractProgram):
     """A block of layers, repeated, that performs the training steps, and layers that predict.
 
-    A block performs one step, or `steps_per_block` of them if they differ from each other. A
-    program whose functions are looked up has `n_registers` tokens in front of the examples.
-    Attention without a softmax, and hidden units, apply the `activation`. Where the paper takes
-    more layers for a step, `paper_layers` says how many, each of attention and an MLP. If the
-    numbers in the heads suit the rounding of one dtype, the program is `made_for` that dtype.
+    A block performs one step, or `steps_per_block` steps if they differ from each other. A program
+    with look-ups has `n_registers` tokens in front of the examples. Attention without a softmax,
+    and hidden units, apply the `activation`. If the paper uses more layers for a step,
+    `paper_layers` is their number, each of attention and an MLP. If the numbers in the heads are
+    chosen for the rounding of one dtype, the program is `made_for` that dtype.
 
-    Where steps differ, `schedule` has the last layers of every step, in place of those of the
-    block; all other layers are the same in every step.
+    If steps differ, `schedule` has the last layers of every step, which replace those of the block;
+    all other layers are the same in every step.
     """
 
     construction: str
@@ -74,12 +74,12 @@ class StackProgram(AbstractProgram):
 
     @property
     def layers_in_words(self) -> str:
-        parts = [used(len(self.common), self.n_repeats)]
+        phrases = [used(len(self.common), self.n_repeats)]
         if self.schedule:
-            parts.append(f"{len(self.schedule[0])} for each step")
+            phrases.append(f"{len(self.schedule[0])} for each step")
         if self.prediction:
-            parts.append(f"{len(self.prediction)} to predict")
-        return ", ".join(parts)
+            phrases.append(f"{len(self.prediction)} to predict")
+        return ", ".join(phrases)
 
     @property
     def common(self) -> tuple[Layer, ...]:
@@ -88,11 +88,11 @@ class StackProgram(AbstractProgram):
         return self.block[: len(self.block) - n_ends]
 
     def block_of(self, step: int) -> tuple[Layer, ...]:
-        """Return the layers of a step, counted from 0; without a schedule, those of every block."""
+        """Return the layers of a step, counted from 0; without a schedule, the block itself."""
         return (*self.common, *self.schedule[step]) if self.schedule else self.block
 
     def steps_of_block(self) -> tuple[tuple[Layer, ...], ...]:
-        """Return the layers of each step of the block; of a schedule, those of the first step."""
+        """Return the layers of each step of the block; with a schedule, of the first step only."""
         if self.schedule:
             return (self.block_of(0),)
         length = self.layers_per_step
@@ -100,14 +100,14 @@ class StackProgram(AbstractProgram):
         return tuple(self.block[start : start + length] for start in starts)
 
     def unrolled(self) -> Iterator[Layer]:
-        """All layers in the order in which they run."""
+        """Yield all layers in the order in which they run."""
         for step in range(self.n_repeats):
             yield from self.block_of(step)
         yield from self.prediction
 
     @property
     def n_repeats(self) -> int:
-        """How often the block runs."""
+        """The number of repetitions of the block."""
         return self.n_steps // self.steps_per_block
 
     @property
@@ -116,7 +116,7 @@ class StackProgram(AbstractProgram):
 
     @property
     def n_layers(self) -> int:
-        """The number of layers of the whole transformer, each repetition counted."""
+        """The number of layers of the whole transformer, with all repetitions."""
         return len(self.block) * self.n_repeats + len(self.prediction)
 
     @property
@@ -125,7 +125,7 @@ class StackProgram(AbstractProgram):
 
     @cached_property
     def trains_function(self) -> bool:
-        """Whether the stream holds no weights, but what is left to learn at every token."""
+        """Whether the stream holds the residuals of a function instead of weights."""
         return bool(self.layout.having(Role.RESIDUAL))
 
     @property
@@ -134,17 +134,17 @@ class StackProgram(AbstractProgram):
 
     @property
     def can_go_on(self) -> bool:
-        steps_are_alike = not self.schedule and self.steps_per_block == 1
-        return steps_are_alike and bool(self.weight_shapes)  # a function starts from 0
+        is_uniform = not self.schedule and self.steps_per_block == 1
+        return is_uniform and bool(self.weight_shapes)  # a function always starts from 0
 
     @cached_property
     def batch_size(self) -> int | None:
-        """How many examples a step takes, if not all."""
+        """The number of examples in a step, or None if every step uses all."""
         turns = self.first(TakeTurns)
         return None if turns is None else turns.batch_size
 
     def steps_of_pass(self, n_examples: int) -> int:
-        """Return how many steps it takes until each of so many examples was used."""
+        """Return the number of steps in a pass over `n_examples` examples."""
         return 1 if self.batch_size is None else ceil(n_examples / self.batch_size)
 
     def next_example(self, n_steps: int, n_examples: int) -> int | None:
@@ -152,22 +152,22 @@ class StackProgram(AbstractProgram):
 
     @cached_property
     def step_table(self) -> LookUpStep | None:
-        """The look-up of whole steps, or None."""
+        """The instruction that looks up whole steps, or None."""
         return self.first(LookUpStep)
 
     @property
     def n_examples(self) -> int | None:
-        made_for = self.step_table or self.first(DescendByExample)
-        return None if made_for is None else made_for.n_examples
+        instruction = self.step_table or self.first(DescendByExample)
+        return None if instruction is None else instruction.n_examples
 
     @property
     def descent(self) -> Descent | None:
-        """The step on a linear model, or None."""
+        """The gradient step on a linear model, or None."""
         return self.first(Descent)  # type: ignore[type-abstract]
 
     @property
     def score_reach(self) -> float | None:
-        """The largest score of an example, or None in a program that trains no linear model."""
+        """The largest allowed score, or None in a program that trains no linear model."""
         predict = self.first(PredictMean)
         return None if predict is None else predict.reach
 
@@ -178,11 +178,11 @@ class StackProgram(AbstractProgram):
 
     @property
     def n_registers(self) -> int:
-        """A register for each lattice point, and one for the memory."""
+        """The number of registers: one for each lattice point, and the memory."""
         return 2 * max((f.half for f in self.lattice_functions), default=-1) + 2
 
     def registers(self) -> dict[str, tuple[float, ...]]:
-        """Return what the registers hold besides the weights: a value for each, by slot."""
+        """Return the constants of the registers by slot: a value for each register."""
         if not self.n_registers:
             return {}
         half = self.n_registers // 2 - 1
@@ -238,17 +238,17 @@ class StackProgram(AbstractProgram):
 
 
 SCALED = (AccumulateOuterProduct, AddGradient)
-"""The instructions that move weights by a multiple of their scale: of relu-stack, softmax-stack."""
+"""The instructions whose update is proportional to their scale: of relu-stack, softmax-stack."""
 
 
 def step_layer(program: AbstractProgram) -> int:
-    """Return the place, in the block, of the layer whose W_O is proportional to the step size.
+    """Return the index, in the block, of the layer whose W_O is proportional to the step size.
 
-    Its instructions are `weights += scale * mean(...)` with scale = -step_size / 2, which is a
-    factor of every entry of its W_O, and stands nowhere else. So a transformer of another step
-    size differs in that one tensor: W_O(step_size) = step_size * W_O(1).
+    Its instructions are `weights += scale * mean(...)` with scale = -step_size / 2, a factor of
+    every entry of this W_O and of no other tensor. So transformers of different step sizes differ
+    only in this tensor: W_O(step_size) = step_size * W_O(1).
 
-    Raises `SettingError` for a program that has no such layer.
+    Raises `ConstructionError` for a program without such a layer.
     """
     places = [
         place
@@ -265,7 +265,7 @@ def step_layer(program: AbstractProgram) -> int:
 
 
 def of_unit_step(program: StackProgram, step_size: float) -> StackProgram:
-    """Return the program that was built for `step_size`, with a step size of 1."""
+    """Rescale a program that was built for `step_size` to a step size of 1."""
     place = step_layer(program)
     layer = program.block[place]
     unit = tuple(

@@ -1,14 +1,14 @@
-"""Instructions by sums of units: what layers do that apply any one activation.
+"""Instructions by sums of units, for layers with any one activation.
 
 An instruction evaluates a `RidgeSum`, with one head or hidden unit for each of its units. In
-attention the query holds the token's own numbers. The value holds the weights, which are equal in
-all tokens, so that the mean over tokens is exact. Gradients have the numbers in the key, because
-their sum is over examples. They leave queries out by a value that is zero there. With activations
-that bend like relu, and so can be switched off, they do it by a score far below zero.
+attention the query holds the token's own numbers, and the value the weights, which are equal in all
+tokens, so that the mean over tokens is exact. Gradients have the numbers in the key, because their
+sum is over examples. A value that is zero at queries excludes these. With activations that behave
+like relu, and so vanish for low scores, a score far below zero excludes queries instead.
 
-Units wipe a slot only up to their error, which stays in the slot.
+Units wipe a slot only up to their error, which remains in the slot.
 
-Where there is a slot `bias`, the last column of a matrix of weights multiplies that constant.
+If there is a slot `bias`, the last column of a matrix of weights multiplies that constant.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from icgd.program.instructions import (
 )
 from icgd.program.layout import EXAMPLE_SHARE, IS_QUERY, ONE, TOKENS_PER_EXAMPLE, Layout
 from icgd.program.meaning import StackDomain, Value
-from icgd.program.wires import SIGN, Heads, Over, Units, Wire, Wiring, by_slot
+from icgd.program.wires import SIGN, AxisFactor, Heads, Units, Wire, Wiring, by_slot
 
 if TYPE_CHECKING:
     from icgd.program.program import AbstractProgram
 
 OFF_RELU = 1.0
-"""No unit activation that bends like relu is farther from it: elu is that far, relu not at all."""
+"""The largest distance from relu of the unit activations that behave like it: that of elu."""
 
 
 class ByUnits(Instruction):
@@ -52,11 +52,11 @@ class ByUnits(Instruction):
 
 
 def argument_scores(
-    argument: Argument, scale: Over, layout: Layout
+    argument: Argument, scale: AxisFactor, layout: Layout
 ) -> tuple[list[Wire], list[Wire], int]:
-    """Query and key of the scores scale * argument[k], and the feature for what is added to them.
+    """Return query and key of the scores scale * argument[k], and the feature for added terms.
 
-    That feature has the key 1. Without weights it is the only one.
+    That feature has the key 1. Without weights it is the only feature.
     """
     terms = by_slot(argument.inputs.terms()).items()
     if argument.weights is None:
@@ -70,25 +70,28 @@ def argument_scores(
 
 
 def offsets(
-    fit: RidgeSum, slope: Over, axis: tuple[str, int], bias: str | None, feature: int = 0
+    fit: RidgeSum, slope: AxisFactor, axis: tuple[str, int], bias: str | None, feature: int = 0
 ) -> Wire:
-    """Return the offset of every unit; at the last place of the axis, a constant takes an
-    argument's part.
+    """Return the wire of every unit's offset.
 
-    There the argument's slope, times the constant 1, is added to the offset.
+    With a bias, the last place of the axis has the argument 1 instead of a coordinate, so that
+    there the argument's slope is added to the offset.
     """
     if bias is None:
         return Wire(ONE, feature=feature, factor=fit.offset)
     name, size = axis
     last = tuple(a + b for a, b in zip(fit.offset.numbers, slope.numbers, strict=True))  # type: ignore[operator]
     rows = (*(fit.offset.numbers,) * (size - 1), last)
-    return Wire(ONE, feature=feature, factor=Over((name, "term"), rows))  # type: ignore[arg-type]
+    return Wire(ONE, feature=feature, factor=AxisFactor((name, "term"), rows))  # type: ignore[arg-type]
 
 
 def ridge_units(
     fit: RidgeSum, layout: Layout, reads: tuple[tuple[str, tuple[str, ...]], ...], write: str
 ) -> Units:
-    """Units of `fit` for every coordinate k of `write`; argument i is slot reads[i] at its axes."""
+    """Return the units of `fit` for every coordinate k of `write`.
+
+    Argument i is the slot of reads[i], at the axes given there.
+    """
     pairs = zip(reads, fit.directions, strict=True)
     return Units(
         axes={"k": layout.width_of(write), "term": fit.n_units},
@@ -135,10 +138,10 @@ class ActivateUnits(ByUnits):
 
 @dataclass(frozen=True)
 class PassOn(ByUnits):
-    """Set `write = weights @ function(argument)`: what units pass on to the next layer.
+    """Set `write = weights @ function(argument)`: the input of the next layer.
 
     There is a head for each coordinate of the argument and each unit. Its value is a column of
-    weights. One more head, whose score is 1, has the column of the `bias`.
+    weights. One more head, whose score is 1, adds the column of the `bias`.
     """
 
     weights: Read
@@ -194,9 +197,9 @@ class PassOn(ByUnits):
         return f"{self.write} = {self.weights} @ {passed_on}"
 
     def own_error(self, bounds: Any, value: Any, weights: Any) -> Any:
-        """Return the rounding of the head of the bias."""
+        """Add the rounding of the head of the bias."""
         return value.perturbed(
-            bounds.how.sum_of(bounds.how.n_tokens, weights.value.size[..., -1:].mT)
+            bounds.arithmetic.sum_of(bounds.arithmetic.n_tokens, weights.value.size[..., -1:].mT)
         )
 
 
@@ -207,7 +210,7 @@ def times_slope(
     domain: StackDomain[Value],
     n_sums: int = 1,
 ) -> Value:
-    """`factor[k, p] * r'(argument[k])`, in which units make the product."""
+    """Return `factor[k, p] * r'(argument[k])`, where units compute the product."""
     width = jacobian.argument.width(domain.layout)
     argument = jacobian.argument.value(slots, domain)
     slope = domain.evaluate(f"{jacobian.activation}'", argument)
@@ -221,10 +224,9 @@ def times_slope(
 class StartJacobian(ByUnits):
     """Set `write[:, (k, l)] = weights[:, k] * inputs[l] * r'(argument[k])`.
 
-    That is the derivative of weights @ r(argument) with respect to the weights of the layer below,
-    which makes the argument from `inputs`, and from the `bias` after them. Here r is the
-    `activation`, and `function` is s r'(t) for |s| <= 1, which is evaluated at s = inputs[l] /
-    reach.
+    This is the derivative of weights @ r(argument) with respect to the weights of the layer below,
+    which computes the argument from `inputs`, followed by the `bias`. Here r is the `activation`,
+    and `function` is s r'(t) for |s| <= 1, evaluated at s = inputs[l] / reach.
     """
 
     weights: Read
@@ -270,7 +272,7 @@ class StartJacobian(ByUnits):
 class PushJacobian(ByUnits):
     """Set `write[:, p] = sum_k weights[:, k] * jacobian[k, p] * r'(argument[k])`.
 
-    That is the derivative of weights @ r(argument) with respect to weight p, if `jacobian` is that
+    This is the derivative of weights @ r(argument) with respect to weight p, if `jacobian` is that
     of the argument. `function` is s r'(t) for |s| <= 1, evaluated at s = jacobian[k, p] / reach.
     """
 
@@ -318,8 +320,7 @@ class PushJacobian(ByUnits):
 class AddsJacobian(Instruction):
     """Add `scale * (1 / n_examples) sum_examples left^T jacobian` to the weights `write`.
 
-    Entry p of the weights gets sum_k left[k] jacobian[k, p]. Such instructions differ in their
-    heads.
+    Entry p of the weights gets sum_k left[k] jacobian[k, p]. Subclasses differ in their heads.
     """
 
     left: Read
@@ -338,25 +339,26 @@ class AddsJacobian(Instruction):
 
 
 def product_heads(
-    verb: AddOuterProduct | AddJacobian,
+    instruction: AddOuterProduct | AddJacobian,
     fit: RidgeSum,
     shape: tuple[int, ...],
     right: tuple[Wire, ...],
     written: tuple[str, ...],
 ) -> Heads:
-    """Heads of products left[k] right[k, p]: the score a1 left[k] / reach + what `right` has.
+    """Return heads of the products left[k] right[k, p], with the score a1 left[k] / reach + right.
 
-    The key has it, because the sum is over tokens; the value is `example_share`.
+    The key holds all of the score, because the sum is over tokens; the value is `example_share`.
     """
-    (rows, columns), (reach, other_reach) = shape, verb.reaches
-    gain = (verb.scale * reach * other_reach, fit.coefficient)
+    (rows, columns), (reach, other_reach) = shape, instruction.reaches
+    gain = (instruction.scale * reach * other_reach, fit.coefficient)
     return Heads(
         axes={"k": rows, "p": columns, "term": fit.n_units},
         query=(Wire(ONE),),
-        key=(Wire(verb.left, ("k",), factor=fit.directions[0] / reach), *right),
+        key=(Wire(instruction.left, ("k",), factor=fit.directions[0] / reach), *right),
         value=(Wire(EXAMPLE_SHARE),),
-        output=(Wire(verb.write, written, factor=gain),),
-        label=f"gradient in {verb.write}, product [{{k}}, {{p}}], unit {{term}} of {fit.name}",
+        output=(Wire(instruction.write, written, factor=gain),),
+        label=f"gradient in {instruction.write}, product [{{k}}, {{p}}], unit {{term}} of "
+        f"{fit.name}",
     )
 
 
@@ -386,16 +388,16 @@ class AddOuterProduct(ByUnits, AddsOuterProduct):
         return product_heads(self, fit, shape, (constant, right), ("k", "p"))
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
-        """Return what units miss of every product, on the mean over the examples."""
-        column = left.value.actual.mapped(lambda part: part.unsqueeze(-1))
-        row = right.value.actual.mapped(lambda part: part.unsqueeze(-2))
-        missed = bounds.product_by_units(self.function, self.reaches, (column, row))
-        return HeadError(missed.mean(-3))
+        """Return the error of the units in every product, averaged over the examples."""
+        column = left.value.actual.mapped(lambda end: end.unsqueeze(-1))
+        row = right.value.actual.mapped(lambda end: end.unsqueeze(-2))
+        error = bounds.product_by_units(self.function, self.reaches, (column, row))
+        return HeadError(error.mean(-3))
 
 
 @dataclass(frozen=True)
 class AddJacobian(ByUnits, AddsJacobian):
-    """Add the mean of `left^T jacobian`, whose products are made as in `AddOuterProduct`."""
+    """Add the mean of `left^T jacobian`, with products computed as in `AddOuterProduct`."""
 
     left: Read
     jacobian: Read
@@ -413,16 +415,16 @@ class AddJacobian(ByUnits, AddsJacobian):
         return product_heads(self, fit, shape, (constant, right), ("p",))
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
-        """Return what units miss of every product, on the mean over the rows of all examples."""
-        column = left.value.actual.mapped(lambda part: part.unsqueeze(-1))
-        missed = bounds.product_by_units(self.function, self.reaches, (column, right.value.actual))
-        return HeadError(missed.mean((-3, -2)).unsqueeze(-2))
+        """Return the error of the units in every product, averaged over the rows of examples."""
+        column = left.value.actual.mapped(lambda end: end.unsqueeze(-1))
+        error = bounds.product_by_units(self.function, self.reaches, (column, right.value.actual))
+        return HeadError(error.mean((-3, -2)).unsqueeze(-2))
 
 
 class ByGatedHeads(Instruction):
-    """An instruction whose heads are exact, for activations that bend like relu.
+    """An instruction whose heads multiply exactly, for activations that behave like relu.
 
-    Two heads for each row k weigh their value by relu(s) - relu(-s) = s, where s =
+    Two heads for each row k multiply their value by relu(s) - relu(-s) = s, where s =
     tokens_per_example * left[k]. On queries s and -s are lowered by `gate`, so that both relus are
     0. Here relu(s) is activation(sharpness * s) / sharpness. Values are at most `reach`.
     """
@@ -448,11 +450,11 @@ class ByGatedHeads(Instruction):
         )
 
     def product_error(self, bounds: Any, left: Any, right: Any) -> HeadError | None:
-        """Return what two heads miss: each is as far off as the activation is from relu.
+        """Return the error of two heads: the distance of the activation from relu, in each.
 
-        A left factor beyond the gate would let queries in.
+        It is infinite if the left factor may exceed the gate, which would admit queries.
         """
-        if not bounds.how.sums_terms:
+        if not bounds.arithmetic.sums_terms:
             return HeadError(0.0)
         if not bool((left.value.actual.size <= self.gate).all()):
             return HeadError(inf)
@@ -515,7 +517,7 @@ class SlopeOfLoss(ByUnits):
         return {self.write: domain.written_over(slots[self.write], value)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Unit a1 prediction[k] + a2 label[k] + offset."""
+        """Return units of a1 prediction[k] + a2 label[k] + offset."""
         reads = ((self.prediction, ("k",)), (self.label, ("k",)))
         fit = program.ridge_sum(self.function)
         return ridge_units(fit, program.layout, reads, self.write)
@@ -542,7 +544,7 @@ class CopyToQueries(ByUnits):
         return {self.write: domain.where(IS_QUERY, (), written, before)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Unit a1 source[k] + a2 is_query + offset."""
+        """Return units of a1 source[k] + a2 is_query + offset."""
         fit, reads = program.ridge_sum(self.function), ((self.source, ("k",)), (IS_QUERY, ()))
         return ridge_units(fit, program.layout, reads, self.write)
 
@@ -563,7 +565,7 @@ class ClipByUnits(ByUnits):
         return {name: domain.clip(slots[name], self.bound, by=self.function) for name in self.slots}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Unit a w + offset for every coordinate w."""
+        """Return units of a w + offset for every coordinate w."""
         fit = program.ridge_sum(self.function)
         return [ridge_units(fit, program.layout, ((slot, ("k",)),), slot) for slot in self.slots]
 
@@ -573,7 +575,7 @@ class ClipByUnits(ByUnits):
 
 @dataclass(frozen=True)
 class WipeByUnits(ByUnits):
-    """Take h away from every coordinate h of `slots`, as reach * function(h / reach)."""
+    """Subtract from every coordinate h of `slots` its approximation reach * function(h / reach)."""
 
     slots: tuple[Changed, ...]
     function: Evaluated
@@ -586,19 +588,21 @@ class WipeByUnits(ByUnits):
         }
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Unit a h / reach + offset for every coordinate h."""
+        """Return units of a h / reach + offset for every coordinate h."""
         fit = program.ridge_sum(self.function).along((1 / self.reach,), -self.reach)
         return [ridge_units(fit, program.layout, ((slot, ("k",)),), slot) for slot in self.slots]
 
     def formula(self) -> str:
         return f"wipe {', '.join(self.slots)} by units"
 
-    def left_over(self, bounds: Any) -> float:
-        """Return the most that is left in a slot of numbers up to the reach."""
-        return self.reach * (bounds.units_at_one(self.function) if bounds.how.sums_terms else 0.0)
+    def residue(self, bounds: Any) -> float:
+        """Bound the residue of a slot whose numbers are within the reach."""
+        return self.reach * (
+            bounds.units_at_one(self.function) if bounds.arithmetic.sums_terms else 0.0
+        )
 
     def own_error(self, bounds: Any, value: Any, before: Any) -> Any:
-        """Return what is left in the slot; of numbers beyond the reach it may be anything."""
+        """Add the residue of the wipe, which has no bound for numbers beyond the reach."""
         is_beyond = before.value.actual.size > self.reach
-        off = before.value.error.new_full(is_beyond.shape, self.left_over(bounds))
-        return value.perturbed(off.masked_fill(is_beyond, inf))
+        residue = before.value.error.new_full(is_beyond.shape, self.residue(bounds))
+        return value.perturbed(residue.masked_fill(is_beyond, inf))

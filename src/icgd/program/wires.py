@@ -1,18 +1,19 @@
 r"""Heads and hidden units as data: what they read and write, and with which factors.
 
 The heads of an instruction form families with named axes, such as "unit" and "term": one head for
-each combination of places, the last axis fastest. A wire says which coordinates of a slot a feature
-of every head reads or writes. Weights, sizes and labels all follow from the wires.
+each combination of places, the last axis fastest. A wire specifies which coordinates of a slot a
+feature of every head reads or writes. Weights, sizes and labels all follow from the wires.
 
-Which places of its axes a wire covers:
+The places of an axis that a wire covers:
 
-- An axis of the family has as many places as the family says, or fewer if the wire's slot or factor
-  has fewer: inputs of width 3 cover the first 3 of 4 columns of weights with a bias.
-- An axis that the family does not have belongs to the wire alone, and is as long as its slot and
-  factor say. If it is the wire's feature, each place is a feature; otherwise one feature reads all.
+- An axis of the family has the family's number of places, or fewer if the wire's slot or factor has
+  fewer: inputs of width 3 cover the first 3 of 4 columns of weights with a bias.
+- An axis that is not one of the family belongs to the wire alone, and its slot and factor determine
+  its length. If the axis is the wire's feature, each place is a feature; otherwise one feature
+  reads all places.
 
-Two wires of one projection never meet in the same entry, except where both are 0. So non-zeros are
-products of extents and of counts of factors that are not 0, quickly counted for any size.
+Two wires of one projection never have a nonzero number for the same entry. So the number of
+nonzeros is a product of extents and of counts of nonzero factors, which is fast for any size.
 """
 
 from __future__ import annotations
@@ -30,50 +31,50 @@ Rows = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
-class Over:
-    """A number for each place of an axis, or for each pair of places of two axes, row by row."""
+class AxisFactor:
+    """A factor for each place of an axis, or for each pair of places of two axes, row by row."""
 
     axes: tuple[str, ...]
     numbers: tuple[float, ...] | Rows
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many places it has on each axis."""
+        """The number of places on each axis."""
         if len(self.axes) == 1:
             return (len(self.numbers),)
         return len(self.numbers), len(self.numbers[0])  # type: ignore[arg-type]
 
-    def __truediv__(self, divisor: float) -> Over:
-        """Return the quotients of numbers along one axis."""
+    def __truediv__(self, divisor: float) -> AxisFactor:
+        """Divide the numbers along one axis."""
         quotients = tuple(number / divisor for number in self.numbers)  # type: ignore[operator]
-        return Over(self.axes, quotients)
+        return AxisFactor(self.axes, quotients)
 
     def nonzeros(self, extents: Mapping[str, int]) -> int:
-        """Return how many numbers are not 0, of those at so many first places of the axes."""
-        wanted = tuple(extents[axis] for axis in self.axes)
-        return self._nonzeros if wanted == self.shape else self._count(*wanted)
+        """Count the nonzero numbers at the first places of the axes, as many as `extents` says."""
+        covered = tuple(extents[axis] for axis in self.axes)
+        return self._nonzeros if covered == self.shape else self._count(*covered)
 
     @cached_property
     def _nonzeros(self) -> int:
         return self._count(*self.shape)
 
-    def _count(self, *wanted: int) -> int:
+    def _count(self, *covered: int) -> int:
         rows: Iterable[tuple[float, ...]] = (self.numbers,)  # type: ignore[assignment]
-        if len(wanted) == 2:
-            rows = self.numbers[: wanted[0]]  # type: ignore[assignment]
-        return sum(wanted[-1] - row[: wanted[-1]].count(0.0) for row in rows)
+        if len(covered) == 2:
+            rows = self.numbers[: covered[0]]  # type: ignore[assignment]
+        return sum(covered[-1] - row[: covered[-1]].count(0.0) for row in rows)
 
 
-SIGN = Over(("sign",), (1.0, -1.0))
+SIGN = AxisFactor(("sign",), (1.0, -1.0))
 """The factors of heads in pairs, on an axis whose places labels show as + and -."""
 
-Factor = float | Over | tuple[float | Over, ...]
-"""A number, numbers over axes, or a product of such, multiplied from left to right; each axis
-occurs in one of them at most."""
+Factor = float | AxisFactor | tuple[float | AxisFactor, ...]
+"""A number, numbers along axes, or a product of these, multiplied from left to right; each axis
+occurs in at most one of them."""
 
 
-def parts_of(factor: Factor) -> tuple[float | Over, ...]:
-    """Return the numbers whose product a factor is."""
+def factors_in(factor: Factor) -> tuple[float | AxisFactor, ...]:
+    """Return the terms of the product that a factor is."""
     return factor if isinstance(factor, tuple) else (factor,)
 
 
@@ -81,9 +82,9 @@ def parts_of(factor: Factor) -> tuple[float | Over, ...]:
 class Wire:
     """Feature `feature` of a head reads (or writes) `factor` times the coordinate slot[at].
 
-    `at` has an entry for each axis of the slot, or one entry for a matrix that is taken flat, or
-    none for a slot of one coordinate. An entry is the name of an axis, a number, or a tuple of axes
-    that together number the places of the slot's axis, the last one fastest.
+    `at` has an entry for each axis of the slot, or one entry for a flattened matrix, or none for a
+    slot of one coordinate. An entry is the name of an axis, a number, or a tuple of axes that
+    together index the slot's axis, the last one fastest.
 
     A feature is a number, where -1 is the last feature of the layer, or the name of an axis: then
     it is `start` plus the place on that axis.
@@ -96,7 +97,7 @@ class Wire:
     start: int = 0
 
     def shifted(self, by: int) -> Wire:
-        """Return the same wire, `by` features further on."""
+        """Return the wire with its features shifted by `by`."""
         if isinstance(self.feature, str):
             return replace(self, start=self.start + by)
         return replace(self, feature=self.feature + by)
@@ -105,7 +106,7 @@ class Wire:
 class Span(NamedTuple):
     """The entries (head, coordinate, feature) of a wire, which covers `extents` of its axes.
 
-    The entry at place 0 of all axes is `origin`; a place further on an axis adds its `steps`.
+    The entry at place 0 of all axes is `origin`; each further place on an axis adds its `steps`.
     """
 
     extents: dict[str, int]
@@ -118,9 +119,9 @@ def span(wire: Wire, axes: dict[str, int], layout: Layout) -> Span:
     shape = layout.slot(wire.slot).shape
     places = [*zip(wire.at, (prod(shape),) if len(wire.at) == 1 else shape, strict=False)]
     limits = [(place, size) for place, size in places if isinstance(place, str)]
-    for part in parts_of(wire.factor):
-        if isinstance(part, Over):
-            limits += zip(part.axes, part.shape, strict=True)
+    for factor in factors_in(wire.factor):
+        if isinstance(factor, AxisFactor):
+            limits += zip(factor.axes, factor.shape, strict=True)
     extents = dict(axes)
     for axis, size in limits:
         extents[axis] = min(extents.get(axis, size), size)
@@ -149,33 +150,31 @@ def span(wire: Wire, axes: dict[str, int], layout: Layout) -> Span:
 
 
 def nonzeros(factor: Factor, extents: Mapping[str, int]) -> int:
-    """Return how many entries are not 0, of a wire with this factor and these extents."""
-    count, free = 1, dict(extents)
-    for part in parts_of(factor):
-        if isinstance(part, Over):
-            count *= part.nonzeros(extents)
-            for axis in part.axes:
+    """Count the nonzero entries of a wire with this factor and these extents."""
+    count, free = 1, dict(extents)  # axes along which the factor is constant
+    for term in factors_in(factor):
+        if isinstance(term, AxisFactor):
+            count *= term.nonzeros(extents)
+            for axis in term.axes:
                 del free[axis]
         else:
-            count *= part != 0.0
+            count *= term != 0.0
     return count * prod(free.values())
 
 
 class Family:
-    """What heads and hidden units share: axes, and a label that names a place of each in braces."""
+    """The base of heads and hidden units: axes, and a label with a placeholder for each axis."""
 
     axes: dict[str, int]
     label: str
 
     @property
     def size(self) -> int:
-        """How many heads or units it has."""
+        """The number of heads or units."""
         return prod(self.axes.values())
 
     def label_of(self, number: int) -> str:
-        """Return what a head or unit is for; places are counted from 1, and signs are shown as
-        such.
-        """
+        """Return the label of a head or unit, with places counted from 1 and signs as + or -."""
         text = self.label
         for axis, size in reversed(self.axes.items()):
             number, place = divmod(number, size)
@@ -187,9 +186,9 @@ class Family:
 class Grid:
     """The tokens that a head of grid attention reads: see `linear_instructions.py`.
 
-    They are made of the first column, or in head i of a family of column i, its own. The last
-    feature of their keys, a label, is multiplied by `label_points` in place of `points` if there
-    are any. The columns from `first` on ask, and are written to.
+    They are multiples of the first column, or with `own_column`, in head i of a family, of column
+    i. If there are `label_points`, the last feature of the keys, a label, is multiplied by these
+    instead of `points`. Only the columns from `first` on have queries and are written to.
     """
 
     points: tuple[float, ...]
@@ -201,7 +200,7 @@ class Grid:
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The numbers of all tokens."""
+        """All numbers of the grid."""
         return (*self.points, *self.label_points, *self.offsets, *self.values)
 
 
@@ -214,17 +213,17 @@ class Kernel:
 
 
 ITSELF_AT_EXAMPLES, ITSELF_AT_TOKENS = "examples", "tokens"
-"""The patterns of heads of kernel attention in which every example, or every token, reads itself
-alone."""
+"""The patterns of heads of kernel attention in which every example, or every token, attends only to
+itself."""
 
 
 @dataclass(frozen=True)
 class Heads(Family):
-    """A family of heads: what feeds its queries, keys and values, and what its outputs write.
+    """A family of heads: the wires of their queries, keys, values and outputs.
 
     Heads of grid attention have a `grid`, and those of kernel attention a `pattern`. Heads of
-    mirror attention also read the mirror image of every token, in which the slots `mirrored` of all
-    heads of the layer are negated; among them are those that values read.
+    mirror attention also attend to the mirror image of every token, in which the slots `mirrored`
+    of all heads of the layer are negated, including those that values read.
     """
 
     axes: dict[str, int]
@@ -243,17 +242,17 @@ class Heads(Family):
         return self.query, self.key, self.value, self.output
 
     def width(self, layout: Layout) -> int:
-        """Return how many features it needs: those of query and key, or of value and output."""
+        """Return the number of features: the larger of the two `widths`."""
         return max(self.widths(layout))
 
     def widths(self, layout: Layout) -> tuple[int, int]:
-        """Return how many features query and key need; how many value and output; one at least."""
+        """Return the numbers of features of query and key, and of value and output; at least 1."""
         scores, values = (*self.query, *self.key), (*self.value, *self.output)
         last = any(wire.feature == -1 for wire in scores)
         return max(1, self._end(scores, layout) + last), max(1, self._end(values, layout))
 
     def _end(self, wires: tuple[Wire, ...], layout: Layout) -> int:
-        """Return the first feature that no wire has."""
+        """Return the first feature after those of all wires."""
         ends = [0]
         for wire in wires:
             if isinstance(wire.feature, str):
@@ -263,7 +262,7 @@ class Heads(Family):
         return max(ends)
 
     def beside(self, other: Heads, layout: Layout) -> Heads:
-        """One family for two with equal scores: its heads have the values of both."""
+        """Merge with a family of equal scores: each head returns the values of both."""
         value, output = other.value, other.output
         if value != self.value:
             first = self._end((*self.value, *self.output), layout)
@@ -276,29 +275,28 @@ class Heads(Family):
 
 
 def merged(families: Iterable[Heads], layout: Layout) -> tuple[Heads, ...]:
-    """Let heads with equal queries and keys be one, where this makes the layer's weights no more.
+    """Merge heads with equal queries and keys, unless this adds weights to the layer.
 
-    All heads of a layer are as wide as the widest, so that a wider one may cost more than it saves.
+    All heads of a layer are as wide as the widest, so a wider merged head may cost more than it
+    saves.
     """
     by_scores: dict[Any, list[Heads]] = {}
     for family in families:
         scores = (*family.axes.items(), family.query, family.key, family.grid, family.pattern)
         by_scores.setdefault(scores, []).append(family)
     groups = [*by_scores.values()]
-    for place, group in enumerate(groups):
-        written = [slot for family in group for slot in {wire.slot for wire in family.output}]
-        if len(group) > 1 and len({*written}) == len(written):
-            one = reduce(lambda left, right: left.beside(right, layout), group)
-            fewer = [*groups[:place], [one], *groups[place + 1 :]]
+    for number, group in enumerate(groups):
+        written_slots = [slot for family in group for slot in {wire.slot for wire in family.output}]
+        if len(group) > 1 and len({*written_slots}) == len(written_slots):
+            merged_family = reduce(lambda left, right: left.beside(right, layout), group)
+            fewer = [*groups[:number], [merged_family], *groups[number + 1 :]]
             if _weights(fewer, layout) <= _weights(groups, layout):
                 groups = fewer
     return tuple(family for group in groups for family in group)
 
 
 def _weights(groups: Sequence[Sequence[Heads]], layout: Layout) -> int:
-    """Return the number of heads times their width, to which the weights of a layer are
-    proportional.
-    """
+    """Return the number of heads times their width; a layer's weights are proportional to it."""
     families = [family for group in groups for family in group]
     return sum(family.size for family in families) * max(f.width(layout) for f in families)
 
@@ -319,11 +317,11 @@ Wiring = Heads | Units | Sequence[Heads | Units]
 
 
 def by_slot(terms: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Return the factors of slots; a slot that occurs twice has the sum of its factors."""
-    found: dict[str, float] = {}
+    """Sum the factors of each slot."""
+    factors: dict[str, float] = {}
     for slot, factor in terms:
-        found[slot] = found.get(slot, 0.0) + factor
-    return found
+        factors[slot] = factors.get(slot, 0.0) + factor
+    return factors
 
 
 def relu_pairs(
@@ -335,9 +333,9 @@ def relu_pairs(
     lowered_by: tuple[Wire, ...] = (),
     also: tuple[str, ...] = (),
 ) -> tuple[Units, ...]:
-    """Units gain * relu(h - b) and -gain * relu(-h - b) for every coordinate h of the slots.
+    """Return units gain * relu(h - b) and -gain * relu(-h - b) for every coordinate h of the slots.
 
-    `lowered_by` reads -b. Slots `also` get what is added to the slot. Units of +h come first.
+    The wires `lowered_by` read -b. The same is added to the slots `also`. Units of +h come first.
     """
     return tuple(
         Units(

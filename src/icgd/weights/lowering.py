@@ -40,13 +40,13 @@ from icgd.program.stack import StackProgram
 from icgd.program.wires import (
     ITSELF_AT_EXAMPLES,
     ITSELF_AT_TOKENS,
+    AxisFactor,
     Factor,
     Heads,
     Kernel,
-    Over,
     Units,
     Wire,
-    parts_of,
+    factors_in,
     span,
 )
 
@@ -253,8 +253,8 @@ def _numbers(
     """Return a factor in float64: a number, or a tensor that broadcasts over the axes."""
     axes = list(extents)
     product: float | Tensor = 1.0
-    for part in parts_of(factor):
-        if isinstance(part, Over):
+    for part in factors_in(factor):
+        if isinstance(part, AxisFactor):
             numbers = torch.tensor(part.numbers, dtype=torch.float64)
             numbers = numbers[tuple(slice(extents[axis]) for axis in part.axes)]
             order = sorted(range(len(part.axes)), key=lambda n: axes.index(part.axes[n]))

@@ -1,4 +1,4 @@
-"""Turn exceptions of the user's own code, and of memory that runs out, into a sentence."""
+"""Explain exceptions of the user's own code, and of a lack of memory, in a sentence."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ TOO_LARGE = ("alloc", "too big", "overflow", "maximum allowed dimension", "inval
 
 
 @contextmanager
-def told_in_a_sentence(config: Config) -> Iterator[None]:
-    """Turn what a training with the user's own code raises into an error of icgd."""
+def explained_errors(config: Config) -> Iterator[None]:
+    """Turn exceptions of a training with the user's own code into errors of icgd."""
     try:
         yield
     except IcgdError:
         raise
     except Exception as problem:
-        says = any(words in str(problem).lower() for words in TOO_LARGE)
+        names_size = any(words in str(problem).lower() for words in TOO_LARGE)
         is_number_error = isinstance(problem, RuntimeError | ValueError | OverflowError)
-        if isinstance(problem, MemoryError) or (is_number_error and says):
+        if isinstance(problem, MemoryError) or (is_number_error and names_size):
             raise TrainingError(
                 f"The tasks or the model do not fit into memory ({problem}). Give smaller sizes, "
                 "or compute the gradient in parts (accumulate)."

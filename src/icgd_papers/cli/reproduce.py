@@ -42,7 +42,7 @@ def reproduce(
         typer.Option(help="Address of a Ray cluster that does the jobs, such as auto."),
     ] = None,
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Say what is left to do, and do nothing.")
+        bool, typer.Option("--estimate", help="Print the remaining work, and stop.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -56,30 +56,33 @@ def reproduce(
         _print_list(as_json=as_json)
         return
     panels = tuple(sorted(set(only or ())))
-    orders = [
+    reproductions = [
         Reproduction(figure_named(name), preset, out, seed, workers, device, panels, ray)
         for name in figures
     ]
-    for order in orders:
+    for one in reproductions:
         if estimate or preset == "paper":
-            typer.echo(f"{order.estimate}.", err=True)
+            typer.echo(f"{one.estimate}.", err=True)
         if not estimate:
-            _print(reproduced(order), as_json=as_json)
+            _print(reproduced(one), as_json=as_json)
 
 
-def reproduced(order: Reproduction[Any]) -> Reproduced:
-    """Do the jobs under a progress bar; Ctrl-C says what is kept, and ends the program."""
-    threading.excepthook = _without_workers
+def reproduced(reproduction: Reproduction[Any]) -> Reproduced:
+    """Run the jobs under a progress bar; on Ctrl-C, say where finished work is, and exit."""
+    threading.excepthook = _ignore_lost_workers
     try:
-        with training_progress(order.figure.name) as bar:
-            return run_jobs(order, lambda now: bar.update(now.done, now.total, now.loss, now.share))
+        with training_progress(reproduction.figure.name) as bar:
+            return run_jobs(
+                reproduction,
+                lambda now: bar.update(now.done, now.total, now.loss, now.share),
+            )
     except InterruptedStudiesError as interruption:
         typer.echo(f"icgd: {interruption}", err=True)
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _without_workers(failure: threading.ExceptHookArgs) -> None:
-    """Keep quiet about the thread of joblib that loses its workers by Ctrl-C."""
+def _ignore_lost_workers(failure: threading.ExceptHookArgs) -> None:
+    """Ignore the failure of joblib's thread when Ctrl-C takes its workers away."""
     if failure.thread is None or failure.thread.name != "ExecutorManagerThread":
         threading.__excepthook__(failure)
 
@@ -97,7 +100,7 @@ def _print_list(*, as_json: bool) -> None:
 
 
 def _takes(name: str, preset: str) -> str:
-    """Return the jobs of a preset, and the time that they took or would take on one core."""
+    """Describe the cost of a preset: its jobs, and their measured or estimated core time."""
     n_jobs = len(FIGURES[name].settings(preset, 0))
     seconds = core_seconds(name).get(preset)
     jobs = f"{n_jobs:,} job{'s' * (n_jobs != 1)}"

@@ -38,7 +38,7 @@ def theorems(
     seed: Annotated[int, typer.Option(help="The seed of the data.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Try the statements of the papers, and print what was measured beside what is allowed.
+    """Test the statements of the papers, and print what was measured beside what is allowed.
 
     The whole book takes some minutes. The exit code is 1 if a check contradicts what the book
     says of a statement, else 0.

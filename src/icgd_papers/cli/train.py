@@ -14,7 +14,7 @@ from icgd.cli.options import AsJson
 from icgd.cli.progress import training_progress
 from icgd.cli.writing import write_file
 from icgd.errors import FileError, InterruptedTrainingError
-from icgd_papers.cli.own_code import told_in_a_sentence
+from icgd_papers.cli.own_code import explained_errors
 from icgd_papers.training.config import KEYS, Config, Key, read_config
 from icgd_papers.training.run_config import Trained, train_config
 
@@ -74,7 +74,7 @@ train.__signature__ = Signature(  # type: ignore[attr-defined]
 def _trained(config: Config) -> Trained:
     """Train with a progress bar. After Ctrl-C, say what was saved, and end the program."""
     try:
-        with training_progress("training") as bar, told_in_a_sentence(config):
+        with training_progress("training") as bar, explained_errors(config):
             return train_config(config, on_step=bar.update)
     except InterruptedTrainingError as interruption:
         typer.echo(f"icgd: {interruption}", err=True)

@@ -434,7 +434,7 @@ def matrix_models(
 def run_matrices(setting: Model, job: Job) -> pl.DataFrame:
     """Train one model; return the distances of its matrices at every logged step."""
     columns, log = train_and_test(setting, job)
-    columns["family_loss"] = job.kept("family", partial(family_loss, setting))
+    columns["family_loss"] = job.cached("family", partial(family_loss, setting))
     return pl.DataFrame(
         [
             {

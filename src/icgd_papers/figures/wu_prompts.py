@@ -512,12 +512,12 @@ def baseline_rows(case: Case, job: Job) -> pl.DataFrame:
     """Test all baselines on a law; finished lengths survive an interruption."""
     [law] = case.laws
     lengths = case.setup.lengths
-    tuned = job.kept("choice", lambda: tuned_settings(case, job.device))
+    tuned = job.cached("choice", lambda: tuned_settings(case, job.device))
     prompts = case.setup.test(case.n_layers, law, case.seed)
     rows: list[dict[str, Any]] = []
     for step, n in enumerate(lengths, start=2):  # tuning was the first step
         x, y = prompts.x[:, : n + 1], prompts.y[:, : n + 1]
-        rows += job.kept(f"length-{n}", partial(rows_of_length, case, x, y, tuned, job.device))
+        rows += job.cached(f"length-{n}", partial(rows_of_length, case, x, y, tuned, job.device))
         if job.on_step:
             job.on_step(step, len(lengths) + 1, 1 - (rows[-1]["r_squared"] or 0.0))
     return pl.DataFrame(rows, infer_schema_length=None)

@@ -85,7 +85,7 @@ class Lottery:
         return torch.exp(-self.points.square().sum(1) / 2)
 
     def draw_units(self, n: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
-        """n pairs (w, b) of the density h F / I; in one dimension b has the sign of both."""
+        """Draw n pairs (w, b) of the density h F / I; in one dimension b takes both signs."""
         uniform = torch.rand(3, n, generator=source, dtype=torch.float64)
         normal = torch.randn(n, generator=source, dtype=torch.float64)
         # |w| F is the law of a chi with one more degree of freedom, of weight E |w| beside F's.
@@ -99,7 +99,7 @@ class Lottery:
         return size[:, None] * direction, torch.where(beyond > 0, far, position)
 
     def _lengthened(self, first: Tensor, source: torch.Generator) -> tuple[Tensor, Tensor]:
-        """|w| with the other dimensions added to the first, and a uniform direction."""
+        """Return |w| with the other dimensions added to the first, and a uniform direction."""
         if self.dimension == 1:
             return first, torch.ones(len(first), 1, dtype=torch.float64)
         others, normal = (
@@ -115,8 +115,8 @@ class Lottery:
         h = (1 + (b.abs() - REACH * w.norm(dim=1)).clamp_min(0.0)) ** -2
         size = self.total / (2 * pi * UNIT) / h * torch.cos(b)
         total = torch.zeros(len(self.points), dtype=torch.float64)
-        for part in torch.arange(n).split(AT_ONCE):
-            total += self._units(w[part], b[part]) @ size[part]
+        for chunk in torch.arange(n).split(AT_ONCE):
+            total += self._units(w[chunk], b[chunk]) @ size[chunk]
         return total / n
 
     def drawn_distance(self, n: int, repeats: int, seed: int) -> float:
@@ -126,21 +126,21 @@ class Lottery:
         return self._norm(torch.stack(gaps))
 
     def greedy_distances(self, sizes: tuple[int, ...], n_drawn: int, seed: int) -> list[float]:
-        """|f - f_n| in L^2 for greedy sums of these sizes, of units from `n_drawn` drawn ones."""
+        """Return |f - f_n| in L^2 for greedy sums of these sizes, chosen from `n_drawn` units."""
         source = torch.Generator().manual_seed(seed)
-        rest = self._units(*self.draw_units(n_drawn, source))
-        left, found = self.wanted.clone(), []
+        units = self._units(*self.draw_units(n_drawn, source))
+        residual, distances = self.wanted.clone(), []
         for n in range(1, max(sizes) + 1):
-            norms = rest.norm(dim=0).clamp_min(1e-9)  # what was taken is 0, and is not taken again
-            best = int(((left @ rest).abs() / norms).argmax())
-            axis = rest[:, best] / norms[best]
-            left = left - axis * (axis @ left)
-            rest = rest - torch.outer(axis, axis @ rest)
-            found += [self._norm(left[None])] if n in sizes else []
-        return found
+            norms = units.norm(dim=0).clamp_min(1e-9)  # a chosen unit is 0 from then on
+            best = int(((residual @ units).abs() / norms).argmax())
+            axis = units[:, best] / norms[best]
+            residual = residual - axis * (axis @ residual)
+            units = units - torch.outer(axis, axis @ units)
+            distances += [self._norm(residual[None])] if n in sizes else []
+        return distances
 
     def _units(self, w: Tensor, b: Tensor) -> Tensor:
-        """sigma(w.x + b), a row for each point and a column for each unit."""
+        """Return sigma(w.x + b), a row for each point and a column for each unit."""
         return torch.exp(-((self.points @ w.mT + b) ** 2) / 2)
 
     def _norm(self, gaps: Tensor) -> float:

@@ -121,7 +121,7 @@ def run(setting: Setting, job: Job) -> pl.DataFrame:
     for turn in range(setting.n_turns):
         # Operations are counted in the first turn, because they never change.
         measure_all = partial(measure, cases, rounds, is_counted=turn == 0)
-        turns.append(job.kept(f"turn-{turn}", measure_all))
+        turns.append(job.cached(f"turn-{turn}", measure_all))
         if job.on_step:
             job.on_step(turn + 1, setting.n_turns, 0.0)
     of_cases = zip(cases, zip(*turns, strict=True), strict=True)

@@ -192,7 +192,7 @@ def run(setting: Setting, job: Job) -> pl.DataFrame:
     """Count the tokens at every length."""
     del job  # a curve takes minutes at most
     fit = lasso(setting.seed)
-    found = [
+    counts = [
         fewest_tokens(fit, setting.grid, setting.accuracy, length) for length in setting.lengths
     ]
     return pl.DataFrame(
@@ -201,8 +201,8 @@ def run(setting: Setting, job: Job) -> pl.DataFrame:
             "accuracy": setting.accuracy,
             "seed": setting.seed,
             "length": setting.lengths,
-            "tokens": [n_tokens for n_tokens, _ in found],
-            "error": [six_digits(error) for _, error in found],
+            "tokens": [n_tokens for n_tokens, _ in counts],
+            "error": [six_digits(error) for _, error in counts],
             "allowed": [
                 six_digits(allowed_error(fit, setting.accuracy, length))
                 for length in setting.lengths

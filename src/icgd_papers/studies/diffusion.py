@@ -124,14 +124,16 @@ class Law:
     """A mixture whose score is learnt and, if it was fitted to data, these data."""
 
     mixture: Mixture
-    known: Points | None = None
+    training: Points | None = None
     held_out: Float[Tensor, "other dimension"] | None = None
 
-    def draw_known(self, n_points: int, generator: np.random.Generator) -> Points:
-        """Draw x_0 to learn from: from the known data with replacement, if there are any."""
-        if self.known is None:
+    def draw_training(self, n_points: int, generator: np.random.Generator) -> Points:
+        """Draw x_0 to learn from: from the training data with replacement, if any."""
+        if self.training is None:
             return self.mixture.sample(n_points, generator)
-        return self.known[torch.from_numpy(generator.integers(len(self.known), size=n_points))]
+        return self.training[
+            torch.from_numpy(generator.integers(len(self.training), size=n_points))
+        ]
 
     def draw_fresh(self, n_points: int, generator: np.random.Generator) -> Points:
         """Draw x_0 to compare samples with: held-out data without replacement, if any."""
@@ -163,12 +165,12 @@ def digits(dimension: int, seed: int) -> Law:
     pixels, labels = read_digits()
     points = torch.from_numpy(Components.of(pixels, dimension).coordinates(pixels))
     order = torch.from_numpy(generator_of(seed, SPLIT).permutation(len(points)))
-    known, held_out = order.tensor_split(2)
-    groups = [points[known][torch.from_numpy(labels)[known] == digit] for digit in range(10)]
-    shares = torch.tensor([len(group) / len(known) for group in groups], dtype=torch.float64)
+    training, held_out = order.tensor_split(2)
+    groups = [points[training][torch.from_numpy(labels)[training] == digit] for digit in range(10)]
+    shares = torch.tensor([len(group) / len(training) for group in groups], dtype=torch.float64)
     means = torch.stack([group.mean(0) for group in groups])
     covariances = torch.stack([group.mT.cov() for group in groups])
-    return Law(Mixture(shares, means, covariances), points[known], points[held_out])
+    return Law(Mixture(shares, means, covariances), points[training], points[held_out])
 
 
 def _standardised(means: Tensor, covariances: Tensor) -> Mixture:
@@ -256,7 +258,7 @@ def draw_examples(
 
     Clean points come from the mixture for exact labels, and from the data for denoising.
     """
-    draw = law.mixture.sample if targets == "exact" else law.draw_known
+    draw = law.mixture.sample if targets == "exact" else law.draw_training
     clean = draw(n_examples, generator)
     times = span.draw(n_examples, generator)
     m, s = decay(times)[:, None], spread(times)[:, None]

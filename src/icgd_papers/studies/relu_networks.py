@@ -209,9 +209,9 @@ def _teeth(depth: int) -> list[Step]:
     steps = []
     for s in range(1, depth + 1):
         hat = torch.tensor([2.0, -4.0, 0.0, 0.0] if s > 1 else [2.0, -4.0, 0.0]).double()
-        rest = -hat / 4**s
-        rest[2 if s > 1 else 0] += 1
-        leave = torch.stack((hat, rest)) if s < depth else rest[None]
+        remainder = -hat / 4**s
+        remainder[2 if s > 1 else 0] += 1
+        leave = torch.stack((hat, remainder)) if s < depth else remainder[None]
         steps.append((later if s > 1 else first, leave))
     return steps
 
@@ -266,22 +266,22 @@ def monomials(dimension: int, order: int, depth: int) -> ReluNetwork:
         n_values = left + d
         steps += _products([(0, 1)], range(2, n_values), n_values, depth)
     every = exponents(d, order)
-    known = every[:1]  # values are the monomials known so far and all t_i, in this order
+    done = every[:1]  # values are the monomials done so far and all t_i, in this order
     for degree in range(1, order):
         of_degree = [x for x in every if sum(x) == degree]
         pairs = []
         for exponent in of_degree:
             axis = next(i for i in range(d) if exponent[i])
             below = tuple(e - (i == axis) for i, e in enumerate(exponent))
-            pairs.append((known.index(below), len(known) + axis))
-        n_values, is_last = len(known) + d, degree == order - 1
-        carried = range(len(known) if is_last else n_values)
+            pairs.append((done.index(below), len(done) + axis))
+        n_values, is_last = len(done) + d, degree == order - 1
+        carried = range(len(done) if is_last else n_values)
         steps += _products(pairs, carried, n_values, depth)
         leave = steps[-1][1]
-        n_new, n_old = len(pairs), len(known)
+        n_new, n_old = len(pairs), len(done)
         leave = torch.cat((leave[n_new : n_new + n_old], leave[:n_new], leave[n_new + n_old :]))
         steps[-1] = (steps[-1][0], leave)
-        known = known + of_degree
+        done = done + of_degree
     if order == 1:
         steps[-1] = (steps[-1][0], steps[-1][1][:1])
     return joined(steps)

@@ -52,8 +52,8 @@ class HardBall:
     def scale(self) -> float:
         """b: the argument of the Bessel function at the sphere."""
         order = self.dimension / 2
-        near = np.linspace(order, order + 3 * order ** (1 / 3) + 2, 100_001)
-        return float(near[np.argmax(jv(order, near) ** 2)])
+        arguments = np.linspace(order, order + 3 * order ** (1 / 3) + 2, 100_001)
+        return float(arguments[np.argmax(jv(order, arguments) ** 2)])
 
     @cached_property
     def _spectrum(self) -> tuple[Floats, Floats]:
@@ -68,7 +68,7 @@ class HardBall:
         return mass, betainc((d - 1) / 2, 0.5, s**-2)
 
     def least_error(self, n_units: float) -> float:
-        """Return what the mean squared error of 2 layers is at least, with so many units."""
+        """Return a lower bound on the mean squared error of 2 layers with this many units."""
         mass, share = self._spectrum
         return float(mass @ np.clip(1 - n_units * share, 0, None))
 
@@ -83,7 +83,7 @@ class HardBall:
         return radii, np.concatenate(([0.0], np.cumsum(steps)))
 
     def probability(self, low: float, high: float) -> float:
-        """Return how often |x|^2 lies between two numbers, of at most 4."""
+        """Return the probability of |x|^2 between two numbers, of at most 4."""
         below_low, below_high = np.interp(np.sqrt([low, high]), *self._distribution)
         return float(below_high - below_low)
 
@@ -91,5 +91,5 @@ class HardBall:
         """Return the radii of these shares of the law between two values of |x|^2."""
         radii, below = self._distribution
         first, last = np.interp(np.sqrt([low, high]), radii, below)
-        found: Floats = np.interp(first + shares * (last - first), below, radii)
-        return found
+        quantiles: Floats = np.interp(first + shares * (last - first), below, radii)
+        return quantiles

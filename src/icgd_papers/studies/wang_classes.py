@@ -311,7 +311,7 @@ def trained_rows(setting: Setting, job: Job) -> Iterator[dict[str, Any]]:
     step_size = min(training.step_sizes, key=choice_error)
     compiled = compiled_with(setting, step_size)
     task, labels = draw_tasks(setting, compiled, FIRST_TEST, training.n_test)
-    yield from job.kept("trained", partial(literal_rows, compiled, task, labels, step_size))
+    yield from job.cached("trained", partial(literal_rows, compiled, task, labels, step_size))
 
 
 def literal_rows(

@@ -114,7 +114,7 @@ def run(setting: Setting, job: Job) -> pl.DataFrame:
         return fmean(errors_of_tasks(compiled.run_task(task).predictions, labels))
 
     choice = {
-        step_size: job.kept(f"step-size-{step_size:g}", partial(choice_error, step_size))
+        step_size: job.cached(f"step-size-{step_size:g}", partial(choice_error, step_size))
         for step_size in budget.step_sizes
     }
     chosen = min(choice, key=lambda step_size: choice[step_size])

@@ -105,7 +105,7 @@ def run(setting: Setting, job: Job) -> pl.DataFrame:
     trained: list[dict[str, Any]] = []
     for width, start in cases:
         train_one = partial(train, setting, width, start, training, fresh)
-        row = job.kept(f"width-{width}-start-{start}", train_one)
+        row = job.cached(f"width-{width}-start-{start}", train_one)
         trained.append(row)
         if job.on_step:
             job.on_step(len(trained), len(cases), row["error"])
@@ -227,11 +227,11 @@ def draw(rows: pl.DataFrame) -> plotting.Figure:
     figure, panels = plotting.new_grid(12.0, 8.8, 2, 2)
     _draw_indicator(panels[0])
     _draw_smooth(panels[1])
-    found = needed(rows)
-    _draw_widths(panels[2], found)
-    _draw_heads(panels[3], found)
+    table = needed(rows)
+    _draw_widths(panels[2], table)
+    _draw_heads(panels[3], table)
     for panel in panels[2:]:
-        panel.set_xticks(found["dimension"].unique().to_list())
+        panel.set_xticks(table["dimension"].unique().to_list())
     entries = [("2 layers", BLUE), ("3 layers (Theorem 4: ln(1/error) + 1 layers)", ORANGE)]
     plotting.legend(figure, entries)
     return figure
@@ -280,10 +280,10 @@ def _describe(panel: Axes, message: str, crossover: float | None) -> None:
         plotting.tag(panel, "  deep costs less", (exp(-crossover), height))
 
 
-def _draw_widths(panel: Axes, found: pl.DataFrame) -> None:
+def _draw_widths(panel: Axes, table: pl.DataFrame) -> None:
     """Draw the narrowest network that reached each error; hollow and above all if none did."""
     for (error, (marker, shift)), depth in product(MARKERS.items(), DEPTHS):
-        line = found.filter(error=error, depth=depth)
+        line = table.filter(error=error, depth=depth)
         places = line["dimension"] + shift + SHIFTS[depth]
         panel.plot(places, line["width"], color=COLOURS[depth], linewidth=1.2, alpha=0.5)
         for place, width, widest in zip(places, line["width"], line["widest"], strict=True):
@@ -292,20 +292,20 @@ def _draw_widths(panel: Axes, found: pl.DataFrame) -> None:
             panel.plot(place, height, marker, color=COLOURS[depth], mfc=face, markersize=7)
     for error, (marker, _) in MARKERS.items():
         panel.plot([], [], marker, color=FAINT, label=f"error {error:g}")
-    panel.plot([], [], "s", color=FAINT, mfc="white", label="found in no start")
+    panel.plot([], [], "s", color=FAINT, mfc="white", label="table in no start")
     panel.set_yscale("log", base=2)
     panel.yaxis.set_major_formatter("{x:g}")
-    title = "Width found to suffice, best of all starts"
+    title = "Width table to suffice, best of all starts"
     plotting.describe(panel, title, "dimension of the ball", "width")
     panel.set_ylim(top=4 * panel.get_ylim()[1])  # room for the names
     panel.legend(frameon=False, fontsize=10.5, loc="upper left", ncols=2)
 
 
-def _draw_heads(panel: Axes, found: pl.DataFrame) -> None:
-    """Draw the heads of one training step of the networks found to suffice for one error."""
+def _draw_heads(panel: Axes, table: pl.DataFrame) -> None:
+    """Draw the heads of one training step of the networks table to suffice for one error."""
     for depth, (name, linestyle) in product(DEPTHS, LINES.items()):
-        if name in found.columns:
-            line = found.filter(error=COMPARED_ERROR, depth=depth).drop_nulls(name)
+        if name in table.columns:
+            line = table.filter(error=COMPARED_ERROR, depth=depth).drop_nulls(name)
             colour = COLOURS[depth]
             panel.plot(line["dimension"], line[name], linestyle, color=colour, marker="o")
     for name, linestyle in LINES.items():

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from icgd.backends.prompt import encode
-from icgd.cli.cars import Scaling, read_cars
+from icgd.cli.cars_demo import read_cars, with_constant
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.constructions.recursion import Recursion
@@ -39,6 +39,7 @@ from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.padding import Padding
 from icgd.problems.problem import Problem
+from icgd.problems.tables import Scaling
 from icgd_papers.figure import Figure, Job, of_preset, six_digits
 from icgd_papers.studies.diffusion import read_digits
 
@@ -124,9 +125,8 @@ class Check:
     def read(self) -> tuple[Array, NDArray[Any]]:
         """Return inputs and labels."""
         if self.data == "cars":
-            cars = read_cars()
-            scaling = Scaling.of(cars)
-            return scaling.inputs(cars), scaling.labels(cars)
+            _, x, y = read_cars()
+            return with_constant(Scaling.of(x).applied(x)), Scaling.of(y).applied(y)[:, 0]
         if self.data == "digits":  # means over 2 x 2 pixels, from 0 to 1
             pixels, digits = read_digits()
             squares = pixels[:N_DIGITS].reshape(N_DIGITS, 4, 2, 4, 2).mean((2, 4))

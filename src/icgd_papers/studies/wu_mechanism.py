@@ -128,9 +128,9 @@ def run(plan: Mechanism, job: Job) -> pl.DataFrame:
     model, _ = trained_decoder(plan.decoder, job)
     untrained = plan.setup.decoder(plan.attention, plan.seed).float()
     test = plan.prompts(TEST_INDEX, plan.n_test)
-    step_size = job.kept("step-size", lambda: best_step_size(plan))
+    step_size = job.cached("step-size", lambda: best_step_size(plan))
     # The predictions of descent: start, number of steps, prompt. The last start is kept apart.
-    paths = torch.tensor(job.kept("descent", lambda: descent_paths(plan, test, step_size)))
+    paths = torch.tensor(job.cached("descent", lambda: descent_paths(plan, test, step_size)))
     labels, descent = test.y[:, -1], list(paths[:-1].mean(0))
 
     references = {

@@ -233,14 +233,16 @@ def run(setting: Setting, job: Job) -> pl.DataFrame:
 
     times = span.backwards(sizes.n_times - 1).tolist()
     data = noisy_data(law.draw_fresh, times, sizes.n_samples, generator_of(seed, DATA))
-    other_data = noisy_data(law.draw_known, times, sizes.n_samples, generator_of(seed, OTHER_DATA))
+    training_data = noisy_data(
+        law.draw_training, times, sizes.n_samples, generator_of(seed, OTHER_DATA)
+    )
     measured = generator_of(seed, MEASURED)
     rows: list[dict[str, Any]] = []
     for i, time in enumerate(times):
         x = add_noise(law.mixture.sample(sizes.n_measured, measured), time, measured)
         at_time = torch.full((len(x),), time, dtype=torch.float64)
         exact = scores[EXACT](x, at_time)
-        floor = distance(other_data[i], data[i])
+        floor = distance(training_data[i], data[i])
         for name, score in scores.items():
             row: dict[str, Any] = {"method": name, "time": time}
             if name != EXACT:
@@ -384,12 +386,12 @@ def train_all(
     for n_before, (name, leg) in enumerate(((IN_CONTEXT, in_context), (DIRECT, direct))):
         history = [task.initial]
         for index in range(sizes.n_legs):
-            reached = job.kept(f"{name}-{index}", partial(leg, history[-1]))
+            reached = job.cached(f"{name}-{index}", partial(leg, history[-1]))
             history.append(torch.tensor(reached, dtype=torch.float64))
             n_done = n_before * sizes.n_steps + (index + 1) * sizes.leg_steps
             report(n_done, float(risk(history[-1], task.x, task.y)))
         histories[name] = history
-    after_legs = torch.tensor(job.kept(ADAM, adam), dtype=torch.float64)
+    after_legs = torch.tensor(job.cached(ADAM, adam), dtype=torch.float64)
     return {**histories, ADAM: [task.initial, *after_legs]}
 
 

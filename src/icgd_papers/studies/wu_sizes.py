@@ -170,7 +170,7 @@ def rank_of(network: MLP, n_examples: int) -> tuple[int, float]:
         x, y = x.reshape(n_examples, -1), y.reshape(n_examples, -1)
         return unrolled_descent(problem, x, y, x[:0], initial, sizes).parameters.flatten()
 
-    found = []
+    ranks = []
     for seed in range(N_DRAWS):
         source = np.random.default_rng(seed)
         # Near the identity no signal dies on its way through many layers.
@@ -180,12 +180,12 @@ def rank_of(network: MLP, n_examples: int) -> tuple[int, float]:
         ]
         data = source.uniform(size=n_examples * (widths[0] + widths[-1]))
         point = np.concatenate([*(matrix.ravel() for matrix in matrices), data])
-        stretches = torch.linalg.svdvals(jacrev(path)(torch.tensor(point)))
-        missing = int((stretches <= 1e-12 * stretches[0]).sum())
-        found.append((missing, float(stretches[-1])))
+        singular_values = torch.linalg.svdvals(jacrev(path)(torch.tensor(point)))
+        missing = int((singular_values <= 1e-12 * singular_values[0]).sum())
+        ranks.append((missing, float(singular_values[-1])))
         if not missing:
             break
-    return min(found, key=lambda of_point: of_point[0])
+    return min(ranks, key=lambda rank: rank[0])
 
 
 def fit(rows: pl.DataFrame, column: str) -> tuple[float, float]:

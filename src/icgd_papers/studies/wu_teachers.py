@@ -95,10 +95,10 @@ def run(transfer: Transfer, job: Job) -> pl.DataFrame:
         model, _ = trained_decoder(case, job)
         rows = pl.concat([decoder_rows(teacher, model) for teacher in transfer.teachers])
         return rows.with_columns(line=pl.lit(DECODERS[case.attention]))
-    tuned = job.kept("choice", lambda: tuned_settings(case, job.device))
+    tuned = job.cached("choice", lambda: tuned_settings(case, job.device))
     rows_of_teachers: list[dict[str, Any]] = []
     for number, teacher in enumerate(transfer.teachers, start=1):
-        rows_of_teachers += job.kept(
+        rows_of_teachers += job.cached(
             f"teacher-{number}", partial(rows_of_teacher, case, teacher, tuned, job.device)
         )
         if job.on_step:

@@ -87,7 +87,7 @@ class AveragedTask(AbstractTask):
         return mean
 
     def bayes_loss(self, batch: AveragedBatch) -> float:
-        """Return mean loss of the best weights, w = K_hat^{-1} nu: the variance that is left."""
+        """Return the mean loss of the best weights, w = K_hat^{-1} nu: the variance they leave."""
         covariance = batch.covariance.double()
         examples, towards = covariance[:, :-1, :-1], covariance[:, :-1, -1:]
         explained = towards.mT @ torch.linalg.pinv(examples, hermitian=True) @ towards
@@ -95,5 +95,5 @@ class AveragedTask(AbstractTask):
 
     def description(self) -> dict[str, object]:
         """Return the description of `task`, and how the loss differs."""
-        own = {"averages_labels": True, "logarithmic": self.logarithmic}
-        return {**self.task.description(), **own}
+        loss = {"averages_labels": True, "logarithmic": self.logarithmic}
+        return {**self.task.description(), **loss}

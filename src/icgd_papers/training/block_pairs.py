@@ -78,7 +78,7 @@ class Teachers:
         return Operators.exact(self.rows, self.step_size)
 
     def students(self, n_teachers: int, generator: np.random.Generator) -> Students:
-        """One student of each teacher, with the teacher's answers."""
+        """Return one student of each teacher, with the teacher's answers."""
         shape = (2, count("n_teachers", n_teachers), self.depth, self.width, self.width)
         drawn = torch.from_numpy(generator.standard_normal(shape))
         teachers, start = drawn * (self.weight_scale / sqrt(self.width))
@@ -199,6 +199,6 @@ def _order(n_pairs: int, seed: int, epoch: int, shard: int) -> Tensor:
 
 
 def _batch(pairs: Pairs, chosen: Tensor) -> Batch:
-    """One column stands for the d equal ones of each block."""
+    """Return a batch in which one column stands for the d equal ones of each block."""
     stacked, block = pairs
     return Batch(stacked[chosen, None], block[chosen, None])

@@ -71,7 +71,7 @@ class BlockRows:
         return self._backward(nothing, nothing, matrix)
 
     def exact_forward(self, stacked: Stacked) -> Block:
-        """F_i, exactly."""
+        """Apply F_i exactly."""
         above, below = stacked.split(self.n_rows, -1)
         inputs, matrix = above[:, : self.width], self.weights(below)
         z = (matrix @ inputs[..., None])[..., 0]
@@ -80,7 +80,7 @@ class BlockRows:
         return torch.cat([z.relu(), inputs, slopes, matrix.mT.flatten(1), tag], -1)
 
     def exact_backward(self, stacked: Stacked, step_size: float) -> Block:
-        """B_i, exactly; `step_size` is eta."""
+        """Apply B_i exactly; `step_size` is eta."""
         d = self.width
         above, below = stacked.split(self.n_rows, -1)
         outputs, inputs, slopes = below[:, : 3 * d].split(d, -1)
@@ -121,7 +121,7 @@ class Written:
 def written_chain(
     rows: BlockRows, operators: Operators, start: Matrices, x: Vectors, y: Vectors
 ) -> Iterator[Written]:
-    """All 2NL blocks of chains from the weights `start`, one example of `x` and `y` a round.
+    """Return all 2NL blocks of chains from the weights `start`, one example of `x` and `y` a round.
 
     The mask of cot-network says which blocks are read. Data stands in the place of the block that
     is not there: F_0 above B_1, and B_{N+1} above F_N.

@@ -213,16 +213,16 @@ def _read(path: Path) -> dict[str, Any]:
     tables = {name: table for name, table in content.items() if isinstance(table, dict)}
     for name in tables:
         if not name or name not in SECTIONS:
-            known = [f"[{section}]" for section in SECTIONS if section]
-            raise UnknownNameError.of("section", f"[{name}]", known=known, where=f" in {path}")
+            headers = [f"[{section}]" for section in SECTIONS if section]
+            raise UnknownNameError.of("section", f"[{name}]", known=headers, where=f" in {path}")
     tables[""] = {name: value for name, value in content.items() if name not in tables}
     values = {}
     for section, table in tables.items():
-        known = [name for name, key in KEYS.items() if key.section == section]
+        keys = [name for name, key in KEYS.items() if key.section == section]
         for name, value in table.items():
-            if name not in known:
+            if name not in keys:
                 where = f" in {path} [{section}]" if section else f" in {path}"
-                raise UnknownNameError.of("key", name, known=known, where=where)
+                raise UnknownNameError.of("key", name, known=keys, where=where)
             values[name] = _checked(KEYS[name], value, path.parent)
     values.setdefault("folder", str(path.parent / KEYS["folder"].default))
     return values

@@ -96,8 +96,8 @@ def compare_with_constructions(
         >>> law = Gaussian(torch.eye(2, dtype=torch.float64))
         >>> task = AveragedTask(InContextTask(law, KernelProcess(machine), n_examples=2))
         >>> model = KernelTransformer.constructed(machine, [0.1])
-        >>> found = compare_with_constructions(model, task, machine, n_tasks=4)
-        >>> list(found)
+        >>> comparisons = compare_with_constructions(model, task, machine, n_tasks=4)
+        >>> list(comparisons)
         ['constant step', 'steps', 'steps and widths', 'steps and widths, near learnt']
     """
     if whitening is not None:
@@ -137,8 +137,7 @@ def best_construction(
     whitening: Square | None = None,
     near: KernelTransformer | None = None,
 ) -> KernelTransformer:
-    """Return the construction of a family whose mean loss on the batch is the smallest that was
-    found.
+    """Return the construction of a family with the smallest mean loss found on the batch.
 
     The search starts from steps that grow and from steps that shrink along the layers, or from the
     steps and widths of the model `near`.
@@ -148,13 +147,13 @@ def best_construction(
     first = [_first_step(machine, batch, whitening)] * n_layers
     model = KernelTransformer.constructed(machine, first, whitening)
     starts = _starts(model, family) if near is None else [_projected(model, near)]
-    found = [tried for start in starts for tried in _search(model, start, task, batch)]
-    _put(model, *min(found, key=lambda tried: tried[0])[1:])
+    trials = [trial for start in starts for trial in _search(model, start, task, batch)]
+    _put(model, *min(trials, key=lambda trial: trial[0])[1:])
     return model
 
 
 def _starts(model: KernelTransformer, family: str) -> list[_Numbers]:
-    """Without widths the order of steps is free, and one start is enough."""
+    """Return the starts of the search: one without widths, as the order of steps is free then."""
     n_steps = 1 if family == "constant step" else model.n_layers
     widths = torch.zeros(model.n_layers, dtype=torch.float64) if family == FAMILIES[-1] else None
     spreads = (SPREAD, -SPREAD) if widths is not None and n_steps > 1 else (SPREAD,)
@@ -162,7 +161,7 @@ def _starts(model: KernelTransformer, family: str) -> list[_Numbers]:
 
 
 def _projected(model: KernelTransformer, near: KernelTransformer) -> _Numbers:
-    """Return the steps and widths of a learnt model; what goes uphill starts from a small one."""
+    """Return the steps and widths of a learnt model; uphill steps start from a small one."""
     with torch.no_grad():
         steps = (near.r.double() / model.r).mean(1)
         M, unit = near.B.double().mT @ near.C.double(), model.B.mT @ model.C
@@ -172,7 +171,7 @@ def _projected(model: KernelTransformer, near: KernelTransformer) -> _Numbers:
 
 
 def _first_step(machine: KernelMachine, batch: AveragedBatch, whitening: Square | None) -> float:
-    """One over the mean of the largest eigenvalues of the kernel on the examples."""
+    """Return 1 / (mean of the largest eigenvalues of the kernel on the examples)."""
     x = batch.x[:, :-1] if whitening is None else batch.x[:, :-1] @ whitening.to(batch.x).mT
     return 1 / float(torch.linalg.matrix_norm(machine.matrix(x, x), ord=2).mean())
 
@@ -184,50 +183,48 @@ class _Numbers(nn.Module):
         super().__init__()
         self.steps = nn.Parameter(steps[:, None])
         fixed = torch.zeros(model.n_layers, dtype=torch.float64) if widths is None else widths
-        each = fixed.clone()[:, None, None, None]  # starts share no memory
-        self.widths = nn.Parameter(each, requires_grad=widths is not None)
+        widths_of_heads = fixed.clone()[:, None, None, None]  # starts share no memory
+        self.widths = nn.Parameter(widths_of_heads, requires_grad=widths is not None)
         self._r, self._G = model.r.detach().clone(), model.B.detach().clone()
 
     def forward(self) -> tuple[Tensor, Tensor]:
-        """Return what r and B = C are for these numbers."""
+        """Return r and B = C for these numbers."""
         return self._r * self.steps.exp(), self._G * self.widths.exp()
 
 
 def _spread(n_steps: int, spread: float) -> Tensor:
-    """Logarithms of unequal factors: equal steps are a saddle, because their order is free."""
+    """Return logarithms of unequal factors: equal steps are a saddle, as their order is free."""
     ends = (-spread, spread) if n_steps > 1 else (0.0, 0.0)
     return torch.linspace(*ends, n_steps, dtype=torch.float64)
 
 
-Tried = tuple[float, Tensor, Tensor]
+Trial = tuple[float, Tensor, Tensor]
 """The logarithm of the mean loss, with the r and the G that gave it."""
 
 
 def _search(
     model: KernelTransformer, numbers: _Numbers, task: AveragedTask, batch: AveragedBatch
-) -> list[Tried]:
-    """Everything that L-BFGS tries to make the mean loss small."""
-    free = [part for part in numbers.parameters() if part.requires_grad]
+) -> list[Trial]:
+    """Return all that L-BFGS tries in minimising the mean loss."""
+    free = [parameter for parameter in numbers.parameters() if parameter.requires_grad]
     search = LBFGS(free, max_iter=MOST_ITERATIONS, line_search_fn="strong_wolfe")
-    tried: list[Tried] = []
+    trials: list[Trial] = []
 
     def loss() -> float:
         search.zero_grad()
         r, G = numbers()
         value = _backward(model, r, G, task, batch)
-        tried.append((value, r.detach(), G.detach()))
+        trials.append((value, r.detach(), G.detach()))
         return value
 
     search.step(loss)
-    return tried
+    return trials
 
 
 def _backward(
     model: KernelTransformer, r: Tensor, G: Tensor, task: AveragedTask, batch: AveragedBatch
 ) -> float:
-    """Return the logarithm of the loss, with its gradient in place; a wall where the kernel
-    overflows.
-    """
+    """Return the logarithm of the loss, and set its gradient; a wall where the kernel overflows."""
     _put(model, r, G)
     value = task.mean_loss(model, batch).clamp_min(SMALLEST_LOSS).log()
     if not value.isfinite():

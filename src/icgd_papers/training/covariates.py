@@ -247,7 +247,7 @@ class ShiftedMixture(AbstractCovariates):
         return cls(_unit_matrix(input_width), weights)
 
     def sample(self, n_tasks: int, n_tokens: int, generator: np.random.Generator) -> Tokens:
-        """Return centre of each token's component, and noise; weights do not change the noise."""
+        """Return each token's centre plus noise, which does not depend on the weights."""
         noise = self._noise(generator, n_tasks, n_tokens) @ self.root
         shares = np.array(self.weights) / sum(self.weights)
         component = generator.choice(len(shares), size=(n_tasks, n_tokens), p=shares)
@@ -255,5 +255,5 @@ class ShiftedMixture(AbstractCovariates):
 
     def description(self) -> dict[str, object]:
         """Plain data that identifies the law."""
-        own = {"weights": list(self.weights), "centres": list(self.centres)}
-        return {**super().description(), **own}
+        mixture = {"weights": list(self.weights), "centres": list(self.centres)}
+        return {**super().description(), **mixture}

@@ -306,14 +306,14 @@ class Decoder(nn.Module):
         stream = linear(self._tokens(x, y), self.read_in, self.read_in_bias).to(self.read_in.dtype)
         return stream if self.positions is None else stream + self.positions[: stream.shape[1]]
 
-    def _streams(self, stream: Tensor, kept: slice) -> list[Tensor]:
-        """Return the streams after the blocks; the last one has only the places that are kept."""
+    def _streams(self, stream: Tensor, predicting: slice) -> list[Tensor]:
+        """Return the streams after the blocks, the last one at the tokens `predicting` only."""
         streams = []
         stacks = self.qkv, self.mix, self.hidden, self.out, self.norms, self.norm_biases
         for number, tensors in enumerate(zip(*stacks, strict=True), start=1):
             block = Block(*tensors)
             stream = self._attended(stream, block)
-            stream = stream[:, kept] if number == self.n_blocks else stream
+            stream = stream[:, predicting] if number == self.n_blocks else stream
             stream = self._thought(stream, block)
             streams.append(stream)
         return streams
@@ -371,7 +371,7 @@ def _added(stream: Stream, signal: Tensor, matrix: Tensor) -> Stream:
 
 
 def softmax_attention(query: Heads, key: Heads, value: Heads) -> Heads:
-    """Each place reads itself and those before it, by a softmax of the scores."""
+    """Attend from each place to itself and those before it, by a softmax of the scores."""
     return scaled_dot_product_attention(query, key, value, is_causal=True)
 
 

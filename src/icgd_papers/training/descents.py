@@ -68,7 +68,7 @@ def as_compiled(model: nn.Module, *, domain: Domain) -> Compiled:
         >>> as_compiled(model, domain=icgd.Domain(x=1.0, y=1.0)).program.n_steps
         2
     """
-    learnt = _known(model)
+    learnt = _kernel_transformer(model)
     steps = [step for layer in range(learnt.n_layers) if (step := _step(learnt, layer)).heads]
     if not steps:
         raise _no_step("r = 0 in every head, so that it predicts 0")
@@ -102,7 +102,7 @@ def why_not_descent(model: nn.Module) -> str | None:
         >>> why_not_descent(model)
         'the softmax kernel is not symmetric, whatever B and C are.'
     """
-    learnt = _known(model)
+    learnt = _kernel_transformer(model)
     for function in learnt.heads():
         if not function.is_symmetric:
             return f"the {function.name} kernel is not symmetric, whatever B and C are."
@@ -140,7 +140,7 @@ def nearest_descent(model: nn.Module) -> Nearest:
         >>> nearest_descent(model).distance < 1e-12
         True
     """
-    learnt = _known(model)
+    learnt = _kernel_transformer(model)
     new = KernelTransformer.like(learnt, transforms_covariates=learnt.transforms_covariates)
     with torch.no_grad():
         if new.A is not None and learnt.A is not None:
@@ -152,12 +152,10 @@ def nearest_descent(model: nn.Module) -> Nearest:
 
 
 def distances_to_descent(model: nn.Module) -> Tensor:
-    """Return how far B^T C (or B and C) of every layer and head is from gradient descent,
-    relatively.
-    """
-    learnt = _known(model)
-    found = [_distance(learnt, layer, head) for layer, head in _places(learnt)]
-    return torch.tensor(found, dtype=torch.float64).view(learnt.n_layers, -1)
+    """Return the relative distance of every head's B^T C (or B and C) from gradient descent."""
+    learnt = _kernel_transformer(model)
+    distances = [_distance(learnt, layer, head) for layer, head in _places(learnt)]
+    return torch.tensor(distances, dtype=torch.float64).view(learnt.n_layers, -1)
 
 
 def _no_step(reason: str) -> TrainingError:
@@ -167,7 +165,7 @@ def _no_step(reason: str) -> TrainingError:
     )
 
 
-def _known(model: nn.Module) -> KernelTransformer:
+def _kernel_transformer(model: nn.Module) -> KernelTransformer:
     if not isinstance(model, KernelTransformer):
         raise SettingError(
             f"model must be of type KernelTransformer, got {quoted(type(model).__name__)}."
@@ -221,11 +219,11 @@ def _common_move(model: KernelTransformer, layer: int, weights: dict[int, float]
     A = model.A.detach().cpu().double()[layer]
     first, *others = [A[head] / weight for head, weight in weights.items()]
     for head, other in enumerate(others, start=1):
-        off = float((other - first).norm() / max(first.norm(), other.norm()))
-        if off > ROUNDING:
+        difference = float((other - first).norm() / max(first.norm(), other.norm()))
+        if difference > ROUNDING:
             raise _no_step(
                 f"in layer {layer}, heads 0 and {head} move the inputs by matrices A that are no "
-                f"multiples by their weights r; they differ by {off:.2g} of their size"
+                f"multiples by their weights r; they differ by {difference:.2g} of their size"
             )
     return first
 

@@ -60,9 +60,9 @@ class Tilted(nn.Module):
 
     def forward(self, _: Tensor) -> Tensor:
         identity = torch.eye(len(self.left), dtype=self.left.dtype)
-        off = len(identity) ** 0.5 * torch.einsum("kl,kij->lij", self.tilts, self.directions)
-        moved = self.multiples[:, None, None] * (identity + off)
-        matrices: Tensor = self.left @ moved @ self.right
+        tilt = len(identity) ** 0.5 * torch.einsum("kl,kij->lij", self.tilts, self.directions)
+        middle = self.multiples[:, None, None] * (identity + tilt)
+        matrices: Tensor = self.left @ middle @ self.right
         return matrices[:, None]
 
 

@@ -273,7 +273,7 @@ def _coloured(gram: Tensor, noise: Tensor) -> Tensor:
 
 
 def _flipped(gram: Tensor) -> Tensor:
-    """K_+, which is K itself where K is positive, that is, where Cholesky succeeds."""
+    """Return K_+, which is K itself where it is positive, that is, where Cholesky succeeds."""
     _, good = _cholesky(gram)
     if good.all():
         return gram

@@ -149,14 +149,14 @@ def _take_steps(
         for callback in callbacks:
             callback.on_end()
     if is_interrupted():  # asked only now, so no Ctrl-C comes too late to be noticed
-        kept = "Nothing was saved; give a folder to be able to resume."
+        resume = "Nothing was saved; give a folder to be able to resume."
         if files:
-            kept = (
+            resume = (
                 f"The checkpoint of this step is in {files.folder}; run the same training again to "
                 "resume."
             )
         raise InterruptedTrainingError(
-            f"Training was interrupted after {run.step} of {run.settings.n_steps} steps. {kept}"
+            f"Training was interrupted after {run.step} of {run.settings.n_steps} steps. {resume}"
         )
 
 

@@ -238,8 +238,7 @@ def _inputs_and_labels(
     others = [name for name in table.names if name != TASK_COLUMN]
     if not is_row(label_columns):
         raise SettingError(f"label_columns must be a list of columns, got {quoted(label_columns)}.")
-    given = entries(label_columns)
-    labels = given or others[-1:]
+    labels = entries(label_columns) or others[-1:]
     if not all(isinstance(name, str) for name in labels):
         raise SettingError(f"label_columns must be a list of texts, got {quoted(label_columns)}.")
     if TASK_COLUMN in labels or len(set(labels)) < len(labels):

@@ -199,8 +199,8 @@ def _labels_of(data: DataConfig, covariates: AbstractCovariates) -> AbstractLabe
         mean = finite("teacher_mean", data.teacher_mean)
         return Teachers(n_layers, data.hidden_width, mean, data.teacher_activation, whitening)
     if name not in KERNELS:
-        known = dict.fromkeys(["linear", "relu-network", "teachers", *KERNELS])
-        raise UnknownNameError.of("law of labels", name, known=list(known))
+        laws = dict.fromkeys(["linear", "relu-network", "teachers", *KERNELS])
+        raise UnknownNameError.of("law of labels", name, known=list(laws))
     return KernelProcess(KernelMachine(covariates.input_width, name), whitening)
 
 

@@ -140,12 +140,12 @@ def _require_same_shape(first: KernelTransformer, second: KernelTransformer) -> 
 
 
 def distance_to_identity(matrix: Square) -> float:
-    """min_a |matrix - a I| / |matrix| in Frobenius norm: 0 for multiples of I, at most 1."""
+    """Return min_a |matrix - a I| / |matrix| in Frobenius norm: 0 for multiples of I, at most 1."""
     return float(off_identity(matrix).norm() / matrix.norm())
 
 
 def off_identity(matrices: Tensor) -> Tensor:
-    """Each matrix without its nearest multiple of I."""
+    """Return each matrix minus its nearest multiple of I."""
     means = matrices.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
     return matrices - means[..., None, None] * torch.eye(matrices.shape[-1]).to(matrices)
 

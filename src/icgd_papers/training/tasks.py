@@ -85,7 +85,7 @@ class AbstractTask(ABC):
         """
 
     def validation(self, n_tasks: int, *, seed: int) -> Batch:
-        """Tasks that training never sees; a law draws them from a stream of their own."""
+        """Return tasks that training never sees; a law draws them from a stream of their own."""
         return self.sample(n_tasks, seed=seed, index=VALIDATION_INDEX)
 
     def require(self, model: nn.Module) -> None:

@@ -213,7 +213,7 @@ def test_a_large_batch_is_its_parts():
 
 
 def test_a_kernel_that_is_not_symmetric_is_refused(monkeypatch):
-    message = "A kernel process needs a symmetric kernel, which 'softmax' is not."
+    message = "A kernel process needs a symmetric kernel, and 'softmax' is not."
     with pytest.raises(KernelError, match=re.escape(message)):
         process("softmax")
     monkeypatch.setattr(kernels, "KERNELS", dict(kernels.KERNELS))

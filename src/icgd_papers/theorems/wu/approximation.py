@@ -53,7 +53,7 @@ def true_reach(r: Curve, row: float, x: float, widths: Sequence[int], room: floa
 
 
 def forward_constant(widths: Sequence[int], lipschitz: float, row: float) -> float:
-    """E_r of (3.10): (sum_{l<N} (sqrt(K) L_r B_v)^l) max(sqrt(K), sqrt(d))."""
+    """Return E_r of (3.10): (sum_{l<N} (sqrt(K) L_r B_v)^l) max(sqrt(K), sqrt(d))."""
     depth, widest = len(widths) - 1, max(widths[1:-1], default=1)
     growth = sqrt(widest) * lipschitz * row
     return sum(growth**power for power in range(depth)) * sqrt(max(widest, widths[-1]))
@@ -315,7 +315,7 @@ R >= 1, and its coefficients add up to |g(-R)| + R L_1 + 2 L_1 + (1 + R) 2 R L_2
 
 
 def wave(m: int) -> Curve:
-    """sin(m z) / m, whose slope is 1 at most."""
+    """Return sin(m z) / m, whose slope is 1 at most."""
     return lambda z: np.asarray(np.sin(m * z) / m)
 
 
@@ -374,7 +374,7 @@ Ridges = list[tuple[Array, Curve, float]]
 
 
 def two_variables() -> Iterator[tuple[str, Ridges, Curve, float]]:
-    """Functions on [-1, 1]^2 as sums of functions of one direction each, and their C_l for s = 3.
+    """Yield sums of functions of one direction on [-1, 1]^2, and their C_l for s = 3.
 
     The bell is the mean over all directions of one profile, by its Fourier transform.
     """

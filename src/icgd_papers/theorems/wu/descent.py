@@ -174,7 +174,7 @@ def distance_to_descent(seed: int) -> Iterator[Comparison]:
         return literal_path(compiled, training, initial)
 
     def measure(training: Training, path: Array) -> tuple[float, float, Array]:
-        """eps of the run, L_f, and the distance to exact descent after every step."""
+        """Return eps of the run, L_f, and the distance to exact descent after every step."""
         exact = [path[0]]
         for _ in path[1:]:
             exact.append(training.after(exact[-1]))

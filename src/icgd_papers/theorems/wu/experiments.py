@@ -36,19 +36,19 @@ def networks(source: torch.Generator, n_prompts: int, depth: int) -> list[Tensor
 
 
 def prompts(n_prompts: int, depth: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Inputs and labels; the last of each prompt are the query's."""
+    """Return inputs and labels; the last of each prompt are the query's."""
     source = torch.Generator().manual_seed(seed)
     x = torch.randn(n_prompts, N_EXAMPLES + 1, WIDTH_OF_X, generator=source) - 2
     return x, outputs(networks(source, n_prompts, depth), x)
 
 
 def unexplained(errors: Tensor, labels: Tensor) -> float:
-    """1 - R^2: the share of the variance of the labels that squared errors leave."""
+    """Return 1 - R^2: the share of the variance of the labels that squared errors leave."""
     return float(errors.sum() / ((labels - labels.mean()) ** 2).sum())
 
 
 def simple_baselines(depth: int, seed: int, n_prompts: int = 200) -> tuple[float, float]:
-    """1 - R^2 of the mean of a prompt's labels, and of ridge regression with penalty 1."""
+    """Return 1 - R^2 of the mean of a prompt's labels, and of ridge regression with penalty 1."""
     x, y = prompts(n_prompts, depth, seed)
     x, y = torch.cat([x, torch.ones_like(x[..., :1])], dim=-1).double(), y.double()
     design, known, label = x[:, :-1], y[:, :-1], y[:, -1]

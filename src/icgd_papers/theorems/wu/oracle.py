@@ -37,7 +37,7 @@ def sigmoid(z: Array) -> Array:
 
 
 def softplus(z: Array) -> Array:
-    """log(1 + exp(z))."""
+    """Return log(1 + exp(z))."""
     return np.asarray(np.logaddexp(0.0, z))
 
 
@@ -47,7 +47,7 @@ def tanh_slope(z: Array) -> Array:
 
 
 def relu(z: Array) -> Array:
-    """max(z, 0)."""
+    """Return max(z, 0)."""
     return np.maximum(z, 0.0)
 
 
@@ -69,14 +69,14 @@ LOSS_SLOPES: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def matrices_of(widths: Sequence[int], w: Array) -> list[Array]:
-    """V_1 .. V_N from the vector of all weights (3.2)."""
+    """Return V_1 .. V_N from the vector of all weights (3.2)."""
     shapes = [(rows, columns) for columns, rows in pairwise(widths)]
     ends = np.cumsum([rows * columns for rows, columns in shapes])
     return [block.reshape(s) for block, s in zip(np.split(w, ends[:-1]), shapes, strict=True)]
 
 
 def outputs(matrices: Sequence[Array], x: Array, r: Curve) -> list[Array]:
-    """p(0) .. p(N)."""
+    """Return p(0) .. p(N)."""
     values = [x]
     for matrix in matrices:
         values.append(r(values[-1] @ matrix.T))
@@ -84,12 +84,12 @@ def outputs(matrices: Sequence[Array], x: Array, r: Curve) -> list[Array]:
 
 
 def slopes(matrices: Sequence[Array], values: Sequence[Array], slope: Curve) -> list[Array]:
-    """r'(0) .. r'(N-1) at the outputs `values`."""
+    """Return r'(0) .. r'(N-1) at the outputs `values`."""
     return [slope(p @ matrix.T) for matrix, p in zip(matrices, values[:-1], strict=True)]
 
 
 def deltas(matrices: Sequence[Array], bends: Sequence[Array], u: Array) -> list[Array]:
-    """s(1) .. s(N), by the recursion (3.7)."""
+    """Return s(1) .. s(N), by the recursion (3.7)."""
     backward = [bends[-1] * u]
     for matrix, bend in zip(reversed(matrices[1:]), reversed(bends[:-1]), strict=True):
         backward.append(bend * (backward[-1] @ matrix))
@@ -196,7 +196,7 @@ class SumOfRelus:
 
 
 def largest(function: Curve, reach: float) -> float:
-    """max |function| on [-reach, reach], at many sample points and both ends."""
+    """Return max |function| on [-reach, reach], at many sample points and both ends."""
     return float(np.abs(function(np.linspace(-reach, reach, 5_001))).max())
 
 
@@ -207,7 +207,7 @@ def unit_rows(rng: np.random.Generator, *shape: int) -> Array:
 
 
 def random_matrices(rng: np.random.Generator, widths: Sequence[int]) -> list[Array]:
-    """V_1 .. V_N with rows of norm 1, so that B_v = 1."""
+    """Draw V_1 .. V_N with rows of norm 1, so that B_v = 1."""
     return [unit_rows(rng, rows, columns) for columns, rows in pairwise(widths)]
 
 
@@ -217,12 +217,12 @@ def name_of(widths: Sequence[int]) -> str:
 
 
 def column_sum(matrices: torch.Tensor) -> torch.Tensor:
-    """|.|_1 of every matrix: the largest sum of a column of absolute values."""
+    """Return |.|_1 of every matrix: the largest sum of a column of absolute values."""
     return matrices.detach().abs().sum(-2).amax(-1)
 
 
 def layer_norm(layer: Headed | MLPLayer) -> float:
-    """(C.1): max(|Q|_1, |K|_1) over heads plus the sum of all |V|_1, or |W_1|_1 + |W_2|_1.
+    """Return (C.1): max(|Q|_1, |K|_1) over heads plus the sum of all |V|_1, or |W_1|_1 + |W_2|_1.
 
     The bias of an MLP is the column of the constant 1.
     """
@@ -234,6 +234,6 @@ def layer_norm(layer: Headed | MLPLayer) -> float:
 
 
 def product_norm(layer: Headed) -> float:
-    """(3.18) of a product layer: the largest |Q|_1, |K|_1 or |V|_1 of any head."""
+    """Return (3.18) of a product layer: the largest |Q|_1, |K|_1 or |V|_1 of any head."""
     reads = [column_sum(weights.mT) for weights in (layer.W_Q, layer.W_K)]
     return float(torch.stack([*reads, column_sum((layer.W_V @ layer.W_O).mT)]).max())

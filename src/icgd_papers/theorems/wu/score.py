@@ -51,7 +51,7 @@ def network(x: Tensor, time: float, n_x: int, n_t: int) -> Tensor:
 
 
 def distance(time: float, n_x: int, n_t: int) -> float:
-    """|network - score| in L^2(P_t), by a sum over many sample points."""
+    """Return |network - score| in L^2(P_t), by a sum over many sample points."""
     x = torch.linspace(-REACH, REACH, 251, dtype=torch.float64)
     mean = exp(-time / 2)
     spread = sqrt(1 - mean**2)

@@ -325,12 +325,12 @@ def separation(seed: int) -> Iterator[Comparison]:
 
 
 def step_up(z: Array, width: float, height: float) -> Array:
-    """(F.5): 0 below 0, `height` beyond height * width."""
+    """Evaluate (F.5): 0 below 0, `height` beyond height * width."""
     return np.asarray(relu(z / width) - relu(z / width - height))
 
 
 def quantiser(z: Array, bound: float, levels: int, last: float, width: float = 1e-6) -> Array:
-    """(F.10): levels B/D .. B on [0, B], with the step that brings larger numbers back to 0."""
+    """Evaluate (F.10): levels B/D .. B on [0, B], and a step back to 0 beyond it."""
     steps = [step_up(z - t * bound / levels, width, bound) / levels for t in range(levels)]
     return np.asarray(np.sum(steps, axis=0) - step_up(z - bound, width, last))
 
