@@ -38,7 +38,7 @@ class Case:
         """Whether every function is piecewise linear, so that only steps are approximated."""
         target = self.problem.target
         values = [target.layer_activation(layer).value for layer in range(1, target.depth + 1)]
-        slopes = [part.function for part in self.problem.loss_function.slope_parts or ()]
+        slopes = [part.function for part in self.problem.loss_function.slope_terms or ()]
         return not any(isinstance(function, SmoothFunction) for function in values + slopes)
 
     def task(self, dtype: str = "float64") -> Task:

@@ -129,7 +129,7 @@ def test_an_unknown_construction_is_named_with_the_nearest():
 
 
 @pytest.mark.parametrize(
-    ("construction", "reason"), [("recursion", "the slope"), ("cot-network", "its blocks")]
+    ("construction", "reason"), [("recursion", "its MLP layer"), ("cot-network", "its blocks")]
 )
 def test_a_construction_that_cannot_serve_says_why(construction, reason):
     with pytest.raises(

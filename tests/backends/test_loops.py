@@ -78,6 +78,7 @@ PROBLEMS = {
     "shortcut": problem(widths=(2, 2, 2, 1), shortcuts=((0, 1), (1, 2))),
     "norm": problem(widths=(2, 4, 4, 1), norms=(1, 2)),
     "classes": problem(loss="cross_entropy", widths=(2, 3, 3), biases=True),
+    "many classes": problem(loss="cross_entropy", widths=(2, 3, 5)),
     "wide": problem(widths=(2, 19, 17, 3), activation="relu"),
 }
 CLASSES = {"classes": [0, 2, 1, 1, 0]}

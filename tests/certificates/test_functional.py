@@ -589,7 +589,7 @@ FALSE = {
     "no number": (
         falling,
         {"lipschitz": lambda r: nan},
-        r"^lipschitz of kernel 'no number' is nan for points of norm up to 1\.\d+; expected a numb",
+        r"^lipschitz of kernel 'no number' is nan for points of norm up to 1\.\d+; expected a",
     ),
     "negative": (falling, {"lipschitz": 1.0, "bound": lambda r: -r}, "^bound of .* is -1"),
 }

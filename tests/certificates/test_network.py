@@ -277,7 +277,7 @@ def test_weights_that_grow_a_little_with_their_reach_have_one():
             torch.tensor([error]), torch.tensor([drift]), reach=1.04 + 0.05 * (reach - 1.0)
         )
 
-    reach, _ = _reach_and_drift(after_block, box=1.0, n_steps=1, kept=1.0)
+    reach, _ = _reach_and_drift(after_block, box=1.0, n_steps=1, kept_share=1.0)
     assert 1.04 + 0.05 * (reach - 1.0) <= reach < 1.05
 
 
@@ -357,7 +357,7 @@ def test_errors_that_decay_are_not_below_those_of_single_steps(kept, n_steps):
     error = 0.0
     for _ in range(min(n_steps, 30_000)):
         error = kept * error + 1.0
-    found = after_steps(lambda e: kept * e + 1.0, n_steps, box=1e9, widest=2e9, kept=kept)
+    found = after_steps(lambda e: kept * e + 1.0, n_steps, box=1e9, widest=2e9, kept_share=kept)
     assert error * (1 - 1e-12) <= found <= 1.06 * error
 
 
@@ -372,7 +372,7 @@ def test_errors_that_decay_are_followed_to_where_they_end():
         return 0.9 * e + 1.0 + 0.05 * min(e, 15.0)
 
     for n_steps in (101, 130, 200, 3000):
-        found = after_steps(after, n_steps, box=1e9, widest=2e9, kept=0.9)
+        found = after_steps(after, n_steps, box=1e9, widest=2e9, kept_share=0.9)
         assert errors[n_steps - 1] <= found <= 1.06 * errors[n_steps - 1]
 
 
@@ -384,7 +384,7 @@ def test_drifts_that_decay_are_not_below_those_of_single_steps(kept):
     drift = 0.0
     for _ in range(199):
         drift = kept * drift + 0.01 + 1e-4 * drift
-    _, found = _reach_and_drift(after_block, box=100.0, n_steps=200, kept=kept)
+    _, found = _reach_and_drift(after_block, box=100.0, n_steps=200, kept_share=kept)
     assert drift <= found <= 1.4 * drift
 
 
@@ -554,7 +554,7 @@ def test_one_step_from_any_state_stays_within_what_is_proved(name, construction)
     followed = StateBound(
         lambda before, step: seen.append(before.sizes) or bounds.after_step(before, step),
         bounds.is_state,
-        bounds.kept,
+        bounds.kept_share,
         bounds.ends,
         N_STEPS,
     )
@@ -579,7 +579,7 @@ def test_the_momentum_of_real_runs_stays_below_its_bound(construction):
     StateBound(
         lambda before, step: sizes.append(before.sizes) or bounds.after_step(before, step),
         bounds.is_state,
-        bounds.kept,
+        bounds.kept_share,
         bounds.ends,
         N_STEPS,
     ).domain(0.5)

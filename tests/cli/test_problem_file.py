@@ -269,7 +269,7 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
         (
             "construction = 'cot-ridge'\ntarget = {link = 'identity', input_width = 2}\n"
             "update.step_size = 0.1",
-            "one number of examples. Give it: n_examples = ... under .settings. in prob",
+            "Give it: n_examples = ... under .settings. in problem.toml.",
         ),
         ("loss = tanh", "Cannot read problem.toml: Invalid value .at line 1, column"),
     ],

@@ -539,6 +539,12 @@ def test_a_gap_in_a_query_is_refused_with_what_would_help(run, tmp_path):
     )
 
 
+def test_a_text_in_a_query_is_refused_where_gaps_are_filled(run, tmp_path):
+    (tmp_path / "new.csv").write_text("a,b,c,d\n1,2,3,x4\n")
+    refusal = run("--queries", "new.csv", "--missing", "mean").refusal()
+    assert refusal.startswith("new.csv, line 2, column 'd': 'x4' is not a number.")
+
+
 def test_equal_labels_have_no_r2_and_the_table_says_why(command, tmp_path):
     text = "x,y\n1,3\n2,3\n4,3\n"
     (tmp_path / "data.csv").write_text(text)

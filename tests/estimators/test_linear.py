@@ -123,7 +123,7 @@ def test_a_column_and_a_class_are_named_as_users_know_them():
         InContextLasso(0.1, max_iter=20).fit(frame, Y_SQUARES)
     X, y = load_iris(return_X_y=True)
     iris = np.array(["setosa", "versicolor", "virginica"])[y]
-    with pytest.warns(ConvergenceWarning, match="not done for class 'virginica' after 20 steps"):
+    with pytest.warns(ConvergenceWarning, match="converged for class 'virginica' after 20 steps"):
         InContextLogistic(max_iter=20).fit(X, iris)
     counts = polars.DataFrame(X_POISSON, schema=["a", "b", "c", "d"])
     fit = InContextPoisson(0.1, max_iter=200).fit(counts, Y_POISSON)
@@ -134,7 +134,7 @@ def test_a_column_and_a_class_are_named_as_users_know_them():
 
 def test_raw_penalties_on_raw_columns_are_told_to_standardise():
     fit = InContextLasso(0.1, standardize=False, max_iter=50)
-    with pytest.warns(ConvergenceWarning, match="With standardised inputs about .* steps in all"):
+    with pytest.warns(ConvergenceWarning, match="With standardised inputs about .* steps in total"):
         fit.fit(X_SQUARES, Y_SQUARES)
 
 

@@ -61,7 +61,7 @@ def test_penalties_have_a_curve_of_their_own():
     run = drawn.compiled("linear-stack").run(x, Y)
     [losses] = run.plot().figure.axes
     assert lines_of(losses) == [run.loss_curve.tolist(), run.objective_curve.tolist()]
-    assert [text.get_text() for text in losses.texts] == ["loss", "with penalties"]
+    assert [text.get_text() for text in losses.texts] == ["loss", "loss plus penalties"]
     assert losses.get_yscale() == "linear"  # this loss is negative
 
 

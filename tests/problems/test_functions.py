@@ -574,7 +574,7 @@ def test_it_holds_activations_their_derivatives_their_parts_and_those_of_losses(
     derivatives = {f"{name}'" for name in ACTIVATIONS}
     parts = {"double", "negate", "clip", "sigmoid"}
     for loss in LOSSES.values():
-        for part in loss.slope_parts or ():
+        for part in loss.slope_terms or ():
             assert function_named(part.function.name) == part.function
     gates_and_rests = {"normal_distribution", "coin_entropy", "sigmoid"}
     assert FUNCTIONS.keys() == ACTIVATIONS.keys() | derivatives | parts | gates_and_rests
@@ -652,13 +652,13 @@ def test_cross_entropy_is_that_of_classes():
 @pytest.mark.parametrize("name", ["squared", "logistic", "huber"])
 def test_the_parts_of_a_slope_sum_to_it(name):
     p, y = predictions_and_labels()
-    parts = LOSSES[name].slope_parts
+    parts = LOSSES[name].slope_terms
     total = sum(part.function(part.prediction * p + part.label * y) for part in parts)
     torch.testing.assert_close(total, LOSSES[name].slope(p, y))
 
 
 def test_only_cross_entropy_couples_its_outputs():
-    assert [name for name, loss in LOSSES.items() if loss.slope_parts is None] == ["cross_entropy"]
+    assert [name for name, loss in LOSSES.items() if loss.slope_terms is None] == ["cross_entropy"]
 
 
 def test_which_losses_need_probabilities():

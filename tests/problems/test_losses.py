@@ -43,7 +43,7 @@ def test_slopes_are_those_of_the_text(slope):
 
 @pytest.mark.parametrize("slope", PARTS)
 def test_slopes_are_sums_of_functions_of_one_variable_where_they_can_be(slope):
-    parts = Loss(slope).slope_parts
+    parts = Loss(slope).slope_terms
     known = parts and [(part.prediction, part.label, part.function.name) for part in parts]
     assert known == PARTS[slope]
 
@@ -103,9 +103,9 @@ def test_unknown_variables_are_named():
 
 
 def test_a_combination_inside_and_outside_of_a_function_is_one():
-    (part,) = Loss("tanh(t - y + sin(t - y))").slope_parts
+    (part,) = Loss("tanh(t - y + sin(t - y))").slope_terms
     assert (part.prediction, part.label) == (1.0, -1.0)
-    assert Loss("tanh(t - y + sin(t + y))").slope_parts is None
+    assert Loss("tanh(t - y + sin(t + y))").slope_terms is None
 
 
 def test_the_name_of_a_slope_can_be_read_or_is_refused():

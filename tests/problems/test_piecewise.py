@@ -317,8 +317,9 @@ def test_tables_name_activations_of_a_problem():
     ("tables", "words"),
     [
         ({"tanh": {"of": ["sin(x)"]}}, "functions.tanh differs from the activation 'tanh' of icgd"),
-        ({"f": {"knots": [0]}}, "functions.f must have of"),
-        ({"f": {"of": ["x"], "wide": 1}}, "functions.f must have of"),
+        ({"f": {"knots": [0]}}, "functions.f must have a list of formulas"),
+        ({"f": {"of": "x"}}, "functions.f must have a list of formulas"),
+        ({"f": {"of": ["x"], "wide": 1}}, "Unknown key 'wide' in functions.f; known are of,"),
         (
             {"f": {"of": ["x"], "version": 2}},
             "functions.f has version 2; this icgd reads version 1",

@@ -534,7 +534,7 @@ def test_a_change_has_no_term_that_does_nothing():
 
 def test_numbers_that_follow_from_those_of_an_instruction():
     assert (DESCENT.share(4), SUMMED.share(4)) == (0.25, 1.0)
-    assert MoveByVelocity("w", "v", 0.5, 0.5, 0.1).kept == 0.45
+    assert MoveByVelocity("w", "v", 0.5, 0.5, 0.1).velocity_factor == 0.45
     assert ShrinkMoved("w", "v", 0.25, 2.0).pieces() == ((0.0, 1.0), (0.25, -1.0), (2.25, 1.0))
     assert ShrinkMoved("w", "v", 0.0, 2.0).pieces() == ((2.0, 1.0),)
     assert class_slot(2) == "class_2"

@@ -150,8 +150,8 @@ def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
     _require_function(name, activation, x)
     for order in range(1, HIGHEST_ORDER + 1):
         difference = (Copies(1.0, -1.0, order),)
-        if (found := _decay(name, activation, x, difference)) is not None:
-            return found
+        if (decay := _decay(name, activation, x, difference)) is not None:
+            return decay
         if _vanishes(activation, difference):
             raise UnsupportedActivationError(
                 f"Activation {quoted(name)} is a polynomial of degree {order - 1} up to rounding. "
@@ -166,8 +166,8 @@ def general_decay(activation: Any, name: str | None = None) -> GeneralDecay:
             return GeneralDecay(name, (), (), 0.0, float(value.abs().max()), period)
     for half_period in half_periods:
         for factors in _cancelling_factors(half_period):
-            if (found := _decay(name, activation, x, factors)) is not None:
-                return found
+            if (decay := _decay(name, activation, x, factors)) is not None:
+                return decay
             if _vanishes(activation, factors):
                 raise UnsupportedActivationError(
                     f"Activation {quoted(name)} consists of polynomials and waves of period "

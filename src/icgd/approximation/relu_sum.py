@@ -114,8 +114,8 @@ def _fit(
     if isinstance(function, SmoothFunction):
         nodes = _balanced_nodes((function,), (1.0,), low, high, pieces)
         return _between(function, *_rounded(nodes))
-    known = [kind.__name__ for kind in (KinkedFunction, StepFunction, SmoothFunction)]
-    raise UnknownNameError.of("kind of function", type(function).__name__, known=known)
+    supported = [kind.__name__ for kind in (KinkedFunction, StepFunction, SmoothFunction)]
+    raise UnknownNameError.of("kind of function", type(function).__name__, known=supported)
 
 
 def _fit_by_balls(function: Function, low: float, high: float, pieces: int) -> ReluSum:
@@ -261,9 +261,9 @@ def _balanced_nodes(
 
 def _equal_masses(points: Tensor, mass: Tensor, pieces: int) -> Tensor:
     """Return points that divide a cumulative mass, interpolated linearly, into equal parts."""
-    wanted = torch.linspace(0, 1, pieces + 1, dtype=torch.float64) * mass[-1]
-    right = torch.searchsorted(mass, wanted).clamp(1, len(mass) - 1)
-    share = (wanted - mass[right - 1]) / (mass[right] - mass[right - 1]).clamp_min(1e-300)
+    targets = torch.linspace(0, 1, pieces + 1, dtype=torch.float64) * mass[-1]
+    right = torch.searchsorted(mass, targets).clamp(1, len(mass) - 1)
+    share = (targets - mass[right - 1]) / (mass[right] - mass[right - 1]).clamp_min(1e-300)
     cuts = torch.lerp(points[right - 1], points[right], share.clamp(0, 1))
     cuts[0], cuts[-1] = points[0], points[-1]
     return cuts
@@ -317,9 +317,9 @@ def fit_reciprocal_root(function: AbstractRoot, high: float, error: float) -> Re
     density = function.bend(log_t.exp())
     mass = torch.cat([density.new_zeros(1), torch.cumulative_trapezoid(density, log_t)])
     pieces = max(2, ceil(float(mass[-1]) / sqrt(16 * error)))
-    wanted = torch.linspace(0, float(mass[-1]), pieces + 1, dtype=torch.float64)
-    place = torch.searchsorted(mass, wanted).clamp(1, len(mass) - 1)
-    share = (wanted - mass[place - 1]) / (mass[place] - mass[place - 1])
+    targets = torch.linspace(0, float(mass[-1]), pieces + 1, dtype=torch.float64)
+    place = torch.searchsorted(mass, targets).clamp(1, len(mass) - 1)
+    share = (targets - mass[place - 1]) / (mass[place] - mass[place - 1])
     inner = torch.lerp(log_t[place - 1], log_t[place], share.clamp(0, 1)).exp()
     snapped, unit = _of_few_bits(inner[:-1])
     nodes = torch.cat([inner.new_zeros(1), snapped, inner.new_tensor([high])]).unique()

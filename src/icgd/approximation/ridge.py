@@ -97,8 +97,8 @@ def strip_of(function: ScalarFunction) -> Strip:
     if isinstance(function, Function):
         return strip_of_text(function)
     if not isinstance(function, SmoothFunction):
-        known = [kind.__name__ for kind in (KinkedFunction, SmoothFunction)]
-        raise UnknownNameError.of("kind of function", type(function).__name__, known=known)
+        supported = [kind.__name__ for kind in (KinkedFunction, SmoothFunction)]
+        raise UnknownNameError.of("kind of function", type(function).__name__, known=supported)
     if name == "square":
         return Strip(2.0, lambda reach: reach**2 + 4.0)
     if name.endswith("'") and name[:-1] in UNIT_ACTIVATIONS:
@@ -177,12 +177,12 @@ def proved_error(target: Profile, fit: RidgeSum, most: float = inf) -> float:
 
 
 def joined(
-    name: str, half_widths: tuple[float, ...], parts: Sequence[RidgeSum], target: Profile
+    name: str, half_widths: tuple[float, ...], terms: Sequence[RidgeSum], target: Profile
 ) -> RidgeSum:
     """Concatenate several sums; add their errors, and the rounding of their numbers if inexact."""
-    units = tuple(unit for part in parts for unit in part.units)
-    fit = RidgeSum(name, parts[0].activation, half_widths, units, inf)
-    error = sum((part.error for part in parts), 0.0)
+    units = tuple(unit for term in terms for unit in term.units)
+    fit = RidgeSum(name, terms[0].activation, half_widths, units, inf)
+    error = sum((term.error for term in terms), 0.0)
     return replace(fit, error=error + rounding(target, fit) if error else 0.0)
 
 
@@ -641,15 +641,18 @@ class Quotient:
 @lru_cache(maxsize=256)
 def quotient_of(function: ScalarFunction, half_width: float, pairs: int, shift: float) -> Quotient:
     """Fit the difference quotient in 2 * `pairs` directions; its error is sampled, not proved."""
-    near, half_width = shift * chebyshev_points(2 * pairs)[:pairs], _bent(function, half_width)
+    positive_shifts, half_width = (
+        shift * chebyshev_points(2 * pairs)[:pairs],
+        _bent(function, half_width),
+    )
     n_points = POINTS + ceil(10 * half_width)
     s, t = torch.cartesian_prod(chebyshev_points(POINTS), half_width * chebyshev_points(n_points)).T
-    basis = function(t.unsqueeze(-1) + s.unsqueeze(-1) * near)
-    basis = basis - function(t.unsqueeze(-1) - s.unsqueeze(-1) * near)
+    basis = function(t.unsqueeze(-1) + s.unsqueeze(-1) * positive_shifts)
+    basis = basis - function(t.unsqueeze(-1) - s.unsqueeze(-1) * positive_shifts)
     target = (s * function.derivative()(t)).unsqueeze(-1)
     factors = torch.linalg.lstsq(basis, target, rcond=1e-15, driver="gelsd").solution
     error = float((basis @ factors - target).abs().max())
-    one_side, listed = near.tolist(), factors.squeeze(-1).tolist()
+    one_side, listed = positive_shifts.tolist(), factors.squeeze(-1).tolist()
     shifts = (*one_side, *(-number for number in one_side))
     return Quotient(shifts, (*listed, *(-number for number in listed)), error)
 
@@ -723,9 +726,9 @@ def _proved_quotient(function: ScalarFunction, half_width: float, quotient: Quot
     ]
     box = (1.0, half_width)
     target = Profile(function.derivative(), box)
-    whole = joined(function.name, box, terms, target)
+    fit = joined(function.name, box, terms, target)
     # The second term covers |t| > FLAT, where the function is within 1e-24 of a line.
-    return proved_error(target, whole) + 1e-24 * (1 + quotient.amplification)
+    return proved_error(target, fit) + 1e-24 * (1 + quotient.amplification)
 
 
 # Functions of one and two variables by sums of any activation over few directions.
@@ -734,7 +737,7 @@ def _proved_quotient(function: ScalarFunction, half_width: float, quotient: Quot
 #
 #     a b      = ((a + b)^2 - (a - b)^2) / 4
 #     s r'(t)  = sum_k factor_k (r(t + shift_k s) - r(t - shift_k s)) + a small remainder
-#     u(p, y)  = the sum of a loss's `slope_parts`
+#     u(p, y)  = the sum of a loss's `slope_terms`
 #
 # The second is the difference quotient above. If r has kinks, r' jumps, which only units that bend
 # like relu can fit.
@@ -802,8 +805,8 @@ def fit_slope_product(
     if function.kind == "smooth":
         return by_quotient(function, half_widths, activation, units, roundoff=roundoff)
     if not is_kinked(function):
-        known = [kind.__name__ for kind in (KinkedFunction, SmoothFunction)]
-        raise UnknownNameError.of("kind of function", type(function).__name__, known=known)
+        supported = [kind.__name__ for kind in (KinkedFunction, SmoothFunction)]
+        raise UnknownNameError.of("kind of function", type(function).__name__, known=supported)
     if not function.knots:  # s times a constant
         line = fit_line(IDENTITY_FUNCTION, half_widths[0], activation, units, roundoff=roundoff)
         multiple = line.along((1.0, 0.0), function.slopes[0])
@@ -823,13 +826,13 @@ def fit_loss_slope(
 ) -> RidgeSum:
     """Fit u(p, y) = d loss / d p on |p| <= half_widths[0], |y| <= half_widths[1]."""
     check_box(half_widths, activation, units)
-    if loss.slope_parts is None:
+    if loss.slope_terms is None:
         raise SettingError(
             f"The slope of the {loss.name} loss couples all outputs; it is not a sum of functions "
             "of one variable. Use squared, logistic or huber."
         )
-    n_units, terms = units // len(loss.slope_parts), []
-    for part in loss.slope_parts:
+    n_units, terms = units // len(loss.slope_terms), []
+    for part in loss.slope_terms:
         axis = (part.prediction, part.label)
         sides = zip(axis, half_widths, strict=True)
         reach = sum((abs(entry) * width for entry, width in sides), 0.0)
@@ -860,8 +863,8 @@ def accurate(
         return fit
     enough = None
     if error_of(fit_with(MOST_UNITS)) <= accuracy:
-        tried = sorted({min(2**doublings * units, MOST_UNITS) for doublings in range(1, 10)})
-        enough = next(more for more in tried if error_of(fit_with(more)) <= accuracy)
+        larger = sorted({min(2**doublings * units, MOST_UNITS) for doublings in range(1, 10)})
+        enough = next(more for more in larger if error_of(fit_with(more)) <= accuracy)
     box = " x ".join(f"[{-width:g}, {width:g}]" for width in fit.half_widths)
     remedy = f"Use about {enough} units, or" if enough else f"Even {MOST_UNITS} do not suffice:"
     raise SettingError(

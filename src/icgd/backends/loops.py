@@ -34,6 +34,10 @@ ALIGNED = 8
 BY_ENTRY = ("add_outer", "add_rows")
 """Products that are added to their first argument, and may be written over it."""
 
+MOST_UNROLLED = 16
+"""Up to so many columns are taken by a line each. The k^2 differences of k classes read a table of
+columns instead: numba would compile a line for each of 10,000 for minutes."""
+
 
 class NoLoopError(Exception):
     """Raised for an operation that has no loop; the whole run then uses torch."""
@@ -497,7 +501,7 @@ class _Step:
         return f"({FUNCTIONS[name].format(value)})"
 
     def _entry_loss_slope(self, op: Op, prediction: str, label: str) -> str:
-        slope_terms = loss_named(op.options[0]).slope_parts
+        slope_terms = loss_named(op.options[0]).slope_terms
         if slope_terms is None:
             raise NoLoopError(op.options[0])
         terms = []
@@ -698,6 +702,15 @@ class _Step:
     def _loop_take(self, op: Op) -> None:
         source = self.place(op.args[0])
         out = self._new_place(op)
+        if len(op.options) > MOST_UNROLLED:
+            columns = torch.tensor(op.options, dtype=self.loops.run.like.dtype)
+            i, k = self.text.loops(op.shape)
+            self.text.say(f"column = int({self.loops.table(columns)}[{k}])")
+            self.text.say(
+                f"{out.at(i, k)} = {source.at(i, 'column')} if column >= 0 else real(0.0)"
+            )
+            self.text.end(2)
+            return
         (i,) = self.text.loops(op.shape[:1])
         for column, taken in enumerate(op.options):
             value = "real(0.0)" if taken == NOWHERE else source.at(i, str(taken))

@@ -345,8 +345,10 @@ class Run:
             self.loss_in_words, self.loss_curve, self.objective_curve, self.steps
         )
         oracle = origin.problem.oracle
-        guesses = pictures.run_picture.guesses_of(origin.task, self.predictions, labels, oracle)
-        return pictures.run_picture.draw(curves, guesses, self._named_coefficients(), path)
+        predicted = pictures.run_picture.query_predictions(
+            origin.task, self.predictions, labels, oracle
+        )
+        return pictures.run_picture.draw(curves, predicted, self._named_coefficients(), path)
 
     def plot_stream(
         self, slot: str | None = None, path: str | os.PathLike[str] | None = None

@@ -36,7 +36,7 @@ from icgd.certificates.enclosures import (
     one_by_one,
     shares_of,
 )
-from icgd.certificates.network import STEPS_ONE_BY_ONE, after_steps, least_kept
+from icgd.certificates.network import STEPS_ONE_BY_ONE, after_steps, smallest_kept_share
 from icgd.constructions.cot_network import LARGEST_REACH
 from icgd.environment import require_memory
 from icgd.problems.data import Task
@@ -99,8 +99,8 @@ class ChainBounds(AbstractBounds):
                 pairs = zip(exact, after, strict=True)
                 weights = [Enclosure.around(interval, layer.error) for interval, layer in pairs]
             return DomainBound(error_after(0.0), largest)
-        kept = least_kept(self.problem.gradient_step, program.n_steps)
-        error = after_steps(error_after, program.n_steps, box, 2 * box, kept)
+        kept_share = smallest_kept_share(self.problem.gradient_step, program.n_steps)
+        error = after_steps(error_after, program.n_steps, box, 2 * box, kept_share)
         return DomainBound(error_after(0.0), error if error < 2 * box else inf)
 
     @property
@@ -110,8 +110,14 @@ class ChainBounds(AbstractBounds):
     @property
     def condition(self) -> str | None:
         """The condition that no query leaves the grids, if the domain allows such queries."""
-        instructions = (part for layer in self.program.layers for part in layer.instructions)
-        reaches = [part.reach for part in instructions if isinstance(part, verbs.Product)]
+        instructions = (
+            instruction for layer in self.program.layers for instruction in layer.instructions
+        )
+        reaches = [
+            instruction.reach
+            for instruction in instructions
+            if isinstance(instruction, verbs.Product)
+        ]
         if max(reaches, default=0.0) < LARGEST_REACH:
             return None
         return (
@@ -271,9 +277,9 @@ class BlockEnclosures(BlockDomain[Row]):
         value: Row = source.value(slots, self)
         if isinstance(value, float) or bound is None:
             return value
-        weights, kept = slots.get(WEIGHTS), dict(source.terms()).get(WEIGHTS, 1.0)
-        if kept != 1.0 and isinstance(weights, Enclosure):
-            n_terms, sizes = len(source.slots) + 4, (abs(kept) + 2) * weights.size
+        weights, kept_share = slots.get(WEIGHTS), dict(source.terms()).get(WEIGHTS, 1.0)
+        if kept_share != 1.0 and isinstance(weights, Enclosure):
+            n_terms, sizes = len(source.slots) + 4, (abs(kept_share) + 2) * weights.size
             rounding, oracle_rounding = (
                 arithmetic.sum_of(n_terms, sizes)
                 for arithmetic in (self.arithmetic, self.arithmetic.oracle)

@@ -772,10 +772,10 @@ def mean_excess(value: Enclosure, means: Tensor, total: float, arithmetic: Arith
     share = Interval.point(total / torch.arange(1, width + 1).double())
     sizes = value.size @ means.mT + share.size
     exact, actual = (
-        (part @ Interval.point(means.mT.contiguous()) + share.times(-1.0)).widened(
+        (interval @ Interval.point(means.mT.contiguous()) + share.times(-1.0)).widened(
             rounded_by.sum_of(width + 4, sizes)
         )
-        for part, rounded_by in ((value.exact, arithmetic.oracle), (value.actual, arithmetic))
+        for interval, rounded_by in ((value.exact, arithmetic.oracle), (value.actual, arithmetic))
     )
     error = value.error @ means.mT + arithmetic.sum_of(width + 4, sizes)
     return Enclosure.around(exact, ROOM * error, actual)
@@ -880,8 +880,8 @@ def _shares(scores: Interval) -> Interval:
     """
     low, high = scores.low, scores.high
     ends = []
-    for own, others in ((low, high), (high, low)):
-        differences = others.unsqueeze(-2) - own.unsqueeze(-1)  # (class, other)
+    for own_score, other_scores in ((low, high), (high, low)):
+        differences = other_scores.unsqueeze(-2) - own_score.unsqueeze(-1)  # (class, other)
         # The difference of a score from itself is 0, not the width of its interval.
         diagonal = torch.diagonal(differences, dim1=-2, dim2=-1)
         differences = differences - torch.diag_embed(diagonal)

@@ -343,10 +343,8 @@ def _product_error(
     head: KernelHead, left: Rounded, right: Rounded, arithmetic: Arithmetic
 ) -> Tensor:
     a, b = sizes_of(head, left.points), sizes_of(head.keys, right.points)
-    error_a, error_b = (
-        moved_error(head, left, arithmetic),
-        moved_error(head.keys, right, arithmetic),
-    )
+    error_a = moved_error(head, left, arithmetic)
+    error_b = moved_error(head.keys, right, arithmetic)
     carried = error_a @ b.mT + (a + error_a) @ error_b.mT
     return carried + arithmetic.sum_of(a.shape[-1], (a + error_a) @ (b + error_b).mT)
 
@@ -481,12 +479,12 @@ class Worst:
         self.value = self.error = self.query_error = self.step_error = 0.0
         self.change = self.token_change = self.change_error = self.query_change_error = 0.0
         self._mismatch = 0.0
-        self._summed = self._sum_of_ages = 0.0
+        self._sum_of_errors = self._sum_of_ages = 0.0
         self._kernels: dict[tuple[KernelHead, ...], tuple[float, float]] = {}
 
     @property
     def is_lost(self) -> bool:
-        """Whether no bound is finite any more, nor will be after later steps."""
+        """Whether all bounds are infinite, now and after all later steps."""
         return not (self.step_error < inf or self.error + self.query_error < inf)
 
     def take(self, number: int) -> None:
@@ -517,50 +515,44 @@ class Worst:
         added = self._rounding(step, actual)
 
         # Change and error of queries; the change of examples is at most that plus the noise.
-        read = self.residual + step.ahead * self.change
-        error = self.error + step.ahead * self.change_error
-        query_change = step.momentum * self.query_change_error
-        query_change += step.size * self._root * step.kernel * error + added
-        self.query_error, self.query_change_error = (
-            ROOM * (self.query_error + query_change),
-            ROOM * query_change,
-        )
+        lookahead_residual = self.residual + step.ahead * self.change
+        lookahead_error = self.error + step.ahead * self.change_error
+        change_error = step.momentum * self.query_change_error
+        change_error += step.size * self._root * step.kernel * lookahead_error + added
+        self.query_error = ROOM * (self.query_error + change_error)
+        self.query_change_error = ROOM * change_error
         value_change = step.momentum * self.token_change
-        value_change += step.size * (self._root * step.kernel + step.noise) * read
+        value_change += step.size * (self._root * step.kernel + step.noise) * lookahead_residual
         self.value, self.token_change = ROOM * (self.value + value_change), ROOM * value_change
 
         # A bound on `_Step.mismatch` of this step, with the values after it.
         values = 2 * (self.value + self._label) + 2 * self.value
-        sums = (self._root * (step.kernel + step.kernel_error) + step.noise) * read
-        apart = 3 * self._sum(arithmetic.n_tokens + 8, values + step.size * sums)
-        self._mismatch = nan_to_infinity(ROOM * apart)
+        sums = (self._root * (step.kernel + step.kernel_error) + step.noise) * lookahead_residual
+        mismatch = 3 * self._sum(arithmetic.n_tokens + 8, values + step.size * sums)
+        self._mismatch = nan_to_infinity(ROOM * mismatch)
 
         added = self._root * added
         if is_stable_momentum:
             # `linear.py`: k steps later an error added to value and change has grown to at most
             # 3 k + 1 times its norm. So keep the sum of all added errors, and that weighted by k.
-            self._sum_of_ages += self._summed
-            self._summed += added
-            self.error = ROOM * (3 * self._sum_of_ages + self._summed)
-            self.change_error = ROOM * (6 * self._sum_of_ages + self._summed)
+            self._sum_of_ages += self._sum_of_errors
+            self._sum_of_errors += added
+            self.error = ROOM * (3 * self._sum_of_ages + self._sum_of_errors)
+            self.change_error = ROOM * (6 * self._sum_of_ages + self._sum_of_errors)
             n_done = number + 1
-            self.residual, self.change = (
-                (2 * n_done + 1) * self._initial_residual,
-                4 * n_done * self._initial_residual,
-            )
+            self.residual = (2 * n_done + 1) * self._initial_residual
+            self.change = 4 * n_done * self._initial_residual
         else:  # multiply norms by those of the step's matrices
             reach = ROOM * step.size * largest
-            grows = max(1.0, reach - 1) * ROOM if machine.is_positive else ROOM * (1 + reach)
+            growth = max(1.0, reach - 1) * ROOM if machine.is_positive else ROOM * (1 + reach)
             velocity_gain = ROOM * (step.momentum + step.ahead * reach)
-            error, residual = velocity_gain * self.change_error + added, velocity_gain * self.change
-            self.error, self.change_error = (
-                ROOM * (grows * self.error + error),
-                ROOM * (reach * self.error + error),
-            )
-            self.residual, self.change = (
-                grows * self.residual + residual,
-                reach * self.residual + residual,
-            )
+            # The last change comes first: it depends on the old error and residual.
+            velocity_error = velocity_gain * self.change_error + added
+            self.change_error = ROOM * (reach * self.error + velocity_error)
+            self.error = ROOM * (growth * self.error + velocity_error)
+            velocity = velocity_gain * self.change
+            self.change = reach * self.residual + velocity
+            self.residual = growth * self.residual + velocity
         self._move(number, step.kernel, step.kernel_error)
 
     def _kernel(self, heads: tuple[KernelHead, ...]) -> tuple[float, float]:
@@ -575,22 +567,19 @@ class Worst:
         """Bound `_Step.rounding` for any run, with sums bounded by Cauchy's inequality."""
         read = sizes.value + self.query_error + self._label
         read_rounding = self._sum(4, read)
-        read_error = (
-            read_rounding
-            + step.ahead * sizes.mismatch
-            + self._sum(4, step.ahead * sizes.token_change)
-        )
+        read_error = read_rounding + step.ahead * sizes.mismatch
+        read_error += self._sum(4, step.ahead * sizes.token_change)
         residual = sizes.residual + step.ahead * sizes.change + self._root * read_error
         sums = self._root * (step.kernel + step.kernel_error) * residual
         sum_error = self._root * step.kernel_error * residual
         sum_error += self._root**2 * (step.kernel + step.kernel_error) * read_error
-        sum_error += self._sum(self._arithmetic.n_tokens, sums) + self._sum(
-            4, step.noise * residual
-        )
+        noise_rounding = self._sum(4, step.noise * residual)
+        sum_error += self._sum(self._arithmetic.n_tokens, sums) + noise_rounding
         sum_error += step.noise * read_error
         ends = self._sum(4, read + sizes.token_change + step.size * sums)
+        velocity_error = step.momentum * sizes.mismatch
         return nan_to_infinity(
-            ROOM * (read_rounding + step.momentum * sizes.mismatch + step.size * sum_error + ends)
+            ROOM * (read_rounding + velocity_error + step.size * sum_error + ends)
         )
 
     def _move(self, number: int, kernel: float, kernel_error: float) -> None:
@@ -648,14 +637,12 @@ class _Step:
         sums = largest @ residual
         sum_error = self.error @ residual + largest @ read_error[..., :n_examples, :]
         sum_error = sum_error + arithmetic.sum_of(n_examples, sums)
-        noise_error = (
-            arithmetic.sum_of(4, self.noise * residual)
-            + self.noise * read_error[..., :n_examples, :]
-        )
+        noise_error = arithmetic.sum_of(4, self.noise * residual)
+        noise_error = noise_error + self.noise * read_error[..., :n_examples, :]
         sum_error[..., :n_examples, :] += noise_error
-        kept = self.momentum * motion.mismatch
+        velocity_error = self.momentum * motion.mismatch
         ends = arithmetic.sum_of(4, size + change + self.size * sums)
-        return ROOM * (read_rounding + kept + self.size * sum_error + ends)
+        return ROOM * (read_rounding + velocity_error + self.size * sum_error + ends)
 
     def mismatch(
         self, labels: Tensor, values: Tensor, after: Tensor, motion: Motion, arithmetic: Arithmetic
@@ -754,8 +741,8 @@ class FunctionBounds(AbstractBounds):
 
     def predictions(self, task: Task, real: History, error: Tensor) -> Predictions:
         """Return the bound on values at queries, which the run learns like those at examples."""
-        error_of_each = error.double().expand_as(real[..., -1, :])
-        return self.problem.oracle.predict(task, error_of_each)
+        errors = error.double().expand_as(real[..., -1, :])
+        return self.problem.oracle.predict(task, errors)
 
     def _trajectory(self, task: Task, real: History) -> Iterator[Tensor]:
         """Yield the error after each step, with 2-norms on examples: they contract if steps do."""
@@ -788,26 +775,23 @@ class FunctionBounds(AbstractBounds):
             change = values[max(0, number - 1)] - before
             motion = Motion(change, errors.change, torch.zeros_like(change))
             step_error = step.rounding(labels, before, errors.value, motion, self.arithmetic)
-            read_norm = norms.value + step.ahead * norms.change
-            read_change = step.size * (
-                step.kernel[..., n:, :].norm(dim=-1, keepdim=True) * read_norm
-            )
-            query_change = (
-                step.momentum * errors.change[..., n:, :] + read_change + step_error[..., n:, :]
-            )
+            lookahead_norm = norms.value + step.ahead * norms.change
+            kernel_norm = step.kernel[..., n:, :].norm(dim=-1, keepdim=True)
+            read_error = step.size * (kernel_norm * lookahead_norm)
+            velocity_error = step.momentum * errors.change[..., n:, :]
+            change = velocity_error + read_error + step_error[..., n:, :]
             norms = grow(number, _norm_over_tokens(step_error[..., :n, :]), norms)
-            queries = Pair(ROOM * (errors.value[..., n:, :] + query_change), ROOM * query_change)
+            queries = Pair(ROOM * (errors.value[..., n:, :] + change), ROOM * change)
+            pairs = zip(norms, queries, strict=True)
             errors = Pair(
-                *(
-                    torch.cat([norm.expand_as(labels[..., :n, :]), errors_at_queries], dim=-2)
-                    for norm, errors_at_queries in zip(norms, queries, strict=True)
-                )
+                *(torch.cat([norm.expand_as(labels[..., :n, :]), q], dim=-2) for norm, q in pairs)
             )
             yield _largest(errors.value)
 
     def _growth(self, steps: list[_Step], n: int) -> Callable[[int, Tensor, Pair], Pair]:
-        """Return the map from a step's number, its added norm and the norms before it to those
-        after it.
+        """Return a function of a step's number, its added norm and the norms before it.
+
+        The function returns the norms after the step.
         """
         update, machine = self.problem.functional_step, self.problem.machine
         if steps and machine.is_symmetric and not update.changes_kernel:
@@ -830,11 +814,8 @@ class FunctionBounds(AbstractBounds):
 
     def _steps(self, task: Task, n_steps: int) -> list[_Step]:
         """Return every step, with inputs that may move and then carry their own rounding."""
-        update, machine, arithmetic = (
-            self.problem.functional_step,
-            self.problem.machine,
-            self.arithmetic,
-        )
+        update, machine = self.problem.functional_step, self.problem.machine
+        arithmetic = self.arithmetic
         tokens = Rounded(points := task.points, torch.zeros_like(points))
         steps: list[_Step] = []
         for step in range(n_steps):

@@ -134,7 +134,7 @@ class Guarantee:
         excess_rounding: a bound on the rounding of `excess`, in either direction.
         excess_bound: the bound of Theorem 3.3 on `excess`, for steps up to 1 / beta.
         backend: the backend that ran.
-        fused_because: why the fused backend ran, if nobody asked for it.
+        fused_because: why the fused backend ran, if it was not requested.
 
     Example:
         >>> import icgd
@@ -241,13 +241,13 @@ def check_guarantee(bounds: LinearBounds, task: Task, history: History) -> Guara
             f"momentum={update.momentum}. Leave it out, or use icgd.verify, which proves runs with "
             "momentum too."
         )
-    found = find_minimiser(oracle, replace(task, initial=history[-1]))
-    promised = _promised(bounds, task, history, found)
+    minimiser = find_minimiser(oracle, replace(task, initial=history[-1]))
+    promised = _promised(bounds, task, history, minimiser)
     slope = float(oracle.gradient(task, history[0]).norm())
-    ends = [oracle.objective(task, point) for point in (history[-1], found.parameters)]
-    rounding = sum(objective_rounding(oracle, task, w) for w in (history[-1], found.parameters))
-    is_minimiser = history[-1].equal(found.parameters)  # then both objectives are rounded alike
-    is_known = found.distance < inf
+    ends = [oracle.objective(task, point) for point in (history[-1], minimiser.parameters)]
+    rounding = sum(objective_rounding(oracle, task, w) for w in (history[-1], minimiser.parameters))
+    is_minimiser = history[-1].equal(minimiser.parameters)  # then both objectives are rounded alike
+    is_known = minimiser.distance < inf
     excess_bound = promised.excess_of_theorem(slope, update.l1, model.input_width)
     return Guarantee(
         theorem="3.3" if update.l1 else "3.2" if model.link == "identity" else "3.1",
@@ -257,19 +257,19 @@ def check_guarantee(bounds: LinearBounds, task: Task, history: History) -> Guara
         largest_curvature=promised.curvature.largest,
         start_distance=promised.start_distance,
         step_error=promised.step_error,
-        distance=float((history[-1] - found.parameters).norm()),
-        distance_slack=found.distance,
+        distance=float((history[-1] - minimiser.parameters).norm()),
+        distance_slack=minimiser.distance,
         distance_bound=promised.distance_of_theorem() if is_known and not update.l1 else inf,
         contraction_bound=promised.distance() if is_known else inf,
         excess=float(ends[0] - ends[1]),
-        excess_slack=found.excess,
+        excess_slack=minimiser.excess,
         excess_rounding=0.0 if is_minimiser else rounding,
-        excess_bound=excess_bound if is_known else excess_bound + found.excess,
+        excess_bound=excess_bound if is_known else excess_bound + minimiser.excess,
     )
 
 
 def _promised(
-    bounds: LinearBounds, task: Task, history: History, found: Minimiser
+    bounds: LinearBounds, task: Task, history: History, minimiser: Minimiser
 ) -> InexactDescent:
     """Return the run in the theorems' terms, with the curvature around it and the minimiser.
 
@@ -280,13 +280,13 @@ def _promised(
     update, n_steps = bounds.problem.proximal_step, len(history) - 1
     errors, size = norm(bounds.errors(task, history)), update.step_size or 0.0
     step_error = float(errors.max()) if errors.numel() else 0.0
-    is_known = found.distance < inf
-    uncertainty = found.distance if is_known else n_steps * size * found.slope
-    start = float((history[0] - found.parameters).norm()) + uncertainty
+    is_known = minimiser.distance < inf
+    uncertainty = minimiser.distance if is_known else n_steps * size * minimiser.slope
+    start = float((history[0] - minimiser.parameters).norm()) + uncertainty
     radius = start + n_steps * step_error + (uncertainty if is_known else 0.0)
     scores = common(
-        over_ball(bounds.problem.model, task.x, found.parameters, radius),
-        _scores(bounds.problem, task.x, history, found, n_steps * step_error),
+        over_ball(bounds.problem.model, task.x, minimiser.parameters, radius),
+        _scores(bounds.problem, task.x, history, minimiser, n_steps * step_error),
     )
     # Allow for the rounding of eigenvalues.
     model = bounds.problem.model
@@ -298,7 +298,7 @@ def _promised(
 
 
 def _scores(
-    problem: Problem, x: Inputs, history: History, found: Minimiser, error: float
+    problem: Problem, x: Inputs, history: History, minimiser: Minimiser, error: float
 ) -> Scores:
     """Return the range of scores of the run, of exact descent, and of the minimiser.
 
@@ -306,10 +306,10 @@ def _scores(
     start and the rounding of a clip may leave it, and the run's own scores may leave the range of
     the domain.
     """
-    model, slack = problem.model, found.distance if found.distance < inf else 0.0
+    model, slack = problem.model, minimiser.distance if minimiser.distance < inf else 0.0
     exact = (
         _visited(model, x, history, error),
-        _visited(model, x, found.parameters.unsqueeze(0), slack),
+        _visited(model, x, minimiser.parameters.unsqueeze(0), slack),
     )
     in_box = allowed_scores(replace(problem, domain=replace(problem.domain, score=None)), x)
     clipped = [common(scores, in_box) for scores in exact]

@@ -139,13 +139,13 @@ class Responses:
 
 
 def multiply_norms(
-    contraction: Tensor, reach: Tensor, kept: Tensor, added: Tensor, now: Pair
+    contraction: Tensor, reach: Tensor, velocity_norm: Tensor, added: Tensor, now: Pair
 ) -> Pair:
     """Return the norms after a step, by the norms of its matrices.
 
-    These are `contraction` of I - size K, `reach` of size K, and `kept` of m - c size K.
+    These are `contraction` of I - size K, `reach` of size K, and `velocity_norm` of m - c size K.
     """
-    of_change = kept * now.change + added
+    of_change = velocity_norm * now.change + added
     return Pair(
         ROOM * (contraction * now.value + of_change), ROOM * (reach * now.value + of_change)
     )
@@ -313,10 +313,8 @@ class LinearBounds(AbstractBounds):
         The distance of clipped weights is at most 2 box, plus the rounding of a clip by ReLUs.
         """
         model, domain, box = self.problem.model, self.problem.domain, self.problem.box or inf
-        n_tokens, n_weights = (
-            self.program.n_examples or self.arithmetic.n_tokens,
-            model.n_parameters,
-        )
+        n_tokens = self.program.n_examples or self.arithmetic.n_tokens
+        n_weights = model.n_parameters
         what = f"Bounding steps on {n_tokens:,} tokens"
         n_bytes = 8 * n_tokens * (INPUTS_HELD * n_weights + SCORES_HELD)
         require_memory(what, n_bytes, "Give a smaller n_tokens, or take fewer inputs.")

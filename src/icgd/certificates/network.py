@@ -91,8 +91,8 @@ class StackBounds(AbstractBounds):
                 reach=max(after.reach for after in outcomes),
             )
 
-        kept = least_kept(update, n_steps)
-        reach, drift = _reach_and_drift(after_block, update.reach, n_steps, kept)
+        kept_share = smallest_kept_share(update, n_steps)
+        reach, drift = _reach_and_drift(after_block, update.reach, n_steps, kept_share)
         if reach == inf:
             return DomainBound(inf, inf)
 
@@ -100,7 +100,7 @@ class StackBounds(AbstractBounds):
             return float(after_block(reach, error, drift).error.max())
 
         widest = update.reach + reach
-        trajectory = after_steps(error_after, n_steps, update.reach, widest, kept)
+        trajectory = after_steps(error_after, n_steps, update.reach, widest, kept_share)
         last_drift = float(after_block(reach, 0.0, drift).drift.max())
         return DomainBound(min(error_after(0.0), widest), trajectory, reach, max(last_drift, drift))
 
@@ -121,10 +121,12 @@ class StackBounds(AbstractBounds):
             return Trained(torch.cat(sizes, dim=-1), after.error, after.drift)
 
         is_state = torch.tensor([name in update.state for name in names])
-        shares = [least_kept(update, n_steps, name) for name in names]
-        kept = torch.tensor(shares, dtype=torch.float64)
-        is_state, kept = (entries.repeat_interleave(n_weights) for entries in (is_state, kept))
-        return StateBound(after_step, is_state, kept, self._ends.numbers, n_steps)
+        shares = [smallest_kept_share(update, n_steps, name) for name in names]
+        kept_share = torch.tensor(shares, dtype=torch.float64)
+        is_state, kept_share = (
+            entries.repeat_interleave(n_weights) for entries in (is_state, kept_share)
+        )
+        return StateBound(after_step, is_state, kept_share, self._ends.numbers, n_steps)
 
     @cached_property
     def _ends(self) -> Ends:
@@ -356,7 +358,7 @@ def _outline(end: End) -> End:
 # How weights, their copies and their errors grow over many steps.
 
 
-def least_kept(update: AbstractGradientStep, n_steps: int, name: str = WEIGHTS) -> float:
+def smallest_kept_share(update: AbstractGradientStep, n_steps: int, name: str = WEIGHTS) -> float:
     """Return the smallest share that a step keeps of a weight, average or state; at most 1.
 
     A step keeps the same share of errors and drifts, and what it adds to them grows with them.
@@ -379,7 +381,7 @@ GUESSES = 16
 
 
 def _reach_and_drift(
-    after_block: AfterBlock, box: float, n_steps: int, kept: float
+    after_block: AfterBlock, box: float, n_steps: int, kept_share: float
 ) -> tuple[float, float]:
     """Return bounds on the transformer's weights and on the drift of their copies.
 
@@ -388,7 +390,7 @@ def _reach_and_drift(
     """
     reach = box * (1 + FLOAT32_ROUNDING)
     for _ in range(8):
-        drift = _largest_drift(after_block, reach, n_steps, kept)
+        drift = _largest_drift(after_block, reach, n_steps, kept_share)
         needed = after_block(reach, 0.0, drift).reach
         if needed <= reach:
             return reach, drift
@@ -397,7 +399,7 @@ def _reach_and_drift(
     return inf, inf
 
 
-def _largest_drift(after_block: AfterBlock, reach: float, n_steps: int, kept: float) -> float:
+def _largest_drift(after_block: AfterBlock, reach: float, n_steps: int, kept_share: float) -> float:
     """Bound the drift of the copies of the weights before the last step; all lie in the box.
 
     A step keeps a share of the drift and adds to it, slightly more if the drift is larger. So
@@ -411,13 +413,13 @@ def _largest_drift(after_block: AfterBlock, reach: float, n_steps: int, kept: fl
         return float(after_block(reach, 0.0, drift).drift.max())
 
     added, most, n_before = drift_after(0.0), 2 * reach, max(n_steps - 1, 0)  # added by each step
-    if kept < 1.0 and n_steps <= STEPS_ONE_BY_ONE:
+    if kept_share < 1.0 and n_steps <= STEPS_ONE_BY_ONE:
         return min(after_steps(drift_after, n_steps - 1, reach, most), most)
-    # At least the geometric sum 1 + kept + kept^2 + ... + kept^(n_before - 1).
-    n_added = min(float(n_before), 1 / (1 - kept) if kept < 1.0 else inf)
+    # At least the geometric sum of the first n_before powers of kept_share.
+    n_added = min(float(n_before), 1 / (1 - kept_share) if kept_share < 1.0 else inf)
     for _ in range(GUESSES):
         drift = min(added * n_added, most)
-        growth = drift_after(drift) - kept * drift
+        growth = drift_after(drift) - kept_share * drift
         if growth <= added:
             return drift
         if drift == most:
@@ -441,16 +443,16 @@ def after_steps(
     n_steps: int,
     box: float,
     widest: float,
-    kept: float = 1.0,
+    kept_share: float = 1.0,
 ) -> float:
     """Bound the error after `n_steps` steps from 0; the bound never falls from step to step.
 
     `error_after` increases with the error before a step. If it maps a level 5% above the error to
     at most that level, no later error exceeds the level. Otherwise follow slow growth many steps at
-    a time: a step keeps at least a share `kept` of the error, and what it adds increases with the
+    a time: a step keeps at least `kept_share` of the error, and what it adds increases with the
     error. So no step up to the level adds more than a step from the level does, plus the share of
     the difference that this step does not keep. This argument fails where the box cuts off the
-    error: two weights in the box differ by at most 2 box, and a step keeps at least `kept` of it.
+    error: two weights in the box differ by at most 2 box, and a step keeps at least `kept_share`.
     """
     error, left = 0.0, n_steps
     for _ in range(MOST_ROUNDS):
@@ -458,8 +460,8 @@ def after_steps(
             return min(error, widest)
         level = 1.05 * error
         after = error_after(level) if left > STEPS_ONE_BY_ONE else inf
-        is_cut = after >= 2 * box * kept
-        gain = inf if is_cut else max(after - level, 0.0) + (1 - kept) * (level - error)
+        is_cut = after >= 2 * box * kept_share
+        gain = inf if is_cut else max(after - level, 0.0) + (1 - kept_share) * (level - error)
         if after <= level and gain > 0.0:
             return min(level, widest)
         jump = min(left, int((level - error) / gain)) if gain > 0.0 else left
@@ -495,12 +497,12 @@ class StateBound:
 
     `after_step` maps the bounds before a step, given by its number, to those after it; `ends` are
     the numbers of steps that cover all. `is_state` marks the numbers of the state; all others are
-    clipped to a box. `kept` is the smallest share of every number that a step keeps.
+    clipped to a box. `kept_share` is the smallest share of every number that a step keeps.
     """
 
     after_step: Callable[[Trained, int], Trained]
     is_state: Tensor
-    kept: Tensor
+    kept_share: Tensor
     ends: Sequence[int]
     n_steps: int
 
@@ -554,17 +556,17 @@ class StateBound:
         sizes = torch.where(self.is_state, series, (1 + 2.0**-40) * next_sizes)
         added = after.drift - before.drift
         ends = [end for end in self.ends if end >= MOST_FOLLOWED] or self.ends
-        n_added = (1 / (1 - self.kept)).clamp(max=self.n_steps - MOST_FOLLOWED)
+        n_added = (1 / (1 - self.kept_share)).clamp(max=self.n_steps - MOST_FOLLOWED)
         for _ in range(GUESSES):
             drift = after.drift + n_added * SLACK * added
             exact = Trained.exactly(sizes, drift)
             checks = [self.after_step(exact, end) for end in ends]
-            if not all(bool((part.sizes <= sizes).all()) for part in checks):
+            if not all(bool((check.sizes <= sizes).all()) for check in checks):
                 break
-            lost = (1 - self.kept) * after.drift
-            largest = torch.stack([part.drift - self.kept * drift - lost for part in checks]).amax(
-                0
-            )
+            lost = (1 - self.kept_share) * after.drift
+            largest = torch.stack(
+                [check.drift - self.kept_share * drift - lost for check in checks]
+            ).amax(0)
             if bool((largest <= SLACK * added).all()):
                 return exact
             added = torch.maximum(added, SLACK * largest)
@@ -619,17 +621,17 @@ def closed_form(program: StackProgram, problem: Problem) -> float | None:
     update other than plain descent, for a program with look-ups or units of any activation, or for
     one that lacks a function of the paper's backward pass. A table of steps has a bound of its own.
     """
-    target, slope_parts = problem.network, problem.loss_function.slope_parts
+    target, slope_terms = problem.network, problem.loss_function.slope_terms
     if not problem.gradient_step.is_plain or not target.is_chain or target.biases:
         return None
-    if slope_parts is None or problem.domain.rate is not None:
+    if slope_terms is None or problem.domain.rate is not None:
         return None
     if program.n_registers or not all(isinstance(fit, ReluSum) for fit in program.functions):
         return None
     step = table_step
     if program.step_table is None:
         activations = [target.layer_activation(layer) for layer in range(1, target.depth + 1)]
-        needed = {term.function.name for term in slope_parts}
+        needed = {term.function.name for term in slope_terms}
         needed |= {f.name for a in activations for f in (a.value, a.derivative)}
         if not needed <= {function.name for function in program.functions}:
             return None
@@ -663,7 +665,7 @@ def closed_form_step(program: StackProgram, problem: Problem) -> float:
     carried = _times(slope_lipschitz, vector * forward * value_error)
     slope_error = max(s.error for s in slopes) + carried
     loss, loss_lipschitz, loss_fit = 0.0, 0.0, 0.0  # B_u, L_u, eps_u
-    for term in problem.loss_function.slope_parts or ():
+    for term in problem.loss_function.slope_terms or ():
         argument = abs(term.prediction) * outputs[-1] + abs(term.label) * problem.domain.y
         constants = _constants(program, term.function, argument)
         loss += constants.size + constants.error
@@ -726,7 +728,7 @@ def step_lipschitz(problem: Problem, n_examples: int) -> float:
     first = _on(activation.derivative, argument)
     second = _on(activation.derivative.derivative(), argument)
     u = u_p = u_y = _constant(0.0)  # the slope of the loss, and its derivatives
-    for term in problem.loss_function.slope_parts or ():
+    for term in problem.loss_function.slope_terms or ():
         argument_of_loss = prediction.times(term.prediction) + y.times(term.label)
         steepness = _on(term.function.derivative(), argument_of_loss)
         u = u + _on(term.function, argument_of_loss)

@@ -194,16 +194,16 @@ class Enclosures(StackDomain[Bounded]):
         (first, alone), *others = terms
         if first == 1.0 and not others:  # the same object, so that results of it stay cached
             return alone
-        found, sizes = enclosures.combination(
-            [(f, part.value) for f, part in terms], self.arithmetic
+        total, sizes = enclosures.combination(
+            [(f, term.value) for f, term in terms], self.arithmetic
         )
         drifts = [
-            enclosures.largest(factor) * part.drift
-            for factor, part in terms
-            if part.drift is not None
+            enclosures.largest(factor) * term.drift
+            for factor, term in terms
+            if term.drift is not None
         ]
         drift = reduce(torch.add, drifts) if drifts else None
-        return Bounded(found, drift, len(terms), lambda: sizes)
+        return Bounded(total, drift, len(terms), lambda: sizes)
 
     def add(self, *values: Bounded) -> Bounded:
         total, *others = values
@@ -237,21 +237,21 @@ class Enclosures(StackDomain[Bounded]):
 
     @_once
     def above_one(self, inputs: Bounded) -> Bounded:
-        def with_last(part: Tensor, number: float) -> Tensor:
-            padded: Tensor = torch.cat([part, torch.full_like(part[..., :1], number)], dim=-1)
+        def with_last(tensor: Tensor, number: float) -> Tensor:
+            padded: Tensor = torch.cat([tensor, torch.full_like(tensor[..., :1], number)], dim=-1)
             return padded
 
         value = inputs.value
-        exact = value.exact.mapped(lambda part: with_last(part, 1.0))
+        exact = value.exact.mapped(lambda tensor: with_last(tensor, 1.0))
         actual = exact
         if not value.is_common:
-            actual = value.actual.mapped(lambda part: with_last(part, 1.0))
+            actual = value.actual.mapped(lambda tensor: with_last(tensor, 1.0))
         above = Enclosure(exact, actual, with_last(value.error, 0.0))
         return Bounded(above, None, inputs.n_terms, lambda: with_last(inputs.sizes, 1.0))
 
     def take(self, value: Bounded, places: Sequence[int]) -> Bounded:
         index, is_empty = torch.tensor(places).clamp(min=0), torch.tensor(places) == NOWHERE
-        return value.mapped(lambda part: part[..., index].masked_fill(is_empty, 0.0))
+        return value.mapped(lambda tensor: tensor[..., index].masked_fill(is_empty, 0.0))
 
     def constant_map(self, rows: Sequence[Sequence[float]], value: Bounded) -> Bounded:
         matrix = Enclosure.common(Interval.point(self.matrix(rows)))
@@ -329,10 +329,10 @@ class Enclosures(StackDomain[Bounded]):
 
     def loss_slope(self, loss: str, prediction: Bounded, label: Bounded) -> Bounded:
         values, real = [], loss_named(loss)
-        if real.slope_parts is None:  # the instruction adds the heads' error in its `own_error`
+        if real.slope_terms is None:  # the instruction adds the heads' error in its `own_error`
             fit = self.program.grid_mean(loss)
             return Bounded(enclosures.slope_at(real, fit, prediction.value, label.value))
-        for term in real.slope_parts:
+        for term in real.slope_terms:
             arguments = [(term.prediction, prediction), (term.label, label)]
             values.append(Bounded(function_at(term.function, self.combine(arguments).value)))
         return self.add(*values)
@@ -491,8 +491,8 @@ class Enclosures(StackDomain[Bounded]):
     def average_examples(self, score: Bounded, value: Bounded) -> Bounded:
         """Bound a mean by the smallest and the largest value."""
         exact, actual = (
-            Interval(part.low.amin(-2, keepdim=True), part.high.amax(-2, keepdim=True))
-            for part in (value.value.exact, value.value.actual)
+            Interval(interval.low.amin(-2, keepdim=True), interval.high.amax(-2, keepdim=True))
+            for interval in (value.value.exact, value.value.actual)
         )
         actual = actual.widened(self.arithmetic.sum_of(self.arithmetic.n_tokens, actual.size))
         return Bounded(Enclosure(exact, actual, ROOM * exact.distance_to(actual)))
@@ -647,25 +647,25 @@ class Enclosures(StackDomain[Bounded]):
     # terms.
 
     def unflatten(self, value: Bounded, n_rows: int) -> Bounded:
-        return value.mapped(lambda part: part.unflatten(-1, (n_rows, -1)))
+        return value.mapped(lambda tensor: tensor.unflatten(-1, (n_rows, -1)))
 
     def flatten(self, matrix: Bounded) -> Bounded:
-        return matrix.mapped(lambda part: part.flatten(-2))
+        return matrix.mapped(lambda tensor: tensor.flatten(-2))
 
     def matmul_rows(self, weights: Bounded, matrix: Bounded) -> Bounded:
         n_rows = matrix.value.error.shape[-2]
-        columns = weights.value.mapped(lambda part: part[..., :n_rows].unsqueeze(-3))
+        columns = weights.value.mapped(lambda tensor: tensor[..., :n_rows].unsqueeze(-3))
         n_terms = weights.value.error.shape[-2]
         product = enclosures.matrix_product(columns, matrix.value.mT, self.arithmetic, n_terms)
         return Bounded(product.mT)
 
     def scale_rows(self, weights: Bounded, matrix: Bounded) -> Bounded:
         n_rows = matrix.value.error.shape[-2]
-        columns = weights.value.mapped(lambda part: part[..., None, :, :n_rows, None])
-        rows = matrix.value.mapped(lambda part: part.unsqueeze(-3))
+        columns = weights.value.mapped(lambda tensor: tensor[..., None, :, :n_rows, None])
+        rows = matrix.value.mapped(lambda tensor: tensor.unsqueeze(-3))
         n_terms = weights.value.error.shape[-2] + 1
         product = enclosures.multiply(columns, rows, self.arithmetic, n_terms)
-        return Bounded(product.mapped(lambda part: part.flatten(-3)))
+        return Bounded(product.mapped(lambda tensor: tensor.flatten(-3)))
 
     def accumulate_rows(
         self, weights: Bounded, left: Bounded, matrix: Bounded, scale: float, by: Any
@@ -677,14 +677,14 @@ class Enclosures(StackDomain[Bounded]):
             self.program, replace(self.arithmetic, n_tokens=n_rows * self.arithmetic.n_tokens)
         )
         after = longer._accumulated(
-            weights.mapped(lambda part: part.flatten(-2).unsqueeze(-2)),
-            left.mapped(lambda part: part.flatten(-2).unsqueeze(-1)),
-            matrix.mapped(lambda part: part.flatten(-3, -2)),
+            weights.mapped(lambda tensor: tensor.flatten(-2).unsqueeze(-2)),
+            left.mapped(lambda tensor: tensor.flatten(-2).unsqueeze(-1)),
+            matrix.mapped(lambda tensor: tensor.flatten(-3, -2)),
             n_rows * scale,
             by.product_error(self, left, matrix),
             self.layout.slot(by.write).role is Role.SHARED,
         )
-        return after.mapped(lambda part: part.squeeze(-2).unflatten(-1, shape))
+        return after.mapped(lambda tensor: tensor.squeeze(-2).unflatten(-1, shape))
 
     # Tables of whole steps.
 
@@ -706,10 +706,8 @@ class Enclosures(StackDomain[Bounded]):
         delta = self.multiply(slope, self.loss_slope(step.loss, prediction, y))
         after = self._accumulated(w, delta, x, step.scale).value
         exact, actual = after.exact.clipped(step.bound), after.actual.clipped(step.bound)
-        real, table = (
-            Enclosure.around(exact, after.error, actual),
-            self.program.relu_sum(step.table),
-        )
+        real = Enclosure.around(exact, after.error, actual)
+        table = self.program.relu_sum(step.table)
         least, largest, n_terms, rounding = reading(table, self.arithmetic)
         rounding = rounding + self.arithmetic.sum_of(n_terms, slots[step.write].value.actual.size)
         is_on_flat = key_error(step.key, table, self.program, self.arithmetic) <= FLAT
@@ -780,8 +778,12 @@ def key_error(
     n_terms, sizes = (2, (1 + 2 * abs(offset)) * one) if offset else (1, one)
     level = arithmetic.function(program.relu_sum(IDENTITY), n_terms, sizes, n_copies=1)
     error = arithmetic.sum_of(2, one * max(abs(table.low), abs(table.high)))
-    instructions = (part for layer in program.block for part in layer.instructions)
-    means = {part.write: part for part in instructions if isinstance(part, AverageExamples)}
+    instructions = (instruction for layer in program.block for instruction in layer.instructions)
+    means = {
+        instruction.write: instruction
+        for instruction in instructions
+        if isinstance(instruction, AverageExamples)
+    }
     for slot, factor in key.terms():
         slot_error = level
         if (mean := means.get(slot)) is not None:

@@ -433,7 +433,7 @@ class Report:
     bounds (b) for this run.
 
     Attributes:
-        certificate: what is proved for every run.
+        certificate: the bounds proved for every run.
         step_errors: |w_l - step(w_{l-1})|, the errors that the theorems bound.
         step_bounds: bounds (b) of `step_errors`.
         step_sizes: |step(w_{l-1}) - w_{l-1}|, the size of exact steps, which is the error of a run
@@ -450,7 +450,7 @@ class Report:
         prediction_errors: the distances of predictions at the queries from those of real gradient
             descent.
         prediction_bounds: bounds (b) of `prediction_errors`, or None.
-        fused_because: why the fused backend ran, if nobody asked for it.
+        fused_because: why the fused backend ran, if it was not requested.
         coefficient_errors: the distances of a linear model's coefficients from those of real
             descent after the last step, by the names of the columns, if X was a data frame.
 

@@ -44,10 +44,10 @@ COMMANDS = {
     "reproduce": "Train the models of a published figure; write its numbers (JSON, CSV) and its "
     "picture.",
 }
-"""The subcommands in the order of the help, each with the first sentence of its own."""
+"""The subcommands in the order of the help, with the first sentence of each."""
 
 PAPERS = ("theorems", "resources", "train", "plot", "reproduce")
-"""The subcommands of the second package, which knows icgd and is not known by it."""
+"""The subcommands of `icgd_papers`, which imports icgd and is not imported by it."""
 
 FIRST_STEPS = """\
 icgd compiles a training run into the weights of a transformer, and proves how close it comes.
@@ -71,7 +71,7 @@ class LateCommand(TyperCommand):
     """A subcommand that is imported when it is called or asked for help."""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """Return the context of the real subcommand, which then is invoked in place of this one."""
+        """Return the context of the real subcommand, which runs in place of this one."""
         package = "icgd_papers.cli" if self.name in PAPERS else "icgd.cli"
         function = getattr(import_module(f"{package}.{self.name}"), str(self.name))
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -124,7 +124,7 @@ SPELLINGS = {
     r"\bbackend='(\w+)'": r"--backend \1",
     r"\blink='(\w+)'": r"link = '\1' under [target] in problem.toml",
     r"\bicgd\.compile\(problem, .*?, (\w+)=\.\.\.\)": r"\1 = ... under [settings] in problem.toml",
-    r"^n_(tokens|examples) must": r"--\1 must",
+    r"^n_(tokens|examples|steps) must": r"--\1 must",
     r"^stop_below\b": "--stop-below",
 }
 """How the advice of the library, which speaks Python, is spelled on the command line."""
@@ -174,7 +174,7 @@ def main() -> None:
 
 
 def _refusal(error: IcgdError) -> SystemExit:
-    """Print an error, and return the exit of the program."""
+    """Print an error, and return the exception that ends the program."""
     _print_line("error", error)
     with suppress(OSError):
         sys.stdout.flush()

@@ -19,7 +19,6 @@ import numpy as np
 
 from icgd.backends.run import OnProgress
 from icgd.certificates.report import Report
-from icgd.compiled import Compiled
 from icgd.environment import one_thread
 from icgd.pictures import plotting
 from icgd.pictures.plotting import BLUE, FAINT, INK, ORANGE, RED, Axes, Figure
@@ -44,13 +43,13 @@ def read_cars() -> tuple[list[str], Numbers, Numbers]:
 
 
 def with_constant(x: Numbers) -> Numbers:
-    """Append a column of ones, whose weights are biases."""
+    """Append a column of ones, whose weights act as biases."""
     return np.column_stack([x, np.ones(len(x))])
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the demo. The bounds cover the standardised data with a little room."""
+    """The settings of the demo; its bounds leave a little room around the standardised data."""
 
     hidden_widths: tuple[int, ...] = (8, 8)
     activation: str = "tanh"
@@ -67,7 +66,7 @@ class Settings:
 
     @property
     def problem(self) -> Problem:
-        """The problem; its inputs are the columns and a constant 1, whose weights are biases."""
+        """The problem; its inputs are the columns and a constant 1."""
         widths = (len(INPUTS) + 1, *self.hidden_widths, 1)
         return Problem(
             target=MLP(widths, self.activation),
@@ -75,10 +74,6 @@ class Settings:
             update=GradientStep(self.step_size, self.box),
             domain=Domain(self.x_bound, self.y_bound),
         )
-
-    def compiled(self, n_steps: int) -> Compiled:
-        """Return the first `n_steps` steps of the problem's gradient descent."""
-        return compile(self.problem, "relu-stack", n_steps=n_steps, pieces=self.pieces)
 
 
 N_STAGES = 4
@@ -90,7 +85,7 @@ QUICK = Settings(hidden_widths=(3, 3), n_steps=5, pieces=16, n_timings=1)
 
 @dataclass(frozen=True)
 class Prediction:
-    """A held-out car's miles per gallon, as tested and as predicted in two ways."""
+    """A held-out car's miles per gallon: true, and predicted in two ways."""
 
     car: str
     true_mpg: float
@@ -148,9 +143,9 @@ def numbers(settings: Settings | None = None, on_progress: OnProgress | None = N
     x, queries, y = x[training], x[held_out], y_scaling.applied(mpg[training])
 
     start = perf_counter()
-    compiled = settings.compiled(settings.n_steps)
+    problem = settings.problem
+    compiled = compile(problem, "relu-stack", n_steps=settings.n_steps, pieces=settings.pieces)
     compile_seconds = perf_counter() - start
-    problem = compiled.problem
     task = compiled.task(x, y, queries=queries, seed=settings.weight_seed)
     start = perf_counter()
     run = compiled.run_task(task, backend="literal")
@@ -192,7 +187,7 @@ def _losses(problem: Problem, history: History, task: Task) -> tuple[float, ...]
 
 
 def picture(result: Result) -> Figure:
-    """Three panels: the losses, the errors with their bounds, the predictions."""
+    """Draw three panels: the losses, the errors with their bounds, the predictions."""
     figure, (losses, errors, cars) = plotting.new_figure(13.0, 4.4, n_panels=3)
     _draw_losses(losses, result)
     _draw_errors(errors, result)
@@ -216,7 +211,7 @@ def _draw_losses(panel: Axes, result: Result) -> None:
 
 
 def _draw_errors(panel: Axes, result: Result) -> None:
-    """Draw what is proved of the whole run as a broad band, and what is measured as a thin line."""
+    """Draw the bound of the whole run as a broad band, and the measured errors as a thin line."""
     report = result.report
     proved = report.informative_bounds["trajectory_bounds"]
     plotting.describe(

@@ -1,4 +1,4 @@
-"""`icgd certify`: a run that carries the proof of how close it is to exact descent."""
+"""`icgd certify`: write the proof of how close a run is to exact descent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One problem through every construction that accepts it: size, error, bound and time.
+"""Compare all constructions of one problem: size, error, bound and time.
 
 Errors, bounds and times in a row come from one backend. By default that is the literal
 transformer where its run is short, and else the fused one; sizes are counted, not built.
@@ -103,7 +103,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A row for each construction that accepts the problem, and why the others do not."""
+    """A row for each construction that accepts the problem, and the reasons of the others."""
 
     settings: Settings
     rows: tuple[Row, ...]
@@ -200,7 +200,7 @@ def _row(
 
 
 def draw(comparison: Comparison) -> Figure:
-    """Three panels with a line for each construction: weights, error and bound, time."""
+    """Draw three panels with a line for each construction: weights, error and bound, time."""
     figure, panels = plotting.new_figure(13.5, 1.9 + 0.5 * len(comparison.rows), 3)
     rows = comparison.rows[::-1]  # the first at the top
     names = [f"{row.construction}, {row.backend}" for row in rows]

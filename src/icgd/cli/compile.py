@@ -1,4 +1,4 @@
-"""`icgd compile`: from the description of a training run to a file."""
+"""`icgd compile`: compile the description of a training run into a file."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ def compile(
     weights: Annotated[
         str | None,
         typer.Option(
-            help="Store dense, sparse or no weights: dense, sparse or none. Default: the first of "
+            help="Weights to store for other tools: dense, sparse or none. Default: the first of "
             "these that takes up to 256 MiB.",
         ),
     ] = None,
-    listing: Annotated[bool, typer.Option("--listing", help="Print the program.")] = False,
+    listing: Annotated[
+        bool, typer.Option("--listing", help="Print the program, layer by layer.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compile a training run into a transformer, and save it.

@@ -1,4 +1,4 @@
-"""`icgd demo`: the whole line on real data, in a few seconds."""
+"""`icgd demo`: compile, run, verify and draw a training run on real data, in a few seconds."""
 
 from __future__ import annotations
 
@@ -56,12 +56,32 @@ def _print(result: Result) -> None:
     show.output.print(_story(result))
     show.print_summary(result.summary)
     show.print_report(result.report)
-    _print_learning(result)
-    _print_times(result)
+    learnt = (
+        ("transformer", result.transformer_losses, result.transformer_rmse),
+        ("real gradient descent", result.descent_losses, result.descent_rmse),
+    )
+    show.print_columns(
+        "What was learnt",
+        ("", "loss before", "loss after", "error on held-out cars"),
+        [
+            (name, f"{losses[0]:.5f}", f"{losses[-1]:.5f}", f"{rmse:.3f} mpg")
+            for name, losses, rmse in learnt
+        ],
+    )
+    seconds, n_steps = result.seconds, result.settings.n_steps
+    difference = show.error_text(result.fused_difference)
+    times = (
+        ("compile", seconds.compile, ""),
+        (f"gradient descent, {n_steps} steps", seconds.descent, "torch.autograd"),
+        (f"transformer, {n_steps} steps", seconds.literal, "literal: every head is computed"),
+        (f"its fast twin, {n_steps} steps", seconds.transformer, f"fused: within {difference}"),
+    )
+    texts = [(name, f"{show.seconds_text(time):<9} {remark}") for name, time, remark in times]
+    show.print_rows("Times, on one thread", texts)
 
 
 def _story(result: Result) -> str:
-    """Return what happens in the demo, to be read before its numbers."""
+    """Return the introduction to the numbers."""
     settings, n_held_out = result.settings, len(result.predictions)
     widths = "-".join(str(width) for width in settings.problem.network.widths)
     return (
@@ -72,29 +92,3 @@ def _story(result: Result) -> str:
         "the prompt holds the cars and the initial weights, and one forward pass trains the "
         "network and predicts.\n"
     )
-
-
-def _print_learning(result: Result) -> None:
-    rows = [
-        _learning("transformer", result.transformer_losses, result.transformer_rmse),
-        _learning("real gradient descent", result.descent_losses, result.descent_rmse),
-    ]
-    names = ("", "loss before", "loss after", "error on held-out cars")
-    show.print_columns("What was learnt", names, rows)
-
-
-def _learning(name: str, losses: tuple[float, ...], rmse: float) -> tuple[str, ...]:
-    return name, f"{losses[0]:.5f}", f"{losses[-1]:.5f}", f"{rmse:.3f} mpg"
-
-
-def _print_times(result: Result) -> None:
-    seconds, n_steps = result.seconds, result.settings.n_steps
-    difference = show.error_text(result.fused_difference)
-    rows = [
-        ("compile", seconds.compile, ""),
-        (f"gradient descent, {n_steps} steps", seconds.descent, "torch.autograd"),
-        (f"transformer, {n_steps} steps", seconds.literal, "literal: every head is computed"),
-        (f"its fast twin, {n_steps} steps", seconds.transformer, f"fused: within {difference}"),
-    ]
-    texts = [(name, f"{show.seconds_text(time):<9} {remark}") for name, time, remark in rows]
-    show.print_rows("Times, on one thread", texts)

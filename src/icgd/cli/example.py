@@ -1,4 +1,4 @@
-"""`icgd example`: a table to begin with."""
+"""`icgd example`: write a table to begin with."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the exit codes of `icgd` mean, beside 0 and 1."""
+"""The exit codes of `icgd` beside 0 and 1."""
 
 WRONG_INPUT = 2
-"""Input that cannot be used, the same as for a wrong option."""
+"""The input cannot be used; the same code as for a wrong option."""
 
 INTERRUPTED = 130
-"""What Ctrl-C has stopped: 128 and the signal's number, as in a shell."""
+"""Ctrl-C stopped it: 128 plus the number of the signal, as in a shell."""

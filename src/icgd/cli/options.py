@@ -50,7 +50,7 @@ PictureFile = Annotated[
 
 @cache
 def options_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
-    """Return the parameters of a function, always the same objects."""
+    """Return the parameters of a function."""
     return tuple(signature(function, eval_str=True).parameters.values())
 
 

@@ -1,4 +1,4 @@
-"""Progress bars, which are shown on stderr if that is a terminal."""
+"""Progress bars, shown on stderr if that is a terminal."""
 
 from __future__ import annotations
 

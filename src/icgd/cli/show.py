@@ -276,32 +276,22 @@ def print_report(report: Report) -> None:
     proved, kinks = report.certificate, report.near_kinks.count
     run_of_paper = None if report.paper_trajectory is None else largest(report.paper_trajectory)
     has_paper = (proved.paper_step, run_of_paper) != (None, None)
+    lines = (
+        ("one step", "step", proved.domain_step, proved.paper_step),
+        ("the whole run", "trajectory", proved.domain_trajectory, run_of_paper),
+    )
     rows = []
-    for name, errors, bounds, domain, paper in (
-        (
-            "one step",
-            report.step_errors,
-            report.step_bounds,
-            proved.domain_step,
-            proved.paper_step,
-        ),
-        (
-            "the whole run",
-            report.trajectory_errors,
-            report.trajectory_bounds,
-            proved.domain_trajectory,
-            run_of_paper,
-        ),
-    ):
+    for name, kind, domain, paper in lines:
+        errors, bounds = getattr(report, f"{kind}_errors"), getattr(report, f"{kind}_bounds")
         of_run = "not proved" if bounds is None else bound_text(largest(bounds), proved)
         row = [name, error_text(largest(errors)), of_run, bound_text(domain, proved)]
         of_paper = "" if paper is None else error_text(paper)
         rows.append([*row, of_paper] if has_paper else row)
     rows += _prediction_rows(report, has_paper)
     names = ("", "measured", "(b) this run", "(a) any data", *(["(c) paper"] if has_paper else []))
-    kind = "bounds, of which (b) is an estimate" if proved.estimated else "proved bounds"
+    what = "bounds, of which (b) is an estimate" if proved.estimated else "proved bounds"
     where = f"{report.backend} backend, {report.dtype}"
-    print_columns(f"Largest error of a trained value, and its {kind} ({where})", names, rows)
+    print_columns(f"Largest error of a trained value, and its {what} ({where})", names, rows)
     if proved.paper_step is not None and proved.says_nothing(proved.paper_step):
         output.print("(c) multiplies the worst cases of all layers; (a) and (b) follow intervals.")
     if report.rigorous is not None:

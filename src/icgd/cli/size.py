@@ -1,4 +1,4 @@
-"""`icgd size`: how large a transformer would be."""
+"""`icgd size`: print how large a transformer would be."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def size(
     tokens: Annotated[
         int | None,
         typer.Option(
-            help=f"Length of the prompt. Default: {TYPICAL_TOKENS}, or its examples and 1."
+            help=f"Tokens in the prompt. Default: {TYPICAL_TOKENS}, or n_examples and one query."
         ),
     ] = None,
     as_json: AsJson = False,

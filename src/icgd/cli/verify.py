@@ -1,4 +1,4 @@
-"""`icgd verify`: a compiled training run against the real algorithm."""
+"""`icgd verify`: compare a compiled training run with the real algorithm."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def verify(
         bool | None,
         typer.Option(
             "--rigorous/--no-rigorous",
-            help="Prove the distance of the whole run by balls; by default if that is quick.",
+            help="Prove the distance of the whole run by ball arithmetic. Default: if quick.",
         ),
     ] = None,
     plot: PictureFile = None,
@@ -44,10 +44,10 @@ def verify(
 ) -> None:
     """Compare every step with real gradient descent, and with what was proved.
 
-    The distance of the whole run from exact descent in real numbers is proved by balls. With
-    --queries the predictions there are compared as well.
+    Ball arithmetic proves the distance of the whole run from exact descent in real numbers. With
+    --queries the predictions are compared as well.
 
-    The exit code is 0 if every bound holds, also if one says nothing, and 1 if one is broken.
+    The exit code is 0 if every bound holds or gives no information, and 1 if one is broken.
 
     Example: icgd verify run.safetensors train.csv --target price --json
     """

@@ -44,7 +44,7 @@ class AbstractConstruction(ABC):
     finest: ClassVar[int] = 1
     """The range of that setting in which compilation to a tolerance searches."""
     why_no_finer: ClassVar[str] = (
-        "Rounding or the size of the domain stands in the way; a smaller box or domain helps."
+        "Rounding or the size of the domain limits the accuracy; use a smaller box or domain."
     )
     """Why the finest setting may still not prove a tolerance."""
     takes_batches: ClassVar[bool] = False
@@ -318,10 +318,10 @@ def checked_kink_width(width: float | None) -> float | None:
 def require_few_steps(
     update: AbstractGradientStep | FunctionalStep | ProximalStep, n_steps: int, most: int
 ) -> None:
-    """Raise `SettingError` if more than `most` steps need layers of their own."""
+    """Raise `SettingError` if more than `most` steps need separate layers."""
     if n_steps > most and not update.is_constant:
         raise SettingError(
             f"n_steps must be at most {most:,} here, got {n_steps:,}: {update.in_words()}, differ "
-            "from each other, so each has layers of its own. Take fewer steps, or steps that are "
-            "all alike: of one size, without averages and corrections."
+            "from each other, so each has separate layers. Use fewer steps, or steps that are all "
+            "equal: of one size, without averages and corrections."
         )

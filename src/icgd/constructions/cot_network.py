@@ -75,7 +75,7 @@ from icgd.problems.functions import (
     KinkedFunction,
     is_kinked,
 )
-from icgd.problems.losses import SlopePart
+from icgd.problems.losses import SlopeTerm
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GRADIENT, WEIGHTS, AbstractGradientStep, Rule
 from icgd.problems.problem import Problem
@@ -185,7 +185,7 @@ class CotNetwork(AbstractConstruction):
                 "example per round, or the number of examples for all of them."
             )
         if not problem.loss_function.is_softmax and not all(
-            _fits_in_a_row(part) for part in problem.loss_function.slope_parts or (None,)
+            _fits_in_a_row(part) for part in problem.loss_function.slope_terms or (None,)
         ):
             return (
                 f"its blocks can hold u(t, y) only if that is a line or a clipped line in t - y, "
@@ -264,8 +264,8 @@ def for_depth(problem: Problem, program: ChainProgram, depth: int) -> tuple[Prob
             )
         widths = (widths[0], *hidden[:1] * (depth - 1), widths[-1])
     deeper = replace(target, widths=widths)
-    known = {activation.name for activation in activations_of(target)}
-    if missing := [a.name for a in activations_of(deeper) if a.name not in known]:
+    compiled_for = {activation.name for activation in activations_of(target)}
+    if missing := [a.name for a in activations_of(deeper) if a.name not in compiled_for]:
         raise ConstructionError(
             f"A network of depth={depth} has layers with the activation {missing[0]}, which the "
             "block was not compiled for. Compile a target that has a hidden layer."
@@ -306,7 +306,7 @@ class LossSlope:
     bound: float | None = None
 
 
-def _fits_in_a_row(part: SlopePart | None) -> bool:
+def _fits_in_a_row(part: SlopeTerm | None) -> bool:
     """Return whether a row of a block can hold this part of a loss slope."""
     if part is None:  # the slope is not a sum of parts
         return False
@@ -421,8 +421,10 @@ def _tables(problem: Problem, reach: float, dtype: str) -> tuple[LatticeFunction
     halves = [GRID_HALF]
     while True:
         # Repeat with the largest number of tokens until no fit needs more.
-        trials = [lattice.fit_to_accuracy(group, roomy, accuracy, max(halves)) for group in groups]
-        fits = [fit for trial in trials for fit in trial]
+        attempts = [
+            lattice.fit_to_accuracy(group, roomy, accuracy, max(halves)) for group in groups
+        ]
+        fits = [fit for group_fits in attempts for fit in group_fits]
         halves = [fit.half for fit in fits]
         if len(set(halves)) <= 1:
             return tuple(fits)
@@ -545,7 +547,9 @@ class _Block:
             MultiplyByEntries("delta", reaches.delta, (back,)),
         ]
         later: list[Instruction] = []
-        if smooth:  # delta = r' * up; z gate(z) for activations that grow like a line
+        # With smooth activations delta = r' * up is a product too. It is computed beside the
+        # look-ups, and all products with delta follow in the next layer, as does z gate(z).
+        if smooth:
             units.append(MultiplyEntries("up", "slope", reaches.slope, "delta"))
             products += [
                 MultiplyEntries("z", _of_z(r.gate.name), reaches.gate, _of_z(r.name))
@@ -565,8 +569,8 @@ class _Block:
         )
         middle = [("units", units), ("products", later)] if later else [("products", units)]
         return tuple(
-            Layer(title, tuple(parts))
-            for title, parts in (
+            Layer(title, tuple(instructions))
+            for title, instructions in (
                 ("mask", (find,)),
                 ("router", self.router()),
                 *middle,
@@ -637,8 +641,8 @@ class _Block:
             ActivateWhere("z", KINKED, (*closed, *smooth, *padding), self.leak, gate, out["first"])
         ]
         for r in self.smooth:
-            parts = [_of_z(part.name) for part in (r.value, r.rest) if part]
-            source = Combination(tuple(parts), (1.0,) * len(parts))
+            terms = [_of_z(function.name) for function in (r.value, r.rest) if function]
+            source = Combination(tuple(terms), (1.0,) * len(terms))
             flags = (*closed, *self.others(r.name), *padding)
             steps.append(CopyWhere(source, flags, gate, out["first"]))
         if self.has_biases:

@@ -128,6 +128,8 @@ class AbstractOneLayer(AbstractConstruction):
         n_examples = self._require_n_examples()
         model, update, reach = problem.model, problem.proximal_step, score_reach(problem)
         label_reach = ROUNDING_ROOM * problem.domain.y
+        # Least squares needs <w, x> - y, a single score. With a link, mu(<w, x>) and y are looked
+        # up by separate heads, because mu is not linear.
         if self.joins_label:
             functions: tuple[GridMean, ...] = (line(LINE, reach + label_reach),)
             look_ups: tuple[LookUp, ...] = (LookUp(LINE, score=1.0, label=-1.0),)
@@ -139,6 +141,7 @@ class AbstractOneLayer(AbstractConstruction):
                 LookUp(model.link, score=1.0, label=0.0),
                 LookUp(LINE, score=0.0, label=1.0, factor=-1.0),
             )
+        # The MLP: a soft threshold that includes the box, or the box alone.
         step_size, shrinks, box = update.step_size or 1.0, list[Instruction](), update.box
         names = (COEFFICIENTS, INTERCEPT)[: 1 + model.intercept]
         if update.l1:
@@ -180,11 +183,11 @@ def one_layer(
     predict = PredictMean(
         mean, weights, descend.inputs, descend.reach, IS_QUERY, "y", n_examples=descend.n_examples
     )
-    ends = (Slot("x", (width,), Role.INPUT), Slot("y", (1,), Role.LABEL))
+    example = (Slot("x", (width,), Role.INPUT), Slot("y", (1,), Role.LABEL))
     penalty = (Layer("penalty", tuple(shrinks)),) if shrinks else ()
     return StackProgram(
         construction=name,
-        layout=Layout((*ends, *slots, Slot(ONE, (1,), Role.CONSTANT))),
+        layout=Layout((*example, *slots, Slot(ONE, (1,), Role.CONSTANT))),
         functions=functions,
         block=(Layer("gradient step", (descend,)), *penalty),
         n_steps=n_steps,
@@ -303,10 +306,10 @@ class CotGlm(AbstractOneLayer):
         look_ups, reaches = [], {LINE: reach}  # LINE also returns predictions
         kinds: dict[str, ScalarFunction] = {}
         slopes: tuple[GridMean, ...] = ()
-        if (loss := problem.loss_function).slope_parts is None:
+        if (loss := problem.loss_function).slope_terms is None:
             slopes = (mean_of_slope(loss, reach, ROUNDING_ROOM * domain.y),)
             look_ups.append(LookUp(loss.name, score=1.0, label=1.0, is_slope=True))
-        for part in loss.slope_parts or ():
+        for part in loss.slope_terms or ():
             name, factor = part.function.name, 1.0
             if (slope := factor_of(part.function)) is not None:
                 name, factor = LINE, slope

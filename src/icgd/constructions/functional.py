@@ -40,7 +40,7 @@ from icgd.program.program import Layer
 from icgd.program.stack import StackProgram
 
 MOST_LAYERS = 2 * 10**5
-"""The largest number of steps with layers of their own; more take minutes and gigabytes."""
+"""The largest number of steps with separate layers; more take minutes and gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class Functional(AbstractConstruction):
         update.require_steps(n_steps)
         require_few_steps(update, n_steps, MOST_LAYERS)
         has_momentum = update.momentum is not None
-        alike = update.is_constant or n_steps == 0
+        are_equal = update.is_constant or n_steps == 0
         block = []
-        for step in range(1) if alike else range(n_steps):
+        for step in range(1) if are_equal else range(n_steps):
             heads = update.machine_of(step, machine).heads
             descend = DescendFunction(
                 terms=tuple(KernelTerm(**asdict(head)) for head in heads),
@@ -96,5 +96,5 @@ class Functional(AbstractConstruction):
             block=tuple(block),
             n_steps=n_steps,
             prediction=(),
-            steps_per_block=1 if alike else n_steps,
+            steps_per_block=1 if are_equal else n_steps,
         )

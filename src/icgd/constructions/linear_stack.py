@@ -92,7 +92,7 @@ FARTHEST_MIRRORED = 2.0**900
 """The limit for mirrored heads, whose factors and gates are up to a billion times larger."""
 
 MOST_DIFFERENT = 3 * 10**4
-"""The largest number of steps with layers of their own; more take minutes and gigabytes."""
+"""The largest number of steps with separate layers; more take minutes and gigabytes."""
 
 COEFFICIENTS, INTERCEPT, MEAN = "w", "b", "mean"
 """Slots of the coefficients, of the intercept, and of the expected label."""
@@ -183,17 +183,21 @@ class LinearStack(AbstractConstruction):
                 shrinks.append(ShrinkSlot(COEFFICIENTS, threshold, box))
             if clipped := weights[1:] if update.l1 else weights:
                 shrinks.append(ClipSlots(clipped, box, ONE))
+        # With momentum, the heads of the gradient write the same change to weights and velocities.
         moved = (*weights, *velocities)
         read = inputs * (1 + has_momentum)
         wipe = WipeSlots((MEAN,))
         descend: Instruction = DescendExamples(MEAN, "y", read, moved, tokens, gate, -step_size)
         if n_heads := self.mirrored_heads:
+            # Mirrored heads have probe * (mean - y) in their scores, which must stay small. Means
+            # increase with the score, so the largest residual occurs at an end of the range.
             ends = torch.tensor([-reach, reach], dtype=torch.float64)
-            left = float(model.link_function.mean(ends).abs().max()) + problem.domain.y
-            probe = LARGEST_SCORES[n_heads - 1] / left
+            residual = float(model.link_function.mean(ends).abs().max()) + problem.domain.y
+            probe = LARGEST_SCORES[n_heads - 1] / residual
             # Queries are not examples: their scores are bounded by box and domain only.
             closed = MASKED / probe + 2 * max(gate, allowed_score(problem))
             descend = DescendMirrored(MEAN, "y", read, moved, n_heads, probe, closed, -step_size)
+        # For least squares the score itself contains the residual, so no layer computes the mean.
         in_one_layer = bool(n_heads) and model.link == "identity"
 
         def step_layers(step: int) -> list[Layer]:
@@ -223,6 +227,7 @@ class LinearStack(AbstractConstruction):
                 Layer("penalty", (*shrinks, wipe)),
             ]
 
+        # The prediction: the mean at the queries, copied into y.
         predict = PredictMean(model.link, weights, inputs, reach, IS_QUERY, MEAN)
         copied = Summand(Combination.of(MEAN), IDENTITY_FUNCTION.name)
         copy = MapSlots((copied,), IS_QUERY, (IS_EXAMPLE,), gate, "y")
@@ -241,15 +246,15 @@ class LinearStack(AbstractConstruction):
                 *(Slot(name, (1,), Role.CONSTANT) for name in constants),
             )
         )
-        alike = update.is_constant or n_steps == 0
-        steps = range(1) if alike else range(n_steps)
+        are_equal = update.is_constant or n_steps == 0
+        steps = range(1) if are_equal else range(n_steps)
         return StackProgram(
             construction=self.name,
             layout=layout,
             functions=(mean, fit_relu_sum(IDENTITY_FUNCTION, -gate, gate)),
             block=tuple(layer for step in steps for layer in step_layers(step)),
             n_steps=n_steps,
-            steps_per_block=1 if alike else n_steps,
+            steps_per_block=1 if are_equal else n_steps,
             prediction=(
                 Layer("expected label", (predict,)),
                 Layer("copy prediction", (copy, wipe)),

@@ -20,7 +20,7 @@ from icgd.problems.functions import (
     slope_of,
     split_at_jumps,
 )
-from icgd.problems.losses import Loss, SlopePart
+from icgd.problems.losses import Loss, SlopeTerm
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import (
     AVERAGE,
@@ -165,9 +165,9 @@ def network_layout(
 # The functions that a construction evaluates.
 
 
-def loss_parts(problem: Problem) -> tuple[SlopePart, ...]:
+def loss_parts(problem: Problem) -> tuple[SlopeTerm, ...]:
     """Return the summands of the loss slope; none if it is not a sum of one-variable functions."""
-    return problem.loss_function.slope_parts or ()
+    return problem.loss_function.slope_terms or ()
 
 
 def factor_of(function: ScalarFunction) -> float | None:
@@ -177,7 +177,7 @@ def factor_of(function: ScalarFunction) -> float | None:
     return float(function(one)) if is_line else None
 
 
-def loss_argument(part: SlopePart, prediction: str) -> Combination:
+def loss_argument(part: SlopeTerm, prediction: str) -> Combination:
     """Return the argument of a part of the loss slope, from predictions and labels."""
     factors = {prediction: part.prediction, "y": part.label}
     used = {slot: factor for slot, factor in factors.items() if factor != 0.0}
@@ -392,7 +392,7 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
     return BackwardRanges(tuple(slopes), *map(tuple, rows))
 
 
-def largest_loss_argument(problem: Problem, part: SlopePart, prediction: float) -> float:
+def largest_loss_argument(problem: Problem, part: SlopeTerm, prediction: float) -> float:
     """Return the largest argument of a part of the loss slope."""
     return abs(part.prediction) * prediction + abs(part.label) * problem.domain.y
 
@@ -408,7 +408,7 @@ def composed_slope(problem: Problem, largest: float, slot: str = "prediction") -
 
 def is_composed(problem: Problem) -> bool:
     """Return whether the slope of the loss needs a `Composition`."""
-    return problem.loss_function.slope_parts is None and not problem.loss_function.is_softmax
+    return problem.loss_function.slope_terms is None and not problem.loss_function.is_softmax
 
 
 def largest_loss_slope(problem: Problem, prediction: float) -> float:
@@ -574,6 +574,7 @@ class UpdateLayers:
     def end(self, step: int, scratch: tuple[str, ...]) -> tuple[Layer, ...]:
         """Return the layers of a step after the gradient; these also wipe `scratch`."""
         update, layers, rule = self.update, self.layers, self.update.rule(step)
+        # The layers of a root: squares of the gradient, moments and root, and their product.
         before: list[Layer] = []
         sums = rule.linear if rule.root is None else {WEIGHTS: rule.weights}
         if rule.root is not None:
@@ -588,24 +589,26 @@ class UpdateLayers:
             moments = Layer("moments", (*roots, state, wiped))
             before += [squares, moments, self._products("direction", rule.root.factor, ROOT)]
         is_plain, size = update.is_plain, update.batch_size
-        held = (slot.name for slot in self.slots if slot.role is Role.SHARED)
-        cleared = (*scratch, *(name for name in held if not name.startswith((SORTED, EXCESS))))
+        # Slots to wipe. Those of sorting are wiped by the layers of `_simplices`, after this one.
+        shared = (slot.name for slot in self.slots if slot.role is Role.SHARED)
+        wiped_slots = (*scratch, *(s for s in shared if not s.startswith((SORTED, EXCESS))))
         turns = () if size is None else (TakeTurns(size, PLACE, OUT_OF_BATCH, N_EXAMPLES),)
-        keeps = None if update.average is None else update.kept_of_average(step)
-        moved: tuple[Instruction, ...] = self._projections()
+        kept_share = None if update.average is None else update.kept_of_average(step)
+        # Plain descent has moved the weights already. Other rules move them here; a clip to boxes
+        # is part of the move, while other projections and the average of their result need layers.
+        changes: tuple[Instruction, ...] = self._projections()
         after = self._simplices()
         if not is_plain and self._boxes_only:
-            moved = (self._recombine(sums, keeps),)
+            changes = (self._recombine(sums, kept_share),)
         elif not is_plain:
-            after = (Layer("project", moved), *after)
-            moved = (self._recombine(sums),)
-            if keeps is not None:
-                mean: Sum = {AVERAGE: keeps, WEIGHTS: 1.0 - keeps}
+            after = (Layer("project", changes), *after)
+            changes = (self._recombine(sums),)
+            if kept_share is not None:
+                mean: Sum = {AVERAGE: kept_share, WEIGHTS: 1.0 - kept_share}
                 after = (*after, Layer("average", (self._recombine({AVERAGE: mean}),)))
-        last = Layer(
-            "clip and wipe" if is_plain else "update", (*moved, WipeSlots(cleared), *turns)
-        )
-        return (*before, last, *after)
+        title = "clip and wipe" if is_plain else "update"
+        update_layer = Layer(title, (*changes, WipeSlots(wiped_slots), *turns))
+        return (*before, update_layer, *after)
 
     def _products(self, title: str, left: str, right: str) -> Layer:
         """Return the layer that multiplies two kinds of slots; a schedule's steps share it."""
@@ -674,7 +677,7 @@ class UpdateLayers:
             Layer("simplex", (*ends, excesses)),
         )
 
-    def _recombine(self, sums: dict[str, Sum], keeps: float | None = None) -> Recombine:
+    def _recombine(self, sums: dict[str, Sum], kept_share: float | None = None) -> Recombine:
         """Set slots of all layers to sums of slots; clip weights to boxes, and average them."""
         assignments = []
         for layer in self.layers:
@@ -683,10 +686,10 @@ class UpdateLayers:
                 value, write = _of_layer(terms, layer), f"{kind}_{layer}"
                 if kind != WEIGHTS:
                     assignments.append(Assignment(value, write))
-                elif keeps is None:
+                elif kept_share is None:
                     assignments.append(Assignment(value, write, bound))
                 else:
-                    average = Assignment(value, write, bound, f"{AVERAGE}_{layer}", keeps)
+                    average = Assignment(value, write, bound, f"{AVERAGE}_{layer}", kept_share)
                     assignments.append(average)
         return Recombine(tuple(assignments), self.unit)
 

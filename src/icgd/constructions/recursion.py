@@ -183,7 +183,7 @@ class Recursion(AbstractConstruction):
                 "it pushes forward the Jacobian of every layer with respect to every matrix below, "
                 f"{depth * (depth - 1) // 2} for {depth} layers; give at most {DEEPEST} layers."
             )
-        if problem.loss_function.slope_parts is None:
+        if problem.loss_function.slope_terms is None:
             return (
                 f"its MLP layer evaluates functions of one prediction and one label, and the slope "
                 f"of the {problem.loss} loss is not a sum of such functions; use the logistic "
@@ -241,6 +241,8 @@ class Recursion(AbstractConstruction):
         inputs, last = units_slot(depth - 1), f"weights_{depth}"
         reach = max(reaches[inputs], 1.0 * target.biases)
         jacobians = [(jacobian(depth, j), f"weights_{j}") for j in range(1, depth)]
+        # The gradient is a mean of products with the loss slope: exact by gated heads if units
+        # bend like relu, otherwise by the fitted product "a b".
         if units.bends:
             gate = 2.0 ** (1 + ceil(log2(steepest)))
             gating = (gate, SHARPNESS if units.off_relu else 1.0, scale)
@@ -265,6 +267,7 @@ class Recursion(AbstractConstruction):
             Layer("gradient step", tuple(gradient)),
             Layer("clip and wipe", (clip, *wipe(scratch))),
         ]
+        # The prediction: a forward pass without Jacobians, and a copy into y at the queries.
         copy = CopyToQueries(output, "z where flagged", "y")
         written = [preactivation(m) for m in range(min(2, depth), depth + 1)]
         prediction = [

@@ -114,7 +114,7 @@ LARGEST_NORM_ERROR = 0.05
 """The largest relative error of the root of a norm, for which `largest_norm` is a bound."""
 
 LEAST_ROOT, LARGEST_ROOT = 1e-30, 1e40
-"""Limits on the largest argument of a root, so that no power in a proof leaves float64."""
+"""Limits on the largest gradient or deviation, so that no power of it in a proof overflows."""
 
 EXPONENTIALS, SHARES = "exponentials", "shares"
 
@@ -192,6 +192,8 @@ class ReluStack(AbstractConstruction):
         update = UpdateLayers(target, problem.gradient_step)
         functions = _fitted_functions(problem, self.pieces, self.kink_width)
         prediction, bias = output_slot(target, target.depth), bias_slot(target)
+        # A slope of the loss that is not a sum of one-variable functions takes several layers,
+        # fitted for all predictions that can occur.
         composed = None
         if is_composed(problem):
             margin = max(function.error for function in functions)
@@ -200,7 +202,8 @@ class ReluStack(AbstractConstruction):
             functions += composed.fitted(self.pieces, self.kink_width)
         loss_slope = "loss_slope" if problem.domain.rate is None else "rated_slope"
         jumps = loss_jumps(problem, prediction)
-        of_loss = [part.slot for part in (*jumps, *(composed.operations if composed else ()))]
+        of_loss = [jump.slot for jump in jumps]
+        of_loss += [operation.slot for operation in (composed.operations if composed else ())]
         layout = _layout(problem, update, loss_slope, of_loss)
         scratch = tuple(slot.name for slot in layout.having(Role.SCRATCH))
         # The gate, a power of two, exceeds the argument of every ReLU on the domain.
@@ -246,6 +249,7 @@ class ReluStack(AbstractConstruction):
                 fit_exponential(exponential, max(reach, 2 * cap), error),
                 fit_reciprocal(2 * n_classes * exp(cap), error),
             )
+        # The slope is 0 at queries and outside the batch, so that these have no gradient.
         closed_by = (IS_QUERY, *update.closed_by)
         slope = MapSlots(summands, IS_EXAMPLE, closed_by, gate, "loss_slope")
         block.append(Layer("loss slope", (slope, *later_slopes(target), *update.decayed)))
@@ -266,10 +270,14 @@ class ReluStack(AbstractConstruction):
         )
         block += [Layer("gradient step", tuple(gradient)), *update.end(0, scratch)]
 
+        # The prediction: a forward pass, and a copy into y at the queries only.
         forward = forward_pass(target, update.predicting)
         copy = MapSlots((_copy_of(prediction),), IS_QUERY, (IS_EXAMPLE,), gate, "y")
         written = (
-            name for layer in forward for part in layer.instructions for name in part.writes()
+            name
+            for layer in forward
+            for instruction in layer.instructions
+            for name in instruction.writes()
         )
         copied = Layer("copy prediction", (copy, WipeSlots(tuple(written))))
         return StackProgram(
@@ -323,8 +331,8 @@ def _layout(
     layers, norms, wide = range(1, target.depth + 1), target.norms, target.widths
     forward = {units_slot(j): j for j in layers if not _is_norm_alone(target, j)}
     forward |= {slot: j for j in layers for slot in separate_positive_slots(target, j)}
-    evaluated = {part.write: j for j in layers for part in _slopes_by_heads(target, j)}
-    forward |= {name: j for name, j in evaluated.items() if name.startswith("curve_")}
+    by_heads = {slope.write: j for j in layers for slope in _slopes_by_heads(target, j)}
+    forward |= {name: j for name, j in by_heads.items() if name.startswith("curve_")}
     forward |= {f"sum_{j}": j for j in layers if target.sources(j)}
     forward |= {f"{kind}_{j}": j for kind in ("linear", "normed") for j in norms}
     loss = {EXPONENTIALS: width**2, SHARES: width} if problem.loss_function.is_softmax else {}

@@ -223,6 +223,7 @@ class SoftmaxStack(AbstractConstruction):
 
     def build(self, problem: Problem, n_steps: int) -> StackProgram:
         builder, target = _Builder(problem, self), problem.network
+        # Register g holds the weights times L_g, so clips read their bounds times |L_g|.
         update = UpdateLayers(target, problem.gradient_step, SCALE_SIZE, SCALE)
         block = [
             *builder.forward_pass(WEIGHTS),
@@ -230,6 +231,8 @@ class SoftmaxStack(AbstractConstruction):
             *builder.backward_pass(),
         ]
         scratch = _written(block)
+        # The heads of the gradient have multiples of probe * delta in their scores. The largest
+        # delta gets the score PROBE, for which truncation and rounding errors balance.
         gradient = (
             AddGradient(
                 left=builder.delta(layer),
@@ -242,6 +245,8 @@ class SoftmaxStack(AbstractConstruction):
             for layer in range(1, target.depth + 1)
         )
         block += [Layer("gradient step", tuple(gradient)), *update.end(0, scratch)]
+        # The prediction: a forward pass, and a copy into y at the queries only, by a gate that
+        # exceeds every output.
         forward = builder.forward_pass(update.predicting)
         copied = Summand(Combination.of(units_slot(target.depth)), IDENTITY_FUNCTION.name)
         gate = 2.0 ** (1 + ceil(log2(builder.forward.outputs[-1])))
@@ -264,8 +269,8 @@ class SoftmaxStack(AbstractConstruction):
 
 def _written(layers: Iterable[Layer]) -> tuple[str, ...]:
     """Return the slots that the layers write, in order, without repetitions."""
-    instructions = [part for layer in layers for part in layer.instructions]
-    return tuple(dict.fromkeys(name for part in instructions for name in part.writes()))
+    writes = (i.writes() for layer in layers for i in layer.instructions)
+    return tuple(dict.fromkeys(name for names in writes for name in names))
 
 
 class _Builder:
@@ -369,7 +374,10 @@ class _Builder:
                     names[units] = activation.rest.name
                 first = (LookUp(z, tuple(names.values()), tuple(names)),)
                 second = (AddProduct(z, reach, gate, bound, units),)
-            layers += [Layer(f"forward {j}", part) for part in (first, second) if part]
+            stages = (first, second)
+            layers += [
+                Layer(f"forward {j}", instructions) for instructions in stages if instructions
+            ]
         return layers
 
     def loss_look_ups(self, z: Argument, *, of_prediction: bool) -> tuple[LookUp, ...]:
@@ -401,7 +409,8 @@ class _Builder:
             for number, part in enumerate(self.parts, start=1)
             if part.function.kind == "kinked" and factor_of(part.function) is None
         )
-        return [Layer("loss slope", part) for part in (look_ups, maps + kinks) if part]
+        stages = (look_ups, maps + kinks)
+        return [Layer("loss slope", instructions) for instructions in stages if instructions]
 
     def delta(self, layer: int) -> Combination:
         """Return s_j: its slot, or the loss slope itself for a linear output."""
@@ -427,14 +436,14 @@ class _Builder:
 
     def functions(self, layers: Iterable[Layer]) -> tuple[Function, ...]:
         """Return lines and squares on the registers, the look-ups, and the functions of MLPs."""
-        instructions = [part for layer in layers for part in layer.instructions]
+        instructions = [i for layer in layers for i in layer.instructions]
         lines: list[LatticeFunction] = []
-        if any(isinstance(part, Project) for part in instructions):
+        if any(isinstance(i, Project) for i in instructions):
             lines.append(lattice.identity(lattice.line_lattice(1.0, self.half)))
-        if any(isinstance(part, AddProduct) for part in instructions):
+        if any(isinstance(i, AddProduct) for i in instructions):
             lines.append(lattice.square(lattice.line_lattice(2.0, self.half)))
-        maps = [part for part in instructions if isinstance(part, MapSlots)]
-        names = dict.fromkeys(name for part in maps for name in part.functions())
+        maps = [i for i in instructions if isinstance(i, MapSlots)]
+        names = dict.fromkeys(name for one_map in maps for name in one_map.functions())
         needed, width = needed_functions(self.problem), self.settings.kink_width
         reach = ROUNDING_ROOM * largest_argument(self.problem, self.forward)
         beyond = jump_offsets(self.problem)

@@ -166,7 +166,7 @@ class Universal(AbstractConstruction):
                 f"{size.n_examples}) = {size.paper_entries} entries ({size.entries} without "
                 "repetitions)."
             )
-        if problem.loss_function.slope_parts is None:
+        if problem.loss_function.slope_terms is None:
             return f"the slope of the {problem.loss} loss of a single output is 0."
         if reason := text_objection(problem):
             return reason
@@ -308,10 +308,10 @@ class ContextHead:
                 f"levels or {tokens}."
             )
 
-    def key(self, own: Sequence[str]) -> Combination:
+    def key(self, own_levels: Sequence[str]) -> Combination:
         """Return the context plus the number of the token, whose digits are its own levels."""
-        digits = tuple(self.levels**place * self.levels / 2 for place in range(len(own)))
-        return Combination((CONTEXT, *own), (1.0, *digits[::-1]))
+        digits = tuple(self.levels**place * self.levels / 2 for place in range(len(own_levels)))
+        return Combination((CONTEXT, *own_levels), (1.0, *digits[::-1]))
 
     def own_numbers(self) -> Tensor:
         """Return the numbers that own tokens add to their keys, centred around 0."""
@@ -327,6 +327,7 @@ def context_head(levels: int, n_tokens: int, width: int, room: int) -> ContextHe
     contexts = torch.tensor(list(multisets))
 
     def codes(scores: Sequence[float], values: Sequence[float]) -> Tensor:
+        """Return the output of a head for every context."""
         score: Tensor
         carried: Tensor
         score, carried = (
@@ -336,6 +337,7 @@ def context_head(levels: int, n_tokens: int, width: int, room: int) -> ContextHe
         return (share * carried[contexts]).sum(-1)
 
     def distance(head: tuple[tuple[float, ...], tuple[float, ...]]) -> float:
+        """Return the smallest distance of two codes relative to the range of all codes."""
         ordered = codes(*head).sort().values
         return float(ordered.diff().min() / (ordered[-1] - ordered[0]))
 
@@ -350,6 +352,7 @@ def context_head(levels: int, n_tokens: int, width: int, room: int) -> ContextHe
         for row in shares.tolist()
     ]
     scores, values = max(heads, key=distance)
+    # Scale the codes such that the smallest distance exceeds `room` slightly.
     raw = codes(scores, values)
     scale = (1 + 2.0**-20) * room / float(raw.sort().values.diff().min())
     carried = (scale, *(c * scale for c in values))

@@ -278,7 +278,7 @@ MOST_HALVINGS = 12
 """How often a step size is halved while the loss rises, before `fit` raises an error."""
 
 ROOM = 4.0
-"""The domain holds rows this many times as large as the context; larger ones are recompiled."""
+"""The domain holds rows this many times as large as the context."""
 
 LOSS_SAMPLES, TOLERATED_RISE = 64, 0.01
 """How many losses of a run are compared, and how much each may exceed the last, relatively."""

@@ -172,8 +172,10 @@ def _head(
     if not isinstance(term, KernelTerm):
         return graph.add("Where", masks[0], value, graph.number(0.0))
     query, key = (
-        graph.add("Einsum", _read(graph, f"{name}.{part}", x, weights, head), equation="hdbi->bid")
-        for part, weights in (("W_Q", layer.W_Q), ("W_K", layer.W_K))
+        graph.add(
+            "Einsum", _read(graph, f"{name}.{matrix}", x, weights, head), equation="hdbi->bid"
+        )
+        for matrix, weights in (("W_Q", layer.W_Q), ("W_K", layer.W_K))
     )
     shape = SHAPES.get(term.kernel, 0.0) if term.shape is None else term.shape
     pattern = PATTERNS[term.kernel](graph, query, key, masks[1], shape)
@@ -505,8 +507,8 @@ def _append_mirror_attention(layer: MirrorAttention, graph: Graph, name: str, x:
     ends = graph.axes(0), graph.add("Shape", x, start=2, end=3), graph.axes(MAX_COLUMNS)
     for heads in _groups(layer.W_Q):
         query, value = (
-            _read(graph, f"{name}.{part}", x, weights, heads)
-            for part, weights in (("W_Q", layer.W_Q), ("W_V", layer.W_V))
+            _read(graph, f"{name}.{matrix}", x, weights, heads)
+            for matrix, weights in (("W_Q", layer.W_Q), ("W_V", layer.W_V))
         )
         keys = [_read(graph, f"{name}.W_K", tokens, layer.W_K, heads) for tokens in (x, images)]
         key = graph.add("Concat", *keys, axis=-1)
@@ -538,8 +540,8 @@ def _append_sequence_attention(layer: SequenceAttention, graph: Graph, name: str
     for heads in _groups(layer.W_Q):
         suffix = f"[{heads.start}:{heads.stop}]"
         key_map, value_map, codes = (
-            graph.constant(f"{name}.{part}{suffix}", weights.detach()[heads])
-            for part, weights in (
+            graph.constant(f"{name}.{matrix}{suffix}", weights.detach()[heads])
+            for matrix, weights in (
                 ("A_K", layer.A_K),
                 ("A_V", layer.A_V),
                 ("P", layer.P.mT.unsqueeze(2)),
@@ -547,8 +549,8 @@ def _append_sequence_attention(layer: SequenceAttention, graph: Graph, name: str
         )
         query = _read(graph, f"{name}.W_Q", x, layer.W_Q, heads)
         keys, values = (
-            _read(graph, f"{name}.{part}", columns, weights, heads)
-            for part, weights in (("W_K", layer.W_K), ("W_V", layer.W_V))
+            _read(graph, f"{name}.{matrix}", columns, weights, heads)
+            for matrix, weights in (("W_K", layer.W_K), ("W_V", layer.W_V))
         )
         key = graph.add("Einsum", key_map, keys, equation=MAPPED)
         value = graph.add("Einsum", value_map, values, equation=MAPPED)
@@ -594,9 +596,9 @@ def _attended(
     divisor: str | None = None,
 ) -> str:
     """Return the stream after a layer whose heads compute `attend(query, key, value)`."""
-    parts = {"W_Q": layer.W_Q, "W_K": layer.W_K, "W_V": layer.W_V}
+    matrices = {"W_Q": layer.W_Q, "W_K": layer.W_K, "W_V": layer.W_V}
     read = [
-        attend(*(_read(graph, f"{name}.{part}", x, w, heads) for part, w in parts.items()))
+        attend(*(_read(graph, f"{name}.{matrix}", x, w, heads) for matrix, w in matrices.items()))
         for heads in _groups(layer.W_Q)
     ]
     return _written(graph, f"{name}.W_O", x, read, layer.W_O, divisor)

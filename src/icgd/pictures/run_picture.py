@@ -49,7 +49,7 @@ class LossCurves:
 
 
 @dataclass(frozen=True)
-class Guesses:
+class QueryPredictions:
     """The predictions of one task at its queries, with their labels if these are known.
 
     `names` are the names of the outputs if the labels were a data frame.
@@ -74,9 +74,9 @@ class Guesses:
         return bool(((labels == 0) | (labels == 1)).all())
 
 
-def guesses_of(
+def query_predictions(
     task: Task, predictions: Tensor, labels: Any, oracle: AbstractOracle
-) -> Guesses | None:
+) -> QueryPredictions | None:
     """Return the predictions to draw, or None if there are no queries or many tasks."""
     values = None if labels is None else checked_array("labels", labels)
     if values is not None:
@@ -89,22 +89,22 @@ def guesses_of(
             )
     if task.batch or not task.n_queries:
         return None
-    return Guesses(task, predictions, values, column_names(labels))
+    return QueryPredictions(task, predictions, values, column_names(labels))
 
 
 def draw(
     curves: LossCurves,
-    guesses: Guesses | None,
+    predicted: QueryPredictions | None,
     coefficients: Mapping[str, float],
     path: str | os.PathLike[str] | None = None,
 ) -> Picture:
     """Draw a panel for the loss, and for predictions and named coefficients if there are any."""
-    n_panels = 1 + (guesses is not None) + bool(coefficients)
-    height = 4.8 if guesses is not None and guesses.are_named else 4.4
+    n_panels = 1 + (predicted is not None) + bool(coefficients)
+    height = 4.8 if predicted is not None and predicted.are_named else 4.4
     figure, panels = plotting.new_figure(5.6 * n_panels, height, n_panels)
     _draw_losses(panels[0], curves)
-    if guesses is not None:
-        _draw_guesses(panels[1], guesses)
+    if predicted is not None:
+        _draw_predictions(panels[1], predicted)
     if coefficients:
         _draw_coefficients(panels[-1], coefficients)
     return saved(Picture(curves.words, figure), path)
@@ -121,7 +121,7 @@ def _draw_losses(panel: Axes, curves: LossCurves) -> None:
     for row in [] if curves.objectives is None else curves.rows(curves.objectives):
         panel.plot(curves.steps, row, color=ORANGE, lw=1.8, ls="--")
     if curves.objectives is not None:
-        _name_lines(panel, [("loss", BLUE), ("with penalties", ORANGE)])
+        _name_lines(panel, [("loss", BLUE), ("loss plus penalties", ORANGE)])
     if min(map(min, rows)) > 0:
         plotting.logarithmic_height(panel)
 
@@ -153,25 +153,25 @@ def _name_lines(panel: Axes, names: list[tuple[str, str]]) -> None:
         )  # fmt: skip
 
 
-def _draw_guesses(panel: Axes, guesses: Guesses) -> None:
+def _draw_predictions(panel: Axes, predicted: QueryPredictions) -> None:
     """Plot predictions against known labels, or over a single input, or in order of the queries."""
-    if guesses.labels is not None:
-        _against_labels(panel, guesses, guesses.labels)
-    elif guesses.task.x.shape[-1] == 1:
-        _over_inputs(panel, guesses)
+    if predicted.labels is not None:
+        _against_labels(panel, predicted, predicted.labels)
+    elif predicted.task.x.shape[-1] == 1:
+        _over_inputs(panel, predicted)
     else:
         plotting.describe(panel, "Predictions", "query", "prediction")
         plotting.whole_numbers(panel)
-        for column, colour in _columns(guesses.predictions):
+        for column, colour in _columns(predicted.predictions):
             panel.plot(column.tolist(), "o", color=colour, ms=5)
-    if guesses.are_named:
-        _name_outputs(panel, guesses)
+    if predicted.are_named:
+        _name_outputs(panel, predicted)
 
 
-def _name_outputs(panel: Axes, guesses: Guesses) -> None:
+def _name_outputs(panel: Axes, predicted: QueryPredictions) -> None:
     """Draw a legend below the panel, where it does not cover data."""
-    n_outputs = guesses.predictions.shape[-1]
-    names = guesses.names or [f"output {number}" for number in range(1, n_outputs + 1)]
+    n_outputs = predicted.predictions.shape[-1]
+    names = predicted.names or [f"output {number}" for number in range(1, n_outputs + 1)]
     dots = [panel.plot([], [], "o", color=colour)[0] for colour in OUTPUTS[:n_outputs]]
     for dot in dots:
         dot.remove()
@@ -188,36 +188,39 @@ def _columns(values: Tensor) -> list[tuple[Tensor, str]]:
     return [(column, OUTPUTS[number % len(OUTPUTS)]) for number, column in columns]
 
 
-def _against_labels(panel: Axes, guesses: Guesses, labels: Tensor) -> None:
-    plotting.describe(panel, "Predictions and labels", "label of the query", "prediction")
-    shifts = _shifts(guesses)
+def _against_labels(panel: Axes, predicted: QueryPredictions, labels: Tensor) -> None:
+    title = "Predictions and labels"
+    if not predicted.are_classes:
+        title += " (dotted: equal)"
+    plotting.describe(panel, title, "label of the query", "prediction")
+    shifts = _shifts(predicted)
     for (column, colour), label, shift in zip(
-        _columns(guesses.predictions), labels.unbind(-1), shifts, strict=True
+        _columns(predicted.predictions), labels.unbind(-1), shifts, strict=True
     ):
         panel.plot((label + shift).tolist(), column.tolist(), "o", color=colour, ms=5)
-    if guesses.are_classes:
+    if predicted.are_classes:
         panel.set_xticks((0, 1), ("0", "1"))
         return
     middle = float(labels.double().mean())
     panel.axline((middle, middle), slope=1, color=FAINT, lw=1, ls=":")
 
 
-def _shifts(guesses: Guesses) -> list[float]:
+def _shifts(predicted: QueryPredictions) -> list[float]:
     """Return the horizontal shift of each output, which separates classes with the same label."""
-    n_outputs = guesses.predictions.shape[-1]
-    if not guesses.are_classes:
+    n_outputs = predicted.predictions.shape[-1]
+    if not predicted.are_classes:
         return [0.0] * n_outputs
     return [BESIDE * (2 * place / (n_outputs - 1) - 1) for place in range(n_outputs)]
 
 
-def _over_inputs(panel: Axes, guesses: Guesses) -> None:
+def _over_inputs(panel: Axes, predicted: QueryPredictions) -> None:
     """Plot the examples as grey dots, and the predictions as a line in order of x."""
-    task = guesses.task
+    task = predicted.task
     name = plotting.literal(task.input_names[0]) if task.input_names else "x"
     plotting.describe(panel, "Examples (grey) and predictions", name, "y")
     order = task.queries.flatten().argsort()
     for (column, colour), label in zip(
-        _columns(guesses.predictions), task.y.unbind(-1), strict=True
+        _columns(predicted.predictions), task.y.unbind(-1), strict=True
     ):
         panel.plot(task.x.flatten().tolist(), label.tolist(), "o", color=FAINT, ms=4, alpha=0.6)
         panel.plot(

@@ -71,7 +71,7 @@ PREDICTION, LABEL = "t", "y"
 
 
 @dataclass(frozen=True)
-class SlopePart:
+class SlopeTerm:
     """The summand `function(prediction * t + label * y)` of a loss's slope."""
 
     prediction: float
@@ -201,7 +201,7 @@ class Loss:
     """
 
     name: str
-    slope_parts: tuple[SlopePart, ...] | None
+    slope_terms: tuple[SlopeTerm, ...] | None
     labels_are_probabilities: bool = False
     is_softmax: bool = False
     node: Node | None = None
@@ -224,7 +224,7 @@ class Loss:
                 f"The slope {text(node)} does not depend on the prediction t, so the loss has no "
                 "minimum. Write a slope in t and y, such as 'tanh(t - y)'."
             )
-        self.slope_parts = None
+        self.slope_terms = None
         if (ridges := sum_of_ridges(node)) is not None:
             parts = []
             for (a, b), tree in ridges.items():
@@ -236,20 +236,20 @@ class Loss:
                     raise SettingError(
                         f"In the slope {text(node)}, with x = {text(x)}: {error}"
                     ) from None
-                parts.append(SlopePart(float(a), float(b), function))
-            self.slope_parts = tuple(parts)
+                parts.append(SlopeTerm(float(a), float(b), function))
+            self.slope_terms = tuple(parts)
 
     @classmethod
     def _of(
         cls,
         name: str,
         value: Callable[[Tensor, Tensor], Tensor],
-        parts: tuple[SlopePart, ...] | None,
+        parts: tuple[SlopeTerm, ...] | None,
         **flags: bool,
     ) -> Loss:
         """Return a built-in loss with its own name and value."""
         loss = cls.__new__(cls)
-        loss.name, loss.slope_parts = name, parts
+        loss.name, loss.slope_terms = name, parts
         loss.__dict__.update(_value=value, **flags)
         return loss
 
@@ -283,10 +283,10 @@ class Loss:
         """
         if self.is_softmax:
             return prediction.softmax(-1) - label
-        if self.slope_parts is None:
+        if self.slope_terms is None:
             prediction, label = torch.broadcast_tensors(prediction, label)
             return computed(self._line, {PREDICTION: prediction, LABEL: label})
-        terms = [p.function(p.prediction * prediction + p.label * label) for p in self.slope_parts]
+        terms = [p.function(p.prediction * prediction + p.label * label) for p in self.slope_terms]
         return torch.stack(terms).sum(0)
 
     def value(self, prediction: Labels, label: Labels) -> Tensor:
@@ -321,16 +321,16 @@ class Loss:
         return (prediction * integral).sum(-1)
 
 
-SQUARED = Loss._of("squared", lambda p, y: ((p - y) ** 2).sum(-1), (SlopePart(1.0, -1.0, DOUBLE),))
+SQUARED = Loss._of("squared", lambda p, y: ((p - y) ** 2).sum(-1), (SlopeTerm(1.0, -1.0, DOUBLE),))
 HUBER = Loss._of(
     "huber",
     lambda p, y: functional.huber_loss(p, y, reduction="none").sum(-1),
-    (SlopePart(1.0, -1.0, CLIP),),
+    (SlopeTerm(1.0, -1.0, CLIP),),
 )
 LOGISTIC = Loss._of(
     "logistic",
     lambda p, y: (torch.logaddexp(p, torch.zeros_like(p)) - y * p).sum(-1),
-    (SlopePart(1.0, 0.0, SIGMOID), SlopePart(0.0, 1.0, NEGATE)),
+    (SlopeTerm(1.0, 0.0, SIGMOID), SlopeTerm(0.0, 1.0, NEGATE)),
     labels_are_probabilities=True,
 )
 # The log-sum-exp couples all outputs, so the slope is not a sum of functions of one variable.
@@ -351,12 +351,12 @@ def log_cosh(z: Tensor) -> Tensor:
 LOG_COSH = Loss._of(
     "log_cosh",
     lambda p, y: log_cosh(p - y).sum(-1),
-    (SlopePart(1.0, -1.0, TANH),),
+    (SlopeTerm(1.0, -1.0, TANH),),
 )
 POISSON = Loss._of(
     "poisson",
     lambda p, y: (p.exp() - y * p).sum(-1),
-    (SlopePart(1.0, 0.0, EXP), SlopePart(0.0, 1.0, NEGATE)),
+    (SlopeTerm(1.0, 0.0, EXP), SlopeTerm(0.0, 1.0, NEGATE)),
 )
 
 
@@ -365,7 +365,7 @@ def jump(below: str, above: str) -> Function:
     return Function.pieces((0,), (below, above), low=-LARGEST_JUMP, high=LARGEST_JUMP)
 
 
-L1 = Loss._of("l1", lambda p, y: (p - y).abs().sum(-1), (SlopePart(1.0, -1.0, jump("-1", "1")),))
+L1 = Loss._of("l1", lambda p, y: (p - y).abs().sum(-1), (SlopeTerm(1.0, -1.0, jump("-1", "1")),))
 
 SMOOTH_L1, QUANTILE = "smooth_l1_", "quantile_"
 """Prefixes of the names of losses that end in a number, as in smooth_l1_0.5."""
@@ -380,7 +380,7 @@ def smooth_l1(beta: float) -> Loss:
     return Loss._of(
         f"{SMOOTH_L1}{beta!r}",
         lambda p, y: functional.smooth_l1_loss(p, y, reduction="none", beta=beta).sum(-1),
-        (SlopePart(1 / beta, -1 / beta, CLIP),),
+        (SlopeTerm(1 / beta, -1 / beta, CLIP),),
     )
 
 
@@ -393,7 +393,7 @@ def quantile(level: float) -> Loss:
     return Loss._of(
         f"{QUANTILE}{level!r}",
         lambda p, y: torch.maximum(level * (y - p), (1 - level) * (p - y)).sum(-1),
-        (SlopePart(1.0, -1.0, jump(repr(-level), repr(1 - level))),),
+        (SlopeTerm(1.0, -1.0, jump(repr(-level), repr(1 - level))),),
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from icgd.errors import SettingError, quoted
+from icgd.errors import SettingError, UnknownNameError, quoted
 from icgd.problems.expressions import (
     MOST_CANONICAL,
     NUMBER,
@@ -300,19 +300,23 @@ class Function(ScalarFunction):
 
         Raises:
             SettingError: if it is no such table.
-            UnknownNameError: if a name in a text is not known.
+            UnknownNameError: if a key, or a name in a text, is not known.
 
         Example:
             >>> import icgd
             >>> icgd.Function.from_data("relu6", {"of": ["0", "x", "6"], "knots": [0, 6]}).kind
             'kinked'
         """
-        known = {"version", "of", "knots", "low", "high"}
-        if not isinstance(data, Mapping) or "of" not in data or not set(data) <= known:
+        has_rows = isinstance(data, Mapping) and is_row(data.get("of"))
+        if not has_rows or not is_row(data.get("knots", ())):
             raise SettingError(
-                f"functions.{name} must have of, and may have knots, low, high and version, got "
-                f"{quoted(data)}."
+                f"functions.{name} must have a list of formulas and the knots between them, such "
+                f'as of = ["0", "x"] and knots = [0], got {quoted(data)}.'
             )
+        known = ("of", "knots", "low", "high", "version")
+        for key in data:
+            if key not in known:
+                raise UnknownNameError.of("key", key, known=known, where=f" in functions.{name}")
         if data.get("version", VERSION) != VERSION:
             raise SettingError(
                 f"functions.{name} has version {quoted(data['version'])}; this icgd reads version "

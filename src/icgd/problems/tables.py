@@ -128,7 +128,7 @@ class Table:
     def filled(self, values: Mapping[str, float]) -> Table:
         """Fill gaps with these numbers."""
         for name in values:
-            self._column(name)
+            self._require_numbers(name)
         columns = [pl.col(name).cast(pl.Float64).fill_null(value) for name, value in values.items()]
         return replace(self, frame=self.frame.with_columns(columns))
 

@@ -59,8 +59,8 @@ NO_CLASS_SCORE = 4 * MASKED
 end."""
 
 LARGEST_STATE = 2.0**64
-"""The largest state of an optimiser: no box bounds it, and gates close no more, so a run beyond it
-is stopped."""
+"""The largest state of an optimiser, which no box bounds; a run beyond it is stopped, because gates
+cannot close larger numbers."""
 
 ASKS, ANSWERS = "asks", "answers"
 """The slots of positions: the query of the newest column, and the keys of all columns."""
@@ -300,12 +300,16 @@ class ChainProgram(AbstractProgram):
             return (), {}
         half = self.functions[0].half
         points = range(-half, half + 1)
-        names = {name for part in layer.instructions for name in part.functions()}
+        names = {name for instruction in layer.instructions for name in instruction.functions()}
         scales = tuple(g / half for g in points)
         codes = {OFFSET: tuple(-g * g / 2 for g in points)}
         names &= {f.name for f in self.functions if value_slot(f.name) in self.layout.names}
         codes |= {value_slot(f.name): f.values for f in self.functions if f.name in names}
-        shares = [part for part in layer.instructions if isinstance(part, ShareColumns)]
+        shares = [
+            instruction
+            for instruction in layer.instructions
+            if isinstance(instruction, ShareColumns)
+        ]
         if not shares:
             return scales, codes
         classes = shares[0].classes

@@ -78,12 +78,12 @@ def gated_units(
         )
         return Wire(slot, at, factor=factor)
 
-    summed = by_slot([*terms.items(), *((flag, -instruction.gate) for flag in flags)])
+    factors = by_slot([*terms.items(), *((flag, -instruction.gate) for flag in flags)])
     argument = " ".join(f"{factor:+g} {slot}" for slot, factor in terms.items())
     place = ", ".join(f"{{{name}}}" for name in axes)
     return Units(
         axes=axes,
-        reads=tuple(read(slot, factor) for slot, factor in summed.items()),
+        reads=tuple(read(slot, factor) for slot, factor in factors.items()),
         shift=shift,
         writes=(Wire(instruction.write, tuple(axes), factor=gain),),
         label=f"{instruction.write}[{place}] {gain:+g} relu({argument} {shift:+g})"
@@ -385,7 +385,7 @@ class MultiplyByEntries(Instruction):
         return entry_heads(program, self.entries, self.reach, carried, self.formula())
 
     def formula(self) -> str:
-        return ", ".join(part.formula(self.entries) for part in self.matrices)
+        return ", ".join(factor.formula(self.entries) for factor in self.matrices)
 
 
 @dataclass(frozen=True)

@@ -65,11 +65,11 @@ class Use(Enum):
     """The use that an instruction makes of the slot or function named by a field."""
 
     READ = "uses the values of the slot"
-    FLAG = "does something where the flag in the slot is 0 or 1"
-    WRITE = "sets the slot, which holds nothing before"
-    ADD = "adds to what the scratch slot holds"
+    FLAG = "acts only where the flag in the slot is 0, or where it is 1"
+    WRITE = "sets the slot, which is empty before"
+    ADD = "adds to the values of the scratch slot"
     ACCUMULATE = "adds a sum over the examples to the weights in the slot"
-    CHANGE = "reads the slot and replaces what it holds"
+    CHANGE = "reads the slot and replaces its values"
     EVALUATE = "evaluates the function"
 
     __hash__ = object.__hash__  # faster than an enum's own, and `names_used` is called often
@@ -694,7 +694,7 @@ class LookUp(Instruction):
         }
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Head k looks up all functions at coordinate k of the argument."""
+        """Return heads k that look up all functions at coordinate k of the argument."""
         functions = tuple(zip(self.lookups, self.into, strict=True))
         return look_up_heads(program, self.argument, self.reach, functions)
 
@@ -718,7 +718,7 @@ class Project(Instruction):
         return {self.write: domain.as_read(self, argument, argument)}
 
     def wires(self, program: AbstractProgram) -> Wiring:
-        """Head k looks up the identity at coordinate k of argument / reach."""
+        """Return heads k that look up the identity at coordinate k of argument / reach."""
         functions = ((self.function, self.write),)
         return look_up_heads(program, self.argument, self.reach, functions)
 

@@ -575,18 +575,18 @@ class MoveByVelocity(Instruction):
     constants = (ONE,)
 
     @property
-    def kept(self) -> float:
+    def velocity_factor(self) -> float:
         """The factor of the velocity in the change of the slot."""
         return self.momentum - self.decay * self.ahead
 
     def meaning(self, slots: Mapping[str, Value], domain: StackDomain[Value]) -> dict[str, Value]:
-        slot, terms = slots[self.slot], [(self.kept, slots[self.velocity])]
+        slot, terms = slots[self.slot], [(self.velocity_factor, slots[self.velocity])]
         velocity = domain.combine([*terms, (-self.decay, slot)] if self.decay else terms)
         return {self.velocity: velocity, self.slot: domain.add(slot, velocity)}
 
     def wires(self, program: AbstractProgram) -> Heads:
         """Return a head that reads weights and velocity of the first column, and adds to both."""
-        width, kept, decay = program.layout.width_of(self.slot), self.kept, self.decay
+        width, factor, decay = program.layout.width_of(self.slot), self.velocity_factor, self.decay
         return Heads(
             axes={},
             query=(Wire(ONE, feature=-1),),
@@ -595,8 +595,8 @@ class MoveByVelocity(Instruction):
             output=(
                 Wire(self.slot, ("entry",), "entry", -decay),
                 Wire(self.velocity, ("entry",), "entry", -decay),
-                Wire(self.slot, ("entry",), "entry", kept, width),
-                Wire(self.velocity, ("entry",), "entry", kept - 1, width),
+                Wire(self.slot, ("entry",), "entry", factor, width),
+                Wire(self.velocity, ("entry",), "entry", factor - 1, width),
             ),
             label=f"{self.slot} and {self.velocity}, moved on",
             grid=FIRST_COLUMN,
@@ -604,7 +604,7 @@ class MoveByVelocity(Instruction):
 
     def formula(self) -> str:
         decay = f" - {self.decay:g} {self.slot}" if self.decay else ""
-        moved = f"{self.velocity} = {self.kept:g} {self.velocity}{decay}"
+        moved = f"{self.velocity} = {self.velocity_factor:g} {self.velocity}{decay}"
         return f"{moved}; {self.slot} += {self.velocity}"
 
 

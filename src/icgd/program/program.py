@@ -104,8 +104,10 @@ class AbstractProgram(ABC):
 
     def first(self, kind: type[AnyInstruction]) -> AnyInstruction | None:
         """Return the first instruction of a type, or None."""
-        instructions = (part for layer in self.layers for part in layer.instructions)
-        return next((part for part in instructions if isinstance(part, kind)), None)
+        instructions = (instruction for layer in self.layers for instruction in layer.instructions)
+        return next(
+            (instruction for instruction in instructions if isinstance(instruction, kind)), None
+        )
 
     def function(self, name: str, kind: type[AnyFunction]) -> AnyFunction:
         """Return the function of a type that is called `name`."""
@@ -113,8 +115,8 @@ class AbstractProgram(ABC):
         for function in candidates:
             if function.name == name:
                 return function
-        known = [function.name for function in candidates]
-        raise UnknownNameError.of("function of the program", name, known=known)
+        names = [function.name for function in candidates]
+        raise UnknownNameError.of("function of the program", name, known=names)
 
     def relu_sum(self, name: str) -> ReluSum:
         return self.function(name, ReluSum)

@@ -29,7 +29,7 @@ Reader = Callable[[Any, str], Any]
 
 _hints = lru_cache(get_type_hints)
 
-VERBS = (
+INSTRUCTION_MODULES = (
     instructions,
     network_instructions,
     set_instructions,
@@ -42,7 +42,7 @@ VERBS = (
 
 INSTRUCTIONS: dict[str, type[Instruction]] = {
     name: verb
-    for module in VERBS
+    for module in INSTRUCTION_MODULES
     for name, verb in vars(module).items()
     if isclass(verb) and issubclass(verb, Instruction) and not isabstract(verb)
 }

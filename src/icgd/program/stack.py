@@ -253,7 +253,7 @@ def step_layer(program: AbstractProgram) -> int:
     places = [
         place
         for place, layer in enumerate(program.layers)
-        if all(isinstance(part, SCALED) for part in layer.instructions)
+        if all(isinstance(instruction, SCALED) for instruction in layer.instructions)
     ]
     if len(places) != 1:
         raise ConstructionError(
@@ -269,9 +269,9 @@ def of_unit_step(program: StackProgram, step_size: float) -> StackProgram:
     place = step_layer(program)
     layer = program.block[place]
     unit = tuple(
-        replace(part, scale=part.scale / step_size)
-        for part in layer.instructions
-        if isinstance(part, SCALED)
+        replace(instruction, scale=instruction.scale / step_size)
+        for instruction in layer.instructions
+        if isinstance(instruction, SCALED)
     )
     block = (*program.block[:place], Layer(layer.title, unit), *program.block[place + 1 :])
     return replace(program, block=block)
