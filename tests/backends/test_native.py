@@ -66,8 +66,8 @@ def test_products_of_any_size_and_stride(rows, depth, columns, dtype):
         ("adam", "relu-stack", (3,), "float64"),
         ("adam, small eps", "relu-stack", (), "float32"),
         ("schedule of batches", "softmax-stack", (2,), "float64"),
-        ("norm", "relu-stack", (), "float64"),
-        ("classes", "softmax-stack", (), "float64"),
+        pytest.param("norm", "relu-stack", (), "float64", marks=pytest.mark.slow),
+        pytest.param("classes", "softmax-stack", (), "float64", marks=pytest.mark.slow),
         ("wide", "relu-stack", (2,), "float32"),
     ],
 )
