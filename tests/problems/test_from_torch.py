@@ -17,7 +17,7 @@ import icgd_check
 from icgd.errors import BoxWarning, IcgdError, SettingError, UnreadableError
 from icgd.problems.optimisers import GradientStep
 
-N_STEPS = 20
+N_STEPS = 10
 TORCH_ROUNDING = 2e-15
 NORM_ROUNDING = 1e-13
 """How far torch's own loop may be from the oracle's: both round, in other orders, and layer norms

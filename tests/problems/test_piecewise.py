@@ -1,5 +1,6 @@
 """Functions that a text defines: what they are, their ranges and rounding, and what is refused."""
 
+from fractions import Fraction
 from math import inf
 
 import pytest
@@ -231,6 +232,14 @@ def test_slopes_that_jump_are_a_curve_and_steps():
     assert places == [-1.0, 1.0]
     assert slope_of(OWN["hardtanh"]).jumps[0].positive(number(-0.25)) == 0.75
     assert all(jump.steps.rounding == EXACT for jump in slope_of(OWN["hardtanh"]).jumps)
+
+
+@pytest.mark.parametrize("value", [0.1, -2.0 / 3.0, 5e-324, -1.7e308, 3])
+def test_a_number_is_its_ball_in_any_precision(value):
+    with balls.precision(10):
+        ball = balls.exact(value)
+    assert ball.is_exact()
+    assert Fraction(int(ball.man_exp()[0])) * Fraction(2) ** int(ball.man_exp()[1]) == value
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)

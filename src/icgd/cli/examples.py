@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy.special import expit, softmax
+import scipy
 
 from icgd.cli.classes import Classes
 from icgd.cli.data_options import DROP, FILLS, GivenTable, Source, is_table
@@ -36,8 +36,12 @@ from icgd.problems.tables import Codes, Numbers, Scaling, Table, read_table
 MEASURING = (SQUARED.name, HUBER.name, LOG_COSH.name, L1.name)
 """Losses of the distance between prediction and label, beside those named by a number."""
 
-EXPECTED_LABEL = {LOGISTIC.name: expit, CROSS_ENTROPY.name: partial(softmax, axis=1)}
-EXPECTED_LABEL[POISSON.name] = np.exp
+EXPECTED_LABEL: dict[str, Callable[[Any], Any]] = {
+    # scipy imports its special functions, which takes long, when they are first asked for.
+    LOGISTIC.name: lambda scores: scipy.special.expit(scores),
+    CROSS_ENTROPY.name: lambda scores: scipy.special.softmax(scores, axis=1),
+    POISSON.name: np.exp,
+}
 """The label that a network's score stands for, where the loss has a link."""
 
 
