@@ -359,6 +359,22 @@ def test_groups_cost_nothing_where_their_options_are_the_same():
     assert named.update.groups == ()
 
 
+def test_options_of_a_frozen_group_do_not_matter():
+    model = GROUPS["still"].model()
+    model[0].requires_grad_(False)
+    groups = [{"params": model[0].parameters(), "momentum": 0.9, "weight_decay": 0.5, "lr": 9.0}]
+    groups += [{"params": model[n].parameters()} for n in (2,)]
+    update = icgd.from_torch(
+        model, nn.MSELoss(), SGD(groups, lr=0.1), domain=icgd.Domain(1.0, 1.0)
+    ).update
+    assert isinstance(update, icgd.GradientStep)
+    assert update.groups == ()
+    assert update.step_size == 0.1  # twice lr, of a mean over two outputs
+    groups[1]["lr"] = 0.0
+    with pytest.raises(UnreadableError, match="lr = 0, which trains nothing"):
+        icgd.from_torch(model, nn.MSELoss(), SGD(groups), domain=icgd.Domain(1.0, 1.0))
+
+
 def test_a_group_that_stands_still_is_fixed():
     problem = GROUPS["still"].problem()
     assert problem.update.groups == ()
