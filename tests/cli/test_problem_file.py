@@ -88,6 +88,7 @@ def test_what_is_left_out_has_defaults(text, target, update):
 ADAM = {
     "sgd": icgd.GradientStep(0.1, 3.0),
     "sgd weight_decay=0.5": icgd.MomentumStep(0.1, 3.0, momentum=0.0, weight_decay=0.5),
+    "sgd weight_decay=0.0": icgd.MomentumStep(0.1, 3.0, momentum=0.0),
     "momentum dampening=0.25": icgd.MomentumStep(0.1, 3.0, dampening=0.25),
     "nesterov": icgd.MomentumStep(0.1, 3.0, nesterov=True),
     "adam betas=[0.5,0.75] average=0.9": icgd.AdamStep(0.1, 3.0, betas=(0.5, 0.75), average=0.9),
@@ -208,7 +209,7 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
         (
             "target.widths = [2, 1]\nupdate.momentum = 0.5",
             r"problem.toml: Unknown key 'momentum' in \[update\]; known are step_size, box, "
-            "batch_size, average. momentum is a key of the optimisers momentum, nesterov.",
+            "batch_size, average, groups. momentum is a key of the optimisers momentum, nesterov.",
         ),
         (
             "target.widths = [2, 1]\nupdate.optimiser = 'adan'",

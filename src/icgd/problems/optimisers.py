@@ -161,16 +161,18 @@ def span_in_words(schedule: Schedule) -> str:
     return f"{least:g} to {largest:g}" if least < largest else f"{least:g}"
 
 
-def step_sizes(value: Any, check: Callable[[str, object], float] = positive) -> Schedule:
+def step_sizes(
+    value: Any, check: Callable[[str, object], float] = positive, name: str = "step_size"
+) -> Schedule:
     """Validate one positive step size, or a schedule with one for each step.
 
     With `check` = `not_negative` a schedule may contain zeros, as at the start of a warm-up.
     """
     if not is_row(value):
-        return positive("step_size", value)
-    sizes = tuple(check("step_size", size) for size in entries(value))
+        return positive(name, value)
+    sizes = tuple(check(name, size) for size in entries(value))
     if not sizes:
-        raise SettingError("step_size is empty; give one number for each step.")
+        raise SettingError(f"{name} is empty; give one number for each step.")
     return sizes
 
 
@@ -191,26 +193,45 @@ def _checked_betas(name: str, value: object) -> tuple[float, ...]:
     return tuple(below_one(f"{name}[{place}]", beta) for place, beta in enumerate(betas))
 
 
+def _mapping(value: Any) -> dict[Any, Any] | None:
+    """Return a mapping that may be given as its pairs, or None if `value` is neither."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    pairs = [as_row(pair) for pair in as_row(value)]
+    if any(len(pair) != 2 for pair in pairs):
+        return None
+    mapping = {str(key): part for key, part in pairs}
+    return mapping if len(mapping) == len(pairs) else None  # a name that occurs twice is ambiguous
+
+
+def _layer_first(name: str) -> tuple[int, bool]:
+    """Return what sorts names as weights_1, bias_1, weights_2, ..."""
+    kind, layer = name.split("_")
+    return int(layer), kind == "bias"
+
+
 def _checked_groups(name: str, value: Any) -> Groups:
     """Validate options of groups, given as a mapping or as its pairs."""
-    if not isinstance(value, Mapping) and not is_row(value):
+    mapping = _mapping(value)
+    if mapping is None:
         raise SettingError(
             f"{name} must map names of weights to options, such as "
             f"{{'bias_1': {{'weight_decay': 0.0}}}}, got {quoted(value)}."
         )
-    groups = list[tuple[str, tuple[tuple[str, Any], ...]]]()
-    for key, options in value.items() if isinstance(value, Mapping) else entries(value):
+    for key in mapping:
         if not re.fullmatch(r"(weights|bias)_[1-9]\d*", str(key)):
             raise SettingError(
                 f"{name} has the name {quoted(key)}; expected names of weights, such as weights_1 "
                 "and bias_1."
             )
-        if not isinstance(options, Mapping) and not is_row(options):
+    groups = list[tuple[str, tuple[tuple[str, Any], ...]]]()
+    for key in sorted(mapping, key=_layer_first):  # so that the order does not matter
+        chosen = _mapping(mapping[key])
+        if not chosen:
             raise SettingError(
                 f"{name}[{key!r}] must map options to numbers, such as {{'weight_decay': 0.0}}, "
-                f"got {quoted(options)}."
+                f"got {quoted(mapping[key])}."
             )
-        chosen = dict(options)
         if unknown := [option for option in chosen if option not in GROUP_OPTIONS]:
             raise SettingError(
                 f"{name}[{key!r}] has the option {quoted(unknown[0])}; expected one of "
@@ -222,7 +243,7 @@ def _checked_groups(name: str, value: Any) -> Groups:
 
 
 CHECKS: dict[str, Callable[[str, Any], object]] = {
-    "step_size": lambda name, value: step_sizes(value, not_negative),
+    "step_size": lambda name, value: step_sizes(value, not_negative, name),
     "box": checked_sets,
     "batch_size": count,
     "average": below_one,
@@ -276,6 +297,14 @@ class AbstractGradientStep(Scheduled, ABC):
                     f"groups[{name!r}] has {option}, which {type(self).__name__} does not have. "
                     "Use MomentumStep, with momentum=0 if there is none."
                 )
+        lengths = {name: len(schedule) for name, schedule in self.schedules.items()}
+        if len({*lengths.values()}) > 1:
+            (name, n_first), *others = lengths.items()
+            other, n_other = next(pair for pair in others if pair[1] != n_first)
+            raise SettingError(
+                f"{name} has {n_first} entries and {other} has {n_other}; expected as many in "
+                "both, one for each step."
+            )
 
     @abstractmethod
     def rule(self, step: int) -> Rule:

@@ -346,9 +346,12 @@ def _update(data: Mapping[str, Any], target: Target) -> Update:
     if "optimiser" in fields:
         name = fields.pop("optimiser")
         kind, defaults = named("optimiser", name, OPTIMISERS)
-        decays = [fields, *fields.get("groups", {}).values()]
+        groups = fields.get("groups")
+        parts = [fields, *(groups.values() if isinstance(groups, Mapping) else ())]
         # sgd of torch.optim has weight decay
-        if kind is GradientStep and any(part.get("weight_decay") for part in decays):
+        if kind is GradientStep and any(
+            "weight_decay" in part for part in parts if isinstance(part, Mapping)
+        ):
             kind, defaults = MomentumStep, {"momentum": 0.0}
         return _made(kind, "[update]", {**defaults, **fields})
     kind = next((kind for field, kind in UPDATES.items() if field in fields), GradientStep)
