@@ -90,7 +90,7 @@ class Examples:
             return self.label_names
         name = self.label_names[0]
         shown = self.classes.names[-1:] if self.classes.n_outputs == 1 else self.classes.names
-        return name, *(f"{name} {each}" for each in shown)
+        return name, *(f"score of {shown_class}" for shown_class in shown)
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,27 @@ class Queries:
 
     inputs: Numbers
     table: Table
+
+
+def loss_for(source: Source) -> tuple[str, str]:
+    """Return the default loss of a network for the labels of a table, and the reason."""
+    texts = _label_texts(source)
+    if texts is None:
+        return SQUARED.name, "the labels are numbers"
+    loss = LOGISTIC if len(texts) == 2 else CROSS_ENTROPY
+    return loss.name, f"the labels are {len(texts)} classes"
+
+
+def _label_texts(source: Source) -> set[str] | None:
+    """Return the different texts of the label column, or None if there are numbers or columns."""
+    table = source.opened()
+    targets = source.targets or table.names[-1:]
+    if len(targets) > 1:
+        return None
+    if source.missing == DROP:  # a class may occur in dropped rows only
+        table = table.without_gaps(table.names)
+    texts = table.texts(targets[0])
+    return None if texts is None else {text for text in texts if text is not None}
 
 
 def widths_in(source: Source, loss: str) -> tuple[int, int]:
@@ -114,14 +135,13 @@ def widths_in(source: Source, loss: str) -> tuple[int, int]:
         )
     if len(targets) > 1:
         return n_inputs, len(targets)
-    if source.missing == DROP:  # a class may stand in rows that are dropped alone
-        table = table.without_gaps(table.names)
     has_scores = loss == CROSS_ENTROPY.name
-    if (texts := table.texts(targets[0])) is not None:
-        n_classes = len({text for text in texts if text is not None})
-        return n_inputs, 1 if n_classes == 2 and not has_scores else n_classes
+    if (texts := _label_texts(source)) is not None:
+        return n_inputs, 1 if len(texts) == 2 and not has_scores else len(texts)
     if not has_scores:
         return n_inputs, 1
+    if source.missing == DROP:
+        table = table.without_gaps(table.names)
     labels = table.without_gaps(targets).numbers(targets)
     return n_inputs, int(max(labels.max(), 1)) + 1
 
