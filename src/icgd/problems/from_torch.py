@@ -144,6 +144,8 @@ def from_torch(
         )
     options = _options(optimizer, network, refuse)
     n_between = _steps_between(scheduler, scheduler_per, batches, epochs, refuse)
+    if n_steps is None and epochs is not None:
+        n_steps = 1  # the epochs were refused; look for what is wrong with the scheduler itself
     sizes = _step_sizes(optimizer, scheduler, n_steps, n_between, refuse)
     if network is None or obstacles:
         raise UnreadableError(_together(obstacles))
@@ -357,7 +359,7 @@ def _options(
         refuse(f"optimizer is {called(optimizer)}, which is not read. It may be {readable}.")
     if not isinstance(optimizer, torch.optim.Optimizer):
         return []
-    if optimizer.state:
+    if type(optimizer) in OPTIMISERS and optimizer.state:  # others may begin with a state
         refuse(
             f"The optimizer {called(optimizer)} has already taken steps, and remembers them. Give "
             "a new one, made from the model as it is now."
@@ -494,16 +496,16 @@ def _step_sizes(
     before = groups_of_steps[0]
     for name in sorted({*before[0]} - {"lr"}):
         changes = (
-            (step, group[name], first[name])
+            (first[name], group[name], step)
             for step, groups in enumerate(groups_of_steps, start=1)
             for group, first in zip(groups, before, strict=True)
             if group[name] != first[name]
         )
-        for step, value, expected in itertools.islice(changes, 1):
+        for old, new, step in itertools.islice(changes, 1):
             refuse(
-                f"scheduler ({called(scheduler)}) has {name} = {quoted(value)} in step {step}, "
-                f"expected {quoted(expected)} as in the first step: only step sizes may change. "
-                "Leave it constant, such as by cycle_momentum=False."
+                f"The scheduler {called(scheduler)} changes {name} from {quoted(old)} to "
+                f"{quoted(new)} in step {step}, but only step sizes may change. Keep it constant, "
+                "such as by cycle_momentum=False."
             )
     return [tuple(group["lr"] for group in groups) for groups in zip(*groups_of_steps, strict=True)]
 
