@@ -375,6 +375,28 @@ def test_options_of_a_frozen_group_do_not_matter():
         icgd.from_torch(model, nn.MSELoss(), SGD(groups), domain=icgd.Domain(1.0, 1.0))
 
 
+def test_a_scheduler_may_not_change_the_momentum_of_any_group():
+    model = GROUPS["still"].model()
+    groups = [{"params": model[n].parameters()} for n in (0, 2)]
+    optimizer = SGD(groups, lr=0.1, momentum=0.5)
+
+    class Moving(lr_scheduler.LRScheduler):
+        def get_lr(self):
+            last = self.optimizer.param_groups[1]
+            last["momentum"] = 0.25 if self.last_epoch == 2 else 0.5
+            return self.base_lrs
+
+    with pytest.raises(UnreadableError, match=r"changes momentum from 0.5 to 0.25 in step 3, but"):
+        icgd.from_torch(
+            model,
+            nn.MSELoss(),
+            optimizer,
+            domain=icgd.Domain(1.0, 1.0),
+            scheduler=Moving(optimizer),
+            n_steps=4,
+        )
+
+
 def test_a_group_that_stands_still_is_fixed():
     problem = GROUPS["still"].problem()
     assert problem.update.groups == ()
