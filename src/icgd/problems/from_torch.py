@@ -550,11 +550,9 @@ def _update(
     )
     if is_plain:  # which has no factor of the gradient: the step size takes it
         sizes = [_times(factor, size) for size in sizes]
-    of_groups = [
-        {"step_size": sizes[number], "weight_decay": decays[number]}
-        for group, is_still in enumerate(stands_still)
-        for number in [base if is_still else group]
-    ]
+    # Groups that stand still are fixed by their sets, so the base's options serve them too.
+    numbers = [base if is_still else number for number, is_still in enumerate(stands_still)]
+    of_groups = [{"step_size": sizes[n], "weight_decay": decays[n]} for n in numbers]
     groups = _groups(optimizer, network, base, of_groups)
     if is_plain:
         return GradientStep(sizes[base], sets, batch_size, groups=groups)

@@ -64,7 +64,13 @@ GROUP_OPTIONS = ("step_size", "weight_decay")
 
 @dataclass(frozen=True)
 class Root:
-    """d = `factor` / (sqrt(`argument`) + `eps`)."""
+    """The quantity "scaled" of a `Rule`: `factor` / (sqrt(`argument`) + `eps`).
+
+    Args:
+        factor: the quantity to scale, "gradient" or the name of an array of the state.
+        argument: the sum under the root; "square" is the square of the gradient.
+        eps: a positive number.
+    """
 
     factor: str
     argument: Sum
@@ -73,7 +79,24 @@ class Root:
 
 @dataclass(frozen=True)
 class Rule:
-    """One step of an optimiser, entry by entry."""
+    """One step of an optimiser, entry by entry, as linear combinations of quantities.
+
+    A combination maps quantities to coefficients. Quantities are "weights", "gradient", "square"
+    and "scaled" (with a root), and the arrays of the state by name.
+
+    Args:
+        weights: the new weights before they are projected, from the weights, the gradient, the new
+            state and the scaled quantity.
+        state: the new value of every array of the state, from old values and the gradient.
+        decay: the factor of the weights that is added to the gradient first.
+        root: the divisor of a step such as Adam's, if there is one.
+
+    Example:
+        >>> from icgd.constructions import Rule
+        >>> momentum = {"momentum": {"momentum": 0.5, "gradient": 1.0}}
+        >>> Rule({"weights": 1.0, "momentum": -0.5}, momentum).linear["weights"]
+        {'weights': 1.0, 'momentum': -0.25, 'gradient': -0.5}
+    """
 
     weights: Sum
     state: Mapping[str, Sum] = field(default_factory=dict)
@@ -198,7 +221,7 @@ def _checked_groups(name: str, value: Any) -> Groups:
             f"{name} must map names of weights to options, such as "
             f"{{'bias_1': {{'weight_decay': 0.0}}}}, got {quoted(value)}."
         )
-    groups = list[tuple[str, tuple[tuple[str, Any], ...]]]()
+    groups = []
     for key, options in value.items() if isinstance(value, Mapping) else entries(value):
         if not re.fullmatch(r"(weights|bias)_[1-9]\d*", str(key)):
             raise SettingError(
@@ -255,6 +278,9 @@ class AbstractGradientStep(Scheduled, ABC):
 
     `groups` give some weights a step size or a weight decay of their own, by the names `weights_1`,
     `bias_1`, ...: a bias that does not decay is {"bias_1": {"weight_decay": 0.0}}.
+
+    A subclass, a frozen dataclass, defines `rule` and `name_in_words`. It overrides `state` if the
+    rule has one, and `is_constant` if the rule changes from step to step.
     """
 
     step_size: Schedule
@@ -262,7 +288,7 @@ class AbstractGradientStep(Scheduled, ABC):
     batch_size: int | None = None
     average: float | None = field(default=None, kw_only=True)
     groups: Any = field(default=(), kw_only=True)
-    """They may be given as a mapping; an update holds them as pairs."""
+    """A mapping is accepted too; pairs are stored, so that updates can be hashed."""
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -421,7 +447,11 @@ class AbstractGradientStep(Scheduled, ABC):
         names = dict[Any, list[str]]()
         for name, options in self.groups:
             names.setdefault(options, []).append(name)
-        words += [f"{_in_words(part)} for {_few(of)}" for part, of in names.items()]
+        for options, members in names.items():
+            settings = (f"{option.replace('_', ' ')} {span_in_words(v)}" for option, v in options)
+            rest = f"{members[0]} and {len(members) - 1} more"
+            shown = " and ".join(members) if len(members) < 3 else rest
+            words.append(f"{' and '.join(settings)} for {shown}")
         return ", ".join(words)
 
     def size_of(self, step: int) -> float:
@@ -460,17 +490,6 @@ class AbstractGradientStep(Scheduled, ABC):
             return tuple(range(n_examples))
         first = step * self.batch_size
         return tuple(number % n_examples for number in range(first, first + self.batch_size))
-
-
-def _in_words(options: tuple[tuple[str, Any], ...]) -> str:
-    """Format the options of a group, such as "weight decay 0"."""
-    words = [f"{option.replace('_', ' ')} {span_in_words(value)}" for option, value in options]
-    return " and ".join(words)
-
-
-def _few(names: list[str]) -> str:
-    """Join names; more than two are counted, such as "bias_1 and 7 more"."""
-    return " and ".join(names if len(names) < 3 else (names[0], f"{len(names) - 1} more"))
 
 
 @final
