@@ -184,16 +184,18 @@ def span_in_words(schedule: Schedule) -> str:
     return f"{least:g} to {largest:g}" if least < largest else f"{least:g}"
 
 
-def step_sizes(value: Any, check: Callable[[str, object], float] = positive) -> Schedule:
+def step_sizes(
+    value: Any, check: Callable[[str, object], float] = positive, name: str = "step_size"
+) -> Schedule:
     """Validate one positive step size, or a schedule with one for each step.
 
     With `check` = `not_negative` a schedule may contain zeros, as at the start of a warm-up.
     """
     if not is_row(value):
-        return positive("step_size", value)
-    sizes = tuple(check("step_size", size) for size in entries(value))
+        return positive(name, value)
+    sizes = tuple(check(name, size) for size in entries(value))
     if not sizes:
-        raise SettingError("step_size is empty; give one number for each step.")
+        raise SettingError(f"{name} is empty; give one number for each step.")
     return sizes
 
 
@@ -214,26 +216,26 @@ def _checked_betas(name: str, value: object) -> tuple[float, ...]:
     return tuple(below_one(f"{name}[{place}]", beta) for place, beta in enumerate(betas))
 
 
+def _pairs(name: str, value: Any, content: str) -> list[Any]:
+    """Return the pairs of a mapping, which may be given as pairs already."""
+    pairs = as_row(value.items() if isinstance(value, Mapping) else value)
+    if not all(is_row(pair) and len(entries(pair)) == 2 for pair in pairs):
+        raise SettingError(f"{name} must map {content}, got {quoted(value)}.")
+    return pairs
+
+
 def _checked_groups(name: str, value: Any) -> Groups:
     """Validate options of groups, given as a mapping or as its pairs."""
-    if not isinstance(value, Mapping) and not is_row(value):
-        raise SettingError(
-            f"{name} must map names of weights to options, such as "
-            f"{{'bias_1': {{'weight_decay': 0.0}}}}, got {quoted(value)}."
-        )
     groups = []
-    for key, options in value.items() if isinstance(value, Mapping) else entries(value):
+    content = "names of weights to options, such as {'bias_1': {'weight_decay': 0.0}}"
+    for key, options in _pairs(name, value, content):
         if not re.fullmatch(r"(weights|bias)_[1-9]\d*", str(key)):
             raise SettingError(
                 f"{name} has the name {quoted(key)}; expected names of weights, such as weights_1 "
                 "and bias_1."
             )
-        if not isinstance(options, Mapping) and not is_row(options):
-            raise SettingError(
-                f"{name}[{key!r}] must map options to numbers, such as {{'weight_decay': 0.0}}, "
-                f"got {quoted(options)}."
-            )
-        chosen = dict(options)
+        content = "options to numbers, such as {'weight_decay': 0.0}"
+        chosen = dict(_pairs(f"{name}[{key!r}]", options, content))
         if unknown := [option for option in chosen if option not in GROUP_OPTIONS]:
             raise SettingError(
                 f"{name}[{key!r}] has the option {quoted(unknown[0])}; expected one of "
@@ -245,7 +247,7 @@ def _checked_groups(name: str, value: Any) -> Groups:
 
 
 CHECKS: dict[str, Callable[[str, Any], object]] = {
-    "step_size": lambda name, value: step_sizes(value, not_negative),
+    "step_size": lambda name, value: step_sizes(value, not_negative, name),
     "box": checked_sets,
     "batch_size": count,
     "average": below_one,
