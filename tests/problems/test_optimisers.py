@@ -289,7 +289,7 @@ def test_descent_with_groups_is_not_plain():
         ({"bias": {}}, "groups has the name 'bias'; expected names of weights"),
         ({"bias_1": {"eps": 0.1}}, "groups['bias_1'] has the option 'eps'; expected one of"),
         ({"bias_1": DECAYS["bias_1"]}, "groups['bias_1'] has weight_decay, which GradientStep"),
-        ({"bias_1": {"step_size": -1.0}}, "step_size must be a positive finite number, got -1.0."),
+        ({"bias_1": {"step_size": -1.0}}, "groups['bias_1']: step_size must be a positive finite"),
         ({"bias_1": 3}, "groups['bias_1'] must map options to numbers"),
         (3, "groups must map names of weights to options"),
     ],

@@ -67,7 +67,13 @@ GROUP_OPTIONS = ("step_size", "weight_decay")
 
 @dataclass(frozen=True)
 class Root:
-    """d = `factor` / (sqrt(`argument`) + `eps`)."""
+    """The quantity "scaled" of a `Rule`: `factor` / (sqrt(`argument`) + `eps`).
+
+    Args:
+        factor: the quantity to scale, "gradient" or the name of an array of the state.
+        argument: the sum under the root; "square" is the square of the gradient.
+        eps: a positive number.
+    """
 
     factor: str
     argument: Sum
@@ -76,7 +82,24 @@ class Root:
 
 @dataclass(frozen=True)
 class Rule:
-    """One step of an optimiser, entry by entry."""
+    """One step of an optimiser, entry by entry, as linear combinations of quantities.
+
+    A combination maps quantities to coefficients. Quantities are "weights", "gradient", "square"
+    and "scaled" (with a root), and the arrays of the state by name.
+
+    Args:
+        weights: the new weights before they are projected, from the weights, the gradient, the new
+            state and the scaled quantity.
+        state: the new value of every array of the state, from old values and the gradient.
+        decay: the factor of the weights that is added to the gradient first.
+        root: the divisor of a step such as Adam's, if there is one.
+
+    Example:
+        >>> from icgd.constructions import Rule
+        >>> momentum = {"momentum": {"momentum": 0.5, "gradient": 1.0}}
+        >>> Rule({"weights": 1.0, "momentum": -0.5}, momentum).linear["weights"]
+        {'weights': 1.0, 'momentum': -0.25, 'gradient': -0.5}
+    """
 
     weights: Sum
     state: Mapping[str, Sum] = field(default_factory=dict)
@@ -164,16 +187,18 @@ def span_in_words(schedule: Schedule) -> str:
     return f"{least:g} to {largest:g}" if least < largest else f"{least:g}"
 
 
-def step_sizes(value: Any, check: Callable[[str, object], float] = positive) -> Schedule:
+def step_sizes(
+    value: Any, check: Callable[[str, object], float] = positive, name: str = "step_size"
+) -> Schedule:
     """Validate one positive step size, or a schedule with one for each step.
 
     With `check` = `not_negative` a schedule may contain zeros, as at the start of a warm-up.
     """
     if not is_row(value):
-        return positive("step_size", value)
-    sizes = tuple(check("step_size", size) for size in entries(value))
+        return positive(name, value)
+    sizes = tuple(check(name, size) for size in entries(value))
     if not sizes:
-        raise SettingError("step_size is empty; give one number for each step.")
+        raise SettingError(f"{name} is empty; give one number for each step.")
     return sizes
 
 
@@ -194,26 +219,26 @@ def _checked_betas(name: str, value: object) -> tuple[float, ...]:
     return tuple(below_one(f"{name}[{place}]", beta) for place, beta in enumerate(betas))
 
 
+def _pairs(name: str, value: Any, content: str) -> list[Any]:
+    """Return the pairs of a mapping, which may be given as pairs already."""
+    pairs = as_row(value.items() if isinstance(value, Mapping) else value)
+    if not all(is_row(pair) and len(entries(pair)) == 2 for pair in pairs):
+        raise SettingError(f"{name} must map {content}, got {quoted(value)}.")
+    return pairs
+
+
 def _checked_groups(name: str, value: Any) -> Groups:
     """Validate options of groups, given as a mapping or as its pairs."""
-    if not isinstance(value, Mapping) and not is_row(value):
-        raise SettingError(
-            f"{name} must map names of weights to options, such as "
-            f"{{'bias_1': {{'weight_decay': 0.0}}}}, got {quoted(value)}."
-        )
-    groups = list[tuple[str, tuple[tuple[str, Any], ...]]]()
-    for key, options in value.items() if isinstance(value, Mapping) else entries(value):
+    groups = []
+    content = "names of weights to options, such as {'bias_1': {'weight_decay': 0.0}}"
+    for key, options in _pairs(name, value, content):
         if not re.fullmatch(r"(weights|bias)_[1-9]\d*", str(key)):
             raise SettingError(
                 f"{name} has the name {quoted(key)}; expected names of weights, such as weights_1 "
                 "and bias_1."
             )
-        if not isinstance(options, Mapping) and not is_row(options):
-            raise SettingError(
-                f"{name}[{key!r}] must map options to numbers, such as {{'weight_decay': 0.0}}, "
-                f"got {quoted(options)}."
-            )
-        chosen = dict(options)
+        content = "options to numbers, such as {'weight_decay': 0.0}"
+        chosen = dict(_pairs(f"{name}[{key!r}]", options, content))
         if unknown := [option for option in chosen if option not in GROUP_OPTIONS]:
             raise SettingError(
                 f"{name}[{key!r}] has the option {quoted(unknown[0])}; expected one of "
@@ -225,7 +250,7 @@ def _checked_groups(name: str, value: Any) -> Groups:
 
 
 CHECKS: dict[str, Callable[[str, Any], object]] = {
-    "step_size": lambda name, value: step_sizes(value, not_negative),
+    "step_size": lambda name, value: step_sizes(value, not_negative, name),
     "box": checked_sets,
     "batch_size": count,
     "average": below_one,
@@ -258,6 +283,9 @@ class AbstractGradientStep(Scheduled, ABC):
 
     `groups` give some weights a step size or a weight decay of their own, by the names `weights_1`,
     `bias_1`, ...: a bias that does not decay is {"bias_1": {"weight_decay": 0.0}}.
+
+    A subclass, a frozen dataclass, defines `rule` and `name_in_words`. It overrides `state` if the
+    rule has one, and `is_constant` if the rule changes in other steps than `PROBED_STEPS`.
     """
 
     step_size: Schedule
@@ -265,7 +293,7 @@ class AbstractGradientStep(Scheduled, ABC):
     batch_size: int | None = None
     average: float | None = field(default=None, kw_only=True)
     groups: Any = field(default=(), kw_only=True)
-    """They may be given as a mapping; an update holds them as pairs."""
+    """A mapping is accepted too; pairs are stored, so that updates can be hashed."""
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -428,7 +456,11 @@ class AbstractGradientStep(Scheduled, ABC):
         names = dict[Any, list[str]]()
         for name, options in self.groups:
             names.setdefault(options, []).append(name)
-        words += [f"{_in_words(part)} for {_few(of)}" for part, of in names.items()]
+        for options, members in names.items():
+            settings = (f"{option.replace('_', ' ')} {span_in_words(v)}" for option, v in options)
+            rest = f"{members[0]} and {len(members) - 1} more"
+            shown = " and ".join(members) if len(members) < 3 else rest
+            words.append(f"{' and '.join(settings)} for {shown}")
         return ", ".join(words)
 
     def size_of(self, step: int) -> float:
@@ -467,17 +499,6 @@ class AbstractGradientStep(Scheduled, ABC):
             return tuple(range(n_examples))
         first = step * self.batch_size
         return tuple(number % n_examples for number in range(first, first + self.batch_size))
-
-
-def _in_words(options: tuple[tuple[str, Any], ...]) -> str:
-    """Format the options of a group, such as "weight decay 0"."""
-    words = [f"{option.replace('_', ' ')} {span_in_words(value)}" for option, value in options]
-    return " and ".join(words)
-
-
-def _few(names: list[str]) -> str:
-    """Join names; more than two are counted, such as "bias_1 and 7 more"."""
-    return " and ".join(names if len(names) < 3 else (names[0], f"{len(names) - 1} more"))
 
 
 @final

@@ -17,6 +17,7 @@ from icgd.problems.linear_model import LinearModel
 from icgd.problems.losses import SQUARED, Loss, loss_named
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import (
+    CHECKS,
     AbstractGradientStep,
     AdamStep,
     GradientStep,
@@ -356,9 +357,10 @@ def _update(data: Mapping[str, Any], target: Target) -> Update:
     if "optimiser" in fields:
         name = fields.pop("optimiser")
         kind, defaults = named("optimiser", name, OPTIMISERS)
-        decays = [fields, *fields.get("groups", {}).values()]
+        groups: Any = CHECKS["groups"]("groups", fields.get("groups", ()))
+        decays = (dict(options).get("weight_decay") for _, options in groups)
         # sgd of torch.optim has weight decay
-        if kind is GradientStep and any(part.get("weight_decay") for part in decays):
+        if kind is GradientStep and (fields.get("weight_decay") or any(decays)):
             kind, defaults = MomentumStep, {"momentum": 0.0}
         return _made(kind, "[update]", {**defaults, **fields})
     kind = next((kind for field, kind in UPDATES.items() if field in fields), GradientStep)
