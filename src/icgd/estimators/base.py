@@ -14,6 +14,7 @@ from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import wraps
 from math import frexp
+from numbers import Real
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -585,7 +586,13 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
     ) -> tuple[Array, Array, Array | None]:
         """Set `classes_`; return validated rows, a 0/1 label for each output, and any weights."""
         X, y = read_examples(self, X, y, numeric=False)
-        check_classification_targets(y)
+        for row, label in enumerate(y if y.dtype == object else ()):  # texts, perhaps with gaps
+            if not isinstance(label, str | Real):
+                raise DataError(
+                    f"y[{row}] is {quoted(label)}; a class must be a text or a number. Drop such "
+                    "rows first, or give the class a name."
+                )
+        _validated("y", None, lambda: check_classification_targets(y))
         self.classes_, numbers = np.unique(y, return_inverse=True)
         weights = None if sample_weight is None else read_weights(sample_weight, X)
         if class_weight is not None:
