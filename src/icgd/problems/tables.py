@@ -92,12 +92,14 @@ class Table:
     """The columns of one file, which are numbers or texts, by name.
 
     A missing value is null. `lines` has the place of every row in the file, counted from 1.
+    `cells` has the columns as the file writes them: those of a CSV file are all texts.
     """
 
     path: Path
     frame: pl.DataFrame
     has_header: bool
     lines: tuple[int, ...]
+    cells: pl.DataFrame
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -213,7 +215,7 @@ class Table:
         return days
 
     def _one_hot(self, column: pl.Series, categories: Sequence[str]) -> list[pl.Series]:
-        texts = _texts(column, categories)
+        texts = as_texts(column, categories)
         unknown = ~texts.is_in(categories) & texts.is_not_null()
         if unknown.any():
             row = unknown.arg_true()[0]
@@ -317,7 +319,7 @@ def read_table(path: Path, reading: Reading | None = None) -> Table:
     floats = [pl.col(name).fill_nan(None) for name in frame.columns if frame[name].dtype.is_float()]
     texts = pl.col(pl.Categorical, pl.Enum).cast(pl.String)
     frame = frame.with_columns(*floats, texts)
-    return Table(path, frame, True, tuple(range(1, len(frame) + 1)))
+    return Table(path, frame, True, tuple(range(1, len(frame) + 1)), cells=frame)
 
 
 def _read_csv(path: Path, reading: Reading) -> Table:
@@ -344,6 +346,7 @@ def _read_csv(path: Path, reading: Reading) -> Table:
             )
         raise DataError(f"Cannot read {path}: {problem}") from None
     cells = cells.with_columns(pl.all().str.strip_chars())
+    written = cells
     if (reading.decimal or _decimal(cells, delimiter)) == ",":
         has_comma = pl.all().str.contains(f"^{WITH_COMMA.pattern}$")
         with_point = pl.all().str.replace(",", ".", literal=True)
@@ -360,7 +363,7 @@ def _read_csv(path: Path, reading: Reading) -> Table:
     names = [f"column_{place}" for place in range(1, len(first) + 1)]
     if has_header:
         names = [name or place for name, place in zip(first, names, strict=True)]
-        cells, lines = cells[1:], lines[1:]
+        cells, written, lines = cells[1:], written[1:], lines[1:]
         if cells.is_empty():
             raise DataError(f"Cannot read {path}: it has a header and no rows.")
         if twice := [name for name in names if names.count(name) > 1]:
@@ -379,7 +382,8 @@ def _read_csv(path: Path, reading: Reading) -> Table:
         for text, number in zip(cells.iter_columns(), numbers.iter_columns(), strict=True)
     ]
     frame = pl.DataFrame(dict(zip(names, columns, strict=True)))
-    return Table(path, frame, has_header, tuple(lines))
+    written = written.rename(dict(zip(written.columns, names, strict=True)))
+    return Table(path, frame, has_header, tuple(lines), cells=written)
 
 
 def _days(column: pl.Series) -> pl.Series | None:
@@ -397,7 +401,7 @@ def _days(column: pl.Series) -> pl.Series | None:
     return times.cast(pl.Datetime("us")).dt.epoch("us") / MICROSECONDS_OF_A_DAY
 
 
-def _texts(column: pl.Series, categories: Sequence[str]) -> pl.Series:
+def as_texts(column: pl.Series, categories: Sequence[str]) -> pl.Series:
     """Return the cells of a column as texts, where numbers are those of these categories.
 
     A column may hold numbers alone here, though it has texts too in the table that was compiled
