@@ -2,6 +2,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
+# Containers often forbid bytecode, and then every process compiles what it imports once more.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-papers test-types test-slow test-exports test-sweeps test-wheel campaign sbom lock check fmt bench figures docs theorems clean
 

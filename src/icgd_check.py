@@ -368,13 +368,18 @@ LOSSES: dict[str, tuple[Slope, float]] = {  # gradients in predictions p, and th
     "cross_entropy": (lambda p, y: [a - b for a, b in zipped(softmax(p), y)], 0.5),
     "log_cosh": (lambda p, y: [(a - b).tanh() for a, b in zipped(p, y)], 1.0),
     "poisson": (lambda p, y: [a.exp() - b for a, b in zipped(p, y)], inf),
-    "l1": (lambda p, y: [step(-ONE, ONE, a - b) for a, b in zipped(p, y)], inf),
+    "l1": (lambda p, y: [slope_of_size(a - b) for a, b in zipped(p, y)], inf),
 }
 
 
 def step(below: arb, above: arb, z: arb) -> arb:
     """One number up to 0 and another beyond."""
     return above if z > ZERO else below if z <= ZERO else below.union(above)
+
+
+def slope_of_size(z: arb) -> arb:
+    """1 above 0, -1 below, and 0 at 0."""
+    return step(ZERO, ONE, z) - step(ZERO, ONE, -z)
 
 
 def loss_named(name: str) -> tuple[Slope, float]:
@@ -581,10 +586,8 @@ class Rule:
             fields(self.root, "factor argument eps", "a root")
             self.spread, self.eps = terms(self.root["argument"]), number(self.root["eps"])
 
-    def applied(
-        self, gradient: arb_mat, state: dict[str, arb_mat], project: Projection
-    ) -> dict[str, arb_mat]:
-        """Return the weights and all that is remembered of one layer after the step."""
+    def moved(self, gradient: arb_mat, state: dict[str, arb_mat]) -> dict[str, arb_mat]:
+        """Return the weights before they are projected, and the new state."""
         if not self.decay.is_zero():
             gradient = gradient + state["weights"] * self.decay
         known = {**state, "gradient": gradient}
@@ -595,15 +598,70 @@ class Rule:
             spread = entrywise(self.rooted, total(self.spread, known))
             factor = {**known, **moved}[self.root["factor"]]
             known["scaled"] = entrywise(lambda m, by: m / by, factor, spread)
-        after = total(self.weights, {**known, **moved})
-        moved = {"weights": project(after), **moved}
-        if self.kept is not None:
-            moved["average"] = state["average"] * self.kept + moved["weights"] * (1 - self.kept)
-        require({*moved} == {*state}, "a rule does not update exactly what is remembered")
-        return moved
+        return {"weights": total(self.weights, {**known, **moved}), **moved}
 
     def rooted(self, z: arb) -> arb:
         return root_of(z) + self.eps
+
+
+class Step:
+    """One step of all layers: a rule, or one for each group of weights.
+
+    The weights of a group are some adjacent columns of a layer's matrix, from the first to before
+    the second of two numbers; null in layers of which it has none.
+    """
+
+    def __init__(self, of: Any, shapes: list[tuple[int, int]]) -> None:
+        every_column = [[0, width] for _, width in shapes]
+        self.groups = list[tuple[Rule, list[list[int] | None]]]()
+        for part in of if type(of) is list else [{**of, "columns": every_column}]:
+            rule = Rule({name: value for name, value in part.items() if name != "columns"})
+            self.groups.append((rule, part["columns"]))
+        self.kept = self.groups[0][0].kept
+        is_alike = all(rule.kept is self.kept or rule.kept == self.kept for rule, _ in self.groups)
+        require(is_alike, "groups of weights keep different shares of an average")
+        for (_, width), *parts in zipped(every_column, *(columns for _, columns in self.groups)):
+            ends = sorted(part for part in parts if part is not None)
+            is_apart = all(type(end) is int for part in ends for end in part)
+            is_apart = is_apart and all(start < stop for start, stop in ends)
+            is_whole = [0, *(stop for _, stop in ends)] == [*(start for start, _ in ends), width]
+            require(is_apart and is_whole, "groups do not cover each weight once")
+
+    def applied(
+        self, layer: int, gradient: arb_mat, state: dict[str, arb_mat], project: Projection
+    ) -> dict[str, arb_mat]:
+        """Return the weights and all that is remembered of a layer, counted from 0, after it."""
+        if len(self.groups) == 1:
+            after = self.rule.moved(gradient, state)
+        else:
+            after = self.moved_by_groups(layer, gradient, state)
+        after["weights"] = project(after["weights"])
+        if self.kept is not None:
+            after["average"] = state["average"] * self.kept + after["weights"] * (1 - self.kept)
+        require({*after} == {*state}, "a rule does not update exactly what is remembered")
+        return after
+
+    def moved_by_groups(
+        self, layer: int, gradient: arb_mat, state: dict[str, arb_mat]
+    ) -> dict[str, arb_mat]:
+        """Return what the rules make of their columns, side by side."""
+        known = {**{name: part.tolist() for name, part in state.items()}, "": gradient.tolist()}
+        rows: dict[str, list[Row]] = {}
+        parts = [(columns[layer], rule) for rule, columns in self.groups]
+        for (start, stop), rule in sorted(
+            ((part, rule) for part, rule in parts if part is not None), key=lambda pair: pair[0]
+        ):
+            own = {name: matrix([row[start:stop] for row in part]) for name, part in known.items()}
+            for name, part in rule.moved(own.pop(""), own).items():
+                left = rows.get(name, [[]] * part.nrows())
+                rows[name] = [row + more for row, more in zipped(left, part.tolist())]
+        return {name: matrix(part) for name, part in rows.items()}
+
+    @property
+    def rule(self) -> Rule:
+        """The one rule of all weights."""
+        require(len(self.groups) == 1, "the method norm needs one rule for all weights")
+        return self.groups[0][0]
 
 
 Pass = tuple[list[Data], list[arb_mat], list[arb_mat]]  # layers, slopes in z, slopes in outputs
@@ -646,7 +704,7 @@ class Network:
         self.projections = projections(of["box"], self.shapes)
         self.share = positive(of["gradient_scale"])
         self.share /= 2 * self.batch
-        self.rules = [Rule(rule) for rule in of["rules"]]
+        self.rules = [Step(rule, self.shapes) for rule in of["rules"]]
         self.names = ["weights", *of["remembered"]]
         once_each(self.names)
         self.rates: Row | None = None  # what multiplies the gradient of each example
@@ -682,7 +740,8 @@ class Network:
             is_chain and {*self.names} <= {"weights", "average"},
             "the method norm needs plain steps of a chain of layers",
         )
-        after, rule, passed = self.stepped(state, step)
+        after, of_step, passed = self.stepped(state, step)
+        rule = of_step.rule
         is_plain = {*rule.weights} <= {"weights", "gradient"} and not rule.state
         require(is_plain, "the method norm needs plain steps of a chain of layers")
         with ctx.workprec(LEAST_BITS):
@@ -718,8 +777,8 @@ class Network:
         self.nearby = (now, radius, factor) if is_shared else None
         return factor
 
-    def stepped(self, state: State, step: int) -> tuple[State, Rule, Pass]:
-        """Return the state after a step, its rule, and what its gradient was made of."""
+    def stepped(self, state: State, step: int) -> tuple[State, Step, Pass]:
+        """Return the state after a step, its rules, and what its gradient was made of."""
         rows = [(step * self.batch + place) % len(self.x) for place in range(self.batch)]
         rule, weights = self.rules[step if len(self.rules) > 1 else 0], state["weights"]
         outputs, layers = self.forward(weights, matrix([self.x[row] for row in rows]))
@@ -730,6 +789,7 @@ class Network:
         deltas, backs = self.backward(weights, layers, matrix(slopes))
         after = [
             rule.applied(
+                j,
                 delta.transpose() * layer["inputs"] * self.share,  # the gradient
                 {name: state[name][j] for name in self.names},
                 self.projections[j],

@@ -1,5 +1,6 @@
 """Repeatable tests. Nothing here imports icgd: the type checker hooks in after this file."""
 
+import gc
 import os
 import random
 import sys
@@ -22,6 +23,15 @@ settings.load_profile("repeatable")
 # pytest-xdist runs one process a core; commands that tests start are processes of their own.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
+
+
+gc.disable()  # while tests are imported and collected: nothing of that is garbage
+
+
+def pytest_collection_finish():
+    """Leave the modules and tests, a million objects, out of every later collection of garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

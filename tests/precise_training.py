@@ -12,7 +12,8 @@ compared to all digits; with `coefficients=real` formulas are those of the textb
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from dataclasses import replace
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 from mpmath.ctx_mp import MPContext
@@ -177,7 +178,7 @@ LOSSES: dict[str, Callable[[Number, Number], tuple[Number, Number]]] = {
     "huber": lambda p, y: smooth_l1(p - y, real(1)),
     "log_cosh": lambda p, y: (mp.log(mp.cosh(p - y)), mp.tanh(p - y)),
     "poisson": lambda p, y: (mp.exp(p) - y * p, mp.exp(p) - y),
-    "l1": lambda p, y: (abs(p - y), real(1) if p > y else real(-1)),
+    "l1": lambda p, y: (abs(p - y), mp.sign(p - y)),
     "-y*sigmoid(-y*t) on -64 to 64": lambda p, y: (
         mp.log1p(mp.exp(-y * p)),
         -y * sigmoid(-y * p),
@@ -212,6 +213,18 @@ class NetworkTraining:
         self.rates = None if task.rates is None else [row[0] for row in rows_of(task.rates)]
         self.numbers = [real(entry) for entry in task.initial.double().tolist()]
         self.kind = coefficients
+        options = {name: dict(of_group) for name, of_group in self.update.groups}
+        self.updates = [
+            replace(self.update, groups=(), **options.get(name, {})) for name in self.names()
+        ]
+
+    def names(self) -> Iterator[str]:
+        """The name of every weight: a bias is the last one of its row."""
+        widths = self.target.widths
+        for layer, (inputs, outputs) in enumerate(pairwise(widths), start=1):
+            for _ in range(outputs):
+                yield from [f"weights_{layer}"] * inputs
+                yield from [f"bias_{layer}"] * self.target.biases
 
     def forward(self, tape: list[Node], weights: list[Node], x: Row) -> list[Node]:
         """The outputs of the last layer at one point."""
@@ -250,7 +263,7 @@ class NetworkTraining:
         step = 0
         while True:
             gradient = self.gradient(weights, step)
-            columns = zip(weights, gradient, *state, strict=True)
+            columns = zip(self.updates, weights, gradient, *state, strict=True)
             moved = [self.moved(step, *entries) for entries in columns]
             weights, *state = (list(column) for column in zip(*moved, strict=True))
             weights = [clipped(weight, update.box) for weight in weights]
@@ -260,9 +273,11 @@ class NetworkTraining:
             yield [entry for part in (weights, *state, average or []) for entry in part]
             step += 1
 
-    def moved(self, step: int, w: Number, g: Number, *state: Number) -> tuple[Number, ...]:
+    def moved(
+        self, step: int, update: Any, w: Number, g: Number, *state: Number
+    ) -> tuple[Number, ...]:
         """One weight and its state after a step: SGD, Adam, AdamW and RMSprop of torch."""
-        update, t, number = self.update, step + 1, self.kind
+        t, number = step + 1, self.kind
         size = number(at_step(update.step_size, step))
         if isinstance(update, icgd.GradientStep):
             return (w - size * g,)

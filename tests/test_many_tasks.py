@@ -579,7 +579,7 @@ def test_a_lost_worker_is_told_and_the_others_end(compiled, folder, tmp_path):
             process.kill()
 
     icgd.run_tasks(compiled, folder, tmp_path / "whole", chunk_size=1)
-    with pytest.raises(errors.WorkerError, match=r"A worker's process was killed.* go on"):
+    with pytest.raises(errors.WorkerError, match=r"A worker process was killed.* to resume"):
         icgd.run_tasks(
             compiled, folder, tmp_path / "out", chunk_size=1, n_workers=2, on_progress=kill
         )

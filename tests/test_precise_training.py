@@ -22,6 +22,11 @@ OPTIMISERS = {
               lambda w: torch.optim.AdamW(w, 0.1, eps=0.01, weight_decay=0.1)),
     "RMSprop": (icgd.RmspropStep(0.1, 9.0, alpha=0.9, eps=0.01, weight_decay=0.1),
                 lambda w: torch.optim.RMSprop(w, 0.1, 0.9, 0.01, 0.1)),
+    "groups": (icgd.AdamStep(0.1, 9.0, eps=0.01, decoupled=True, groups={
+                   "weights_2": {"weight_decay": 0.3, "step_size": 0.2}}),
+               lambda w: torch.optim.AdamW(
+                   [{"params": w[:1]}, {"params": w[1:], "weight_decay": 0.3, "lr": 0.2}],
+                   0.1, eps=0.01, weight_decay=0.0)),
 }  # fmt: skip
 
 

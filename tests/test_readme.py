@@ -47,6 +47,10 @@ def test_it_is_short_and_no_lab_notebook():
 def test_the_commands_for_a_table_work_as_shown(tmp_path):
     lines = re.findall(r"^    icgd (.*)$", README, flags=re.MULTILINE)
     for line in lines:
+        if line.startswith("compile "):  # the steps of a short run are the same steps
+            problem = (tmp_path / "problem.toml").read_text()
+            assert "\nsteps = 100\n" in problem
+            (tmp_path / "problem.toml").write_text(problem.replace("steps = 100", "steps = 5"))
         command = [sys.executable, "-m", "icgd.cli.app", *line.split()]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -48,6 +48,9 @@ HALF_SPACES = icgd.GradientStep(
         "bias_2": 0.5,
     },
 )
+GROUPS = {"bias_1": {"weight_decay": 0.0}, "weights_2": {"step_size": 0.2}}
+GROUPED = icgd.AdamStep(0.1, box=1.0, weight_decay=0.3, average=0.5, groups=GROUPS)
+MOVING_GROUPS = icgd.MomentumStep(0.1, box=1.0, weight_decay=0.3, groups=GROUPS)
 SIMPLICES = (icgd.Box(0.3, 0.8), icgd.Simplex())
 STACKS = {
     "relu-stack": ("relu-stack", network(2, 3, 2, biases=True)),
@@ -61,6 +64,8 @@ STACKS = {
         "relu-stack",
         network(2, 3, 1, step=icgd.GradientStep(0.1, (2.0, ((0.5, 0.1, 0.3),)))),
     ),
+    "groups": ("relu-stack", network(2, 3, 1, biases=True, step=GROUPED)),
+    "softmax groups": ("softmax-stack", network(2, 3, 1, biases=True, step=MOVING_GROUPS)),
     "half-spaces": ("relu-stack", network(2, 3, 2, biases=True, step=HALF_SPACES)),
     "simplices": ("relu-stack", network(2, 4, 3, step=icgd.MomentumStep(0.1, SIMPLICES))),
     "softmax half-spaces": ("softmax-stack", network(2, 3, 2, biases=True, step=HALF_SPACES)),

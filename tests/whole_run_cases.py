@@ -105,6 +105,17 @@ CASES = {
         icgd.AdamStep(0.1, WIDE_BOX, eps=0.1, gradient_scale=2.0, average=0.6)
     ),
     "RMSprop": network(icgd.RmspropStep(0.1, WIDE_BOX, alpha=0.9, eps=0.1, weight_decay=0.2)),
+    "groups": network(
+        icgd.AdamStep(
+            0.1,
+            WIDE_BOX,
+            eps=0.1,
+            weight_decay=0.2,
+            average=0.6,
+            groups={"bias_1": {"weight_decay": 0.0}, "weights_2": {"step_size": 0.3}},
+        ),
+        icgd.MLP((2, 2, 1), biases=True),
+    ),
     "classes": network(icgd.GradientStep(0.3, WIDE_BOX), icgd.MLP((2, 2, 2)), "cross_entropy"),
     "logistic": network(icgd.GradientStep(0.3, WIDE_BOX), icgd.MLP((2, 2, 2), "gelu"), "logistic"),
     "smooth l1": network(icgd.GradientStep(0.3, WIDE_BOX), None, "smooth_l1_1.5"),

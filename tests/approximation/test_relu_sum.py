@@ -233,7 +233,8 @@ def test_every_interval_around_zero_and_number_of_pieces_is_certified(name, low,
     fit = fit_relu_sum(function_named(name), low, high, pieces)
     assert fit.n_pieces == len(fit.errors) == pieces
     certified = torch.tensor(fit.errors, dtype=torch.float64)
-    sampled = gap(fit, inside(fit, each=100)).amax(1)
+    # A wide piece hides a narrow bend between few samples.
+    sampled = gap(fit, inside(fit, each=max(100, 2000 // pieces))).amax(1)
     assert (sampled <= certified + 1e-15 * max(-low, high)).all()
     assert fit.error <= 1.02 * float(sampled.max()) + 1e-12
 

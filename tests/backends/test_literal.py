@@ -199,7 +199,7 @@ def test_a_stopped_run_whose_steps_differ_shows_them():
 
 def test_only_fused_runs_are_compiled():
     compiled, data = compiled_and_data("relu-stack tanh")
-    with pytest.raises(SettingError, match="engine='compiled' is for backend='fused'"):
+    with pytest.raises(SettingError, match="engine='compiled' works with backend='fused'"):
         compiled.run(**data, backend="literal", engine="compiled")
 
 
@@ -246,7 +246,7 @@ def test_what_is_not_a_number_is_not_skipped():
 @pytest.mark.parametrize("backend", ["fused", "dense"])
 def test_only_literal_runs_skip_zeros(backend):
     compiled, data = compiled_and_data("relu-stack tanh")
-    with pytest.raises(SettingError, match="skip_zeros is for backend='literal'"):
+    with pytest.raises(SettingError, match="skip_zeros works with backend='literal'"):
         compiled.run(**data, backend=backend, skip_zeros=True)
 
 

@@ -229,13 +229,17 @@ def test_a_table_of_units_is_as_good_as_their_sum(activation, reach):
     assert n_cells is not None
     table = UnitTable(fit, 3.75, n_cells, torch.zeros(1, dtype=torch.float64))
     generator = torch.Generator().manual_seed(0)
-    anywhere, near = torch.rand(2, 500, generator=generator, dtype=torch.float64)
+    anywhere, near = torch.rand(2, 200, generator=generator, dtype=torch.float64)
     arguments = torch.cat([7.5 * anywhere - 3.75, 3 + 0.1 * (near - 0.5)])
     unit = unit_activation_named(fit.activation)
-    values = [
-        fsum(u.coefficient * float(unit(z * u.direction[0] + u.offset)) for u in fit.units)
-        for z in arguments
-    ]
+    slopes, offsets, coefficients = (
+        torch.tensor(numbers, dtype=torch.float64)
+        for numbers in zip(
+            *((u.direction[0], u.offset, u.coefficient) for u in fit.units), strict=True
+        )
+    )
+    terms = coefficients * unit(arguments[:, None] * slopes + offsets)
+    values = [fsum(row) for row in terms.tolist()]
     size = sum(abs(u.coefficient) * (1 + abs(u.offset)) for u in fit.units)
     off = (table(arguments, 0) - torch.tensor(values, dtype=torch.float64)).abs().max()
     assert float(off) <= 8 * 2.0**-53 * size

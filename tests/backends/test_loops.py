@@ -62,6 +62,7 @@ def problem(update=None, loss="squared", **network):
     return icgd.Problem(icgd.MLP(**network), loss, update, icgd.Domain(1.0, 1.0))
 
 
+GROUPS = {"bias_1": {"weight_decay": 0.0}, "weights_2": {"step_size": (0.2, 0.1, 0.4, 0.1, 0.3)}}
 PROBLEMS = {
     "momentum": problem(icgd.MomentumStep(0.1, 2.0)),
     "nesterov, weight decay": problem(
@@ -72,6 +73,11 @@ PROBLEMS = {
     "adamw": problem(icgd.AdamStep(0.1, 2.0, weight_decay=0.1, decoupled=True)),
     "adam, weight decay": problem(icgd.AdamStep(0.1, 2.0, weight_decay=0.1)),
     "rmsprop": problem(icgd.RmspropStep(0.1, 2.0)),
+    "groups": problem(icgd.AdamStep(0.1, 2.0, weight_decay=0.5, groups=GROUPS), biases=True),
+    "schedule of groups": problem(
+        icgd.MomentumStep((0.1, 0.2, 0.1, 0.3, 0.2), 2.0, weight_decay=0.5, groups=GROUPS),
+        biases=True,
+    ),
     "average": problem(icgd.GradientStep(0.1, 2.0, average=0.5)),
     "schedule of batches": problem(icgd.GradientStep((0.5, 0.25, 0.1, 0.1, 0.2), 2.0, 3)),
     "batches of adam": problem(icgd.AdamStep(0.1, 2.0, batch_size=3)),

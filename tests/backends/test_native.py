@@ -66,9 +66,9 @@ def test_products_of_any_size_and_stride(rows, depth, columns, dtype):
         ("adam", "relu-stack", (3,), "float64"),
         ("adam, small eps", "relu-stack", (), "float32"),
         ("schedule of batches", "softmax-stack", (2,), "float64"),
-        ("norm", "relu-stack", (), "float64"),
-        ("classes", "softmax-stack", (), "float64"),
-        ("wide", "relu-stack", (2,), "float32"),
+        pytest.param("norm", "relu-stack", (), "float64", marks=pytest.mark.slow),
+        pytest.param("classes", "softmax-stack", (), "float64", marks=pytest.mark.slow),
+        pytest.param("wide", "relu-stack", (2,), "float32", marks=pytest.mark.slow),
     ],
 )
 def test_runs_are_those_of_torch(name, construction, tasks, dtype):
@@ -85,7 +85,7 @@ def test_recursion_runs_too():
 ACTIVATIONS = ["relu", "leaky_relu", "tanh", "sigmoid", "gelu", "silu", "softplus"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [1, 3])  # momentum in float32, plain steps in float64
 def test_random_runs_stay_within_their_bounds(monkeypatch, seed):
     """`verify` compares every step with exact descent and with the bounds of the fused backend."""
     draw = Random(seed)

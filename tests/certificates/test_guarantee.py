@@ -112,11 +112,10 @@ def test_each_theorem_promises_what_it_is_about(theorem, share):
     assert found.verdict is Outcome.KEPT
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 1.0, 1.9])
 @pytest.mark.parametrize("l1", [0.0, 0.1])
-def test_the_rates_hold_for_exact_descent_on_random_problems(l1, share):
+def test_the_rates_hold_for_exact_descent_on_random_problems(l1):
     """The printed rate exp(-L / 2 kappa) fails on most of them at a tenth of 1 / beta."""
-    printed_fails = 0
+    printed_fails = dict.fromkeys([0.1, 0.5, 1.0, 1.9], 0)
     for seed in range(20):
         rng = np.random.default_rng(seed)
         d, n, n_steps = 1 + seed % 6, 8 + seed, 30
@@ -125,26 +124,33 @@ def test_the_rates_hold_for_exact_descent_on_random_problems(l1, share):
         eigenvalues = np.linalg.eigvalsh(hessian)
         alpha, beta = eigenvalues[0], eigenvalues[-1]
 
-        def descend(w, size, n_steps, hessian=hessian, moment=moment):
+        def descend(size, n_steps, hessian=hessian, moment=moment):
+            w = np.zeros_like(moment)
             for _ in range(n_steps):
+                before = w
                 w = w - size * (hessian @ w - moment)
                 w = np.sign(w) * np.maximum(np.abs(w) - size * l1, 0.0)
+                if np.array_equal(w, before):  # nothing moves any more
+                    break
             return w
 
         def objective(w, hessian=hessian, moment=moment):
             return w @ hessian @ w / 2 - moment @ w + l1 * np.abs(w).sum()
 
-        best, size = descend(np.zeros(d), 1 / beta, 20_000), share / beta
+        best = descend(1 / beta, 20_000)
         start = float(np.linalg.norm(best))
-        end = descend(np.zeros(d), size, n_steps)
-        promised = InexactDescent(Curvature(alpha, beta), size, start, 0.0, n_steps)
-        distance = np.linalg.norm(end - best)
-        assert distance <= promised.distance_of_theorem() * (1 + 1e-9) + 1e-12
-        assert promised.distance() == promised.distance_of_theorem()
-        excess = objective(end) - objective(best)
-        assert excess <= promised.excess_of_theorem(float(np.linalg.norm(moment)), l1, d) + 1e-12
-        printed_fails += distance > np.exp(-n_steps * alpha / beta / 2) * start + 1e-12
-    assert (printed_fails > 10) == (share == 0.1)
+        for share in printed_fails:
+            size = share / beta
+            end = descend(size, n_steps)
+            promised = InexactDescent(Curvature(alpha, beta), size, start, 0.0, n_steps)
+            distance = np.linalg.norm(end - best)
+            assert distance <= promised.distance_of_theorem() * (1 + 1e-9) + 1e-12
+            assert promised.distance() == promised.distance_of_theorem()
+            excess = objective(end) - objective(best)
+            promised_excess = promised.excess_of_theorem(float(np.linalg.norm(moment)), l1, d)
+            assert excess <= promised_excess + 1e-12
+            printed_fails[share] += distance > np.exp(-n_steps * alpha / beta / 2) * start + 1e-12
+    assert [share for share, fails in printed_fails.items() if fails > 10] == [0.1]
 
 
 def separable() -> tuple[icgd.Problem, torch.Tensor, torch.Tensor]:

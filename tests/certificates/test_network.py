@@ -23,6 +23,7 @@ from icgd.certificates.network import (
     _reach_and_drift,
     after_steps,
     closed_form_step,
+    smallest_kept_share,
     step_lipschitz,
     table_step,
 )
@@ -641,7 +642,7 @@ def test_drifts_of_which_a_step_keeps_a_part_grow_more_before_they_are_large():
 
 
 def with_schedule(update, n_steps, construction="relu-stack", activation="tanh", **domain):
-    network = icgd.MLP((2, 2, 1), activation, "identity")
+    network = icgd.MLP((2, 2, 1), activation, "identity", biases=bool(update.groups))
     bounds = icgd.Domain(**{"x": 1.0, "y": 1.0, **domain})
     problem = icgd.Problem(network, "squared", update, bounds)
     return icgd.compile(problem, construction, n_steps=n_steps)
@@ -659,6 +660,13 @@ UPDATES = [
     icgd.GradientStep(cosine(N), box=1.0, average=0.9),
     icgd.MomentumStep(cosine(N), box=1.0, momentum=0.5, dampening=0.2, weight_decay=0.1),
     icgd.MomentumStep(cosine(N), box=1.0, momentum=0.0, weight_decay=0.1),
+    icgd.MomentumStep(
+        cosine(N),
+        box=1.0,
+        momentum=0.5,
+        weight_decay=0.1,
+        groups={"bias_1": {"weight_decay": 0.0}, "weights_2": {"step_size": (0.1,) * N}},
+    ),
 ]
 
 
@@ -690,6 +698,15 @@ def test_a_span_covers_steps_between_a_small_one_and_one_that_fills_the_box(monk
         update = replace(run.problem.update, step_size=sizes[step])
         problem = replace(run.problem, update=update)
         assert icgd.Compiled(problem, alone).certificate().domain_step <= found
+
+
+def test_the_least_share_of_a_weight_that_is_kept_is_that_of_all_groups():
+    groups = {"bias_1": {"weight_decay": 0.0}, "weights_2": {"weight_decay": 0.5}}
+    update = icgd.MomentumStep(0.25, 1.0, momentum=0.0, weight_decay=0.1, groups=groups)
+    assert smallest_kept_share(update, N) == pytest.approx(1 - 0.25 * 0.5)
+    assert smallest_kept_share(
+        replace(update, groups={"bias_1": groups["bias_1"]}), N
+    ) == pytest.approx(1 - 0.25 * 0.1)
 
 
 def test_few_ends_are_looked_at_one_by_one():

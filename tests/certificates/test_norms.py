@@ -60,13 +60,13 @@ def random_case(seed):
 def factor_of(problem, task, radius):
     """What the checker bounds the expansion of the first step by, within `radius` of its start."""
     descent = icgd_check.Descent(problem.oracle.described(task, 1), exact_data(task), 1, 64, "norm")
-    _, rule, passed = descent.trained.stepped(descent.state, 0)
-    factor = icgd_check.expansion(descent.trained, descent.state["weights"], rule, passed, radius)
-    return float(factor)
+    trained, weights = descent.trained, descent.state["weights"]
+    _, step, passed = trained.stepped(descent.state, 0)
+    return float(icgd_check.expansion(trained, weights, step.rule, passed, radius))
 
 
 @pytest.mark.parametrize("radius", [1e-7, 0.03])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_no_two_points_near_a_start_are_further_apart_after_a_step_than_its_factor_says(
     seed, radius
 ):
@@ -209,14 +209,14 @@ def test_bits_of_a_long_run_hardly_grow_and_its_proof_is_tight():
     assert float(proof.predictions.max()) < 1e-9
 
 
-@pytest.mark.usefixtures("soon")
-def test_a_long_certificate_is_accepted_and_a_distance_below_the_truth_is_not(tmp_path):
-    compiled, task, _ = long_run(400)
-    text = compiled.certify(task.x, task.y, seed=0).text
+def test_a_long_certificate_is_accepted_and_a_distance_below_the_truth_is_not(monkeypatch):
+    monkeypatch.setattr(balls, "LONG_BITS", 0)
+    compiled, task, _ = long_run(120)
+    text = compiled.certify(task.x, task.y, seed=0, backend="fused").text
     assert '"method": "norm"' in text
     assert icgd_check.check(text.encode())["bits"] < 200
     descent = icgd_check.Descent(
-        compiled.problem.oracle.described(task, 400), exact_data(task), 400, 128, "norm"
+        compiled.problem.oracle.described(task, 120), exact_data(task), 120, 128, "norm"
     )
     far = [float(ball) + 1e-3 for ball in descent.step()]
     assert icgd_check.distance(descent.step(), far) > 9e-4

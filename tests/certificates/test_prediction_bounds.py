@@ -190,7 +190,7 @@ def test_random_networks_predict_as_closely_as_proved_of_the_run_and_of_the_doma
 ):
     """Coarse functions err visibly, and bounds on the domain, too, prove something of some."""
     draw, proved, erred = Random(3), 0, 0
-    for _ in range(12):
+    for _ in range(8):
         problem, task = random_run(draw)
         compiled = icgd.compile(problem, name, n_steps=draw.randint(1, 4), **settings)
         report = verified(compiled, task, backend)

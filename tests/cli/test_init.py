@@ -94,8 +94,8 @@ def test_the_compiled_file_knows_categories_dates_and_gaps(command, tmp_path):
     assert len(json.loads(outcome.stdout)["predictions"]) == 1
     (tmp_path / "new.csv").write_text("size,colour,day\n1,gren,2024-01-03\n")
     assert command(*asked).refusal() == (
-        "new.csv, line 2, column 'colour' has the category 'gren', which the examples lack; known "
-        "are blue, green, red. Did you mean 'green'?"
+        "new.csv, line 2, column 'colour' has the category 'gren', which the examples do "
+        "not have; known are blue, green, red. Did you mean 'green'?"
     )
 
 
@@ -201,7 +201,7 @@ def test_categories_of_parquet_are_texts_and_what_is_no_number_is_refused(comman
     for column in (pl.duration(hours=pl.col("a")), pl.concat_list("a", "b")):
         frame.select("a", "b", bad=column, y="y").write_parquet(tmp_path / "e.parquet")
         refusal = command("init", "e.parquet", "-o", "e.toml").refusal()
-        assert refusal.startswith("e.parquet, column 'bad' holds ")
+        assert refusal.startswith("e.parquet, column 'bad' has type ")
         assert refusal.endswith("--ignore bad.")
 
 
@@ -260,3 +260,9 @@ def test_several_columns_may_be_ignored_in_one_option_or_in_many(command, tmp_pa
     loaded = icgd.load(tmp_path / "r.safetensors")
     assert loaded.table["ignore"] == list(names)
     assert loaded.problem.network.widths == (1, 16, 1)
+
+
+def test_a_table_whose_inputs_are_all_names_is_refused_by_their_names(command, tmp_path):
+    (tmp_path / "d.csv").write_text('amount,y\n"1,234",1\n"2,345",2\n"3,1",3\n"4,5",4\n')
+    refusal = command("init", "d.csv").refusal()
+    assert refusal.startswith("d.csv has no column to learn from: amount has a different text")

@@ -132,9 +132,12 @@ def test_text_classes_have_an_output_each_or_one_for_two(tmp_path):
     path = tmp_path / "kinds.csv"
     path.write_text("a,kind\n1,red\n2,blue\n3,red\n")
     assert described("", path).network.widths == (1, 16, 1)
+    assert described("", path).loss == "logistic"
     assert described("loss = 'cross_entropy'", path).network.widths == (1, 16, 2)
+    assert described("loss = 'squared'", path).loss == "squared"
     path.write_text("a,kind\n1,red\n2,blue\n3,green\n")
     assert described("", path).network.widths == (1, 16, 3)
+    assert described("", path).loss == "cross_entropy"
     path.write_text("a,kind\n1,red\n2,blue\n,green\n")
     assert described("table.missing = 'drop'", path).network.widths == (1, 16, 1)
 
@@ -205,7 +208,7 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
         (
             "target.widths = [2, 1]\nupdate.momentum = 0.5",
             r"problem.toml: Unknown key 'momentum' in \[update\]; known are step_size, box, "
-            "batch_size, average. momentum is a key of the optimisers momentum, nesterov.",
+            "batch_size, average, groups. momentum is a key of the optimisers momentum, nesterov.",
         ),
         (
             "target.widths = [2, 1]\nupdate.optimiser = 'adan'",

@@ -383,7 +383,7 @@ def test_text_classes_with_an_output_each(command, tmp_path):
     network = ("--hidden", "4", "--loss", "cross_entropy", "--steps", "40", "--step-size", "1")
     fill = ("--missing", "drop", "--standardize")
     data = trained_on(command, tmp_path, IRIS, *fill, compile_options=network)
-    assert data["labels"] == ["kind", "kind lily", "kind rose"]
+    assert data["labels"] == ["kind", "score of lily", "score of rose"]
     assert [row[0] for row in data["predictions"]] == ["rose", "lily", "rose", "lily"]
     assert (data["measure"], data["score"]) == ("accuracy", 1.0)
 
@@ -392,7 +392,7 @@ def test_text_classes_with_one_output(command, toml, tmp_path):
     file = toml("steps = 300\ntarget.link = 'logistic'\nupdate.l2 = 0.01")
     fill = ("--missing", "mean", "--standardize")
     data = trained_on(command, tmp_path, IRIS, *fill, compile_options=(file,))
-    assert data["labels"] == ["kind", "kind rose"]
+    assert data["labels"] == ["kind", "score of rose"]
     assert [row[0] for row in data["predictions"]] == ["rose", "lily", "rose", "lily"]
     assert all((row[1] > 0.5) == (row[0] == "rose") for row in data["predictions"])
 
@@ -514,8 +514,8 @@ GAPS = "age,size,price\n1,,3\n4,,6\n"
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (GAPS, ("--missing", "drop"), "data.csv, column 'size' has no value at all"),
-        (GAPS, ("--missing", "mean"), "data.csv, column 'size' has no value at all"),
+        (GAPS, ("--missing", "drop"), "data.csv, column 'size' has no values"),
+        (GAPS, ("--missing", "mean"), "data.csv, column 'size' has no values"),
         (GAPS, (), "Fill it, or remove the line, or give --missing drop, mean or median."),
         (
             "age,size,price\n1,2,3\n4,5,\n",
@@ -526,7 +526,7 @@ GAPS = "age,size,price\n1,,3\n4,,6\n"
         (
             "age,size,price\n1,2,3\n",
             ("--ignore", "age", "--ignore", "size", "--ignore", "price"),
-            "data.csv has no column beside those that are ignored: age, size, price.",
+            "data.csv has no columns besides the ignored ones: age, size, price.",
         ),
     ],
 )
@@ -537,7 +537,7 @@ def test_what_nothing_can_be_made_of_is_said_with_what_would_help(
     made = ("compile", "--data", "data.csv", "-o", "run.safetensors")
     refusal = command(*made, *options).refusal()
     assert message in refusal
-    assert ("--ignore size" in refusal) == ("no value at all" in message)
+    assert ("--ignore size" in refusal) == ("has no values" in message)
     assert listing(tmp_path) == ["data.csv"]
 
 

@@ -25,7 +25,7 @@ from icgd.errors import (
     UnsupportedProblemError,
 )
 from icgd.problems.data import Domain, as_task
-from icgd.problems.functions import ACTIVATIONS, reciprocal_deviation
+from icgd.problems.functions import ACTIVATIONS, reciprocal_deviation, reciprocal_root
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import GradientStep
 from icgd.problems.problem import Problem
@@ -665,3 +665,15 @@ def test_only_networks_have_rates():
         icgd.Problem(icgd.KernelMachine(2, "rbf"), "squared", icgd.FunctionalStep(0.5), RATED)
     with pytest.raises(SettingError, match=r"domain.rate has no effect without a network"):
         icgd.Problem(icgd.LinearModel(2), "matching", icgd.ProximalStep(0.5), RATED)
+
+
+def test_the_root_reaches_as_far_as_the_largest_decay_of_a_group():
+    decay, domain = {"weight_decay": 100.0}, icgd.Domain(1.0, 1.0)
+    ends = []
+    for options in ({}, decay, {"groups": {"weights_1": decay}}):
+        step = icgd.RmspropStep(0.1, 1.0, **options)
+        problem = icgd.Problem(icgd.MLP((2, 3, 1)), "squared", step, domain)
+        program = icgd.compile(problem, "relu-stack", n_steps=1).program
+        ends.append(program.relu_sum(reciprocal_root(step.eps).name).high)
+    assert ends[0] < ends[1] / 100
+    assert ends[1] == ends[2]

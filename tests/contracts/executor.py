@@ -201,7 +201,7 @@ class ExecutorContract:
         assert n_lines > 20
         whole = {n_done: self.until(n_done) for n_done in (0, 1, 2)}
         seen = set()
-        for moment in sorted({1, 2, 3, n_lines, *range(1, n_lines, max(1, n_lines // 60))}):
+        for moment in sorted({1, 2, 3, n_lines, *range(1, n_lines, max(1, n_lines // 25))}):
             prepare()
             with interrupted_at(moment), pytest.raises(InterruptedRunError) as caught:
                 self.run(2)

@@ -129,6 +129,17 @@ def test_classes_are_drawn_beside_one_another_and_named_below_the_panel():
     assert names == ["good", "bad"]
 
 
+def test_scores_are_not_compared_with_labels_by_a_diagonal():
+    step = icgd.GradientStep(0.1, box=1.0)
+    problem = icgd.Problem(icgd.MLP((2, 3, 1)), "logistic", step, drawn.DOMAIN)
+    run = icgd.compile(problem, "relu-stack", n_steps=1).run(X, [0.0, 1.0, 1.0], queries=X)
+    _, panel = run.plot(labels=[0.0, 1.0, 1.0]).figure.axes
+    scores, half = panel.lines
+    assert list(scores.get_xdata()) == [0.0, 1.0, 1.0]
+    assert list(half.get_ydata()) == [0, 0]  # a score of 0 is a probability of 1/2
+    assert panel.get_ylabel() == "score"
+
+
 def test_outputs_without_names_are_numbered():
     run = drawn.network("relu-stack", (2, 3, 2)).run(X, Y.expand(3, 2), queries=X)
     _, panel = run.plot(labels=[[0.5, 1.0], [0.25, 0.0], [1.0, 2.0]]).figure.axes

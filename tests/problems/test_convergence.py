@@ -224,7 +224,7 @@ def test_scores_are_bounded_on_both_sides():
 
 
 def test_a_slope_without_bound_has_no_safe_step():
-    with pytest.raises(SettingError, match="The poisson link has no largest slope"):
+    with pytest.raises(SettingError, match="The slope of the poisson link is unbounded"):
         sized_problem(poisson(), X)
 
 

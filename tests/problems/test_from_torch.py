@@ -13,10 +13,11 @@ from torch.optim import SGD, Adam, AdamW, RMSprop, lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 
 import icgd
+import icgd_check
 from icgd.errors import BoxWarning, IcgdError, SettingError, UnreadableError
 from icgd.problems.optimisers import GradientStep
 
-N_STEPS = 20
+N_STEPS = 10
 TORCH_ROUNDING = 2e-15
 NORM_ROUNDING = 1e-13
 """How far torch's own loop may be from the oracle's: both round, in other orders, and layer norms
@@ -147,6 +148,43 @@ ROOTS = {
 }
 """What relu-stack takes."""
 
+
+def in_groups(kind: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """An optimiser of matrices and biases in two groups, with other options for the biases."""
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        parts = list(parameters)
+        matrices, biases = ([p for p in parts if (p.ndim > 1) == is_matrix] for is_matrix in (1, 0))
+        return kind([{"params": matrices, "name": "decay"}, {"params": biases, **options}])
+
+    return make
+
+
+GROUPS = {
+    "plain": Script(in_groups(PLAIN, lr=0.3)),
+    "decay": Script(in_groups(partial(SGD, lr=0.1, weight_decay=0.2), weight_decay=0.0)),
+    "momentum": Script(
+        in_groups(partial(SGD, lr=0.05, momentum=0.8, nesterov=True), lr=0.1, weight_decay=0.1),
+        scheduler=partial(lr_scheduler.LambdaLR, lr_lambda=[lambda i: 0.9**i, lambda i: 1.0]),
+        batch_size=4,
+    ),
+    "still": Script(in_groups(partial(SGD, lr=0.1, momentum=0.9), lr=0.0)),
+}
+"""Parameter groups with different options, which both stacks take."""
+
+ROOTS_IN_GROUPS = {
+    "adam": Script(in_groups(partial(Adam, lr=0.01, eps=1e-3, weight_decay=0.1), lr=0.02)),
+    "adamw": Script(
+        in_groups(partial(AdamW, lr=0.01, eps=1e-3, weight_decay=0.1), weight_decay=0.0),
+        average=0.75,
+    ),
+    "rmsprop": Script(
+        in_groups(partial(RMSprop, lr=0.01, eps=1e-3, weight_decay=0.1), weight_decay=0.0),
+        scheduler=partial(lr_scheduler.ExponentialLR, gamma=0.9),
+    ),
+}
+"""Parameter groups of optimisers with roots, which relu-stack takes."""
+
 NORMS = {
     "sgd": Script(activation=nn.GELU, widths=(2, 6, 4), norm_eps=0.1),
     "batches": Script(activation=nn.ReLU, widths=(2, 6, 4), norm_eps=0.1, batch_size=4),
@@ -191,9 +229,17 @@ def in_batches(script: Script) -> Script:
     return replace(script, batch_size=script.batch_size or len(script.data()[0]))
 
 
-@pytest.mark.parametrize("name", [*SCRIPTS, *ROOTS])
-def test_the_reference_is_torch_s_own_loop(name):
-    script = (SCRIPTS | ROOTS)[name]
+ALL_GROUPS = [*GROUPS.items(), *ROOTS_IN_GROUPS.items()]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        *(pytest.param(script, id=name) for name, script in (SCRIPTS | ROOTS).items()),
+        *(pytest.param(script, id=f"groups: {name}") for name, script in ALL_GROUPS),
+    ],
+)
+def test_the_reference_is_torch_s_own_loop(script):
     problem, (x, y) = script.problem(), script.data()
     history = problem.oracle.train(icgd.as_task(problem, x, y), N_STEPS)
     compiled = icgd.compile(problem, "relu-stack", n_steps=N_STEPS)
@@ -223,9 +269,14 @@ def test_activations_are_those_of_torch(activation):
     assert distance(script, compiled, history) < TORCH_ROUNDING
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_softmax_stack_performs_it(name):
-    script = SCRIPTS[name]
+@pytest.mark.parametrize(
+    "script",
+    [
+        *(pytest.param(script, id=name) for name, script in SCRIPTS.items()),
+        *(pytest.param(script, id=f"groups: {name}") for name, script in GROUPS.items()),
+    ],
+)
+def test_softmax_stack_performs_it(script):
     compiled = icgd.compile(script.problem(), "softmax-stack", n_steps=N_STEPS)
     run = compiled.run(*script.data())
     assert distance(script, compiled, run.parameters) < 1e-9
@@ -266,6 +317,54 @@ def test_relu_stack_performs_it_within_what_is_proved(name):
     off = distance(script, compiled, run.parameters)
     assert off <= proved(report) + TORCH_ROUNDING
     assert off < (1e-4 if name == "adam" else 2e-3)
+
+
+@pytest.mark.parametrize("script", [pytest.param(script, id=name) for name, script in ALL_GROUPS])
+def test_relu_stack_moves_groups_within_what_is_proved(script):
+    """Steps, the transformer itself, the whole run, and the run of its file."""
+    compiled = icgd.compile(script.problem(), "relu-stack", n_steps=N_STEPS)
+    report, run = icgd.verify(compiled, *script.data()), compiled.run(*script.data())
+    assert report.verdict.holds
+    assert float((report.step_errors / report.step_bounds).max()) <= 1.0
+    off = distance(script, compiled, run.parameters)
+    assert off <= proved(report) + TORCH_ROUNDING
+    assert off < 2e-3
+    dense = compiled.run(*script.data(), backend="dense")
+    torch.testing.assert_close(dense.parameters, run.parameters, rtol=0, atol=1e-9)
+    proof = compiled.certify(*script.data())
+    assert icgd_check.check(proof.text.encode())["claim"] == proof.claim
+
+
+@pytest.mark.parametrize("name", ["plain", "decay"])
+def test_a_chain_refuses_groups(name):
+    reason = icgd.CotNetwork().why_not(in_batches(GROUPS[name]).problem())
+    assert reason.startswith("it moves all weights by one rule, without groups;")
+
+
+def test_groups_cost_nothing_where_their_options_are_the_same():
+    """Names, and a layer without a bias of its own, do not part a layer's weights."""
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3, bias=False)).double()
+    optimizer = AdamW(
+        [
+            {"params": model[0].parameters(), "name": "first"},
+            {"params": model[2].parameters(), "name": "last", "weight_decay": 0.0},
+        ]
+    )
+    update = icgd.from_torch(model, nn.MSELoss(), optimizer, domain=icgd.Domain(1.0, 1.0)).update
+    assert update.groups == tuple(
+        (name, (("weight_decay", 0.0),)) for name in ("weights_2", "bias_2")
+    )
+    named = AdamW([{"params": [*model[n].named_parameters()]} for n in (0, 2)], lr=0.01)
+    named = icgd.from_torch(model, nn.MSELoss(), named, domain=icgd.Domain(1.0, 1.0))
+    assert named.update.groups == ()
+
+
+def test_a_group_that_stands_still_is_fixed():
+    problem = GROUPS["still"].problem()
+    assert problem.update.groups == ()
+    low, high = problem.oracle.sets.ends()
+    n_fixed = sum(part.numel() for part in GROUPS["still"].model().parameters() if part.ndim == 1)
+    assert int((low == high).sum()) == n_fixed
 
 
 RECURSED = {
@@ -617,13 +716,49 @@ REFUSED = {
             "optimizer": lambda model: SGD(
                 [
                     {"params": list(model[0].parameters())},
-                    {"params": list(model[2].parameters()), "lr": 0.5},
+                    {"params": list(model[2].parameters()), "momentum": 0.5},
                 ],
                 lr=0.1,
             )
         },
-        "optimizer.param_groups[1] has lr = 0.5, expected 0.1 as in group 0",
+        "optimizer.param_groups[1] has momentum = 0.5, expected 0 as in group 0: groups of a "
+        "compiled step differ in lr and weight_decay only.",
     ),
+    "eps": (
+        {"optimizer": lambda model: Adam(model.parameters(), eps=0.0)},
+        "optimizer (Adam): eps must be a positive finite number, got 0.0. Change it in the script",
+    ),
+    "alpha": (
+        {"optimizer": lambda model: RMSprop(model.parameters(), alpha=1.0)},
+        "optimizer (RMSprop): alpha must be a number from 0 to below 1, got 1.0.",
+    ),
+    "lr": (
+        {"optimizer": lambda model: SGD(model.parameters(), lr=0.0)},
+        "The optimizer has lr = 0",
+    ),
+    "lr in float32": (
+        {
+            "optimizer": lambda model: AdamW(
+                [
+                    {"params": model[0].parameters()},
+                    {"params": model[2].parameters(), "lr": torch.tensor(0.25)},
+                ]
+            )
+        },
+        "lr = tensor(0.2500) in torch.float32, in which torch then computes",
+    ),
+    "batches or epochs": (
+        {
+            "scheduler": partial(lr_scheduler.ExponentialLR, gamma=0.9),
+            "epochs": 2,
+            "n_examples": 4,
+            "batch_size": 2,
+        },
+        "after each of the 2 batches of an epoch or after the last one",
+    ),
+    "counts without a box": ({"loss": nn.PoissonNLLLoss()}, "PoissonNLLLoss needs box=...: its"),
+    "months": ({"scheduler_per": "month"}, "scheduler_per is 'month', expected 'batch' or 'epoch'"),
+    "epochs of none": ({"scheduler_per": "epoch"}, "scheduler_per='epoch' needs epochs."),
     "some parameters": (
         {"optimizer": lambda model: SGD(model[0].parameters(), lr=0.1)},
         "The optimizer does not train the weight of model[2], bias of model[2].",

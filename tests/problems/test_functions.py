@@ -257,7 +257,7 @@ def test_a_name_gives_the_function_back():
 
 @pytest.mark.parametrize("function", [capped_exponential(2.0), RECIPROCAL], ids=["exp", "1/z"])
 def test_their_slopes_are_no_functions_of_a_program(function):
-    with pytest.raises(NotImplementedError, match="No proof needs the slope"):
+    with pytest.raises(NotImplementedError, match="has no derivative here"):
         function.derivative()
 
 
@@ -322,7 +322,7 @@ def test_a_name_gives_the_root_back():
 
 
 def test_its_slope_is_no_function_of_a_program():
-    with pytest.raises(NotImplementedError, match="slope of reciprocal root"):
+    with pytest.raises(NotImplementedError, match="has no derivative here"):
         reciprocal_root(1.0).derivative()
 
 

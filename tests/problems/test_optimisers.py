@@ -1,8 +1,13 @@
 """Optimisers: a rule as the reference evaluates it, and as sums of what was there before."""
 
+import json
+import tomllib
+from dataclasses import replace
+
 import pytest
 import torch
 
+import icgd
 from icgd.errors import SettingError
 from icgd.problems.optimisers import (
     FIRST,
@@ -238,3 +243,84 @@ def test_impossible_moments_are_refused(options, message):
         with pytest.raises(SettingError) as refused:
             RmspropStep(0.5, 2.0, **options)
         assert str(refused.value) == message
+
+
+# Groups of weights with options of their own.
+
+DECAYS = {"bias_1": {"weight_decay": 0.0}, "bias_2": {"weight_decay": 0.0}}
+
+
+def test_the_rule_of_a_weight_is_that_of_its_group():
+    groups = {**DECAYS, "weights_2": {"step_size": (0.25, 0.125)}}
+    step = AdamStep((0.5, 0.25), 2.0, weight_decay=0.5, decoupled=True, groups=groups)
+    weights = [
+        step.of_weights(name).rule(1).weights[WEIGHTS]
+        for name in ("weights_1", "bias_1", "weights_2", "bias_2")
+    ]
+    assert weights == [1 - 0.25 * 0.5, 1.0, 1 - 0.125 * 0.5, 1.0]
+    assert step.of_weights("bias_1") is step.of_weights("bias_2")
+    assert step.of_weights("weights_1") is step
+    assert [len(variant.groups) for variant in step.variants] == [3, 0, 0]
+    assert step.in_words().endswith(
+        "box 2, weight decay 0 for bias_1 and bias_2, step size 0.125 to 0.25 for weights_2"
+    )
+    with pytest.raises(SettingError, match="step_size of weights_2 has 2 entries; expected 3"):
+        replace(step, step_size=0.5).require_steps(3)
+
+
+def test_a_group_with_the_same_options_is_none():
+    step = MomentumStep(0.5, 2.0, weight_decay=0.25, groups={"bias_1": {"weight_decay": 0.25}})
+    assert step.of_weights("bias_1") is step
+    assert step.variants == (step,)
+
+
+def test_descent_with_groups_is_not_plain():
+    step = GradientStep(0.5, 2.0, groups={"weights_1": {"step_size": 0.25}})
+    assert not step.is_plain
+    assert step.is_constant
+    assert not replace(step, groups={"weights_1": {"step_size": (0.25,)}}).is_constant
+    assert step == GradientStep(0.5, 2.0, groups=[("weights_1", [("step_size", 0.25)])])
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({"bias": {}}, "groups has the name 'bias'; expected names of weights"),
+        ({"bias_1": {"eps": 0.1}}, "groups['bias_1'] has the option 'eps'; expected one of"),
+        ({"bias_1": DECAYS["bias_1"]}, "groups['bias_1'] has weight_decay, which GradientStep"),
+        ({"bias_1": {"step_size": -1.0}}, "step_size must be a positive finite number, got -1.0."),
+        ({"bias_1": 3}, "groups['bias_1'] must map options to numbers"),
+        (3, "groups must map names of weights to options"),
+    ],
+)
+def test_impossible_groups_are_refused(groups, message):
+    with pytest.raises(SettingError) as refused:
+        GradientStep(0.5, 2.0, groups=groups)
+    assert str(refused.value).startswith(message)
+
+
+def test_groups_are_about_weights_of_the_network():
+    step = MomentumStep(0.5, 2.0, weight_decay=0.1, groups=DECAYS)
+    with pytest.raises(SettingError, match="bias_1 is no name of weights of this network"):
+        icgd.Problem(icgd.MLP((2, 3, 1)), "squared", step, icgd.Domain(1.0, 1.0))
+
+
+def test_groups_are_described_as_in_a_file():
+    table = tomllib.loads(
+        """
+        target = {widths = [2, 3, 1], biases = true}
+        domain = {x = 1.0, y = 1.0}
+        [update]
+        optimiser = "sgd"
+        step_size = 0.1
+        box = 2.0
+        groups.weights_1.weight_decay = 0.25
+        groups.bias_2.step_size = [0.2, 0.1]
+        """
+    )
+    problem = icgd.Problem.from_data(table)
+    groups = {"weights_1": {"weight_decay": 0.25}, "bias_2": {"step_size": (0.2, 0.1)}}
+    assert problem.update == MomentumStep(0.1, 2.0, momentum=0.0, groups=groups)
+    assert problem.n_steps == 2
+    assert problem.to_data()["update"]["groups"] == groups
+    assert icgd.Problem.from_data(json.loads(json.dumps(problem.to_data()))) == problem

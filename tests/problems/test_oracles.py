@@ -658,7 +658,7 @@ def test_runs_that_cannot_be_are_refused():
         on_linear_model.descend(model, ProximalStep(10.0), HAND_W, HAND_X, HAND_Y, **limits)
     with pytest.raises(DataError, match=r"initial has shape \(3,\); expected \(2,\)"):
         as_task(problem, HAND_X, HAND_Y, initial=numbers(1, 2, 3))
-    with pytest.raises(SettingError, match="The poisson link has no largest slope"):
+    with pytest.raises(SettingError, match="The slope of the poisson link is unbounded"):
         on_linear_model.train(
             LinearModel(2, "poisson"), ProximalStep(), HAND_W, HAND_X, HAND_Y**2, n_steps=1
         )

@@ -420,13 +420,13 @@ def test_a_learnable_run_projects_too():
 
 
 WRONG = {
-    "a function": (lambda: checked_sets("box", lambda w: w / 2), "a function cannot say which set"),
-    "an annulus": (lambda: problem_with({"inner": 1.0, "outer": 2.0}), "no name of weights"),
+    "a function": (lambda: checked_sets("box", lambda w: w / 2), "impossible for a function"),
+    "an annulus": (lambda: problem_with({"inner": 1.0, "outer": 2.0}), "inner is unknown"),
     "too few layers": (lambda: problem_with((1.0, 2.0, 3.0)), "3 entries; expected 2"),
     "no layers": (lambda: problem_with(()), "is empty"),
-    "an empty box": (lambda: icgd.Box(1.0, 0.5), "between 1 and 0.5"),
+    "an empty box": (lambda: icgd.Box(1.0, 0.5), "low=1 above high=0.5"),
     "an infinite box": (lambda: icgd.Box(float("inf")), "finite"),
-    "a box of nothing": (lambda: icgd.Box(0.0), "nothing but 0"),
+    "a box of nothing": (lambda: icgd.Box(0.0), "contains only 0"),
     "a negative box": (lambda: problem_with(-1.0), "positive finite number"),
     "a shape": (lambda: problem_with((1.0, np.ones((4, 2)))), r"shape \(4, 2\); expected \(2, 4\)"),
     "rows of a box": (lambda: icgd.Box(((1.0, 2.0), (1.0,))), "different lengths"),
@@ -441,7 +441,7 @@ WRONG = {
     "a negative simplex": (lambda: icgd.Simplex(-1.0), "total must be a positive"),
     "a wide simplex": (
         lambda: problem_with(icgd.Simplex(), widths=(9, 2)),
-        "of at most 8 entries",
+        "with at most 8 entries",
     ),
     "a bias on a simplex": (
         lambda: problem_with({**NAMED, "bias_1": icgd.Simplex()}, biases=True),

@@ -309,7 +309,7 @@ def test_the_bounds_are_those_of_single_examples_not_of_the_worst_one():
 
 def test_a_slope_without_bound_needs_a_range():
     model = LinearModel(3, "poisson")
-    with pytest.raises(SettingError, match="The poisson link has no largest slope"):
+    with pytest.raises(SettingError, match="The slope of the poisson link is unbounded"):
         curvature(model, RIDGE, X)
     assert all(end.isinf().all() for end in everywhere(X))
 

@@ -333,21 +333,6 @@ def test_what_changes_training_from_outside_is_refused(name):
         icgd.from_torch(model, loss, optimizer, domain=icgd.Domain(1.0, 1.0))
 
 
-def test_a_scheduler_may_not_part_the_step_sizes_of_groups():
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
-    optimizer = SGD([{"params": part.parameters()} for part in model], lr=0.1)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda i: 1.0, lambda i: 0.5**i])
-    with pytest.raises(UnreadableError, match=r"step sizes, 0\.1 and 0\.05 in step 2"):
-        icgd.from_torch(
-            model,
-            nn.MSELoss(),
-            optimizer,
-            domain=icgd.Domain(1.0, 1.0),
-            scheduler=scheduler,
-            n_steps=3,
-        )
-
-
 class Ignoring(nn.Sequential):
     """A forward that relies on a module to overwrite its input."""
 
@@ -393,14 +378,15 @@ def trained(
     optimizer: torch.optim.Optimizer,
     batches: Iterable[tuple[Tensor, Tensor]],
     scheduler: Any = None,
+    every: int = 1,
 ) -> list[list[Tensor]]:
     """The parameters before the first step and after every step of torch's own loop."""
     history = [[part.detach().clone() for part in model.parameters()]]
-    for x, y in batches:
+    for number, (x, y) in enumerate(batches, start=1):
         optimizer.zero_grad()
         loss(model(x), y).backward()
         optimizer.step()
-        if scheduler is not None:
+        if scheduler is not None and number % every == 0:
             scheduler.step()
         history.append([part.detach().clone() for part in model.parameters()])
     return history
@@ -628,7 +614,8 @@ def test_a_loss_may_be_a_function(function, module):
     optimizer = SGD(model.parameters(), lr=0.1)
     domain = icgd.Domain(1.0, 1.0)
     problems = [
-        icgd.from_torch(model, loss, optimizer, domain=domain) for loss in (function, module)
+        icgd.from_torch(model, loss, optimizer, domain=domain, box=4.0)
+        for loss in (function, module)
     ]
     assert problems[0] == problems[1]
 
@@ -657,6 +644,93 @@ def test_class_weights_need_batches_that_do_not_overlap():
         icgd.as_task(problem, x, CLASSES)
 
 
+# Corners, and forwards that are no functions of their input.
+
+AT_CORNERS = (
+    *((activation(), nn.MSELoss()) for activation in (nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.SELU)),
+    (nn.ELU(0.5), nn.MSELoss()),
+    (nn.Tanh(), nn.L1Loss()),
+    (nn.Tanh(), nn.SmoothL1Loss(beta=0.0)),
+)
+
+
+@pytest.mark.parametrize(("activation", "loss"), AT_CORNERS, ids=str)
+def test_corners_at_0_have_the_slope_of_torch(activation, loss):
+    """Zero biases and rows of zeros put preactivations there, a zero output all residuals."""
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(3, 4), activation, nn.Linear(4, 2)).double()
+    x, y = data()
+    x[:2], y[:3] = 0.0, 0.0
+    with torch.no_grad():
+        for part in (model[0].bias, model[2].bias):
+            part.zero_()
+        if not isinstance(loss, nn.MSELoss):
+            model[2].weight.zero_()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    problem = icgd.from_torch(model, loss, optimizer, domain=icgd.Domain(2.0, 1.0))
+    task, start = icgd.as_task(problem, x, y), copy.deepcopy(model)
+    real = trained(model, loss, optimizer, [(x, y)] * N_STEPS)
+    history = problem.oracle.train(task, N_STEPS)
+    assert distance(start, problem, task, history, real) < ROUNDING
+    compiled = icgd.compile(problem, "relu-stack", n_steps=N_STEPS, pieces=512)
+    assert distance(start, problem, task, compiled.run(x, y).parameters, real) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("activation", "corner", "own", "torchs"),
+    [(nn.Hardtanh(), 1.0, 1.0, 0.0), (nn.ReLU6(), 6.0, 1.0, 0.0), (nn.Hardswish(), 3.0, 1.5, 1.0)],
+    ids=str,
+)
+def test_upper_corners_have_the_slope_below(activation, corner, own, torchs):
+    """As docs/tutorials/pytorch.md says: the step of such an example differs by the slopes."""
+    model = nn.Sequential(nn.Linear(1, 1), activation, nn.Linear(1, 1)).double()
+    with torch.no_grad():
+        for part, number in zip(model.parameters(), (corner, 0.0, 0.5, 0.0), strict=True):
+            part.fill_(number)
+    optimizer = SGD(model.parameters(), lr=0.01)
+    problem = icgd.from_torch(model, nn.MSELoss(), optimizer, domain=icgd.Domain(1.0, 1.0), box=8.0)
+    x = torch.ones(1, 1, dtype=torch.float64)
+    task = icgd.as_task(problem, x, 0 * x)
+    moved = problem.oracle.train(task, 1)[-1][0] - corner
+    nn.MSELoss()(model(x), 0 * x).backward()
+    upstream = 2 * float(model(x).detach()) * 0.5
+    assert float(model[0].weight.grad) == pytest.approx(torchs * upstream, abs=1e-15)
+    assert float(moved) == pytest.approx(-0.01 * own * upstream, abs=1e-15)
+
+
+class Counting(nn.Module):
+    """A forward that counts its calls in three ways, and may depend on the count."""
+
+    def __init__(self, depends: bool) -> None:
+        super().__init__()
+        self.linear, self.n_calls, self.depends = nn.Linear(3, 2), 0, depends
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("other", torch.zeros(()))
+        self.last = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.n_calls += 1
+        self.count += 1
+        self.other = self.other + 1
+        self.last = self.linear(x)
+        return self.last.relu() if self.depends and self.n_calls > 1 else self.last
+
+
+def test_a_forward_that_counts_its_calls_is_left_as_it_was():
+    model = Counting(depends=False)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    problem = icgd.from_torch(model, nn.MSELoss(), optimizer, domain=icgd.Domain(1.0, 1.0))
+    assert problem.target.widths == (3, 2)
+    assert (model.n_calls, float(model.count), float(model.other), model.last) == (0, 0, 0, None)
+
+
+def test_a_forward_that_changes_from_call_to_call_is_refused():
+    model = Counting(depends=True)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UnreadableError, match="computes something else when it is called again"):
+        icgd.from_torch(model, nn.MSELoss(), optimizer, domain=icgd.Domain(1.0, 1.0))
+
+
 # Epochs.
 
 
@@ -671,7 +745,8 @@ def of_loader(x: Tensor, y: Tensor, size: int, n_epochs: int, generator: Any) ->
 @pytest.mark.parametrize(
     "loss", [nn.CrossEntropyLoss(), nn.CrossEntropyLoss(WEIGHTS), nn.MSELoss()]
 )
-def test_epochs_are_those_of_a_data_loader(size, shuffled, loss):
+@pytest.mark.parametrize("per", ["batch", "epoch"])
+def test_epochs_are_those_of_a_data_loader(size, shuffled, loss, per):
     model, (x, y) = classifier(), data()
     y = torch.cat([y, y[:, :1]], 1) if isinstance(loss, nn.MSELoss) else CLASSES
     generator = torch.Generator().manual_seed(3) if shuffled else None
@@ -679,11 +754,18 @@ def test_epochs_are_those_of_a_data_loader(size, shuffled, loss):
     scheduler = lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
     options = {"epochs": 3, "generator": generator, "n_examples": 6, "batch_size": size}
     problem = icgd.from_torch(
-        model, loss, optimizer, domain=icgd.Domain(2.0, 1.0), scheduler=scheduler, **options
+        model,
+        loss,
+        optimizer,
+        domain=icgd.Domain(2.0, 1.0),
+        scheduler=scheduler,
+        scheduler_per=per,
+        **options,
     )
     batches = of_loader(x, y, size, 3, generator)
     start = copy.deepcopy(model)
-    real = trained(model, loss, optimizer, batches, scheduler)
+    every = len(batches) // 3 if per == "epoch" else 1
+    real = trained(model, loss, optimizer, batches, scheduler, every)
     task = icgd.as_task(problem, x, y)
     assert problem.n_steps == len(batches)
     history = problem.oracle.train(task, len(batches))

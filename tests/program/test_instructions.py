@@ -46,9 +46,11 @@ from icgd.program.instructions import (
     Use,
     WipeSlots,
     Written,
+    flat_factor,
     names_used,
 )
 from icgd.program.kernel_instructions import DescendFunction, KernelTerm
+from icgd.program.layout import Layout, Role, Slot
 from icgd.program.linear_instructions import (
     DecaySlot,
     DescendExamples,
@@ -86,6 +88,7 @@ from icgd.program.unit_instructions import (
     StartJacobian,
     WipeByUnits,
 )
+from icgd.program.wires import AxisFactor
 
 A, B, X = Combination.of("a"), Combination.of("b"), Combination.of("x")
 GAP = Combination(("p", "y"), (1.0, -1.0))
@@ -524,12 +527,26 @@ def test_a_combination_pairs_its_slots_with_their_coefficients():
 
 
 def test_a_change_has_no_term_that_does_nothing():
-    assert MOVED.change("w") == AVERAGED.change("w") == {"g": -0.5}
-    assert KEPT.change("m") == {"m": 0.9 - 1.0, "g": 1.0}
+    assert MOVED.change("w") == AVERAGED.change("w") == {"g": (-0.5, -0.5)}
+    assert KEPT.change("m") == {"m": (0.9 - 1.0,) * 2, "g": (1.0, 1.0)}
     assert Assignment(Combination.of("w"), "w").change("w") == {}
-    assert Assignment(Combination.of("g"), "w").change("w") == {"g": 1.0, "w": -1.0}
+    assert Assignment(Combination.of("g"), "w").change("w") == {"g": (1.0, 1.0), "w": (-1.0, -1.0)}
     assert AVERAGED.shares == {"w": 1.0, "a": 0.25}
-    assert AVERAGED.change("a") == {"w": 0.25, "g": -0.125, "a": -0.25}
+    assert AVERAGED.change("a") == {"w": (0.25,) * 2, "g": (-0.125,) * 2, "a": (-0.25,) * 2}
+
+
+def test_the_last_column_may_have_coefficients_of_its_own():
+    """Those of a bias: here it decays while the weights stay, and the other way round."""
+    value = Combination(("w", "g"), (1.0, -0.5), (0.75, -0.5))
+    assert value.formula() == "(+1, of bias +0.75) w -0.5 g"
+    assert Assignment(value, "w").change("w") == {"w": (0.0, -0.25), "g": (-0.5, -0.5)}
+    layout = Layout((Slot("w", (2, 3), Role.PARAMETER),))
+    assert flat_factor(layout, "w", (0.0, -0.25)) == AxisFactor(("k",), (0.0, 0.0, -0.25) * 2)
+    assert flat_factor(layout, "w", (2.0, 2.0)) == 2.0
+    with pytest.raises(ProgramError, match="no common coefficients"):
+        value.terms()
+    with pytest.raises(ProgramError, match="1 coefficients for 2 slots"):
+        Combination(("w", "g"), (1.0, -0.5), (0.75,))
 
 
 def test_numbers_that_follow_from_those_of_an_instruction():

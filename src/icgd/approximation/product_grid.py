@@ -270,4 +270,6 @@ def _largest_around(bound: ComplexSize, panels: list[Tensor]) -> list[float]:
         wide_y = (y - along * y_half, y + along * y_half)
         sizes[0] = max(sizes[0], bound(wide_t, across * t_half, (c, d), 0.0))
         sizes[1] = max(sizes[1], bound((a, b), 0.0, wide_y, across * y_half))
+        if min(sizes) == inf:
+            break
     return sizes

@@ -103,11 +103,7 @@ def _combine(op: Op, run: Running) -> Function:
 
 def _combine_by_step(factors: Sequence[float], constant: float, run: Running) -> Function:
     """Return a sum whose factors change per step."""
-
-    def now(number: float) -> float:
-        if not isinstance(number, PerStep):
-            return number
-        return number.numbers[run.step % len(number.numbers)]  # the block of steps may repeat
+    now = partial(_now, run)
 
     def combine(*args: Tensor, out: Tensor | None = None) -> Tensor:
         terms = list(zip(args, factors, strict=True))
@@ -119,6 +115,21 @@ def _combine_by_step(factors: Sequence[float], constant: float, run: Running) ->
         return total.add_(now(constant)) if constant != 0.0 else total
 
     return combine
+
+
+def _now(run: Running, number: float) -> float:
+    """Return a number, or what it is in the current step."""
+    if not isinstance(number, PerStep):
+        return number
+    return number.numbers[run.step % len(number.numbers)]  # the block of steps may repeat
+
+
+def _scale_columns(op: Op, run: Running) -> Function:
+    def scale(value: Tensor, out: Tensor | None = None) -> Tensor:
+        factor, last = (_now(run, number) for number in op.options)
+        return torch.cat([value[..., :-1] * factor, value[..., -1:] * last], dim=-1, out=out)
+
+    return scale
 
 
 def _take(op: Op, run: Running) -> Function:
@@ -645,6 +656,7 @@ class LookUp(NamedTuple):
 
 OPERATIONS: dict[str, Compute | View | LookUp] = {
     "combine": Compute(_combine, overwrites=2),
+    "scale_columns": Compute(_scale_columns),
     "multiply": Compute(lambda op, run: torch.mul, overwrites=2),
     "times": Compute(lambda op, run: torch.bmm if run.batch else torch.mm),
     "beside": Compute(lambda op, run: lambda *args, out=None: torch.cat(args, dim=-1, out=out)),

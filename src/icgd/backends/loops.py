@@ -717,6 +717,14 @@ class _Step:
             self.text.say(f"{out.at(i, str(column))} = {value}")
         self.text.end(1)
 
+    def _loop_scale_columns(self, op: Op) -> None:
+        source, out = self.place(op.args[0]), self._new_place(op)
+        factor, last = map(self.number, op.options)
+        i, j = self.text.loops(op.shape)
+        chosen = f"({factor} if {j} < {op.shape[1] - 1} else {last})"
+        self.text.say(f"{out.at(i, j)} = {chosen} * {source.at(i, j)}")
+        self.text.end(2)
+
     def _loop_softmax(self, op: Op) -> None:
         source = self.place(op.args[0])
         out, text, (n_rows, n_columns) = self._new_place(op), self.text, op.shape

@@ -203,6 +203,11 @@ class Recorder(StackDomain[Op], BlockDomain[Op], FunctionDomain[Op]):
     def scale(self, number: Op, value: Op) -> Op:
         return self.multiply(number, value)
 
+    def scale_columns(self, value: Op, factor: float, last: float) -> Op:
+        if value.name == "fill" and value.options == (0.0,):
+            return value
+        return self.op("scale_columns", value, options=(factor, last), shape=value.shape)
+
     def matmul(self, weights: Op, inputs: Op) -> Op:
         return self.times(inputs, self.transpose(weights, weights.shape[1]))
 

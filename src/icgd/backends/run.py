@@ -344,9 +344,8 @@ class Run:
         curves = pictures.run_picture.LossCurves(
             self.loss_in_words, self.loss_curve, self.objective_curve, self.steps
         )
-        oracle = origin.problem.oracle
         predicted = pictures.run_picture.query_predictions(
-            origin.task, self.predictions, labels, oracle
+            origin.task, self.predictions, labels, origin.problem
         )
         return pictures.run_picture.draw(curves, predicted, self._named_coefficients(), path)
 

@@ -346,7 +346,8 @@ def _outline(end: End) -> End:
         assignments = []
         for assignment in instruction.assignments:
             zeros = (0.0,) * len(assignment.value.slots)
-            value = replace(assignment.value, coefficients=zeros)
+            of_bias = assignment.value.of_bias and zeros
+            value = replace(assignment.value, coefficients=zeros, of_bias=of_bias)
             assignments.append(replace(assignment, value=value))
         return replace(instruction, assignments=tuple(assignments))
 
@@ -368,7 +369,11 @@ def smallest_kept_share(update: AbstractGradientStep, n_steps: int, name: str = 
     if name == AVERAGE:
         shares = [update.kept_of_average(step) for step in steps]
     else:
-        shares = [abs(update.rule(step).linear[name][name]) for step in steps]
+        shares = [
+            abs(variant.rule(step).linear[name][name])
+            for variant in update.variants
+            for step in steps
+        ]
     least = min(shares, default=1.0)
     return least * (1 - 2.0**-40) if least < 1.0 else 1.0  # the program's share is rounded
 

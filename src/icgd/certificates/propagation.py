@@ -220,6 +220,25 @@ class Enclosures(StackDomain[Bounded]):
     def scale(self, number: Bounded, value: Bounded) -> Bounded:
         return self.multiply(number, value)
 
+    def scale_columns(self, value: Bounded, factor: float, last: float) -> Bounded:
+        columns = [
+            value.mapped(lambda part: part[..., :-1]),
+            value.mapped(lambda part: part[..., -1:]),
+        ]
+        scaled, bias = (
+            self.combine([(number, part)])
+            for number, part in zip((factor, last), columns, strict=True)
+        )
+
+        def beside(matrix: Tensor, column: Tensor) -> Tensor:
+            return torch.cat([matrix, column], dim=-1)
+
+        drift = None
+        if scaled.drift is not None and bias.drift is not None:
+            drift = beside(scaled.drift, bias.drift)
+        together = enclosures.merged(scaled.value, bias.value, beside)
+        return Bounded(together, drift, 1, lambda: beside(scaled.sizes, bias.sizes))
+
     @_once
     def matmul(self, weights: Bounded, inputs: Bounded) -> Bounded:
         value = enclosures.matrix_product(weights.value, inputs.value, self.arithmetic)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy.special import expit, softmax
+import scipy
 
 from icgd.cli.classes import Classes
 from icgd.cli.data_options import DROP, FILLS, GivenTable, Source, is_table
@@ -39,8 +39,12 @@ MOST_CLASSES = 2_000
 MEASURING = (SQUARED.name, HUBER.name, LOG_COSH.name, L1.name)
 """Losses of the distance between prediction and label, beside those named by a number."""
 
-EXPECTED_LABEL = {LOGISTIC.name: expit, CROSS_ENTROPY.name: partial(softmax, axis=1)}
-EXPECTED_LABEL[POISSON.name] = np.exp
+EXPECTED_LABEL: dict[str, Callable[[Any], Any]] = {
+    # scipy imports its special functions, which takes long, when they are first asked for.
+    LOGISTIC.name: lambda scores: scipy.special.expit(scores),
+    CROSS_ENTROPY.name: lambda scores: scipy.special.softmax(scores, axis=1),
+    POISSON.name: np.exp,
+}
 """The label that a network's score stands for, where the loss has a link."""
 
 
@@ -89,7 +93,7 @@ class Examples:
             return self.label_names
         name = self.label_names[0]
         shown = self.classes.names[-1:] if self.classes.n_outputs == 1 else self.classes.names
-        return name, *(f"{name} {each}" for each in shown)
+        return name, *(f"score of {shown_class}" for shown_class in shown)
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,27 @@ class Queries:
 
     inputs: Numbers
     table: Table
+
+
+def loss_for(source: Source) -> tuple[str, str]:
+    """Return the default loss of a network for the labels of a table, and the reason."""
+    texts = _label_texts(source)
+    if texts is None:
+        return SQUARED.name, "the labels are numbers"
+    loss = LOGISTIC if len(texts) == 2 else CROSS_ENTROPY
+    return loss.name, f"the labels are {len(texts)} classes"
+
+
+def _label_texts(source: Source) -> set[str] | None:
+    """Return the different texts of the label column, or None if there are numbers or columns."""
+    table = source.opened()
+    targets = source.targets or table.names[-1:]
+    if len(targets) > 1:
+        return None
+    if source.missing == DROP:  # a class may occur in dropped rows only
+        table = table.without_gaps(table.names)
+    texts = table.texts(targets[0])
+    return None if texts is None else {text for text in texts if text is not None}
 
 
 def widths_in(source: Source, loss: str) -> tuple[int, int]:
@@ -113,14 +138,13 @@ def widths_in(source: Source, loss: str) -> tuple[int, int]:
         )
     if len(targets) > 1:
         return n_inputs, len(targets)
-    if source.missing == DROP:  # a class may stand in rows that are dropped alone
-        table = table.without_gaps(table.names)
     has_scores = loss == CROSS_ENTROPY.name
-    if (texts := table.texts(targets[0])) is not None:
-        n_classes = len({text for text in texts if text is not None})
-        return n_inputs, 1 if n_classes == 2 and not has_scores else n_classes
+    if (texts := _label_texts(source)) is not None:
+        return n_inputs, 1 if len(texts) == 2 and not has_scores else len(texts)
     if not has_scores:
         return n_inputs, 1
+    if source.missing == DROP:
+        table = table.without_gaps(table.names)
     largest = float(table.without_gaps(targets).numbers(targets).max())
     if largest >= MOST_CLASSES:
         raise DataError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,14 +14,14 @@ import typer
 
 from icgd.cli import show
 from icgd.cli.data_options import DROP, FILLS, GivenTable, described_source, takes_table
-from icgd.cli.examples import Examples, read_examples
+from icgd.cli.examples import Examples, loss_for, read_examples
 from icgd.cli.options import AsJson, output
 from icgd.cli.problem_file import Description
 from icgd.cli.writing import require_writable, write_new_file
+from icgd.errors import DataError
 from icgd.problems.data import Domain
-from icgd.problems.losses import CROSS_ENTROPY, LOGISTIC, SQUARED
 from icgd.problems.problem import Problem
-from icgd.problems.tables import DATE, Table
+from icgd.problems.tables import DATE
 from icgd.reprs import counted
 
 TEMPLATE = """\
@@ -70,7 +70,7 @@ def init(
     require_writable(out, read=(table.path,))
     options, reasons = _table_options(table)
     source = described_source(table.path, options, None, table.options)
-    loss, reasons["loss"] = _loss(source.opened(), source.targets)
+    loss, reasons["loss"] = loss_for(source)
     content = {"loss": loss, "table": options}
     problem = Description(content, None, table.path).problem()
     bounds = {name: float(f"{getattr(problem.domain, name):.3g}") for name in ("x", "y")}
@@ -111,6 +111,12 @@ def _table_options(given: GivenTable) -> tuple[dict[str, Any], dict[str, str]]:
         options["ignore"] = [*options.get("ignore", []), *names]
         reasons["ignore"] = "a different text in every row"
     kept = [name for name in columns if name not in names]
+    if names and not kept:
+        raise DataError(
+            f"{table.path} has no column to learn from: {', '.join(names)} "
+            f"{'has' if len(names) == 1 else 'have'} a different text in every row. If these are "
+            "numbers, remove their units and thousands separators, or give --decimal."
+        )
     codes = table.codes(kept)
     if codes and "encode" not in options:
         options["encode"] = True
@@ -126,16 +132,6 @@ def _table_options(given: GivenTable) -> tuple[dict[str, Any], dict[str, str]]:
             where = ", ".join(name for name, number in gaps.items() if number)
             reasons["missing"] = f"{counted(n_missing, 'value')} missing, in {where}"
     return options, reasons
-
-
-def _loss(table: Table, targets: Sequence[str]) -> tuple[str, str]:
-    """Return the loss for these labels, and why."""
-    texts = table.texts(targets[0]) if len(targets) == 1 else None
-    if texts is None:
-        return SQUARED.name, "the labels are numbers"
-    n_classes = len({text for text in texts if text is not None})
-    loss = LOGISTIC if n_classes == 2 else CROSS_ENTROPY
-    return loss.name, f"the labels are {n_classes} classes"
 
 
 def _rendered(

@@ -26,7 +26,13 @@ from icgd.cli.data_options import (
     given_options,
     is_table,
 )
-from icgd.cli.examples import Examples, read_examples, require_within, widths_in
+from icgd.cli.examples import (
+    Examples,
+    loss_for,
+    read_examples,
+    require_within,
+    widths_in,
+)
 from icgd.cli.options import in_panel, in_users_words, option_name, options_of, with_options
 from icgd.cli.progress import progress
 from icgd.compiled import Compiled
@@ -37,7 +43,7 @@ from icgd.pipeline import compile
 from icgd.problems.convergence import sized_problem
 from icgd.problems.data import Domain, as_task
 from icgd.problems.functions import ACTIVATIONS
-from icgd.problems.losses import LOSS_NAMES, SQUARED
+from icgd.problems.losses import CROSS_ENTROPY, LOGISTIC, LOSS_NAMES, SQUARED
 from icgd.problems.mlp import MLP
 from icgd.problems.problem import OPTIMISERS, Problem
 from icgd.problems.settings import MOST_STEPS, as_row, count
@@ -90,7 +96,8 @@ USUAL: dict[str, tuple[str, type, str]] = {
         "loss",
         str,
         f"One of {', '.join(LOSS_NAMES)}, or the text of a slope u(t, y) of your own, such as "
-        f"'tanh(t - y)'. Default: {SQUARED.name}.",
+        f"'tanh(t - y)'. Default: {SQUARED.name}, or {LOGISTIC.name} or {CROSS_ENTROPY.name} for "
+        "labels that are texts.",
     ),
     "step_size": (
         "update.step_size",
@@ -192,6 +199,7 @@ class Description:
             update |= {"box": DEFAULT_BOX} if is_linear or is_network else {}
             completed = {
                 **self.data,
+                **({"loss": self._loss(source)} if is_network else {}),
                 "target": target,
                 "update": {**update, **self.data.get("update", {})},
                 "domain": {**DEFAULT_DOMAIN, **stated},
@@ -259,7 +267,13 @@ class Description:
                 "How many inputs and outputs are there? Give a table that has them (--data, or "
                 f"data under [table] in problem.toml), or {key} under [target]."
             )
-        return widths_in(source, str(self.data.get("loss", SQUARED.name)))
+        return widths_in(source, self._loss(source))
+
+    def _loss(self, source: Source) -> Any:
+        """Return the loss of a network: by default the one that suits the labels of the table."""
+        if "loss" in self.data or self.path is None:
+            return self.data.get("loss", SQUARED.name)
+        return loss_for(source)[0]
 
     def compiled(self) -> Compiled:
         """Return the training run, which knows how its table was read."""

@@ -11,8 +11,8 @@ import polars as pl
 from safetensors.torch import save
 from torch import Tensor
 
+from icgd import pictures
 from icgd.errors import FileError
-from icgd.pictures.picture import writer_for
 from icgd.weights.files import is_same_file, require_replaceable, whole_file
 
 
@@ -61,7 +61,7 @@ def require_writable(*paths: Path | None, read: Iterable[Path | None] = ()) -> N
 def require_picture(path: Path | None) -> None:
     """Raise `FileError` if the name of a picture has an ending that no picture has."""
     if path is not None:
-        writer_for(path)
+        pictures.picture.writer_for(path)
 
 
 def predictions_content(

@@ -61,6 +61,8 @@ class AbstractConstruction(ABC):
     """Whether it takes updates other than plain gradient steps of one size."""
     takes_averages: ClassVar[bool] = False
     """Whether it supports averages of the weights."""
+    takes_groups: ClassVar[bool] = False
+    """Whether some weights may have a step size or a weight decay of their own."""
     takes_roots: ClassVar[bool] = False
     """Whether it takes updates that divide by a root, as Adam does."""
     takes_sets: ClassVar[bool] = False
@@ -114,6 +116,10 @@ class AbstractConstruction(ABC):
             return (
                 f"it takes plain gradient steps of one size without averages, not "
                 f"{update.in_words()}; use relu-stack or softmax-stack."
+            )
+        if update.groups and not self.takes_groups:
+            return (
+                "it moves all weights by one rule, without groups; use relu-stack or softmax-stack."
             )
         if update.average is not None and not self.takes_averages:
             return "it keeps no averages of weights; use relu-stack or softmax-stack."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import sqrt
 
@@ -527,6 +527,12 @@ class UpdateLayers:
         self.sets = dict(zip(self.layers, sets_of(target, update.box).layers, strict=True))
         # For each layer whose rows lie on a simplex: the length and the sum of a row.
         self.simplices = {j: s.simplex for j, s in self.sets.items() if s.simplex is not None}
+        # The updates of a layer's weights, and of its biases where their options differ.
+        self.groups: dict[int, tuple[AbstractGradientStep, AbstractGradientStep | None]] = {}
+        for j in self.layers:
+            weights, bias = (update.of_weights(f"{kind}_{j}") for kind in (WEIGHTS, "bias"))
+            differs = target.biases and bias is not weights
+            self.groups[j] = (weights, bias if differs else None)
         self._shared: dict[str, Layer] = {}
         # If slots hold s w instead of the weights w, `unit` is the slot of |s| and `scale` that of
         # s: bounds on weights are multiplied by them.
@@ -560,15 +566,12 @@ class UpdateLayers:
         )
         # These initialise the gradient with the weight decay, before the examples add to it. A rule
         # without a root has the decay among its coefficients instead.
-        decay = update.rule(0).decay if update.has_root else 0.0
+        decays = self._sums(lambda group: {GRADIENT: {WEIGHTS: group.rule(0).decay}})
         self.decayed: tuple[Instruction, ...] = tuple(
-            map_everywhere(
-                Combination((f"{WEIGHTS}_{layer}",), (decay,)),
-                IDENTITY_FUNCTION.name,
-                f"{GRADIENT}_{layer}",
-            )
-            for layer in self.layers
-            if decay
+            map_everywhere(sums[GRADIENT], IDENTITY_FUNCTION.name, f"{GRADIENT}_{layer}")
+            for layer, sums in decays.items()
+            if update.has_root
+            and any((*sums[GRADIENT].coefficients, *(sums[GRADIENT].of_bias or ())))
         )
 
     def end(self, step: int, scratch: tuple[str, ...]) -> tuple[Layer, ...]:
@@ -576,14 +579,21 @@ class UpdateLayers:
         update, layers, rule = self.update, self.layers, self.update.rule(step)
         # The layers of a root: squares of the gradient, moments and root, and their product.
         before: list[Layer] = []
-        sums = rule.linear if rule.root is None else {WEIGHTS: rule.weights}
+
+        def last_sums(update: AbstractGradientStep) -> dict[str, Sum]:
+            rule = update.rule(step)
+            return rule.linear if rule.root is None else {WEIGHTS: rule.weights}
+
+        sums = self._sums(last_sums)
         if rule.root is not None:
             function = reciprocal_root(rule.root.eps).name
             roots = (
-                map_everywhere(_of_layer(rule.root.argument, j), function, f"{ROOT}_{j}")
+                map_everywhere(
+                    _of_layer({ROOT: rule.root.argument}, j)[ROOT], function, f"{ROOT}_{j}"
+                )
                 for j in layers
             )
-            state = self._recombine(dict(rule.state))
+            state = self._recombine({j: _of_layer(rule.state, j) for j in layers})
             wiped = WipeSlots(tuple(f"{PRODUCT}_{j}" for j in layers))
             squares = self._products("squares", GRADIENT, GRADIENT)
             moments = Layer("moments", (*roots, state, wiped))
@@ -604,8 +614,9 @@ class UpdateLayers:
             after = (Layer("project", changes), *after)
             changes = (self._recombine(sums),)
             if kept_share is not None:
-                mean: Sum = {AVERAGE: kept_share, WEIGHTS: 1.0 - kept_share}
-                after = (*after, Layer("average", (self._recombine({AVERAGE: mean}),)))
+                mean = {AVERAGE: {AVERAGE: kept_share, WEIGHTS: 1.0 - kept_share}}
+                means = self._recombine({j: _of_layer(mean, j) for j in layers})
+                after = (*after, Layer("average", (means,)))
         title = "clip and wipe" if is_plain else "update"
         update_layer = Layer(title, (*changes, WipeSlots(wiped_slots), *turns))
         return (*before, update_layer, *after)
@@ -677,13 +688,27 @@ class UpdateLayers:
             Layer("simplex", (*ends, excesses)),
         )
 
-    def _recombine(self, sums: dict[str, Sum], kept_share: float | None = None) -> Recombine:
+    def _sums(
+        self, sums_of: Callable[[AbstractGradientStep], dict[str, Sum]]
+    ) -> dict[int, dict[str, Combination]]:
+        """Return sums that depend on the group of the weights, for every layer."""
+        by_update = {id(update): sums_of(update) for update in self.update.variants}
+        return {
+            layer: _of_layer(
+                by_update[id(weights)], layer, None if bias is None else by_update[id(bias)]
+            )
+            for layer, (weights, bias) in self.groups.items()
+        }
+
+    def _recombine(
+        self, sums: dict[int, dict[str, Combination]], kept_share: float | None = None
+    ) -> Recombine:
         """Set slots of all layers to sums of slots; clip weights to boxes, and average them."""
         assignments = []
-        for layer in self.layers:
+        for layer, values in sums.items():
             bound = self.sets[layer].bound if self._boxes_only else None
-            for kind, terms in sums.items():
-                value, write = _of_layer(terms, layer), f"{kind}_{layer}"
+            for kind, value in values.items():
+                write = f"{kind}_{layer}"
                 if kind != WEIGHTS:
                     assignments.append(Assignment(value, write))
                 elif kept_share is None:
@@ -727,10 +752,20 @@ def tournament(width: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     return tuple(stages)
 
 
-def _of_layer(terms: Sum, layer: int) -> Combination:
-    """Return a sum of quantities as a combination of the layer's slots."""
-    slots = (f"{SLOT_OF.get(name, name)}_{layer}" for name in terms)
-    return Combination(tuple(slots), tuple(terms.values()))
+def _of_layer(
+    sums: Mapping[str, Sum], layer: int, of_bias: Mapping[str, Sum] | None = None
+) -> dict[str, Combination]:
+    """Return sums of quantities as combinations of a layer's slots; its bias may have others."""
+    combinations = {}
+    for kind, terms in sums.items():
+        others = None if of_bias is None else of_bias[kind]
+        names = dict.fromkeys((*terms, *(others or ())))  # without decay a sum has fewer terms
+        combinations[kind] = Combination(
+            tuple(f"{SLOT_OF.get(name, name)}_{layer}" for name in names),
+            tuple(terms.get(name, 0.0) for name in names),
+            None if others is None else tuple(others.get(name, 0.0) for name in names),
+        )
+    return combinations
 
 
 def require_few_updates(update: AbstractGradientStep, n_steps: int, n_sums: int) -> None:

@@ -154,6 +154,7 @@ class ReluStack(AbstractConstruction):
     takes_batches: ClassVar[bool] = True
     takes_rules: ClassVar[bool] = True
     takes_averages: ClassVar[bool] = True
+    takes_groups: ClassVar[bool] = True
     takes_sets: ClassVar[bool] = True
     takes_simplices: ClassVar[bool] = True
     takes_roots: ClassVar[bool] = True
@@ -528,4 +529,5 @@ def _largest_gradient(problem: Problem, ranges: Ranges, margin: float) -> float:
     update, deltas = problem.gradient_step, backward_ranges(problem, ranges, margin).deltas
     sizes = [max(p, 1.0 * problem.network.biases) for p in ranges.outputs[:-1]]
     largest = max(delta * p for delta, p in zip(deltas, sizes, strict=True))
-    return update.gradient_factor / 2 * largest + update.rule(0).decay * update.reach
+    decay = max(variant.rule(0).decay for variant in update.variants)
+    return update.gradient_factor / 2 * largest + decay * update.reach

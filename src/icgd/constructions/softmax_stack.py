@@ -147,6 +147,7 @@ class SoftmaxStack(AbstractConstruction):
     takes_batches: ClassVar[bool] = True
     takes_rules: ClassVar[bool] = True
     takes_averages: ClassVar[bool] = True
+    takes_groups: ClassVar[bool] = True
     takes_sets: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

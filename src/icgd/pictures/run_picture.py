@@ -15,7 +15,7 @@ from icgd.pictures import plotting
 from icgd.pictures.picture import Picture, saved
 from icgd.pictures.plotting import BLUE, FAINT, GREEN, ORANGE, PURPLE, RED, Axes
 from icgd.problems.data import Task, checked_array, column_names
-from icgd.problems.oracles import AbstractOracle
+from icgd.problems.problem import Problem
 
 OUTPUTS = (BLUE, RED, GREEN, PURPLE, ORANGE)
 """The colours of the outputs, used cyclically."""
@@ -52,12 +52,14 @@ class LossCurves:
 class QueryPredictions:
     """The predictions of one task at its queries, with their labels if these are known.
 
-    `names` are the names of the outputs if the labels were a data frame.
+    `names` are the names of the outputs if the labels were a data frame. `are_scores` says that
+    the loss turns predictions into probabilities, so that they are not comparable with labels.
     """
 
     task: Task
     predictions: Tensor
     labels: Tensor | None
+    are_scores: bool = False
     names: tuple[str, ...] = ()
 
     @property
@@ -67,20 +69,20 @@ class QueryPredictions:
 
     @property
     def are_classes(self) -> bool:
-        """Whether there are several outputs whose labels are all 0 or 1."""
+        """Whether all labels are 0 or 1, of several outputs or of a score."""
         labels = self.labels
-        if labels is None or labels.shape[-1] == 1:
+        if labels is None or (labels.shape[-1] == 1 and not self.are_scores):
             return False
         return bool(((labels == 0) | (labels == 1)).all())
 
 
 def query_predictions(
-    task: Task, predictions: Tensor, labels: Any, oracle: AbstractOracle
+    task: Task, predictions: Tensor, labels: Any, problem: Problem
 ) -> QueryPredictions | None:
     """Return the predictions to draw, or None if there are no queries or many tasks."""
     values = None if labels is None else checked_array("labels", labels)
     if values is not None:
-        values = oracle.labelled(values, tuple(predictions.shape))
+        values = problem.oracle.labelled(values, tuple(predictions.shape))
         values = values.reshape(-1, 1) if values.ndim == 1 else values
         if values.shape != predictions.shape:
             raise DataError(
@@ -89,7 +91,8 @@ def query_predictions(
             )
     if task.batch or not task.n_queries:
         return None
-    return QueryPredictions(task, predictions, values, column_names(labels))
+    are_scores = problem.loss_function.labels_are_probabilities
+    return QueryPredictions(task, predictions, values, are_scores, column_names(labels))
 
 
 def draw(
@@ -189,10 +192,12 @@ def _columns(values: Tensor) -> list[tuple[Tensor, str]]:
 
 
 def _against_labels(panel: Axes, predicted: QueryPredictions, labels: Tensor) -> None:
-    title = "Predictions and labels"
-    if not predicted.are_classes:
+    has_diagonal = not (predicted.are_classes or predicted.are_scores)
+    title = "Scores and labels" if predicted.are_scores else "Predictions and labels"
+    if has_diagonal:
         title += " (dotted: equal)"
-    plotting.describe(panel, title, "label of the query", "prediction")
+    what = "score" if predicted.are_scores else "prediction"
+    plotting.describe(panel, title, "label of the query", what)
     shifts = _shifts(predicted)
     for (column, colour), label, shift in zip(
         _columns(predicted.predictions), labels.unbind(-1), shifts, strict=True
@@ -200,6 +205,9 @@ def _against_labels(panel: Axes, predicted: QueryPredictions, labels: Tensor) ->
         panel.plot((label + shift).tolist(), column.tolist(), "o", color=colour, ms=5)
     if predicted.are_classes:
         panel.set_xticks((0, 1), ("0", "1"))
+    if predicted.are_scores and labels.shape[-1] == 1:  # a score of 0 is a probability of 1/2
+        panel.axhline(0, color=FAINT, lw=1, ls=":")
+    if not has_diagonal:
         return
     middle = float(labels.double().mean())
     panel.axline((middle, middle), slope=1, color=FAINT, lw=1, ls=":")
@@ -208,7 +216,7 @@ def _against_labels(panel: Axes, predicted: QueryPredictions, labels: Tensor) ->
 def _shifts(predicted: QueryPredictions) -> list[float]:
     """Return the horizontal shift of each output, which separates classes with the same label."""
     n_outputs = predicted.predictions.shape[-1]
-    if not predicted.are_classes:
+    if not predicted.are_classes or n_outputs == 1:
         return [0.0] * n_outputs
     return [BESIDE * (2 * place / (n_outputs - 1) - 1) for place in range(n_outputs)]
 

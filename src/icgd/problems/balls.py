@@ -61,8 +61,9 @@ precision = ctx.workprec
 
 def exact(value: Fraction | float) -> arb:
     """Return the ball of a number, which is exact if the denominator is a power of two."""
-    fraction = value if isinstance(value, Fraction) else Fraction(value)
-    return arb(fraction.numerator) / fraction.denominator
+    if isinstance(value, Fraction):
+        return arb(value.numerator) / value.denominator
+    return arb(value)  # whatever the precision
 
 
 def hull(a: arb, b: arb) -> arb:

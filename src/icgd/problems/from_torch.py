@@ -1,12 +1,12 @@
-r"""A training run as people write it in PyTorch, as a problem: model, loss, optimiser.
+r"""Read a PyTorch training script (model, loss, optimiser) as a `Problem`.
 
     model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, eps=1e-3)
     problem = icgd.from_torch(model, nn.MSELoss(), optimizer, domain=icgd.Domain.of(X, y))
 
-Conventions are torch's. A risk here is half the mean over examples of losses summed over outputs,
-so that the gradient is multiplied by what torch's reduction makes of that: by 2 / d for a mean over
-d outputs. Whatever cannot be read is reported in one message, each obstacle with a way out.
+Conventions are torch's. icgd minimises half the mean over examples of losses summed over outputs,
+so the gradient is multiplied by the factor that torch's reduction implies: 2 / d for a mean over d
+outputs. All obstacles are collected and reported in one message, each with a remedy.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from icgd.errors import UnreadableError, quoted
+from icgd.errors import SettingError, UnreadableError, quoted
 from icgd.problems.data import Domain
-from icgd.problems.losses import smooth_l1
+from icgd.problems.losses import POISSON, smooth_l1
 from icgd.problems.optimisers import (
+    CHECKS,
     AbstractGradientStep,
     AdamStep,
     GradientStep,
     MomentumStep,
     RmspropStep,
+    Schedule,
 )
 from icgd.problems.preprocessing import Preprocessing
 from icgd.problems.problem import Problem
@@ -41,10 +43,16 @@ from icgd.problems.settings import count
 from icgd.problems.torch_model import Network, Refuse, called, read_model, require_options
 
 LEAST_BOX = 4.0
-"""The box of weights that are all small; others have twice their largest."""
+"""The smallest default box; large initial weights make it twice the largest of them."""
 
 IGNORED = ("foreach", "fused", "capturable", "differentiable")
-"""Options of optimisers that change how a step is computed, and not what it is."""
+"""Options of optimisers that change how a step is computed, but not its result."""
+
+OF_GROUPS = ("lr", "weight_decay")
+"""The options in which parameter groups may differ."""
+
+PERIODS = ("batch", "epoch")
+"""The periods after which a script may step its scheduler."""
 
 
 def from_torch(
@@ -54,6 +62,7 @@ def from_torch(
     *,
     domain: Domain,
     scheduler: Any = None,
+    scheduler_per: str | None = None,
     n_steps: int | None = None,
     batch_size: int | None = None,
     n_examples: int | None = None,
@@ -64,9 +73,9 @@ def from_torch(
 ) -> Problem:
     """Turn a model, a loss and an optimiser of torch into a problem that starts at its weights.
 
-    The arguments are not changed. A scheduler is stepped once after every step, `n_steps` times,
-    on a copy. `box` bounds every weight, which torch does not: choose it so large that no weight
-    reaches it (default: twice the largest initial weight, and at least 4).
+    The arguments are not changed: a scheduler is stepped on a copy. `box` bounds every weight,
+    which torch does not: choose it so large that no weight reaches it (default: twice the largest
+    initial weight, and at least 4).
 
     With `epochs`, steps take the batches of a `DataLoader` of `batch_size`: in the order of the
     data, or shuffled by a `generator`, which is used as the DataLoader would. The problem remembers
@@ -74,24 +83,26 @@ def from_torch(
 
     Args:
         model: An `nn.Sequential`, or a module of your own, that computes a chain of layers of
-            Linear, LayerNorm and activations, with sums of earlier values as shortcuts. What is
-            frozen stays as it is. Weights in float32 are taken as they are, in float64.
+            Linear, LayerNorm and activations, with sums of earlier values as shortcuts. Frozen
+            parameters stay fixed. Weights in float32 are converted to float64.
         loss: MSELoss, BCEWithLogitsLoss, HuberLoss, SmoothL1Loss, L1Loss, PoissonNLLLoss or
             CrossEntropyLoss, or the function of `torch.nn.functional` of one of them, also with
             options by `functools.partial`.
         optimizer: SGD, Adam, AdamW or RMSprop over all parameters of the model, before its first
-            step. Its groups must have the same options.
-        domain: How large inputs and labels may be.
-        scheduler: A scheduler of `torch.optim.lr_scheduler` that does not look at the loss.
+            step. Its groups may differ in lr and weight_decay.
+        domain: Bounds on inputs and labels.
+        scheduler: A scheduler of `torch.optim.lr_scheduler` that does not depend on the loss.
+        scheduler_per: "batch" or "epoch": how often the script calls `scheduler.step()`. Required
+            with epochs of several batches; otherwise it is called after every step.
         n_steps: The number of steps, for a scheduler without epochs.
         batch_size: How many examples a step takes; by default all.
         n_examples: The number of examples, for epochs, and for a loss with `reduction="sum"`
             without batches.
-        epochs: How often training goes through the data in batches of `batch_size`, the last of
+        epochs: The number of passes through the data in batches of `batch_size`, the last of
             which may be smaller.
-        generator: What shuffles the data before every epoch, in the state that it has before the
-            first.
-        box: The largest size of a weight.
+        generator: The generator that shuffles the data before every epoch, in its state before
+            the first.
+        box: The largest size of a weight. PoissonNLLLoss requires it.
         average: The decay of an exponential moving average of the weights, which then predicts, as
             `AveragedModel` with `get_ema_avg_fn(average)` does if it is updated after every step.
 
@@ -99,7 +110,7 @@ def from_torch(
         The problem; its `initial` are the model's weights.
 
     Raises:
-        UnreadableError: If parts cannot be read, or would change the result; it names all of them.
+        UnreadableError: If the script cannot be read; the message lists all obstacles.
         SettingError: If a number is not positive.
 
     Example:
@@ -124,15 +135,22 @@ def from_torch(
         batch_size, n_steps = len(batches[0]), len(batches)
     n_outputs = network.layers[-1].width if network else None
     name, factor, preprocessing = _loss(loss, n_outputs, batch_size or n_examples, refuse)
+    if name == POISSON.name and box is None:
+        refuse(
+            "PoissonNLLLoss needs box=...: its slope, exp(prediction), is approximated for all "
+            "predictions that the box allows, and the default box leaves no accurate digit of it. "
+            "Pass a box little larger than the weights get, and compile with many pieces."
+        )
     options = _options(optimizer, network, refuse)
-    sizes = _step_sizes(optimizer, scheduler, n_steps, refuse)
+    n_between = _steps_between(scheduler, scheduler_per, batches, epochs, refuse)
+    sizes = _step_sizes(optimizer, scheduler, n_steps, n_between, refuse)
     if network is None or obstacles:
         raise UnreadableError(_together(obstacles))
     initial, target = network.initial(), network.target()
     if box is None:
         largest = 2 * float(initial.abs().max())
         box = max(LEAST_BOX, 2.0 ** ceil(log2(largest)) if largest else LEAST_BOX)
-    update = _update(optimizer, options, sizes, network.sets(box), batch_size, factor)
+    update = _update(optimizer, options, sizes, network, box, batch_size, factor)
     update = replace(update, average=average)
     preprocessing = replace(preprocessing, batches=batches, flatten=network.flattens)
     if preprocessing.reduction == "sum" and batch_size is None:
@@ -150,7 +168,7 @@ def from_torch(
 
 
 def _together(obstacles: Sequence[str]) -> str:
-    """Return one message about all obstacles."""
+    """Return one message that lists all obstacles."""
     if len(obstacles) == 1:
         return obstacles[0]
     lines = (f"  {number}. {obstacle}" for number, obstacle in enumerate(obstacles, start=1))
@@ -164,7 +182,7 @@ def _batches(
     batch_size: int | None,
     refuse: Refuse,
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the examples of every step; none without epochs."""
+    """Return the examples of every step, or an empty tuple without epochs."""
     if epochs is None:
         if generator is not None:
             refuse("generator shuffles epochs, and there are none. Pass epochs, or leave it out.")
@@ -179,11 +197,35 @@ def _batches(
     size, rows = count("batch_size", batch_size), range(count("n_examples", n_examples))
     options: dict[str, Any] = {"shuffle": generator is not None}
     if generator is not None:
-        # A DataLoader draws a seed for its workers from the generator as well: let it do so.
+        # A real DataLoader, because it also draws a seed for its workers from the generator.
         options["generator"] = torch.Generator().set_state(generator.get_state())
     data: Any = rows  # which a DataLoader indexes like any list
     loader: Any = DataLoader(data, size, collate_fn=tuple, **options)
     return tuple(batch for _ in range(count("epochs", epochs)) for batch in loader)
+
+
+def _steps_between(
+    scheduler: Any,
+    per: str | None,
+    batches: Sequence[Sequence[int]],
+    epochs: int | None,
+    refuse: Refuse,
+) -> int:
+    """Return the number of steps after which the script steps its scheduler."""
+    if per is not None and per not in PERIODS:
+        refuse(f"scheduler_per is {quoted(per)}, expected 'batch' or 'epoch'.")
+        return 1
+    if per == "epoch" and not batches:
+        refuse("scheduler_per='epoch' needs epochs. Pass epochs, n_examples and batch_size.")
+        return 1
+    n_batches = len(batches) // (epochs or 1)
+    if scheduler is not None and per is None and n_batches > 1:
+        refuse(
+            f"The scheduler {called(scheduler)} may be stepped after each of the {n_batches} "
+            "batches of an epoch or after the last one, which no script object tells. Pass "
+            "scheduler_per='batch' or scheduler_per='epoch', as the script calls scheduler.step()."
+        )
+    return n_batches if per == "epoch" else 1
 
 
 # The loss.
@@ -192,11 +234,14 @@ def _batches(
 def _loss(
     loss: Any, n_outputs: int | None, n_examples: int | None, refuse: Refuse
 ) -> tuple[str, float, Preprocessing]:
-    """Return the name of the loss, the factor of the gradient of half its mean, and the labels'."""
-    module, unread = _loss_module(loss, refuse), ("squared", 1.0, Preprocessing())
+    """Return the loss's name, the factor of the gradient of half its mean, and label preprocessing.
+
+    A loss that is refused is replaced by the squared loss, so that other obstacles are found too.
+    """
+    module, fallback = _loss_module(loss, refuse), ("squared", 1.0, Preprocessing())
     if module is None:
-        return unread
-    name, own_factor = LOSSES[type(module)](module)
+        return fallback
+    name, multiple = LOSSES[type(module)](module)
     where, options = f"loss ({called(module)})", {**vars(module), **module._buffers}
     expected = {"pos_weight": None, "ignore_index": -100}
     expected |= {"log_input": True, "full": False}  # of PoissonNLLLoss
@@ -208,9 +253,9 @@ def _loss(
     if reduction not in ("mean", "sum"):
         refuse(
             f"loss has reduction = {quoted(reduction)}, expected 'mean' or 'sum': a gradient needs "
-            "one number. Choose the one that the script takes of it."
+            "one number. Choose the reduction that the script applies to it."
         )
-        return unread
+        return fallback
     preprocessing = Preprocessing(reduction=reduction) if reduction == "sum" else Preprocessing()
     if is_softmax:
         weights = () if module.weight is None else tuple(module.weight.tolist())
@@ -230,18 +275,18 @@ def _loss(
             preprocessing = replace(preprocessing, class_weights=weights, label_smoothing=smoothing)
     if reduction == "mean":
         n_means = 1 if is_softmax else n_outputs or 1
-        return name, 2 * own_factor / n_means, preprocessing
+        return name, 2 * multiple / n_means, preprocessing
     if n_examples is None:
         refuse(
             'The loss has reduction="sum", whose gradient grows with the number of examples. '
             "Pass n_examples or batch_size."
         )
-        return unread
-    return name, 2 * own_factor * count("n_examples", n_examples), preprocessing
+        return fallback
+    return name, 2 * multiple * count("n_examples", n_examples), preprocessing
 
 
 def _loss_module(loss: Any, refuse: Refuse) -> Any:
-    """Return a loss as its module, also if it is the function of it."""
+    """Return the module of a loss, which may be given as a function."""
     if type(loss) in LOSSES:
         kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         if any(vars(loss)[kind] for kind in kinds) or "forward" in vars(loss):
@@ -262,13 +307,13 @@ def _loss_module(loss: Any, refuse: Refuse) -> Any:
                 "Leave it out."
             )
         return kind(**{name: value for name, value in options.items() if name in known_options})
-    known = ", ".join(kind.__name__ for kind in LOSSES)
+    readable = ", ".join(kind.__name__ for kind in LOSSES)
     if isinstance(loss, nn.Module | type) or not callable(loss):
         what = called(loss)
     else:
         what = f"the function {getattr(function, '__name__', quoted(function))}"
     refuse(
-        f"loss is {what}, which is not read. It may be {known}, or their function of "
+        f"loss is {what}, which is not read. It may be {readable}, or their function of "
         "torch.nn.functional; another one is written as icgd.Loss(slope=...) in an icgd.Problem."
     )
     return None
@@ -277,14 +322,14 @@ def _loss_module(loss: Any, refuse: Refuse) -> Any:
 LOSSES: dict[type[nn.Module], Callable[[Any], tuple[str, float]]] = {
     nn.MSELoss: lambda loss: ("squared", 1.0),
     nn.BCEWithLogitsLoss: lambda loss: ("logistic", 1.0),
-    # huber is delta times smooth l1 of that width
+    # The Huber loss is delta times the smooth l1 loss of that width.
     nn.HuberLoss: lambda loss: (smooth_l1(loss.delta).name, loss.delta),
     nn.SmoothL1Loss: lambda loss: (smooth_l1(loss.beta).name if loss.beta else "l1", 1.0),
     nn.CrossEntropyLoss: lambda loss: ("cross_entropy", 1.0),
     nn.L1Loss: lambda loss: ("l1", 1.0),
     nn.PoissonNLLLoss: lambda loss: ("poisson", 1.0),
 }
-"""How losses are called here, and how many times as large torch's are."""
+"""The name of each loss here, and the multiple of it that torch's loss is."""
 
 LOSS_FUNCTIONS: dict[Any, type[nn.Module]] = {
     functional.mse_loss: nn.MSELoss,
@@ -295,7 +340,7 @@ LOSS_FUNCTIONS: dict[Any, type[nn.Module]] = {
     functional.l1_loss: nn.L1Loss,
     functional.poisson_nll_loss: nn.PoissonNLLLoss,
 }
-"""The modules of functions; both take the same options."""
+"""The module that is equivalent to each function; both take the same options."""
 
 
 # The optimiser.
@@ -303,14 +348,14 @@ LOSS_FUNCTIONS: dict[Any, type[nn.Module]] = {
 
 def _options(
     optimizer: torch.optim.Optimizer, network: Network | None, refuse: Refuse
-) -> dict[str, Any]:
-    """Return the options of an optimiser, which are the same for all parameters of the model."""
+) -> list[dict[str, Any]]:
+    """Return the options of every parameter group, which differ in lr and weight_decay at most."""
     where = f"optimizer ({called(optimizer)})"
     if type(optimizer) not in OPTIMISERS:
-        known = ", ".join(kind.__name__ for kind in OPTIMISERS)
-        refuse(f"optimizer is {called(optimizer)}, which is not read. It may be {known}.")
+        readable = ", ".join(kind.__name__ for kind in OPTIMISERS)
+        refuse(f"optimizer is {called(optimizer)}, which is not read. It may be {readable}.")
     if not isinstance(optimizer, torch.optim.Optimizer):
-        return {}
+        return []
     if optimizer.state:
         refuse(
             f"The optimizer {called(optimizer)} has already taken steps, and remembers them. Give "
@@ -321,27 +366,33 @@ def _options(
             f"{where} has step hooks, which may change gradients or weights. Give one without "
             "hooks."
         )
-    first, *others = [_plain(group) for group in optimizer.param_groups]
+    first, *others = groups = _plain_groups(optimizer)
     for number, group in enumerate(others, start=1):
-        for option in (name for name in group if group[name] != first.get(name)):
+        for option in (o for o in group if o not in OF_GROUPS and group[o] != first[o]):
             refuse(
                 f"optimizer.param_groups[{number}] has {option} = {quoted(group[option])}, "
-                f"expected {quoted(first.get(option))} as in group 0: a compiled step has "
-                "one rule for all weights. Give all groups the same, or freeze a group by "
-                "requires_grad_(False)."
+                f"expected {quoted(first[option])} as in group 0: groups of a compiled step differ "
+                f"in {' and '.join(OF_GROUPS)} only. Give all groups the same {option}, or freeze "
+                "a group by requires_grad_(False)."
             )
     if network is not None:
         named = list(network.parameters())
-        given = {id(part) for group in optimizer.param_groups for part in group["params"]}
-        missing = [n for n, part in named if part.requires_grad and id(part) not in given]
+        in_groups = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        ids = set(map(id, in_groups))
+        missing = [
+            name
+            for name, parameter in named
+            if parameter.requires_grad and id(parameter) not in ids
+        ]
         if missing:
             refuse(
                 f"The optimizer does not train the {', '.join(missing)}. Give it all parameters of "
                 "the model, or freeze those by requires_grad_(False)."
             )
-        own = {id(part) for _, part in named}
-        trained = (part for group in optimizer.param_groups for part in group["params"])
-        if any(part.requires_grad and id(part) not in own for part in trained):
+        ids_of_model = {id(parameter) for _, parameter in named}
+        if any(
+            parameter.requires_grad and id(parameter) not in ids_of_model for parameter in in_groups
+        ):
             refuse(
                 "The optimizer trains other parameters too. Give it exactly the parameters of the "
                 "model."
@@ -350,94 +401,173 @@ def _options(
     if isinstance(optimizer, torch.optim.RMSprop):
         expected["momentum"] = 0
     require_options(where, first, expected, refuse)
-    return first
+    _, names = OPTIMISERS.get(type(optimizer), (None, ()))
+    for name in (name for name in names if name in first):
+        try:
+            CHECKS[name](f"{where}: {name}", first[name])
+        except SettingError as error:
+            refuse(f"{error} Change it in the script too.")
+    rates = [group["lr"] for group in groups if isinstance(group["lr"], Tensor)]
+    imprecise = next((rate for rate in rates if rate.dtype != torch.float64), None)
+    if imprecise is not None and isinstance(optimizer, torch.optim.Adam):  # also AdamW
+        refuse(
+            f"{where} has lr = {quoted(imprecise)} in {imprecise.dtype}, in which torch then "
+            "computes the factors of a step, expected a number or a tensor of torch.float64. Pass "
+            f"lr={float(imprecise):g}."
+        )
+    return groups
 
 
-def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a parameter group that determine a step."""
-    left_out = ("params", "initial_lr", *IGNORED)
-    return {name: value for name, value in group.items() if name not in left_out}
+def _plain_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Return the options of every parameter group that determine a step."""
+    names = [name for name in optimizer.defaults if name not in IGNORED]
+    return [{name: group[name] for name in names} for group in optimizer.param_groups]
 
 
 def _step_sizes(
-    optimizer: torch.optim.Optimizer, scheduler: Any, n_steps: int | None, refuse: Refuse
-) -> float | tuple[float, ...]:
-    """Return the step size, or that of every step if there is a scheduler."""
+    optimizer: torch.optim.Optimizer,
+    scheduler: Any,
+    n_steps: int | None,
+    n_between: int,
+    refuse: Refuse,
+) -> list[Schedule]:
+    """Return the step size of every parameter group, or those of all steps with a scheduler.
+
+    The scheduler is stepped after every `n_between` steps.
+    """
     if not isinstance(optimizer, torch.optim.Optimizer):
-        return 1.0
+        return []
+    constant: list[Schedule] = [float(group["lr"]) for group in optimizer.param_groups]
     if scheduler is None:
         if getattr(optimizer.step, "_wrapped_by_lr_sched", False):
             refuse(
                 f"The optimizer {called(optimizer)} has a scheduler, which from_torch was not "
                 "given. Pass it as scheduler=..., or make the optimizer without it."
             )
-        return float(optimizer.param_groups[0]["lr"])
+        if not any(constant):
+            refuse("The optimizer has lr = 0, which trains nothing. Give it a positive lr.")
+        return constant
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         refuse(
             f"The scheduler {called(scheduler)} looks at the loss, which a compiled run cannot. "
             "Use one whose step sizes are known beforehand, such as CosineAnnealingLR."
         )
-        return 1.0
+        return constant
     is_one = isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler)
     if not is_one or scheduler.optimizer is not optimizer:
         refuse(
             "The scheduler does not belong to this optimizer, so its step sizes would not be used. "
             "Make it from the optimizer that you pass."
         )
-        return 1.0
+        return constant
     if n_steps is None:
         refuse(
             f"The scheduler {called(scheduler)} needs n_steps: it gives a step size for each step. "
             "Pass n_steps, or epochs."
         )
-        return 1.0
-    sizes: list[float] = []
-    others: list[dict[str, Any]] = []
+        return constant
+    groups_of_steps = list[list[dict[str, Any]]]()
     copied = copy.deepcopy(scheduler)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the optimiser was not stepped before
-        for _ in range(count("n_steps", n_steps)):
-            group, *rest = map(_plain, copied.optimizer.param_groups)
-            different = next((other["lr"] for other in rest if other["lr"] != group["lr"]), None)
-            if different is not None:
-                refuse(
-                    f"scheduler ({called(scheduler)}) gives groups of parameters different step "
-                    f"sizes, {float(group['lr']):g} and {float(different):g} in step "
-                    f"{len(sizes) + 1}: a compiled step has one rule for all weights. Give all "
-                    "groups the same."
-                )
-                return 1.0
-            sizes.append(float(group.pop("lr")))
-            others.append(group)
-            copied.step()
-    changed = {name for group in others for name in group if group[name] != others[0][name]}
-    for name in sorted(changed):
-        refuse(
-            f"scheduler ({called(scheduler)}) has {name} = {quoted(others[-1][name])} in the end, "
-            f"expected {quoted(others[0][name])} as in the first step: only step sizes may change. "
-            "Leave it constant, such as by cycle_momentum=False."
-        )
-    return tuple(sizes)
+        for step in range(1, count("n_steps", n_steps) + 1):
+            groups = _plain_groups(copied.optimizer)
+            # Schedulers change a tensor in place, so it must become a number now.
+            groups_of_steps.append([{**group, "lr": float(group["lr"])} for group in groups])
+            if step % n_between == 0:
+                copied.step()
+    before, after = groups_of_steps[0], groups_of_steps[-1]
+    for name in sorted({name for groups in groups_of_steps for name in groups[0]} - {"lr"}):
+        if any(
+            group[name] != first[name]
+            for groups in groups_of_steps
+            for group, first in zip(groups, before, strict=True)
+        ):
+            refuse(
+                f"scheduler ({called(scheduler)}) has {name} = {quoted(after[0][name])} in the "
+                f"end, expected {quoted(before[0][name])} as in the first step: only step sizes "
+                "may change. Leave it constant, such as by cycle_momentum=False."
+            )
+    return [tuple(group["lr"] for group in groups) for groups in zip(*groups_of_steps, strict=True)]
+
+
+def _groups(
+    optimizer: torch.optim.Optimizer,
+    network: Network,
+    base: int,
+    options: Sequence[Mapping[str, Any]],
+) -> dict[str, Mapping[str, Any]]:
+    """Return the options in which weights differ from those of parameter group `base`, by name.
+
+    Fixed columns take the options of their layer's others: one rule for a layer costs less.
+    """
+    numbers = {
+        id(parameter): number
+        for number, group in enumerate(optimizer.param_groups)
+        for parameter in group["params"]
+    }
+    groups: dict[str, Mapping[str, Any]] = {}
+    for number_of_layer, layer in enumerate(network.layers, start=1):
+        kinds = {"weights": (layer.weight, layer.bias)}
+        if network.biases:
+            kinds["bias"] = (layer.bias, layer.weight)
+        for kind, candidates in kinds.items():
+            number = next(
+                (numbers[id(parameter)] for parameter in candidates if id(parameter) in numbers),
+                base,
+            )
+            differing = {o: v for o, v in options[number].items() if v != options[base][o]}
+            if differing:
+                groups[f"{kind}_{number_of_layer}"] = differing
+    return groups
 
 
 def _update(
     optimizer: torch.optim.Optimizer,
-    options: Mapping[str, Any],
-    sizes: float | tuple[float, ...],
-    box: Any,
+    options: Sequence[Mapping[str, Any]],
+    sizes: Sequence[Schedule],
+    network: Network,
+    box: float,
     batch_size: int | None,
     factor: float,
 ) -> AbstractGradientStep:
+    """Return the update, by the options of the first parameter group that moves its weights."""
+    stands_still = [not any(size) if isinstance(size, tuple) else not size for size in sizes]
+    if all(stands_still):  # as in a schedule of one step that warms up from 0
+        stands_still = [False] * len(stands_still)
+    frozen = {
+        id(parameter)
+        for group, is_still in zip(optimizer.param_groups, stands_still, strict=True)
+        for parameter in group["params"]
+        if is_still
+    }
+    sets, base = network.sets(box, frozen), stands_still.index(False)
     kind, names = OPTIMISERS[type(optimizer)]
-    own = {name: _number(options[name]) for name in names if name in options}
-    if isinstance(optimizer, torch.optim.SGD) and not own["momentum"] and not own["weight_decay"]:
-        if isinstance(sizes, tuple):
-            return GradientStep(tuple(factor * size for size in sizes), box, batch_size)
-        return GradientStep(factor * sizes, box, batch_size)
-    if isinstance(optimizer, torch.optim.AdamW) or options.get("decoupled_weight_decay"):
-        own["decoupled"] = True
-    update: AbstractGradientStep = kind(sizes, box, batch_size, gradient_scale=factor, **own)
+    settings = {name: _number(options[base][name]) for name in names if name in options[base]}
+    decays = [_number(group["weight_decay"]) for group in options]
+    is_plain = (
+        isinstance(optimizer, torch.optim.SGD) and not settings["momentum"] and not any(decays)
+    )
+    if is_plain:  # which has no factor of the gradient: the step size takes it
+        sizes = [_times(factor, size) for size in sizes]
+    of_groups = [
+        {"step_size": sizes[number], "weight_decay": decays[number]}
+        for group, is_still in enumerate(stands_still)
+        for number in [base if is_still else group]
+    ]
+    groups = _groups(optimizer, network, base, of_groups)
+    if is_plain:
+        return GradientStep(sizes[base], sets, batch_size, groups=groups)
+    if isinstance(optimizer, torch.optim.AdamW) or options[base].get("decoupled_weight_decay"):
+        settings["decoupled"] = True
+    update: AbstractGradientStep = kind(
+        sizes[base], sets, batch_size, gradient_scale=factor, groups=groups, **settings
+    )
     return update
+
+
+def _times(factor: float, size: Schedule) -> Schedule:
+    return tuple(factor * s for s in size) if isinstance(size, tuple) else factor * size
 
 
 def _number(value: Any) -> Any:
@@ -453,11 +583,11 @@ OPTIMISERS: dict[type[torch.optim.Optimizer], tuple[Callable[..., Any], Sequence
     torch.optim.AdamW: (AdamStep, ("betas", "eps", "weight_decay")),
     torch.optim.RMSprop: (RmspropStep, ("alpha", "eps", "weight_decay")),
 }
-"""What optimisers are here, and which of their options say what a step does."""
+"""The update of each optimiser, and the options that it takes over."""
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Write named weights of a network (weights_1, bias_1, ...) into a model of its shape."""
+    """Copy named weights of a network (weights_1, bias_1, ...) into a model of the same shape."""
     obstacles: list[str] = []
     network = read_model(model, obstacles.append)
     if network is None:
@@ -478,9 +608,11 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
                     f"{name} of the run {fault}, where the model expects {expected}. Load into a "
                     "model of the shape that was compiled; of a batch of tasks, load one task."
                 )
-            part = layer.bias if name.startswith("bias") else layer.weight
-            if part is not None:
-                loaded.append((part, value.diagonal() if part.ndim < value.ndim else value))
+            parameter = layer.bias if name.startswith("bias") else layer.weight
+            if parameter is not None:
+                loaded.append(
+                    (parameter, value.diagonal() if parameter.ndim < value.ndim else value)
+                )
     for name, value in named.items():
         if name.startswith(("weights_", "bias_")) and name not in names:
             raise UnreadableError(
@@ -488,5 +620,5 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
                 "weights. Load into a model of the shape that was compiled."
             )
     with torch.no_grad():
-        for part, value in loaded:
-            part.copy_(value)
+        for parameter, value in loaded:
+            parameter.copy_(value)

@@ -365,7 +365,12 @@ def jump(below: str, above: str) -> Function:
     return Function.pieces((0,), (below, above), low=-LARGEST_JUMP, high=LARGEST_JUMP)
 
 
-L1 = Loss._of("l1", lambda p, y: (p - y).abs().sum(-1), (SlopeTerm(1.0, -1.0, jump("-1", "1")),))
+# One jump on each side of 0, at which the slope is 0, as that of torch.
+L1 = Loss._of(
+    "l1",
+    lambda p, y: (p - y).abs().sum(-1),
+    (SlopeTerm(1.0, -1.0, jump("0", "1")), SlopeTerm(-1.0, 1.0, jump("0", "-1"))),
+)
 
 SMOOTH_L1, QUANTILE = "smooth_l1_", "quantile_"
 """Prefixes of the names of losses that end in a number, as in smooth_l1_0.5."""

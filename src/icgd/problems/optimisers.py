@@ -13,15 +13,17 @@ they agree by construction. A new optimiser needs only a new rule.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from icgd.errors import SettingError
+from icgd.errors import SettingError, quoted
 from icgd.problems.sets import Sets, checked_sets, largest_weight, sets_in_words
 from icgd.problems.settings import (
     as_row,
@@ -52,6 +54,12 @@ Schedule = float | tuple[float, ...]
 
 Sum = Mapping[str, float]
 """A linear combination: quantities with their coefficients."""
+
+Groups = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
+"""Names of weights, each with the options in which their rule differs."""
+
+GROUP_OPTIONS = ("step_size", "weight_decay")
+"""The options that a group may have of its own: those that no state or root depends on."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +191,36 @@ def _checked_betas(name: str, value: object) -> tuple[float, ...]:
     return tuple(below_one(f"{name}[{place}]", beta) for place, beta in enumerate(betas))
 
 
+def _checked_groups(name: str, value: Any) -> Groups:
+    """Validate options of groups, given as a mapping or as its pairs."""
+    if not isinstance(value, Mapping) and not is_row(value):
+        raise SettingError(
+            f"{name} must map names of weights to options, such as "
+            f"{{'bias_1': {{'weight_decay': 0.0}}}}, got {quoted(value)}."
+        )
+    groups = list[tuple[str, tuple[tuple[str, Any], ...]]]()
+    for key, options in value.items() if isinstance(value, Mapping) else entries(value):
+        if not re.fullmatch(r"(weights|bias)_[1-9]\d*", str(key)):
+            raise SettingError(
+                f"{name} has the name {quoted(key)}; expected names of weights, such as weights_1 "
+                "and bias_1."
+            )
+        if not isinstance(options, Mapping) and not is_row(options):
+            raise SettingError(
+                f"{name}[{key!r}] must map options to numbers, such as {{'weight_decay': 0.0}}, "
+                f"got {quoted(options)}."
+            )
+        chosen = dict(options)
+        if unknown := [option for option in chosen if option not in GROUP_OPTIONS]:
+            raise SettingError(
+                f"{name}[{key!r}] has the option {quoted(unknown[0])}; expected one of "
+                f"{' and '.join(GROUP_OPTIONS)}. All groups share the others."
+            )
+        checked = ((o, CHECKS[o](f"{name}[{key!r}]: {o}", v)) for o, v in sorted(chosen.items()))
+        groups.append((key, tuple(checked)))
+    return tuple(groups)
+
+
 CHECKS: dict[str, Callable[[str, Any], object]] = {
     "step_size": lambda name, value: step_sizes(value, not_negative),
     "box": checked_sets,
@@ -197,6 +235,7 @@ CHECKS: dict[str, Callable[[str, Any], object]] = {
     "weight_decay": not_negative,
     "decoupled": flag,
     "gradient_scale": positive,
+    "groups": _checked_groups,
 }
 """The function that validates each setting of an optimiser and returns it as plain data."""
 
@@ -213,12 +252,17 @@ class AbstractGradientStep(Scheduled, ABC):
     With an `average` rho, the predictions use an exponential moving average of the projected
     weights: average <- weights after the first step, then average <- rho * average + (1 - rho) *
     weights.
+
+    `groups` give some weights a step size or a weight decay of their own, by the names `weights_1`,
+    `bias_1`, ...: a bias that does not decay is {"bias_1": {"weight_decay": 0.0}}.
     """
 
     step_size: Schedule
     box: Sets
     batch_size: int | None = None
     average: float | None = field(default=None, kw_only=True)
+    groups: Any = field(default=(), kw_only=True)
+    """They may be given as a mapping; an update holds them as pairs."""
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -226,6 +270,12 @@ class AbstractGradientStep(Scheduled, ABC):
             is_left_out = value is None and setting.default is None
             if setting.name in CHECKS and not is_left_out:
                 set_fields(self, **{setting.name: CHECKS[setting.name](setting.name, value)})
+        for name, options in self.groups:
+            for option in (option for option, _ in options if not hasattr(self, option)):
+                raise SettingError(
+                    f"groups[{name!r}] has {option}, which {type(self).__name__} does not have. "
+                    "Use MomentumStep, with momentum=0 if there is none."
+                )
 
     @abstractmethod
     def rule(self, step: int) -> Rule:
@@ -255,6 +305,51 @@ class AbstractGradientStep(Scheduled, ABC):
             >>> icgd.MomentumStep(0.1, box=2.0).name_in_words()
             'momentum steps (0.9)'
         """
+
+    @cached_property
+    def by_name(self) -> dict[str, AbstractGradientStep]:
+        """The updates of weights whose options differ, by name; equal ones are one object."""
+        variants = dict[Any, AbstractGradientStep]()
+        updates = dict[str, AbstractGradientStep]()
+        for name, options in self.groups:
+            if any(getattr(self, option) != value for option, value in options):
+                if options not in variants:
+                    variants[options] = replace(self, groups=(), **dict(options))
+                updates[name] = variants[options]
+        return updates
+
+    def of_weights(self, name: str) -> AbstractGradientStep:
+        """Return the update of the weights of one name, with the options of their group.
+
+        Args:
+            name: the name, such as "bias_1".
+
+        Returns:
+            The update, whose `rule` is that of these weights.
+
+        Example:
+            >>> import icgd
+            >>> groups = {"bias_1": {"step_size": 0.2}}
+            >>> update = icgd.GradientStep(0.1, box=2.0, groups=groups)
+            >>> dict(update.of_weights("bias_1").rule(0).weights)
+            {'weights': 1.0, 'gradient': -0.2}
+        """
+        return self.by_name.get(name, self)
+
+    @property
+    def variants(self) -> tuple[AbstractGradientStep, ...]:
+        """The updates of all groups, each once, that of all other weights first."""
+        return (self, *{id(update): update for update in self.by_name.values()}.values())
+
+    @property
+    def schedules(self) -> dict[str, tuple[object, ...]]:
+        """The settings that have an entry for each step, also those of groups."""
+        schedules = super().schedules
+        for name, options in self.groups:
+            sizes = dict(options).get("step_size")
+            if isinstance(sizes, tuple):
+                schedules[f"step_size of {name}"] = sizes
+        return schedules
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -322,7 +417,12 @@ class AbstractGradientStep(Scheduled, ABC):
         span = span_in_words(self.step_size)
         batches = "" if self.batch_size is None else f", batches of {self.batch_size:,}"
         averages = "" if self.average is None else f", averages of weights ({self.average:g})"
-        return f"{self.name_in_words()} of {span}, {sets_in_words(self.box)}{batches}{averages}"
+        words = [self.name_in_words() + f" of {span}", sets_in_words(self.box) + batches + averages]
+        names = dict[Any, list[str]]()
+        for name, options in self.groups:
+            names.setdefault(options, []).append(name)
+        words += [f"{_in_words(part)} for {_few(of)}" for part, of in names.items()]
+        return ", ".join(words)
 
     def size_of(self, step: int) -> float:
         """Return the step size of a step.
@@ -362,6 +462,17 @@ class AbstractGradientStep(Scheduled, ABC):
         return tuple(number % n_examples for number in range(first, first + self.batch_size))
 
 
+def _in_words(options: tuple[tuple[str, Any], ...]) -> str:
+    """Format the options of a group, such as "weight decay 0"."""
+    words = [f"{option.replace('_', ' ')} {span_in_words(value)}" for option, value in options]
+    return " and ".join(words)
+
+
+def _few(names: list[str]) -> str:
+    """Join names; more than two are counted, such as "bias_1 and 7 more"."""
+    return " and ".join(names if len(names) < 3 else (names[0], f"{len(names) - 1} more"))
+
+
 @final
 @dataclass(frozen=True)
 class GradientStep(AbstractGradientStep):
@@ -378,6 +489,7 @@ class GradientStep(AbstractGradientStep):
             the examples l b, ..., l b + b - 1, modulo n.
         average: the factor rho of a moving average of the weights, which then makes the
             predictions; the default is no average.
+        groups: names of weights, each with a `step_size` of its own.
 
     Raises:
         SettingError: if a number is not positive, or the batch size is not an integer.
@@ -393,7 +505,7 @@ class GradientStep(AbstractGradientStep):
 
     @property
     def is_plain(self) -> bool:
-        return self.is_constant and self.average is None
+        return self.is_constant and self.average is None and not self.groups
 
     def name_in_words(self) -> str:
         return "gradient steps"
@@ -419,6 +531,7 @@ class MomentumStep(AbstractGradientStep):
         gradient_scale: a factor of the gradient of half the mean loss; 2 gives the mean loss.
         average: the factor rho of a moving average of the weights, which then makes the
             predictions; the default is no average.
+        groups: names of weights, each with its own `step_size` or `weight_decay`.
 
     Raises:
         SettingError: if a number is out of its range, or if nesterov is used without momentum.
@@ -495,6 +608,7 @@ class AdamStep(AbstractGradientStep):
         gradient_scale: a factor of the gradient of half the mean loss; 2 gives the mean loss.
         average: the factor rho of a moving average of the weights, which then makes the
             predictions; the default is no average.
+        groups: names of weights, each with its own `step_size` or `weight_decay`.
 
     Raises:
         SettingError: if a number is out of its range.
@@ -556,6 +670,7 @@ class RmspropStep(AbstractGradientStep):
         gradient_scale: a factor of the gradient of half the mean loss; 2 gives the mean loss.
         average: the factor rho of a moving average of the weights, which then makes the
             predictions; the default is no average.
+        groups: names of weights, each with its own `step_size` or `weight_decay`.
 
     Raises:
         SettingError: if a number is out of its range.

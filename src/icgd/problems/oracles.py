@@ -365,6 +365,13 @@ class NetworkOracle(AbstractOracle):
         super().__post_init__()
         loss_named(self.loss)
         self.sets  # noqa: B018 - raises if the sets do not fit the network
+        kinds = ("weights", "bias") if self.target.biases else ("weights",)
+        names = [f"{kind}_{j}" for kind in kinds for j in range(1, self.target.depth + 1)]
+        for name in (name for name, _ in self.update.groups if name not in names):
+            raise SettingError(
+                f"groups: {name} is no name of weights of this network, which has "
+                f"{', '.join(names)}."
+            )
 
     def started_from(self, initial: Sequence[float]) -> NetworkOracle:
         if len(initial) != self.target.n_parameters:
@@ -515,7 +522,7 @@ class NetworkOracle(AbstractOracle):
             state = self._split(weights)
             weights, average = state.pop(WEIGHTS), state.pop(AVERAGE, None)
             gradient = self.gradient(data, weights, number)
-            moved, new_state = self.update.rule(number).applied(weights, gradient, state)
+            moved, new_state = self._moved(number, weights, gradient, state)
             projected = self.sets.project(moved)
             if average is not None:
                 rho = self.update.kept_of_average(number)
@@ -523,6 +530,48 @@ class NetworkOracle(AbstractOracle):
             return torch.cat([projected, *new_state.values()], dim=-1) if new_state else projected
 
         return step
+
+    def _moved(
+        self, number: int, weights: Parameters, gradient: Parameters, state: dict[str, Parameters]
+    ) -> tuple[Parameters, dict[str, Parameters]]:
+        """Return the weights before they are projected, and the new state."""
+        moved, new_state = self.update.rule(number).applied(weights, gradient, state)
+        for update, belongs in self._groups:
+            others, state_of_others = update.rule(number).applied(weights, gradient, state)
+            moved = torch.where(belongs, others, moved)
+            new_state = {
+                name: torch.where(belongs, state_of_others[name], array)
+                for name, array in new_state.items()
+            }
+        return moved, new_state
+
+    @cached_property
+    def _groups(self) -> list[tuple[AbstractGradientStep, Tensor]]:
+        """The updates of groups with options of their own, and masks of their weights."""
+        groups = []
+        for update in self.update.variants[1:]:
+            masks = []
+            columns = self._columns_of(update)
+            for shape, ends in zip(self.target.matrix_shapes, columns, strict=True):
+                mask = torch.zeros(shape, dtype=torch.bool)
+                mask[:, slice(*(ends or (0, 0)))] = True
+                masks.append(mask.flatten())
+            groups.append((update, torch.cat(masks)))
+        return groups
+
+    def _columns_of(self, update: AbstractGradientStep) -> list[tuple[int, int] | None]:
+        """Return the range of columns of every layer's matrix that an update moves, if any."""
+        columns = list[tuple[int, int] | None]()
+        for layer, (_, n_columns) in enumerate(self.target.matrix_shapes, start=1):
+            width = self.target.widths[layer - 1]
+            ranges = {f"weights_{layer}": (0, width)}
+            if self.target.biases:
+                ranges[f"bias_{layer}"] = (width, n_columns)
+            moved = [
+                ends for name, ends in ranges.items() if self.update.of_weights(name) is update
+            ]
+            columns.append((moved[0][0], moved[-1][1]) if moved else None)
+        return columns
 
     def described(self, task: Task, n_steps: int) -> dict[str, Any]:
         target, update = self.target, self.update
@@ -552,11 +601,24 @@ class NetworkOracle(AbstractOracle):
         bits_factor = 1 + n_steps // (400 if is_plain else 100)  # plain steps lose few bits
         return prod(task.batch) * n_steps * per_step * bits_factor
 
-    def _described_rule(self, step: int) -> dict[str, Any]:
-        """Describe the rule of a step, with exact numbers."""
-        rule, average = self.update.rule(step), None
-        if self.update.average is not None:
-            average = self.update.kept_of_average(step).hex()
+    def _described_rule(self, step: int) -> Any:
+        """Describe the rule of a step, with exact numbers.
+
+        If groups of weights have rules of their own, there is one for each, with its columns.
+        """
+        if self.update.by_name:
+            groups = [(update, self._columns_of(update)) for update in self.update.variants]
+            return [
+                {"columns": [ends and [*ends] for ends in columns], **self._rule_data(update, step)}
+                for update, columns in groups
+                if any(columns)
+            ]
+        return self._rule_data(self.update, step)
+
+    def _rule_data(self, update: AbstractGradientStep, step: int) -> dict[str, Any]:
+        rule, average = update.rule(step), None
+        if update.average is not None:
+            average = update.kept_of_average(step).hex()
         root = None
         if rule.root is not None:
             argument, eps = _hex_sum(rule.root.argument), rule.root.eps.hex()
@@ -639,7 +701,9 @@ class NetworkOracle(AbstractOracle):
         if bool(at_box.any()):
             yield BoxWarning(
                 f"A weight ends at the {sets_in_words(self.update.box)}. PyTorch has no box, so "
-                "the run may differ from your script. Give a larger box."
+                "the run may differ from your script. Give a larger box; if the script's own "
+                "weights stay within this one, a function is approximated too coarsely, and more "
+                "pieces or a smaller box help."
             )
 
     def preactivations(self, task: Task, weights: Parameters, number: int) -> list[Tensor]:

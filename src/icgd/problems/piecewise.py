@@ -1,8 +1,8 @@
 """User-defined functions: pieces between knots, each an expression.
 
-Everything a proof uses follows from the text: where the function turns, its range and its slopes on
-any interval, and how its values are rounded. Balls prove this (`balls.py`); they are loaded when a
-proof first needs them, and compiled runs are loaded and executed without them.
+Everything that proofs need follows from the text: the extrema, the range and the slopes on any
+interval, and the rounding of values. Ball arithmetic proves these properties (`balls.py`). It is
+imported when a proof first needs it; loading and executing compiled runs does not.
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ from icgd.problems.settings import as_float, entries, finite, is_row
 from icgd.shapes import Values
 
 MOST_PIECES = 64
-"""The most pieces of a function."""
+"""The largest number of pieces of a function."""
 
 VERSION = 1
-"""The version of the grammar of expressions and of the functions in it."""
+"""The version of the grammar of expressions and of its functions."""
 
 MODERATE = 10.0
-"""A function that stays below this on its domain needs no gate."""
+"""A function whose absolute value stays below this on its domain needs no gate."""
 
 LOW, HIGH = -64.0, 64.0
-"""The domain of a function for which none is given."""
+"""The default domain of a function."""
 
 
 @cache
 def balls() -> Any:
-    """Return the module of balls. Importing it loads Arb, which runs do not need."""
+    """Import and return `balls.py`. It loads Arb, which runs do not need."""
     return import_module("icgd.problems.balls")
 
 
 class _Turns(NamedTuple):
-    """Where a function may turn or jump, in order; between these places it is monotone.
+    """The intervals, in order, in which a function may have an extremum or a jump.
 
-    `least` and `largest` have rows for 1, 2, 4, ... places from each on: entry [k, i] is the
-    extreme of places i to i + 2^k - 1, so that two entries give that of any places in a row.
+    Between them it is monotone. `least` and `largest` are sparse tables for range queries: entry
+    [k, i] is the extreme over intervals i to i + 2^k - 1, so two entries cover any range.
     """
 
     left: Tensor
@@ -81,7 +81,7 @@ class _Turns(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Tower:
-    """The pieces of a function with all their derivatives; its derivatives share it."""
+    """The pieces of a function with all their derivatives, shared by a function's derivatives."""
 
     knots: tuple[Fraction, ...]
     pieces: tuple[Node, ...]
@@ -89,22 +89,22 @@ class _Tower:
     high: float
     called: str = ""
     source: Function | None = None
-    """A function that differs from this one by steps, and whose rounding counts too."""
+    """A function that differs from this one by steps, and whose rounding error is included."""
 
     @property
     def name(self) -> str:
-        """Its name, which is its text unless it has another."""
+        """The name `called`, if given, otherwise the definition."""
         return self.called or self.definition
 
     @cached_property
     def definition(self) -> str:
         """The text of the pieces, their knots and the domain, which defines the function."""
-        parts = [text(piece) for piece in self.pieces]
-        parts[:-1] = [
-            f"{part} up to {fraction_text(knot)}"
-            for part, knot in zip(parts, self.knots, strict=False)
+        texts = [text(piece) for piece in self.pieces]
+        texts[:-1] = [
+            f"{piece} up to {fraction_text(knot)}"
+            for piece, knot in zip(texts, self.knots, strict=False)
         ]
-        return with_domain(", ".join(parts), self.low, self.high)
+        return with_domain(", ".join(texts), self.low, self.high)
 
     @cached_property
     def _orders(self) -> list[tuple[Node, ...]]:
@@ -121,7 +121,7 @@ class _Tower:
         return {}
 
     def line(self, order: int, piece: int) -> tuple[Step, ...]:
-        """Return a piece of a derivative as a straight line of operations."""
+        """Return a piece of a derivative as a straight-line program."""
         key = order, piece
         if key not in self._lines:
             self._lines[key] = straight_line(self.order(order)[piece])
@@ -129,18 +129,18 @@ class _Tower:
 
 
 def _ends_of(knots: list[Fraction], low: float, high: float) -> list[Fraction]:
-    """Return the ends of all pieces, which must increase even when they are rounded to floats."""
+    """Return the ends of all pieces; raise unless they increase, also rounded to floats."""
     ends = [Fraction(low), *knots, Fraction(high)]
     if not all(float(before) < float(after) for before, after in pairwise(ends)):
         raise SettingError(
-            f"knots must rise and lie inside the domain [{low:g}, {high:g}], got "
+            f"knots must increase and lie inside the domain [{low:g}, {high:g}], got "
             f"{', '.join(f'{float(knot):.17g}' for knot in knots)}."
         )
     return ends
 
 
 def _on_pieces(nodes: list[Node], knots: list[Fraction], low: float, high: float) -> _Tower:
-    """Join expressions between knots; a knot at which they jump is rounded to a float."""
+    """Return the tower of expressions between knots; knots with a jump are rounded to floats."""
     ends = _ends_of(knots, low, high)
     middles = [(left + right) / 2 for left, right in pairwise(ends)]
     pieces = tuple(on_piece(*pair) for pair in zip(nodes, middles, strict=True))
@@ -152,23 +152,23 @@ def _on_pieces(nodes: list[Node], knots: list[Fraction], low: float, high: float
 
 
 class Function(ScalarFunction):
-    """A function of one variable x that a text defines, wherever a name of a function may stand.
+    """A function of one variable x defined by a text, accepted wherever a function's name is.
 
     An expression has numbers, x, pi, the operators + - * / ** and the functions abs, asinh, atan,
     cos, cosh, erf, erfc, exp, expm1, log, log1p, sech2, sigmoid, sign, sin, sinh, softplus, sqrt,
-    tan and tanh. Exponents are whole or half numbers. Decimals are exact.
+    tan and tanh. Exponents are integers or half-integers. Decimals are exact.
 
-    Two functions are equal if their simplified texts, their knots and their domains are.
+    Two functions are equal if their simplified texts, their knots and their domains are equal.
 
     Args:
-        label: what to call it in messages.
+        label: the name of the function in messages.
         expression: the text, such as "x * tanh(log(1 + exp(x)))".
-        low: the least argument.
-        high: the largest argument. Between them the function and its slope must be finite.
+        low: the lower end of the domain, on which the function and its slope must be finite.
+        high: the upper end of the domain.
 
     Raises:
-        SettingError: if the text is no such expression, or is not finite on the domain.
-        UnknownNameError: if a name in it is not known.
+        SettingError: if the text is not such an expression, or is not finite on the domain.
+        UnknownNameError: if a name in the text is unknown.
 
     Example:
         >>> import icgd
@@ -193,10 +193,10 @@ class Function(ScalarFunction):
 
     @classmethod
     def _of_tree(cls, node: Node, low: float, high: float, label: str = "") -> Function:
-        """Define a function by a tree, whose text may be longer than one that a user writes."""
-        made = cls.__new__(cls)
-        made._define(label, node, low, high)
-        return made
+        """Return the function of a tree, whose text may be longer than `parse` allows users."""
+        function = cls.__new__(cls)
+        function._define(label, node, low, high)
+        return function
 
     @classmethod
     def pieces(
@@ -207,23 +207,23 @@ class Function(ScalarFunction):
         low: float | int = LOW,
         high: float | int = HIGH,
     ) -> Function:
-        """Define a function by pieces: `of[0]` up to the first knot, `of[1]` from there on, ...
+        """Return a function defined by pieces: `of[0]` up to the first knot, then `of[1]`, ...
 
         Args:
-            knots: the places where one piece ends and the next begins; each belongs to the piece
+            knots: the points where one piece ends and the next begins; each belongs to the piece
                 to its left.
             of: the expressions, one more than knots.
-            label: what to call it in messages.
-            low: the least argument.
-            high: the largest argument.
+            label: the name of the function in messages.
+            low: the lower end of the domain.
+            high: the upper end of the domain.
 
         Returns:
             The function.
 
         Raises:
-            SettingError: if knots do not rise, or if a text is no expression or not finite on its
-                piece.
-            UnknownNameError: if a name in a text is not known.
+            SettingError: if knots do not increase, or if a text is not an expression or not finite
+                on its piece.
+            UnknownNameError: if a name in a text is unknown.
 
         Example:
             >>> import icgd
@@ -247,26 +247,27 @@ class Function(ScalarFunction):
         low, high = domain_of(low, high)
         if not is_row(knots) or not is_row(of):
             raise SettingError(
-                "knots and of must be rows, such as knots=(0, 6), of=('0', 'x', '6'), got "
+                "knots and of must be sequences, such as knots=(0, 6), of=('0', 'x', '6'), got "
                 f"{quoted(knots)} and {quoted(of)}."
             )
-        places = [_knot(knot) for knot in entries(knots)]
+        exact_knots = [_knot(knot) for knot in entries(knots)]
         nodes = [parse(piece, is_canonical=is_canonical) for piece in entries(of)]
-        if len(nodes) != len(places) + 1 or len(nodes) > MOST_PIECES:
+        if len(nodes) != len(exact_knots) + 1 or len(nodes) > MOST_PIECES:
             raise SettingError(
-                f"of has {len(nodes)} pieces for {len(places)} knots; expected one more piece than "
-                f"knots, and at most {MOST_PIECES}."
+                f"of has {len(nodes)} pieces for {len(exact_knots)} knots; expected one more piece "
+                f"than knots, and at most {MOST_PIECES}."
             )
-        ends = _ends_of(places, low, high)
+        ends = _ends_of(exact_knots, low, high)
         for node, (left, right) in zip(nodes, pairwise(ends), strict=True):
             if inner := [kink for kink in kinks(node) if left < kink < right]:
                 raise SettingError(
-                    f"{text(node)} has a kink at {float(inner[0]):g}, inside its piece; make that "
-                    "place a knot."
+                    f"{text(node)} has a kink at {float(inner[0]):g}, inside its piece. Add this "
+                    "point to the knots."
                 )
-        made = cls._of(_on_pieces(nodes, places, low, high), label=_checked_label(label))
-        made._check()
-        return made
+        tower = _on_pieces(nodes, exact_knots, low, high)
+        function = cls._of(tower, label=_checked_label(label))
+        function._check()
+        return function
 
     def to_data(self) -> dict[str, Any]:
         """Return the definition as data, such as a table of a TOML file.
@@ -292,15 +293,15 @@ class Function(ScalarFunction):
         """Return the function that a table defines.
 
         Args:
-            name: what to call it in messages.
-            data: `of`, the text of each piece, and if wanted `knots`, `low`, `high` and `version`.
+            name: the name of the function in messages.
+            data: `of`, the text of each piece, and optionally `knots`, `low`, `high`, `version`.
 
         Returns:
             The function.
 
         Raises:
-            SettingError: if it is no such table.
-            UnknownNameError: if a key, or a name in a text, is not known.
+            SettingError: if `data` is not such a table.
+            UnknownNameError: if a key, or a name in a text, is unknown.
 
         Example:
             >>> import icgd
@@ -331,9 +332,9 @@ class Function(ScalarFunction):
 
     @classmethod
     def _of(cls, tower: _Tower, order: int = 0, label: str = "") -> Function:
-        made = cls.__new__(cls)
-        made._set(label, tower, order)
-        return made
+        function = cls.__new__(cls)
+        function._set(label, tower, order)
+        return function
 
     def _set(self, label: str, tower: _Tower, order: int = 0) -> None:
         self.label, self._tower, self._order = label, tower, order
@@ -342,12 +343,12 @@ class Function(ScalarFunction):
 
     @cached_property
     def name(self) -> str:  # type: ignore[override]
-        """Its text with a prime for each derivative, by which programs and files call it."""
+        """The text with a prime for each derivative; programs and files refer to it."""
         return self._tower.name + "'" * self._order
 
     @property
     def definition(self) -> str:
-        """The text that defines it, by which a certificate calls it."""
+        """The text that defines the function, used in certificates."""
         return self._tower.definition
 
     def __repr__(self) -> str:
@@ -367,13 +368,13 @@ class Function(ScalarFunction):
         return self
 
     def has_pieces_of(self, other: ScalarFunction) -> bool:
-        """Return whether another function has the same pieces and knots, on any domain.
+        """Return whether another function has the same pieces and knots, whatever its domain.
 
         Args:
             other: the other function.
 
         Returns:
-            Whether it has.
+            Whether pieces and knots are equal.
 
         Example:
             >>> import icgd
@@ -381,8 +382,8 @@ class Function(ScalarFunction):
             >>> narrow.has_pieces_of(icgd.Function("b", "x / (1 + exp(-x))"))
             True
         """
-        same = isinstance(other, Function) and self.nodes == other.nodes
-        return same and self.knots == other.knots
+        has_same_pieces = isinstance(other, Function) and self.nodes == other.nodes
+        return has_same_pieces and self.knots == other.knots
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -391,12 +392,12 @@ class Function(ScalarFunction):
 
     @cached_property
     def kind(self) -> Kind:  # type: ignore[override]
-        """What it is made of: lines, constants, one analytic piece, or other pieces."""
+        """The kind: constants, continuous lines, one analytic piece, or other pieces."""
         slopes = self._tower.order(self._order + 1)
         if all(slope == ZERO for slope in slopes):
             return "step"
-        bends = self._tower.order(self._order + 2)
-        if all(bend == ZERO for bend in bends) and not any(self.jumps):
+        curvatures = self._tower.order(self._order + 2)
+        if all(curvature == ZERO for curvature in curvatures) and not any(self.jumps):
             return "kinked"
         return "pieces" if self.knots else "smooth"
 
@@ -410,8 +411,8 @@ class Function(ScalarFunction):
                 ends = substitute(left, place), substitute(right, place)
             except SettingError:
                 raise SettingError(
-                    f"{self} has no value at the knot {_shown(float(knot))}: a piece divides by 0 "
-                    "there. Move the knot, or replace the piece around it."
+                    f"{self} is undefined at the knot {_shown(float(knot))}: a piece divides by 0 "
+                    "there. Move the knot, or rewrite the piece."
                 ) from None
             if all(end.kind == NUMBER for end in ends):
                 sizes.append(float(ends[1].number - ends[0].number))
@@ -437,7 +438,7 @@ class Function(ScalarFunction):
     # Values.
 
     def __call__(self, z: Values) -> Values:
-        # Clamp the arguments of each piece to it, so that no piece overflows outside.
+        # Clamp the arguments to each piece, so that no piece overflows outside its interval.
         lines = [self._tower.line(self._order, piece) for piece in range(len(self.nodes))]
         if not self.knots:
             return computed(lines[0], {"x": z})
@@ -447,7 +448,7 @@ class Function(ScalarFunction):
         return value
 
     def on_piece(self, piece: int, z: Values) -> Values:
-        """Return what one piece has at every entry of `z`, also beyond its knots.
+        """Return the values of one piece at every entry of `z`, even beyond its knots.
 
         Args:
             piece: the number of the piece.
@@ -465,7 +466,7 @@ class Function(ScalarFunction):
         return computed(self._tower.line(self._order, piece), {"x": z})
 
     def is_line(self, piece: int) -> bool:
-        """Return whether a piece is straight.
+        """Return whether a piece is linear.
 
         Args:
             piece: the number of the piece.
@@ -509,17 +510,17 @@ class Function(ScalarFunction):
 
     @cached_property
     def _jumps_between_floats(self) -> bool:
-        """Whether it jumps at a knot that is not a float: it may be rounded across the jump."""
-        places = zip(self.knots, self._tower.knots, self.jumps, strict=True)
-        return any(jump and rounded != knot for rounded, knot, jump in places)
+        """Whether a knot with a jump is not a float, so that rounding may cross the jump."""
+        rows = zip(self.knots, self._tower.knots, self.jumps, strict=True)
+        return any(jump and rounded != knot for rounded, knot, jump in rows)
 
     @cached_property
     def _turns(self) -> _Turns:
-        """Where it may turn or jump, and its extremes there.
+        """The possible extrema and jumps, with the range of values at each.
 
-        At a jump the value from the right is that of arguments beyond the knot.
+        A jump has two entries: the knot itself, and the next float with the value from the right.
         """
-        found, tower, order, module = [], self._tower, self._order, balls()
+        turns, tower, order, module = [], self._tower, self._order, balls()
         with module.precision(module.BITS):
             for piece, low, high in self.spans(self.low, self.high):
                 if tower.order(order + 1)[piece] == ZERO:
@@ -528,37 +529,37 @@ class Function(ScalarFunction):
                 brackets = module.brackets(lines, low, high)
                 if brackets is None:
                     raise SettingError(
-                        f"{self} has too many turns on [{float(low):g}, {float(high):g}], or terms "
-                        "that cancel, to find its range. Give a smaller domain, or write it in "
-                        "another way."
+                        f"The range of {self} on [{float(low):g}, {float(high):g}] cannot be "
+                        "found: it has too many extrema, or terms that cancel. Give a smaller "
+                        "domain, or rewrite the function."
                     )
-                found += brackets
+                turns += brackets
             for i, (knot, jump) in enumerate(zip(self.knots, self.jumps, strict=True)):
-                place = module.exact(tower.knots[i])
-                left, right = (self.ball(0, i + side, place) for side in (0, 1))
+                exact_knot = module.exact(tower.knots[i])
+                left, right = (self.ball(0, i + side, exact_knot) for side in (0, 1))
                 if jump:
-                    found.append((knot, knot, *module.ends(left)))
-                    found.append((self._starts[i], self._starts[i], *module.ends(right)))
+                    turns.append((knot, knot, *module.ends(left)))
+                    turns.append((self._starts[i], self._starts[i], *module.ends(right)))
                 else:
-                    found.append((knot, knot, *module.ends(left.union(right))))
-        found.sort(key=lambda turn: (turn[1], turn[0]))
+                    turns.append((knot, knot, *module.ends(left.union(right))))
+        turns.sort(key=lambda turn: (turn[1], turn[0]))
         left, right, least, largest = (
-            torch.tensor(found, dtype=torch.float64).reshape(-1, 4).T.contiguous()
+            torch.tensor(turns, dtype=torch.float64).reshape(-1, 4).T.contiguous()
         )
         tables = [torch.stack([-least, largest])]
-        while 2 ** len(tables) <= len(found):
+        while 2 ** len(tables) <= len(turns):
             shift, before = 2 ** (len(tables) - 1), tables[-1]
-            joined = torch.maximum(before[:, :-shift], before[:, shift:])
-            beyond = joined.new_full((2, len(found) - joined.shape[1]), inf)
-            tables.append(torch.cat([joined, beyond], dim=1))
+            merged = torch.maximum(before[:, :-shift], before[:, shift:])
+            padding = merged.new_full((2, len(turns) - merged.shape[1]), inf)
+            tables.append(torch.cat([merged, padding], dim=1))
         lowest, highest = torch.stack(tables, dim=1)
         return _Turns(left.cummax(0).values, right, -lowest, highest)
 
     def where_it_falls(self) -> str:
-        """Say where it jumps, or is not proved to rise or to be level; nothing, if nowhere.
+        """Return a point at which the function jumps or is not proved to be nondecreasing.
 
         Returns:
-            A place, or "".
+            The point, such as "x = 8.125", or "" if there is none.
 
         Example:
             >>> import icgd
@@ -573,7 +574,7 @@ class Function(ScalarFunction):
         turns = self._turns
         starts, stops = (self.low, *turns.right.tolist()), (*turns.left.tolist(), self.high)
         slope = self.derivative()
-        for start, stop in zip(starts, stops, strict=True):  # monotone in between
+        for start, stop in zip(starts, stops, strict=True):  # monotone, so one slope decides
             if start < stop:
                 middle = Fraction(start + (stop - start) / 2)
                 ((piece, *_), *_) = slope.spans(middle, self.high)
@@ -590,7 +591,7 @@ class Function(ScalarFunction):
             first = torch.searchsorted(turns.right, low.contiguous())
             number = torch.searchsorted(turns.left, high.contiguous(), right=True) - first
             inside = number > 0
-            if bool(inside.any()):
+            if bool(inside.any()):  # two entries of the sparse table cover the turns inside
                 level = number.clamp(min=1).double().log2().floor().long()
                 level = level.clamp(max=len(turns.least) - 1)
                 last = (first + number - 2**level).clamp(min=0)
@@ -599,7 +600,7 @@ class Function(ScalarFunction):
                 highest = torch.maximum(turns.largest[level, first], turns.largest[level, last])
                 least = torch.where(inside, torch.minimum(least, lowest), least)
                 largest = torch.where(inside, torch.maximum(largest, highest), largest)
-        if self.rounding != EXACT:  # that of the ends, of the values, and of this sum
+        if self.rounding != EXACT:  # of the ends, of the values, and of this sum
             least = least - 3 * self.rounding.at(least.abs())
             largest = largest + 3 * self.rounding.at(largest.abs())
         outside = ~((low >= self.low) & (high <= self.high))
@@ -610,7 +611,7 @@ class Function(ScalarFunction):
     def lipschitz(self, low: Values, high: Values) -> Values:
         inner = low
         for knot, exact in zip(self.knots, self._tower.knots, strict=True):
-            if knot >= exact:  # an interval that begins here has only the slope from the right
+            if knot >= exact:  # an interval that starts at the knot has only the right-hand slope
                 inner = torch.where((inner == knot) & (knot < high), nextafter(knot, inf), inner)
         least, largest = self.derivative().bounds(inner, high)
         steepest = torch.maximum(least.abs(), largest.abs())
@@ -621,33 +622,33 @@ class Function(ScalarFunction):
 
     @cached_property
     def rounding(self) -> FunctionRounding:
-        """A bound on the errors of computed values on the domain."""
+        """A bound on the rounding errors of computed values on the domain."""
         tower, module = self._tower, balls()
         with module.precision(module.BITS):
-            found = module.rounding(
+            bound = module.rounding(
                 (tower.line(self._order, piece), low, high)
                 for piece, low, high in self.spans(self.low, self.high)
             )
-            if isinstance(found, float):
+            if isinstance(bound, float):
                 raise SettingError(
-                    f"{self} overflows in float64, or has no value, near x = {_shown(found)}. Give "
+                    f"{self} overflows in float64, or is undefined, near x = {_shown(bound)}. Give "
                     "a smaller domain."
                 )
-            relative, absolute = found
-            # Near a knot that is not a float, an argument may be given to the wrong piece.
+            relative, absolute = bound
+            # Near a knot that is not a float, the wrong piece may be evaluated.
             for i, knot in enumerate(tower.knots):
                 if Fraction(float(knot)) != knot:
-                    place = module.exact(knot)
-                    slopes = [self.ball(1, i + side, place) for side in (0, 1)]
+                    exact_knot = module.exact(knot)
+                    slopes = [self.ball(1, i + side, exact_knot) for side in (0, 1)]
                     absolute += module.size(slopes[1] - slopes[0]) * abs(float(knot)) * 1.01
             if tower.source is not None:
-                source, most = tower.source, sum(map(abs, tower.source.jumps))
+                source, jumps = tower.source, sum(map(abs, tower.source.jumps))
                 relative = max(relative, source.rounding.relative)
-                absolute += source.rounding.absolute + 1.01 * source.rounding.relative * most
+                absolute += source.rounding.absolute + 1.01 * source.rounding.relative * jumps
         return FunctionRounding(relative, absolute) if relative or absolute else EXACT
 
     def without_jumps(self, name: str) -> Function:
-        """Return the function less its jumps, under a name of its own.
+        """Return the function minus its jumps, under the given name.
 
         Args:
             name: the name.
@@ -663,26 +664,26 @@ class Function(ScalarFunction):
         """
         pieces, total = [self.nodes[0]], ZERO
         for knot, (left, right) in zip(self._tower.knots, pairwise(self.nodes), strict=True):
-            place = number(knot)
-            gap = add(substitute(right, place), multiply(number(-1), substitute(left, place)))
-            total = add(total, gap)
+            exact_knot = number(knot)
+            left_value, right_value = substitute(left, exact_knot), substitute(right, exact_knot)
+            total = add(total, add(right_value, multiply(number(-1), left_value)))
             pieces.append(add(right, multiply(number(-1), total)))
         tower = replace(self._tower, pieces=tuple(pieces), called=name, source=self)
         return Function._of(tower)
 
     @property
     def gate(self) -> Function | None:
-        """The function g if this is x g(x) + `rest` with bounded parts, or None."""
+        """The bounded function g with f(x) = x g(x) + `rest`(x), or None if f is not so split."""
         return self._gate_and_rest[0]
 
     @property
     def rest(self) -> Function | None:
-        """What x times the `gate` lacks, or None if that is nothing."""
+        """The bounded remainder f(x) - x `gate`(x), or None if it is 0."""
         return self._gate_and_rest[1]
 
     @cached_property
     def _gate_and_rest(self) -> tuple[Function | None, Function | None]:
-        """Split a function that grows like a line: the gate tends to its slope on either side."""
+        """Split a function of linear growth; the gate tends to its slope at either end."""
         z = torch.linspace(self.low, self.high, 257, dtype=torch.float64)
         values = self(z)
         if self.kind != "smooth" or not self.low < 0 < self.high or _largest(values) <= MODERATE:
@@ -708,50 +709,51 @@ class Function(ScalarFunction):
         """Raise `SettingError` unless the function and its slope are finite on the domain."""
         if max(map(len, map(text, self.nodes))) > MOST_CANONICAL:
             raise SettingError(
-                f"The function has more than {MOST_CANONICAL} characters when it is written out."
+                f"The function has more than {MOST_CANONICAL} characters when simplified. Give a "
+                "shorter expression."
             )
         pairs = zip(self.nodes, self._tower.order(1), strict=True)
         if all(slope.kind == NUMBER == substitute(node, ZERO).kind for node, slope in pairs):
-            return  # lines with exact coefficients
+            return  # linear pieces with exact coefficients are finite
         module = balls()
         with module.precision(module.BITS):
             for piece, low, high in self.spans(self.low, self.high):
                 lines = tuple(self._tower.line(order, piece) for order in range(2))
-                what, place = module.singular_place(lines, low, high)
-                if what == "overflow":
+                problem, point = module.singular_place(lines, low, high)
+                if problem == "overflow":
                     raise SettingError(
-                        f"{self} overflows in float64 near x = {_shown(place)}. Give a smaller "
-                        "domain, such as low=-10, high=10, or write it in another way."
+                        f"{self} overflows in float64 near x = {_shown(point)}. Give a smaller "
+                        "domain, such as low=-10, high=10, or rewrite the function."
                     )
-                if what:
+                if problem:
                     raise SettingError(
-                        f"{self} or its slope has no finite value near x = {_shown(place)}, or "
+                        f"{self} or its slope has no finite value near x = {_shown(point)}, or "
                         "none that float64 can compute: it divides by 0, or takes a root or a "
-                        "logarithm of a number that is not positive. Give a domain without that "
-                        "place, by low= and high=."
+                        "logarithm of a number that is not positive. Exclude this point from the "
+                        "domain with low= and high=."
                     )
 
 
 WIDEST = 2.0**40
-"""Built-in functions are defined as far out as any construction needs."""
+"""The half-width of the domain of built-in functions, enough for every construction."""
 
 
 def built_in(name: str, knots: Sequence[int], of: Sequence[str], reach: float = WIDEST) -> Function:
-    """Return a function with a name other than its text."""
-    places, pieces = tuple(map(Fraction, knots)), tuple(map(parse, of))
-    return Function._of(_Tower(places, pieces, -reach, reach, name), 0, name)
+    """Return a function with its own name, in place of its text."""
+    exact_knots, pieces = tuple(map(Fraction, knots)), tuple(map(parse, of))
+    return Function._of(_Tower(exact_knots, pieces, -reach, reach, name), 0, name)
 
 
 def unbounded(name: str, knots: Sequence[float], of: Sequence[str], order: int = 0) -> Function:
-    """Return a function, or a derivative of it, on the whole line."""
-    places, pieces = tuple(map(Fraction, knots)), tuple(map(parse, of))
-    return Function._of(_Tower(places, pieces, -inf, inf), order, name)
+    """Return a function, or a derivative of it, on the whole real line."""
+    exact_knots, pieces = tuple(map(Fraction, knots)), tuple(map(parse, of))
+    return Function._of(_Tower(exact_knots, pieces, -inf, inf), order, name)
 
 
 def of_lines(
     name: str, knots: Sequence[float], slopes: Sequence[float], at_zero: float
 ) -> Function:
-    """Return a piecewise-linear function on the whole line, without rounding."""
+    """Return a piecewise linear function on the whole real line, with exact coefficients."""
     lines = joined_lines(knots, slopes, 0.0, at_zero)
     pieces = tuple(add(multiply(number(a), X), number(b)) for a, b in lines)
     return Function._of(_Tower(tuple(map(Fraction, knots)), pieces, -inf, inf), 0, name)
@@ -760,28 +762,28 @@ def of_lines(
 def joined_lines(
     knots: Sequence[float], slopes: Sequence[float], anchor: float, value: float
 ) -> list[tuple[Fraction, Fraction]]:
-    """Return slope and constant of lines that meet at knots, and are `value` at `anchor`."""
+    """Return (slope, constant) of the lines that join at knots and have `value` at `anchor`."""
     factors = list(map(Fraction, slopes))
     changes = (
         (left - right) * Fraction(knot)
         for knot, (left, right) in zip(knots, pairwise(factors), strict=True)
     )
-    constants = list(accumulate(changes, initial=Fraction(0)))  # of the lines, but for one number
-    home = bisect_left(knots, anchor)
-    missing = Fraction(value) - factors[home] * Fraction(anchor) - constants[home]
-    return [(a, b + missing) for a, b in zip(factors, constants, strict=True)]
+    constants = list(accumulate(changes, initial=Fraction(0)))  # up to a common constant
+    piece = bisect_left(knots, anchor)
+    shift = Fraction(value) - factors[piece] * Fraction(anchor) - constants[piece]
+    return [(a, b + shift) for a, b in zip(factors, constants, strict=True)]
 
 
 def _largest(values: Values) -> float:
     return float(values.abs().max())
 
 
-def _shown(place: float) -> str:
-    return "0" if abs(place) < 1e-9 else f"{place:.6g}"
+def _shown(point: float) -> str:
+    return "0" if abs(point) < 1e-9 else f"{point:.6g}"
 
 
 def domain_of(low: object, high: object) -> tuple[float, float]:
-    """Return the ends of a domain as finite numbers, low < high."""
+    """Validate the ends of a domain: finite numbers with low < high."""
     ends = finite("low", low), finite("high", high)
     if not ends[0] < ends[1]:
         raise SettingError(f"low must be less than high, got {ends[0]:g} and {ends[1]:g}.")
@@ -795,14 +797,14 @@ def with_domain(body: str, low: float, high: float) -> str:
 
 
 def without_domain(name: str) -> tuple[str, float, float]:
-    """Return what `with_domain` was given; `ValueError` if the ends are no numbers that rise."""
+    """Return the arguments of `with_domain`; raise `ValueError` unless low < high."""
     body, _, domain = name.rpartition(" on ")
     low, high = map(float, domain.split(" to "))
     return body, *domain_of(low, high)
 
 
 def _knot(knot: object) -> Fraction:
-    """Read a knot exactly: 0.1 is one tenth."""
+    """Return a knot as an exact fraction: 0.1 is one tenth."""
     if isinstance(knot, str | Fraction):
         node = parse(str(knot), names=())
         if node.kind == NUMBER:
@@ -815,7 +817,7 @@ def _knot(knot: object) -> Fraction:
 def _checked_label(label: object) -> str:
     if not isinstance(label, str) or len(label) > 100 or not label.isprintable() or "'" in label:
         raise SettingError(
-            f"label must be a text of at most 100 characters without ', got {quoted(label)}."
+            f"label must be a string of at most 100 characters without ', got {quoted(label)}."
         )
     return label
 
@@ -827,7 +829,7 @@ def is_written(name: object) -> bool:
 
 @lru_cache(maxsize=256)
 def read_function(name: str) -> Function:
-    """Return the function whose `name` this is."""
+    """Return the function that has this text as its `name`."""
     try:
         body, low, high = without_domain(name.rstrip("'"))
         *before, last = body.split(", ")
@@ -839,8 +841,8 @@ def read_function(name: str) -> Function:
         pieces.append(parse(last, is_canonical=True))
         _ends_of(knots, low, high)
         if any(map(kinks, pieces)):
-            raise SettingError("Its kinks are not written as knots.")
-    except ValueError as error:  # those of icgd included
-        raise SettingError(f"{quoted(name)} is no text of a function. {error}") from None
+            raise SettingError("Its kinks are not given as knots.")
+    except ValueError as error:  # icgd's errors are ValueErrors too
+        raise SettingError(f"{quoted(name)} is not the text of a function. {error}") from None
     order = len(name) - len(name.rstrip("'"))
     return Function._of(_Tower(tuple(knots), tuple(pieces), low, high), order)

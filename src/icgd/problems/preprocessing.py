@@ -1,4 +1,4 @@
-"""What a training script does with its data before a step sees them, as plain data."""
+"""The preprocessing of a training script's data before a step, as plain data."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ REDUCTIONS = ("mean", "sum")
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How examples become the prompt of a run; `icgd.from_torch` writes it.
+    """The steps from a script's examples to the prompt of a run; `icgd.from_torch` writes them.
 
-    Every function that takes X and y applies it, so that they are the script's own.
+    Every function that takes X and y applies them, so runs take the script's own data.
 
     Args:
-        batches: the examples of each step, counted from 0. The prompt holds them one batch after
-            the other, so that an example stands there once for each epoch. Batches that are
-            shorter than the first are filled up with examples of rate 0.
+        batches: the examples of each step, counted from 0. The prompt holds one batch after the
+            other, so an example appears once for each epoch. Batches shorter than the first are
+            padded with examples of rate 0.
         label_smoothing: the share of every label that is spread over all classes.
-        class_weights: what the loss of an example of each class is multiplied by.
-        reduction: "mean" or "sum" over a batch. A mean is over its own examples, and over the
-            weights of their classes if there are any.
-        flatten: whether X may have more axes than one for an example, which become one.
-        n_summed: how many examples the step size of a sum over all examples is for; 0 without one.
+        class_weights: the factor of the loss for the examples of each class.
+        reduction: "mean" or "sum" over a batch. A mean is over the batch's examples, or over the
+            weights of their classes if there are class weights.
+        flatten: whether X may have several axes for an example, which are flattened into one.
+        n_summed: the number of examples for which the step size of a sum over all examples was
+            computed; 0 for other losses.
 
     Raises:
         SettingError: if a number is out of its range.
@@ -69,7 +70,7 @@ class Preprocessing:
             raise SettingError(f"reduction must be 'mean' or 'sum', got {self.reduction!r}.")
 
     def in_words(self) -> str:
-        """Return what is done in a few words.
+        """Return the preprocessing in a few words.
 
         Returns:
             The words.
@@ -92,7 +93,7 @@ class Preprocessing:
 
     @property
     def n_examples(self) -> int:
-        """The number of examples in X; 0 if it does not matter."""
+        """The required number of examples in X; 0 if any number will do."""
         return 1 + max((max(batch) for batch in self.batches), default=-1)
 
     @property
@@ -110,14 +111,14 @@ class Preprocessing:
         return largest * (1 + 2.0**-40)  # room for the rounding of a rate
 
     def inputs(self, data: Any, width: int) -> Any:
-        """Return X or queries with one axis for an example, if they are to be flattened.
+        """Return X or queries with one axis for each example if `flatten` is set.
 
         Args:
             data: the inputs.
             width: the number of inputs of the network.
 
         Returns:
-            The inputs, with `width` columns if that is what an example has.
+            The inputs, flattened if an example then has `width` numbers.
 
         Example:
             >>> import icgd, torch
@@ -140,16 +141,16 @@ class Preprocessing:
         Args:
             x: the inputs (..., n, d_x).
             y: the labels (..., n, d_y).
-            rates: the rates (..., n, 1) that were given.
-            are_classes: whether labels were given as classes, and not as shares.
-            batch: how many examples a step takes; None for all.
+            rates: the rates (..., n, 1) given by the user, if any.
+            are_classes: whether labels were given as classes rather than as shares.
+            batch: the number of examples of a step; None for all.
 
         Returns:
-            The same of the prompt.
+            Inputs, labels and rates of the prompt.
 
         Raises:
-            DataError: if there are not as many examples as the batches are about, or if batches
-                that a mean over class weights is taken of overlap.
+            DataError: if the number of examples does not fit the batches, or if batches overlap
+                in a mean over class weights.
 
         Example:
             >>> import icgd, torch
@@ -172,7 +173,8 @@ class Preprocessing:
                 f"{self.n_summed}, which its step size is for. Give the data of the script, or "
                 f"read it again with n_examples={n_examples}."
             )
-        own = normaliser = torch.ones_like(x[..., :1])  # a mean is sum(own) / sum(normaliser)
+        # The factor of an example in a batch's mean is numerator / sum(normaliser).
+        numerator = normaliser = torch.ones_like(x[..., :1])
         weights = y.new_tensor(self.class_weights)
         if self.class_weights and are_classes:  # torch divides by the weights before smoothing
             normaliser = (weights * y).sum(-1, keepdim=True)
@@ -182,16 +184,21 @@ class Preprocessing:
             # -sum_c w_c y_c log p_c is s times the cross-entropy of the shares w_c y_c / s, where
             # s = sum_c w_c y_c.
             weighted = weights * y
-            own = weighted.sum(-1, keepdim=True)
-            y = weighted / own
+            numerator = weighted.sum(-1, keepdim=True)
+            y = weighted / numerator
         size = batch or n_examples
         if self.batches:
             size = len(self.batches[0])
             rows = [row for rows in self.batches for row in (*rows, *rows[:1] * (size - len(rows)))]
             counted = [place < len(rows) for rows in self.batches for place in range(size)]
-            x, y, own, normaliser = (part[..., rows, :] for part in (x, y, own, normaliser))
+            x, y, numerator, normaliser = (
+                column[..., rows, :] for column in (x, y, numerator, normaliser)
+            )
             rates = None if rates is None else rates[..., rows, :]
-            own, normaliser = (part * x.new_tensor(counted)[:, None] for part in (own, normaliser))
+            # Padding counts neither in the sum nor in the normaliser.
+            numerator, normaliser = (
+                column * x.new_tensor(counted)[:, None] for column in (numerator, normaliser)
+            )
         if self.reduction == "mean" and self.largest_rate is not None:
             if x.shape[-2] % size:
                 raise DataError(
@@ -200,8 +207,11 @@ class Preprocessing:
                     "class weights differs between them. Read the script with epochs=... and "
                     "n_examples=..., or leave examples out."
                 )
-            own, normaliser = (part.unflatten(-2, (-1, size)) for part in (own, normaliser))
-            own = (own * (size / normaliser.sum(-2, keepdim=True))).flatten(-3, -2)
+            numerator, normaliser = (
+                column.unflatten(-2, (-1, size)) for column in (numerator, normaliser)
+            )
+            # A step divides by `size`, the script by the sum of the normaliser.
+            numerator = (numerator * (size / normaliser.sum(-2, keepdim=True))).flatten(-3, -2)
         if self.largest_rate is not None:
-            rates = own if rates is None else own * rates
+            rates = numerator if rates is None else numerator * rates
         return x, y, rates

@@ -1,4 +1,4 @@
-"""A problem: what is trained, on what loss, by which update, for data within which bounds."""
+"""Training problems: the target, the loss, the update and the domain of the data."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ORACLES: dict[type, tuple[Any, type, str]] = {
     KernelMachine: (FunctionOracle, FunctionalStep, "FunctionalStep"),
     LinearModel: (LinearOracle, ProximalStep, "ProximalStep"),
 }
-"""How each kind of target is trained, and by which updates."""
+"""The oracle and the updates of each kind of target, and the names of the updates in messages."""
 
 OPTIMISERS: dict[str, tuple[type[AbstractGradientStep], dict[str, Any]]] = {
     "sgd": (GradientStep, {}),
@@ -60,7 +60,7 @@ OPTIMISERS: dict[str, tuple[type[AbstractGradientStep], dict[str, Any]]] = {
     "adamw": (AdamStep, {"decoupled": True, "weight_decay": 0.01}),  # as torch.optim.AdamW
     "rmsprop": (RmspropStep, {}),
 }
-"""The optimisers of networks by the names that descriptions have, with their defaults."""
+"""The optimisers of networks by their names in problem files, with their defaults."""
 
 UPDATES: dict[str, type[AbstractGradientStep]] = {
     "dampening": MomentumStep,
@@ -68,33 +68,33 @@ UPDATES: dict[str, type[AbstractGradientStep]] = {
     "alpha": RmspropStep,
     "box": GradientStep,
 }
-"""Updates of networks by a field that no later one has, for descriptions without `optimiser`."""
+"""Updates of networks by a field that no later one has, for data without `optimiser`."""
 
 NEEDS = {"norm_eps": "norms", "biases": "biases", "shortcuts": "shortcuts", "norms": "norms"}
-"""Fields that are left out of a target's data unless this other field is set."""
+"""Fields that are omitted from a target's data unless this other field is set."""
 
 
 @with_repr
 @dataclass(frozen=True)
 class Problem:
-    """One training problem; plain data, comparable and savable.
+    """A training problem, as plain data that can be compared and saved.
 
     A network's weights are trained by gradient steps on any loss, a kernel machine's function by
     functional steps on the squared loss, a linear model's coefficients by proximal steps on the
-    loss that matches its link.
+    matching loss of its link.
 
     Args:
         target: what is trained: an `MLP`, a `KernelMachine` or a `LinearModel`.
         loss: the name of the loss, such as "squared" or "logistic", or an `icgd.Loss`; "matching"
             for a linear model.
         update: a `GradientStep` or another optimiser, a `FunctionalStep` or a `ProximalStep`.
-        domain: bounds on the data, which certificates rely on.
-        initial: the weights that a network starts from if a run gives neither weights nor a seed.
-        preprocessing: what becomes of X and y before a step sees them, as in a script that
+        domain: bounds on the data, which certificates assume.
+        initial: the initial weights of a network for runs that give neither weights nor a seed.
+        preprocessing: the transformation of X and y before training, as in a script that
             `icgd.from_torch` read.
 
     Raises:
-        SettingError: if the parts do not suit each other.
+        SettingError: if the parts do not fit together.
         UnknownNameError: if no loss has this name.
 
     Example:
@@ -106,7 +106,7 @@ class Problem:
     """
 
     target: Target
-    loss: Any  # a name, also of a loss that was given
+    loss: Any  # a Loss is converted to its name
     update: Update
     domain: Domain
     initial: tuple[float, ...] | None = None
@@ -118,7 +118,9 @@ class Problem:
             set_fields(self, loss=self.loss.name)
         if self.initial is not None:
             if not is_row(self.initial):
-                raise SettingError(f"initial must be a row of numbers, got {quoted(self.initial)}.")
+                raise SettingError(
+                    f"initial must be a sequence of numbers, got {quoted(self.initial)}."
+                )
             set_fields(self, initial=tuple(finite("initial", w) for w in entries(self.initial)))
         if type(self.target) not in ORACLES:
             raise SettingError(
@@ -136,17 +138,17 @@ class Problem:
                     f"preprocessing has batches of {len(batches[0])} examples, the update takes "
                     f"batch_size={size}; give both the same."
                 )
-        self.oracle  # noqa: B018 - it checks that its parts suit each other
+        self.oracle  # noqa: B018 - raises if the parts do not fit together
 
     @cached_property
     def oracle(self) -> AbstractOracle:
-        """The real training of this target, in float64."""
+        """Exact training of this target, in float64."""
         oracle: AbstractOracle = ORACLES[type(self.target)][0](
             self.target, self.loss, self.update, self.domain
         )
         return oracle if self.initial is None else oracle.started_from(self.initial)
 
-    # The parts with their types, which raise `SettingError` if the problem is of another kind.
+    # Typed access to the parts; raises `SettingError` if the problem is of another kind.
 
     @property
     def network(self) -> MLP:
@@ -180,21 +182,21 @@ class Problem:
 
     @property
     def network_oracle(self) -> NetworkOracle:
-        """The training of a network."""
+        """The oracle of a network."""
         return instance("oracle", self.oracle, NetworkOracle)
 
     @property
     def function_oracle(self) -> FunctionOracle:
-        """The training of a kernel machine."""
+        """The oracle of a kernel machine."""
         return instance("oracle", self.oracle, FunctionOracle)
 
     @property
     def linear_oracle(self) -> LinearOracle:
-        """The training of a linear model."""
+        """The oracle of a linear model."""
         return instance("oracle", self.oracle, LinearOracle)
 
     def facts(self) -> dict[str, str]:
-        """Return what its repr and a notebook show.
+        """Return a summary of the problem, as shown in its repr and in notebooks.
 
         Returns:
             A text for each name.
@@ -216,13 +218,13 @@ class Problem:
 
     @property
     def box(self) -> float | None:
-        """The largest size of a weight, if there are weights and they are clipped."""
+        """The largest absolute value of a weight, or None if weights are not bounded."""
         update = self.update
         return update.reach if isinstance(update, AbstractGradientStep) else update.box
 
     @property
     def n_steps(self) -> int | None:
-        """The number of steps that its schedule or its epochs are made for, if there is one."""
+        """The number of steps of the schedules or the epochs, or None if any number is possible."""
         if self.preprocessing is not None and self.preprocessing.batches:
             return len(self.preprocessing.batches)
         lengths = {len(schedule) for schedule in self.update.schedules.values()}
@@ -234,7 +236,7 @@ class Problem:
         return loss_named(self.loss)
 
     def to_data(self) -> dict[str, Any]:
-        """Return this problem as JSON-ready data; what is not set is left out.
+        """Return this problem as JSON-ready data, without settings that are not set.
 
         Returns:
             A dictionary that `from_data` reads.
@@ -254,7 +256,8 @@ class Problem:
             data[part] = {name: value for name, value in data[part].items() if value is not None}
         if isinstance(self.update, AbstractGradientStep):
             data["update"]["box"] = sets_data(self.update.box)
-        for name in ("heads", "nesterov"):
+            data["update"]["groups"] = {name: dict(part) for name, part in self.update.groups}
+        for name in ("heads", "nesterov", "groups"):
             if not data["update"].get(name):
                 data["update"].pop(name, None)
         for name in ("initial", "preprocessing"):
@@ -264,21 +267,21 @@ class Problem:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Problem:
-        """Return the problem that `to_data` described, or that a TOML file describes.
+        """Return the problem described by the data of `to_data` or of a TOML file.
 
         Args:
             data: the dictionary. `update` may name an `optimiser` (sgd, momentum, nesterov, adam,
                 adamw, rmsprop), whose coefficients then have defaults; `target` may have `kernel`
-                in place of heads; `loss` may be the text of a slope u(t, y), and is "squared" if
-                it is left out. There may be `functions`, tables of functions that activations are
-                called by. Other keys, such as `steps`, are left to the command line.
+                in place of heads; `loss` may be the text of a slope u(t, y), the default is
+                "squared". `functions` may define functions, by tables, that activations refer to
+                by name. Other keys, such as `steps`, belong to the command line.
 
         Returns:
             The problem.
 
         Raises:
-            SettingError: if it is no such dictionary, or if a number in it does not suit its place.
-            UnknownNameError: if a name in it is not known.
+            SettingError: if `data` is not such a dictionary, or if a value in it is invalid.
+            UnknownNameError: if a name in `data` is unknown.
 
         Example:
             >>> import icgd
@@ -323,7 +326,7 @@ def _target(data: Mapping[str, Any], functions: Mapping[str, Function]) -> Targe
 
 
 def _loss(loss: Any, target: Target) -> Any:
-    """Return a loss by its name, or made of a text that has the prediction t in it."""
+    """Return the default loss, a loss by name, or the loss of a slope given as text in t."""
     if loss is None:
         return MATCHING if isinstance(target, LinearModel) else SQUARED.name
     is_slope = isinstance(loss, str) and re.search(r"\bt\b", loss) and not is_written(loss)
@@ -346,7 +349,9 @@ def _update(data: Mapping[str, Any], target: Target) -> Update:
     if "optimiser" in fields:
         name = fields.pop("optimiser")
         kind, defaults = named("optimiser", name, OPTIMISERS)
-        if kind is GradientStep and fields.get("weight_decay"):  # sgd of torch.optim has it
+        decays = [fields, *fields.get("groups", {}).values()]
+        # sgd of torch.optim has weight decay
+        if kind is GradientStep and any(part.get("weight_decay") for part in decays):
             kind, defaults = MomentumStep, {"momentum": 0.0}
         return _made(kind, "[update]", {**defaults, **fields})
     kind = next((kind for field, kind in UPDATES.items() if field in fields), GradientStep)
@@ -362,11 +367,11 @@ def _heads(data: Any) -> tuple[KernelHead, ...]:
 
 
 def _made(kind: Callable[..., Made], place: str, fields: Mapping[str, Any]) -> Made:
-    """Make `kind` of its fields; `UnknownNameError` for a field that it has not."""
-    known = list(signature(kind).parameters)
+    """Construct `kind` from its fields; raise `UnknownNameError` for an unknown field."""
+    parameters = list(signature(kind).parameters)
     for name in fields:
-        if name not in known:
-            unknown = UnknownNameError.of("key", name, known=known, where=f" in {place}")
+        if name not in parameters:
+            unknown = UnknownNameError.of("key", name, known=parameters, where=f" in {place}")
             is_optimiser = any(kind is other for other, _ in OPTIMISERS.values())
             kinds = OPTIMISERS.items() if is_optimiser else ()
             owners = [other for other, (k, _) in kinds if name in signature(k).parameters]

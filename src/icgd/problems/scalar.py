@@ -16,21 +16,23 @@ from torch import Tensor
 from icgd.shapes import Values
 
 Kind = Literal["smooth", "kinked", "step", "pieces"]
-"""Analytic, piecewise linear without jumps, piecewise constant, or made of other pieces."""
+"""Analytic, continuous and piecewise linear, piecewise constant, or of other pieces."""
 
 Evaluate = Callable[[Tensor], Tensor]
 
 LEAST_NUMBERS = 128
-"""The error of underflow, in least normal numbers: silu multiplies an exponential that underflowed
-by up to 104."""
+"""Bound on the error by underflow, in units of the smallest normal number.
+
+silu multiplies an underflowed exponential by up to 104.
+"""
 
 
 @dataclass(frozen=True)
 class FunctionRounding:
-    """A bound on the errors of computed values, in units of roundoff.
+    """A bound on the rounding errors of a function's values, in units of roundoff.
 
-    A value v is off by at most relative * |v| + absolute. A function that `is_linear` between its
-    knots is exactly 0 at 0.
+    The error of a value v is at most relative * |v| + absolute. A function that `is_linear` between
+    its knots is exactly 0 at 0.
     """
 
     relative: float
@@ -43,11 +45,11 @@ class FunctionRounding:
         roundoff: float = 2.0**-53,
         least: float = torch.finfo(torch.float64).tiny,
     ) -> Values:
-        """Bound the rounding error of values of at most this size."""
-        off = roundoff * self.relative * size
+        """Return a bound on the rounding error of values of at most this size."""
+        error = roundoff * self.relative * size
         if self.is_linear:
-            return torch.add(off, off.sign(), alpha=LEAST_NUMBERS * least)
-        return off + (roundoff * self.absolute + LEAST_NUMBERS * least)
+            return torch.add(error, error.sign(), alpha=LEAST_NUMBERS * least)
+        return error + (roundoff * self.absolute + LEAST_NUMBERS * least)
 
 
 EXACT = FunctionRounding(0.0, is_linear=True)
@@ -56,7 +58,7 @@ EXACT = FunctionRounding(0.0, is_linear=True)
 class ScalarFunction(ABC):
     """A function of one variable, on [low, high]; subclasses are final.
 
-    It is analytic between its `knots`. A piece holds its right end.
+    It is analytic between its `knots`. A knot belongs to the piece to its left.
     """
 
     name: str
@@ -78,7 +80,7 @@ class ScalarFunction(ABC):
             high: their right ends.
 
         Returns:
-            A number below all values, real and computed, and one above them, for each interval.
+            For each interval, a lower and an upper bound on the real and the computed values.
 
         Example:
             >>> import icgd, torch
@@ -97,7 +99,7 @@ class ScalarFunction(ABC):
             high: their right ends.
 
         Returns:
-            L for each interval.
+            The constant of each interval.
 
         Example:
             >>> import icgd, torch
@@ -107,7 +109,7 @@ class ScalarFunction(ABC):
         """
 
     def derivative(self) -> ScalarFunction:
-        """Return the derivative; at a kink, its value from the left.
+        """Return the derivative; its value at a kink is the limit from the left.
 
         Returns:
             A function on the same domain.
@@ -117,7 +119,7 @@ class ScalarFunction(ABC):
             >>> icgd.Function("swish", "x * sigmoid(x)").derivative().label
             "swish'"
         """
-        raise NotImplementedError(f"No proof needs the slope of {self.name}.")
+        raise NotImplementedError(f"{self.name} has no derivative here; no proof needs it.")
 
     def curvature(self, low: Values, high: Values) -> Values:
         """Return the largest |f''| on [low, high]; inf across a kink.
@@ -140,13 +142,12 @@ class ScalarFunction(ABC):
     def slope_times(self, low: Values, high: Values, distance: Values) -> Values:
         """Return the Lipschitz constant on [low, high] times `distance`; 0 if `distance` is 0.
 
-        It bounds |f(a) - f(b)| for a, b in [low, high] at most `distance` apart, as the width of
-        the range does.
+        It bounds |f(a) - f(b)| for a, b in [low, high] with |a - b| <= `distance`.
 
         Args:
             low: the left ends of intervals.
             high: their right ends.
-            distance: how far a and b may be apart.
+            distance: the largest distance of a and b.
 
         Returns:
             A number for each interval.
@@ -165,24 +166,24 @@ class ScalarFunction(ABC):
 
     @property
     def rounding(self) -> FunctionRounding:
-        """A bound on the errors of computed values."""
-        raise NotImplementedError(f"No proof needs the rounding of {self.name}.")
+        """A bound on the rounding errors of computed values."""
+        raise NotImplementedError(f"{self.name} has no rounding bound; no proof needs it.")
 
     @property
     def written(self) -> ScalarFunction:
-        """The function as a text defines it, which balls evaluate."""
-        raise NotImplementedError(f"No proof needs balls of {self.name}.")
+        """The same function defined by a text, for evaluation on balls."""
+        raise NotImplementedError(f"{self.name} has no text for balls; no proof needs it.")
 
     def ball(self, order: int, piece: int, ball: Any) -> Any:
         """Enclose a derivative of one piece on a real ball of python-flint, in its precision.
 
         Args:
-            order: which derivative, 0 for the function itself.
+            order: the order of the derivative, 0 for the function itself.
             piece: the number of the piece.
             ball: an `arb`.
 
         Returns:
-            An `arb` that holds all values; it is not finite if that is not known.
+            An `arb` that contains all values, not finite if they cannot be enclosed.
 
         Example:
             >>> import icgd
@@ -200,7 +201,7 @@ class ScalarFunction(ABC):
             ball: an `acb`.
 
         Returns:
-            An `acb` that holds all values, finite only if the function is analytic there.
+            An `acb` that contains all values, finite only if the function is analytic there.
 
         Example:
             >>> import icgd
@@ -220,7 +221,7 @@ class ScalarFunction(ABC):
             high: the right end.
 
         Returns:
-            The number of each piece, and its ends there.
+            The number of each piece, and the ends of its part of [low, high].
 
         Example:
             >>> import icgd

@@ -5,19 +5,18 @@ basis and the faces low <= <q, w> <= high,
 
     P(w) = w - Q^T (y - clip(y, low, high)),    y = Q w.
 
-With Q = I it is a box of intervals. A half-space {<a, w> <= c} has a / |a| as its first row, and c
-/ |a| as a face. A transformer is made for weights that are bounded, so the half-space is cut to a
-cube: `reach` is the other face of the first row, and both faces of all other rows. These are the
-rows of the reflection that turns the axis of the largest a_i into a,
+Q = I gives a box of intervals. A half-space {<a, w> <= c} has the first row a / |a| with the upper
+face c / |a|. Transformers need bounded weights, so the half-space is intersected with a cube:
+`reach` gives the other face of the first row, and both faces of all other rows. These are the rows
+of the Householder reflection that maps the axis p of the largest |a_i| to a,
 
     Q_ij = [i = j] - v_i v_j / (|a| (|a| + |a_p|)),    v = a + sign(a_p) |a| e_p,    i != p,
 
-so that axes on which a is 0 stay as they are. Two entries on the simplex are such a box as well.
-More entries need their order: P(w) = max(w - theta, 0), with the mean excess of the j largest
-entries theta = max_j (s_1 + .. + s_j - total) / j.
+so axes on which a is 0 do not change. The simplex of two entries is such a box as well. More
+entries must be sorted: P(w) = max(w - theta, 0), with theta = max_j (s_1 + .. + s_j - total) / j,
+the mean excess of the j largest entries s_1, ..., s_j.
 
-All these maps are projections onto closed convex sets. So they bring no two points further apart in
-the 2-norm.
+Projections onto closed convex sets are nonexpansive in the 2-norm.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ from icgd.problems.settings import entries, finite, is_row, not_negative, positi
 from icgd.shapes import Parameters
 
 Numbers = Any
-"""One number, or one for each weight: an array, or nested rows, which become tuples."""
+"""One number, or one for each weight: an array or nested sequences, stored as nested tuples."""
 
 MOST_OF_SIMPLEX = 8
-"""The longest row that is projected onto a simplex."""
+"""The length of the longest row that is projected onto a simplex."""
 
 MOST_OF_HALF_SPACE = 512
-"""The most weights of one half-space: a hidden unit for each of them reads all of them."""
+"""The largest number of weights in a half-space: the hidden unit of each weight reads them all."""
 
 
 def _numbers(name: str, value: Any) -> Numbers:
-    """Return finite numbers, with the nesting of the argument."""
+    """Validate finite numbers and return them as nested tuples."""
     if is_row(value):
         return tuple(_numbers(name, entry) for entry in entries(value))
     return finite(name, value)
@@ -81,14 +80,15 @@ def _norm(numbers: Sequence[float]) -> float:
 @final
 @dataclass(frozen=True)
 class Box:
-    """The weights between `low` and `high`; `Box(b)` holds those from -b to b.
+    """The weights between `low` and `high`; `Box(b)` is the box from -b to b.
 
     Args:
-        low: the smallest weight, or one for each weight; alone, the largest size.
-        high: the largest weight, or one for each weight. Where it equals `low` the weight is fixed.
+        low: the lower bound of all weights, or one for each weight; without `high`, the largest
+            absolute value.
+        high: the upper bound, or one for each weight. Equal bounds fix a weight.
 
     Raises:
-        SettingError: if a number is not finite, or no weight lies between the two.
+        SettingError: if a number is not finite, or if the box is empty.
 
     Example:
         >>> import icgd
@@ -111,27 +111,27 @@ class Box:
             raise SettingError(f"Box has a low of shape {shapes.pop()}, a high of {shapes.pop()}.")
         lows, highs = _flat(low), _flat(high)
         n_pairs = max(len(lows), len(highs))
-        lows, highs = (part * (n_pairs // len(part)) for part in (lows, highs))
-        for place, (least, most) in enumerate(zip(lows, highs, strict=True)):
+        lows, highs = (ends * (n_pairs // len(ends)) for ends in (lows, highs))
+        for index, (least, most) in enumerate(zip(lows, highs, strict=True)):
             if least > most:
                 raise SettingError(
-                    f"Box is empty: weight {place} would lie between {least:g} and {most:g}. Give "
-                    "a low that is not above the high."
+                    f"Box is empty: weight {index} has low={least:g} above high={most:g}. Give a "
+                    "low that is at most the high."
                 )
         if not any(lows) and not any(highs):
-            raise SettingError("Box holds nothing but 0; give one in which a weight can change.")
+            raise SettingError("Box contains only 0. Give a box in which a weight can change.")
         set_fields(self, low=low, high=high)
 
     @property
     def top(self) -> Numbers:
-        """The largest weight; `high` is never None in a box that is made."""
+        """The upper bound; `high` is never None after construction."""
         return self.low if self.high is None else self.high
 
     def in_words(self) -> str:
-        """Return the set in a few words.
+        """Return a short description of the set.
 
         Returns:
-            The words.
+            The text.
 
         Example:
             >>> import icgd
@@ -148,17 +148,17 @@ class Box:
 class HalfSpace:
     """The weights w with <normal, w> <= offset, in a cube of half-width `reach`.
 
-    The cube is turned so that the normal is one of its axes: a layer of hidden units then projects
-    exactly. Axes on which the normal is 0 stay as they are. Where training stays inside the cube,
-    the set is the half-space itself.
+    The cube is rotated so that the normal is one of its axes, which lets a layer of hidden units
+    project exactly. Axes on which the normal is 0 do not change. As long as training stays inside
+    the cube, the set is equivalent to the half-space.
 
     Args:
-        normal: a number for each weight of a layer; a row of numbers holds for every row.
-        offset: the largest <normal, w>.
+        normal: a number for each weight of a layer; a single row applies to every row.
+        offset: the largest value of <normal, w>.
         reach: half the width of the cube.
 
     Raises:
-        SettingError: if a number is not finite, the normal is 0, or the half-space misses the cube.
+        SettingError: if a number is not finite, the normal is 0, or the set is empty.
 
     Example:
         >>> import icgd
@@ -179,23 +179,23 @@ class HalfSpace:
             )
         if len(_flat(normal)) > MOST_OF_HALF_SPACE:
             raise SettingError(
-                f"normal has {len(_flat(normal)):,} entries; half-spaces have at most "
-                f"{MOST_OF_HALF_SPACE}, because a hidden unit for each weight reads all of them. "
-                "Give one row, which holds for every row of a layer."
+                f"normal has {len(_flat(normal)):,} entries; a half-space may have at most "
+                f"{MOST_OF_HALF_SPACE}, because the hidden unit of each weight reads all weights. "
+                "Give one row, which applies to every row of a layer."
             )
         set_fields(self, normal=normal, offset=offset, reach=reach)
         size = _norm(_flat(normal))
         if not -reach * size < offset:
             raise SettingError(
-                f"HalfSpace is empty: its weights would have <normal, w> <= {offset:g}, and that "
-                f"is at least {-reach * size:g} within reach={reach:g}. Give a larger reach."
+                f"HalfSpace is empty: <normal, w> must be at most offset={offset:g}, but within "
+                f"reach={reach:g} it is at least {-reach * size:g}. Give a larger reach."
             )
 
     def in_words(self) -> str:
-        """Return the set in a few words.
+        """Return a short description of the set.
 
         Returns:
-            The words.
+            The text.
 
         Example:
             >>> import icgd
@@ -208,10 +208,10 @@ class HalfSpace:
 @final
 @dataclass(frozen=True)
 class Simplex:
-    """The rows of weights that are not negative and add up to `total`; up to 8 weights a row.
+    """Rows of nonnegative weights with the sum `total`; at most 8 weights per row.
 
     Args:
-        total: what each row adds up to.
+        total: the sum of each row.
 
     Raises:
         SettingError: if the total is not positive.
@@ -228,10 +228,10 @@ class Simplex:
         set_fields(self, total=positive("total", self.total))
 
     def in_words(self) -> str:
-        """Return the set in a few words.
+        """Return a short description of the set.
 
         Returns:
-            The words.
+            The text.
 
         Example:
             >>> import icgd
@@ -247,11 +247,11 @@ WeightSet = float | Box | HalfSpace | Simplex
 Sets = WeightSet | Sequence[Any] | Mapping[str, Any]
 """One set for all layers, one for each layer, or sets by the names of weights.
 
-An update holds them as a set, a tuple of sets, or a tuple of names with sets.
+An update stores them as a set, a tuple of sets, or a tuple of pairs (name, set).
 """
 
 FIELDS: dict[str, type] = {"low": Box, "normal": HalfSpace, "total": Simplex}
-"""The kinds of set, by a field that no other kind has."""
+"""The kinds of sets, by a field that no other kind has."""
 
 
 def checked_sets(name: str, value: Any) -> Sets:
@@ -262,16 +262,16 @@ def checked_sets(name: str, value: Any) -> Sets:
         value = [*value.items()]
     elif not is_row(value):
         return _checked_set(name, value)
-    parts = [*value]
-    if not parts:
+    items = [*value]
+    if not items:
         raise SettingError(f"{name} is empty; give a set for each layer, or one for all.")
-    if all(isinstance(part, tuple) and part and isinstance(part[0], str) for part in parts):
-        return tuple((key, _checked_set(f"{name}[{key!r}]", part)) for key, part in parts)
-    return tuple(_checked_set(f"{name}[{place}]", part) for place, part in enumerate(parts))
+    if all(isinstance(item, tuple) and item and isinstance(item[0], str) for item in items):
+        return tuple((key, _checked_set(f"{name}[{key!r}]", item)) for key, item in items)
+    return tuple(_checked_set(f"{name}[{layer}]", item) for layer, item in enumerate(items))
 
 
 def _checked_set(name: str, value: Any) -> WeightSet:
-    if isinstance(value, Mapping):  # the data of a set
+    if isinstance(value, Mapping):  # the data of a set, as in a file
         kinds = [kind for field, kind in FIELDS.items() if field in value]
         value = kinds[0](**value) if kinds else value
     elif is_row(value) and getattr(value, "ndim", 1) > 0:
@@ -283,31 +283,31 @@ def _checked_set(name: str, value: Any) -> WeightSet:
     if callable(value) or isinstance(value, Mapping):
         raise SettingError(
             f"{name} must be a positive number, a Box, a HalfSpace or a Simplex, got "
-            f"{quoted(value)}. The hidden units that project are written down from the set, so it "
-            "must be one that they project onto exactly; a function cannot say which set it is."
+            f"{quoted(value)}. The weights of the hidden units that project are computed from the "
+            "set, which is impossible for a function."
         )
     return positive(name, value)
 
 
 def _pairs(sets: Any) -> list[tuple[str, WeightSet]]:
-    """Return each set with the name of its weights, or with no name."""
-    parts = sets if isinstance(sets, tuple) else (sets,)
-    return [part if isinstance(part, tuple) else ("", part) for part in parts]
+    """Return pairs of the name of weights, or "" without names, and their set."""
+    items = sets if isinstance(sets, tuple) else (sets,)
+    return [item if isinstance(item, tuple) else ("", item) for item in items]
 
 
 def sets_data(sets: Any) -> Any:
     """Return sets as JSON-ready data, which `checked_sets` reads."""
     if isinstance(sets, tuple):
-        data = [(name, sets_data(part)) for name, part in _pairs(sets)]
-        return dict(data) if data[0][0] else [part for _, part in data]
+        data = [(name, sets_data(one_set)) for name, one_set in _pairs(sets)]
+        return dict(data) if data[0][0] else [one_set for _, one_set in data]
     return sets if isinstance(sets, float) else asdict(sets)
 
 
 @lru_cache(maxsize=64)
 def largest_weight(sets: Any) -> float:
-    """Return the largest absolute weight; in a turned cube it exceeds the reach."""
+    """Return the largest absolute value of a weight; in a rotated cube it exceeds the reach."""
     if isinstance(sets, tuple):
-        return max(largest_weight(part) for _, part in _pairs(sets))
+        return max(largest_weight(one_set) for _, one_set in _pairs(sets))
     if isinstance(sets, HalfSpace):
         faces = _cube(sets, (0, 1), each_row=False)
         return max(max(map(abs, pair)) for pair in _ends(faces))
@@ -317,14 +317,14 @@ def largest_weight(sets: Any) -> float:
 
 
 def sets_in_words(sets: Any) -> str:
-    """Return sets in a few words, such as "box 2" or "boxes 2, 1, 0.5"."""
-    words = [
-        f"{name} {part:g}" if isinstance(part, float) else f"{name} {part.in_words()}"
-        for name, part in _pairs(sets)
+    """Return a short description of sets, such as "box 2" or "boxes 2, 1, 0.5"."""
+    texts = [
+        f"{name} {one_set:g}" if isinstance(one_set, float) else f"{name} {one_set.in_words()}"
+        for name, one_set in _pairs(sets)
     ]
     if isinstance(sets, tuple):
-        return f"boxes {', '.join(word.strip() for word in words)}"
-    return f"box{words[0]}" if isinstance(sets, float | Box) else words[0].strip()
+        return f"boxes {', '.join(text.strip() for text in texts)}"
+    return f"box{texts[0]}" if isinstance(sets, float | Box) else texts[0].strip()
 
 
 # The sets of the layers of one network.
@@ -335,9 +335,9 @@ def _float64(numbers: Sequence[Any]) -> Tensor:
 
 
 class Faces(NamedTuple):
-    """low <= basis @ w <= high for the weights w in some columns of a matrix, taken flat.
+    """The set low <= basis @ w <= high for the flattened weights w in some columns of a matrix.
 
-    With `each_row` it is so for the weights of each row. Without a basis it is low <= w <= high.
+    With `each_row` it applies to the weights of each row. Without a basis it is low <= w <= high.
     """
 
     columns: tuple[int, int]
@@ -349,22 +349,23 @@ class Faces(NamedTuple):
     def project(self, rows: Tensor) -> Tensor:
         """Return the matrix with these columns projected."""
         start, stop = self.columns
-        part = rows[..., start:stop]
+        block = rows[..., start:stop]
         low, high = (_float64(end).to(rows) for end in (self.low, self.high))
         if self.basis is None:
-            shape = part.shape[-2:]
-            after = part.clamp(low.view(shape), high.view(shape))
+            shape = block.shape[-2:]
+            projected = block.clamp(low.view(shape), high.view(shape))
         else:
-            basis, vectors = _float64(self.basis).to(rows), part
+            basis, vectors = _float64(self.basis).to(rows), block
             if not self.each_row:
-                vectors = part.flatten(-2)
-            along = vectors @ basis.mT
-            after = part - ((along - along.clamp(low, high)) @ basis).view(part.shape)
-        found: Tensor = torch.cat([rows[..., :start], after, rows[..., stop:]], dim=-1)
-        return found
+                vectors = block.flatten(-2)
+            coordinates = vectors @ basis.mT
+            excess = coordinates - coordinates.clamp(low, high)
+            projected = block - (excess @ basis).view(block.shape)
+        matrix: Tensor = torch.cat([rows[..., :start], projected, rows[..., stop:]], dim=-1)
+        return matrix
 
     def ends(self, n_rows: int) -> tuple[Tensor, Tensor]:
-        """Return the smallest and the largest of each of these weights."""
+        """Return the smallest and the largest value of each of these weights."""
         start, stop = self.columns
         if self.basis is None:
             low, high = _float64(self.low), _float64(self.high)
@@ -380,9 +381,9 @@ class Faces(NamedTuple):
 class LayerSet:
     """The set of a layer's matrix.
 
-    `bound` is the half-width of a box that is alike for all weights; then there are no `faces`.
-    With a `simplex` the first entries of every row, so many of them, are not negative and add up
-    to a total; the faces are about other columns.
+    If all weights have the same box, `bound` is its half-width, and there are no `faces`. A
+    `simplex` (n, total) makes the first n entries of every row nonnegative with the sum `total`;
+    the faces then apply to other columns.
     """
 
     regions: tuple[Region, ...]
@@ -393,21 +394,21 @@ class LayerSet:
 
     @cached_property
     def reach(self) -> float:
-        """The largest size of a weight."""
+        """The largest absolute value of a weight."""
         return float(torch.cat(self.ends).abs().max()) if self.bound is None else self.bound
 
     @property
     def ends(self) -> tuple[Tensor, Tensor]:
-        """The smallest and the largest of each weight, of the matrix taken flat."""
+        """The smallest and the largest value of each weight of the flattened matrix."""
         if self.bound is not None:
             high = torch.full(self.shape, self.bound, dtype=torch.float64)
             return -high.flatten(), high.flatten()
         low, high = torch.zeros(2, *self.shape, dtype=torch.float64)
         if self.simplex is not None:
             n_columns, high[:, :n_columns] = self.simplex
-        for part in self.faces:
-            start, stop = part.columns
-            low[:, start:stop], high[:, start:stop] = part.ends(self.shape[0])
+        for faces in self.faces:
+            start, stop = faces.columns
+            low[:, start:stop], high[:, start:stop] = faces.ends(self.shape[0])
         return low.flatten(), high.flatten()
 
     def project(self, weights: Parameters) -> Parameters:
@@ -415,15 +416,15 @@ class LayerSet:
         if self.bound is not None:
             return weights.clamp(-self.bound, self.bound)
         rows = weights.unflatten(-1, self.shape)
-        for part in self.faces:
-            rows = part.project(rows)
+        for faces in self.faces:
+            rows = faces.project(rows)
         if self.simplex is not None:
             n_columns, total = self.simplex
-            own, others = rows[..., :n_columns], rows[..., n_columns:]
+            block, others = rows[..., :n_columns], rows[..., n_columns:]
             counts = torch.arange(1, n_columns + 1).to(weights)
-            sums = own.sort(-1, descending=True).values.cumsum(-1)
+            sums = block.sort(-1, descending=True).values.cumsum(-1)
             theta = ((sums - total) / counts).amax(-1, keepdim=True)
-            rows = torch.cat([(own - theta).clamp(min=0.0), others], dim=-1)
+            rows = torch.cat([(block - theta).clamp(min=0.0), others], dim=-1)
         flat: Tensor = rows.flatten(-2)
         return flat
 
@@ -437,22 +438,22 @@ class NetworkSets:
 
     @property
     def bound(self) -> float | None:
-        """The half-width of a box that is alike for all weights, or None."""
+        """The half-width of the box if all weights have the same one, otherwise None."""
         bounds = {layer.bound for layer in self.layers}
         return bounds.pop() if len(bounds) == 1 else None
 
     @property
     def reach(self) -> float:
-        """The largest size of a weight."""
+        """The largest absolute value of a weight."""
         return max(layer.reach for layer in self.layers)
 
     def ends(self) -> tuple[Tensor, Tensor]:
-        """Return the smallest and the largest of each weight."""
+        """Return the smallest and the largest value of each weight."""
         low, high = zip(*(layer.ends for layer in self.layers), strict=True)
         return torch.cat(low), torch.cat(high)
 
     def in_certificates(self) -> Any:
-        """Return what docs/certificates.md describes: one number, or the regions of each layer."""
+        """Return data for docs/certificates.md: one number, or the regions of each layer."""
         if self.bound is not None:
             return self.bound.hex()
         return [[_described(region) for region in layer.regions] for layer in self.layers]
@@ -461,14 +462,14 @@ class NetworkSets:
         """Return the nearest weights in the sets."""
         if (bound := self.bound) is not None:
             return weights.clamp(-bound, bound)
-        parts = weights.split([layer.shape[0] * layer.shape[1] for layer in self.layers], dim=-1)
-        projected = [layer.project(part) for layer, part in zip(self.layers, parts, strict=True)]
+        blocks = weights.split([layer.shape[0] * layer.shape[1] for layer in self.layers], dim=-1)
+        projected = [layer.project(block) for layer, block in zip(self.layers, blocks, strict=True)]
         return torch.cat(projected, dim=-1)
 
 
 @lru_cache(maxsize=64)
 def sets_of(target: MLP, sets: Any) -> NetworkSets:
-    """Return the sets of the layers of a network; `SettingError` if they do not suit it."""
+    """Return the sets of a network's layers; raise `SettingError` if they do not fit it."""
     regions = _regions_of(target, sets)
     return NetworkSets(tuple(map(_layer_set, target.matrix_shapes, regions)))
 
@@ -476,7 +477,7 @@ def sets_of(target: MLP, sets: Any) -> NetworkSets:
 @final
 @dataclass(frozen=True)
 class Region:
-    """The weights of a layer that have a set of their own: some columns of its matrix."""
+    """Some columns of a layer's matrix, with their set."""
 
     name: str
     set: WeightSet
@@ -489,39 +490,41 @@ class Region:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape that a normal or a box for each weight has."""
+        """The shape of a normal or a box with an entry for each weight."""
         n_columns = self.columns[1] - self.columns[0]
         return (self.n_rows,) if self.is_bias else (self.n_rows, n_columns)
 
 
 def _regions_of(target: MLP, sets: Any) -> list[tuple[Region, ...]]:
-    """Return the parts of every layer's matrix that have a set of their own."""
+    """Return the regions of every layer's matrix, with their sets."""
     layers, shapes, by_name = range(1, target.depth + 1), target.matrix_shapes, dict(_pairs(sets))
     if "" in by_name:
-        each = sets if isinstance(sets, tuple) else (sets,) * target.depth
-        if len(each) != target.depth:
+        layer_sets = sets if isinstance(sets, tuple) else (sets,) * target.depth
+        if len(layer_sets) != target.depth:
             raise SettingError(
-                f"box has {len(each)} entries; expected {target.depth}, one for each layer."
+                f"box has {len(layer_sets)} entries; expected {target.depth}, one for each layer."
             )
         return [
-            (Region(f"weights_{j}", part, (0, shape[1]), shape[0]),)
-            for j, part, shape in zip(layers, each, shapes, strict=True)
+            (Region(f"weights_{j}", layer_set, (0, shape[1]), shape[0]),)
+            for j, layer_set, shape in zip(layers, layer_sets, shapes, strict=True)
         ]
     kinds = ("weights", "bias") if target.biases else ("weights",)
     names = [f"{kind}_{j}" for kind in kinds for j in layers]
     unknown, missing = sorted({*by_name} - {*names}), sorted({*names} - {*by_name})
     if unknown or missing:
-        name, why = (unknown[0], "is no name of weights") if unknown else (missing[0], "is missing")
+        name, problem = (unknown[0], "is unknown") if unknown else (missing[0], "is missing")
         raise SettingError(
-            f"box: {name} {why}; give a set for each of {', '.join(names)}, or one for each "
-            "layer in a row."
+            f"box: {name} {problem}; give a set for each of {', '.join(names)}, or a sequence with "
+            "one for each layer."
         )
-    found = []
+    regions = []
     for j, shape, width in zip(layers, shapes, target.widths, strict=False):
         columns = {f"weights_{j}": (0, width), f"bias_{j}": (width, width + 1)}
-        own = [name for name in columns if name in by_name]
-        found.append(tuple(Region(name, by_name[name], columns[name], shape[0]) for name in own))
-    return found
+        present = [name for name in columns if name in by_name]
+        regions.append(
+            tuple(Region(name, by_name[name], columns[name], shape[0]) for name in present)
+        )
+    return regions
 
 
 def _layer_set(shape: tuple[int, int], regions: tuple[Region, ...]) -> LayerSet:
@@ -529,20 +532,21 @@ def _layer_set(shape: tuple[int, int], regions: tuple[Region, ...]) -> LayerSet:
         return LayerSet(regions, shape, regions[0].set)
     faces, simplex = list[Faces](), None
     for region in regions:
-        part, width = region.set, region.columns[1] - region.columns[0]
-        if isinstance(part, HalfSpace):
-            faces.append(_faces_of_half_space(region, part))
-        elif not isinstance(part, Simplex):
-            faces.append(_faces_of_box(region, part if isinstance(part, Box) else Box(part)))
+        weight_set, width = region.set, region.columns[1] - region.columns[0]
+        if isinstance(weight_set, HalfSpace):
+            faces.append(_faces_of_half_space(region, weight_set))
+        elif not isinstance(weight_set, Simplex):
+            box = weight_set if isinstance(weight_set, Box) else Box(weight_set)
+            faces.append(_faces_of_box(region, box))
         elif region.is_bias or width > MOST_OF_SIMPLEX:
             raise SettingError(
-                f"{region.name} cannot be on a Simplex: that is for rows of weights, of at most "
-                f"{MOST_OF_SIMPLEX} entries, which a network sorts. Give a Box."
+                f"{region.name} cannot be on a Simplex, which is for rows of weights with at most "
+                f"{MOST_OF_SIMPLEX} entries, because a network must sort them. Give a Box."
             )
         elif width > 2:
-            simplex = (width, part.total)
+            simplex = (width, weight_set.total)
         else:
-            faces.append(_edge(region, part.total))
+            faces.append(_edge(region, weight_set.total))
     return LayerSet(regions, shape, None, tuple(faces), simplex)
 
 
@@ -552,45 +556,46 @@ def _faces_of_box(region: Region, box: Box) -> Faces:
         shape = _shape("Box", numbers)
         if shape not in ((), region.shape):
             raise SettingError(
-                f"{region.name}: the Box has shape {shape}; expected {region.shape}, that of the "
-                "weights."
+                f"{region.name}: the Box has shape {shape}; expected {region.shape}, the shape of "
+                "the weights."
             )
         ends.append(tuple(_flat(numbers)) if shape else (numbers,) * prod(region.shape))
     return Faces(region.columns, ends[0], ends[1])
 
 
-def _faces_of_half_space(region: Region, part: HalfSpace) -> Faces:
-    shape = _shape("normal", part.normal)
+def _faces_of_half_space(region: Region, half_space: HalfSpace) -> Faces:
+    shape = _shape("normal", half_space.normal)
     if shape not in (region.shape, region.shape[1:]) or not shape:
         rows = "" if region.is_bias else f", or {region.shape[1:]} for each row"
         raise SettingError(
             f"{region.name}: the normal has shape {shape}; expected {region.shape} for all "
             f"weights{rows}."
         )
-    return _cube(part, region.columns, each_row=shape != region.shape)
+    return _cube(half_space, region.columns, each_row=shape != region.shape)
 
 
-def _cube(part: HalfSpace, columns: tuple[int, int], *, each_row: bool) -> Faces:
-    """Return the faces of a half-space in its cube, that of the normal first."""
-    a, size = _flat(part.normal), _norm(_flat(part.normal))
-    largest, reach = max(map(abs, a)), part.reach
+def _cube(half_space: HalfSpace, columns: tuple[int, int], *, each_row: bool) -> Faces:
+    """Return the faces of a half-space in its cube; the first is that of the normal."""
+    a, size = _flat(half_space.normal), _norm(_flat(half_space.normal))
+    largest, reach = max(map(abs, a)), half_space.reach
     a, size = [entry / largest for entry in a], size / largest
-    pivot = next(place for place, entry in enumerate(a) if abs(entry) == 1.0)
+    pivot = next(index for index, entry in enumerate(a) if abs(entry) == 1.0)
+    # The Householder reflection of the module's docstring.
     v = [*a]
     v[pivot] += size if a[pivot] > 0 else -size
-    share = 1 / (size * (size + 1.0))
+    factor = 1 / (size * (size + 1.0))
     others = (
-        tuple(float(i == j) - v[i] * v[j] * share for j in range(len(a)))
+        tuple(float(i == j) - v[i] * v[j] * factor for j in range(len(a)))
         for i in range(len(a))
         if i != pivot
     )
     basis = (tuple(entry / size for entry in a), *others)
-    high = (min(part.offset / largest / size, reach), *[reach] * (len(a) - 1))
+    high = (min(half_space.offset / largest / size, reach), *[reach] * (len(a) - 1))
     return Faces(columns, (-reach,) * len(a), high, basis, each_row)
 
 
 def _edge(region: Region, total: float) -> Faces:
-    """Return the simplex of rows of one or two weights as a box: their sum is fixed."""
+    """Return the simplex of rows of one or two weights as a box with a fixed sum."""
     if region.shape[1] == 1:
         return _faces_of_box(region, Box(total, total))
     half, end = sqrt(0.5), total * sqrt(0.5)
@@ -598,37 +603,37 @@ def _edge(region: Region, total: float) -> Faces:
 
 
 ROOM_FOR_ROUNDING = 2.0**-40
-"""Relative room in the ends of a weight for the rounding of faces and rows."""
+"""Relative margin in the ends of a weight for the rounding of faces and basis."""
 
 
 def _ends(faces: Faces) -> list[tuple[float, float]]:
-    """Return the smallest and the largest of each weight of a row of the basis."""
-    found = []
+    """Return the smallest and the largest value of each weight of a rotated box."""
+    ends = []
     for column in zip(*(faces.basis or ()), strict=True):
-        own = [row for row in zip(column, faces.low, faces.high, strict=True) if row[0]]
-        pairs = [sorted((entry * low, entry * high)) for entry, low, high in own]
-        slack = ROOM_FOR_ROUNDING * fsum(max(abs(low), abs(high)) for _, low, high in own)
-        if [abs(entry) for entry, _, _ in own] == [1.0]:  # the weight is an axis: exact
+        nonzero = [row for row in zip(column, faces.low, faces.high, strict=True) if row[0]]
+        pairs = [sorted((entry * low, entry * high)) for entry, low, high in nonzero]
+        slack = ROOM_FOR_ROUNDING * fsum(max(abs(low), abs(high)) for _, low, high in nonzero)
+        if [abs(entry) for entry, _, _ in nonzero] == [1.0]:  # the weight is an axis: no rounding
             slack = 0.0
         low, high = (fsum(pair[end] for pair in pairs) for end in (0, 1))
-        found.append((low - slack, high + slack))
-    return found
+        ends.append((low - slack, high + slack))
+    return ends
 
 
 def _described(region: Region) -> dict[str, Any]:
     """Describe a region as docs/certificates.md defines, with exact numbers."""
-    part, n_rows = region.set, region.n_rows
-    found: dict[str, Any] = {"columns": [*region.columns]}
-    if isinstance(part, Simplex):
-        return {"kind": "simplex", **found, "total": part.total.hex()}
-    if isinstance(part, HalfSpace):
-        each_row = _shape("normal", part.normal) != region.shape
-        numbers = {"normal": _hex_rows(_flat(part.normal), 1 if each_row else n_rows)}
-        ends = {"offset": part.offset.hex(), "reach": part.reach.hex()}
-        return {"kind": "half-space", **found, **numbers, **ends, "each_row": each_row}
-    faces = _faces_of_box(region, part if isinstance(part, Box) else Box(part))
+    weight_set, n_rows = region.set, region.n_rows
+    columns: dict[str, Any] = {"columns": [*region.columns]}
+    if isinstance(weight_set, Simplex):
+        return {"kind": "simplex", **columns, "total": weight_set.total.hex()}
+    if isinstance(weight_set, HalfSpace):
+        each_row = _shape("normal", weight_set.normal) != region.shape
+        numbers = {"normal": _hex_rows(_flat(weight_set.normal), 1 if each_row else n_rows)}
+        ends = {"offset": weight_set.offset.hex(), "reach": weight_set.reach.hex()}
+        return {"kind": "half-space", **columns, **numbers, **ends, "each_row": each_row}
+    faces = _faces_of_box(region, weight_set if isinstance(weight_set, Box) else Box(weight_set))
     rows = {end: _hex_rows(getattr(faces, end), n_rows) for end in ("low", "high")}
-    return {"kind": "box", **found, **rows}
+    return {"kind": "box", **columns, **rows}
 
 
 def _hex_rows(numbers: Sequence[float], n_rows: int) -> list[list[str]]:

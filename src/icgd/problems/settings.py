@@ -1,6 +1,6 @@
-"""Checks of single settings, shared by everything that a user configures.
+"""Validation of single settings, shared by everything that a user configures.
 
-Each returns the value as a plain number of Python, so that numbers of numpy can be given and files
+Each function returns the value as a plain Python number, so users may give numpy numbers and files
 can be written.
 """
 
@@ -26,10 +26,10 @@ class Named(Protocol):
 
 
 LARGEST_COUNT = 2**63 - 1
-"""The largest whole number that arrays can be counted by."""
+"""The largest count that array sizes can have."""
 
 MOST_STEPS = 10**12
-"""The most steps of a run."""
+"""The largest number of steps of a run."""
 
 Thing = TypeVar("Thing")
 NamedThing = TypeVar("NamedThing", bound=Named)
@@ -41,25 +41,25 @@ def by_name(*things: NamedThing) -> dict[str, NamedThing]:
 
 
 def named(kind: str, name: object, known: Mapping[str, Thing]) -> Thing:
-    """Look up `name`; `kind` says in an error what was looked up, such as "link"."""
+    """Return the entry called `name`; `kind`, such as "link", names the registry in errors."""
     if not isinstance(name, str) or name not in known:
         raise UnknownNameError.of(kind, name, known=list(known))
     return known[name]
 
 
 def set_fields(part: object, **settings: object) -> None:
-    """Write checked settings into a frozen dataclass that is being made."""
+    """Set fields of a frozen dataclass during its construction."""
     for name, value in settings.items():
         object.__setattr__(part, name, value)
 
 
 def as_float(value: object) -> float:
-    """Return `value` as a float; nan, which fails every comparison, if it is no number."""
+    """Return `value` as a float, or nan, which fails every comparison, if it is not a number."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return nan
     try:
         return float(value)
-    except OverflowError:  # a whole number beyond the range of floats: no finite number
+    except OverflowError:  # an integer beyond the range of floats
         return inf
 
 
@@ -71,7 +71,7 @@ def positive(name: str, value: object) -> float:
 
 
 def not_negative(name: str, value: object) -> float:
-    """Require a finite number from 0 on."""
+    """Require a nonnegative finite number."""
     if not 0 <= (number := as_float(value)) < inf:
         raise SettingError(
             f"{name} must be a finite number that is not negative, got {quoted(value)}."
@@ -80,7 +80,7 @@ def not_negative(name: str, value: object) -> float:
 
 
 def below_one(name: str, value: object) -> float:
-    """Require a number from 0 to below 1."""
+    """Require a number in [0, 1)."""
     if not 0 <= (number := as_float(value)) < 1:
         raise SettingError(f"{name} must be a number from 0 to below 1, got {quoted(value)}.")
     return number
@@ -105,7 +105,7 @@ def power_of_two(name: str, value: object) -> float:
 
 
 def flag(name: str, value: object) -> bool:
-    """Require True or False: a text such as "no" would be taken as True."""
+    """Require True or False: a string such as "no" would count as True."""
     if not isinstance(value, bool | np.bool_):
         raise SettingError(f"{name} must be True or False, got {quoted(value)}.")
     return bool(value)
@@ -113,15 +113,15 @@ def flag(name: str, value: object) -> bool:
 
 def count(name: str, value: object, *, least: int = 1, most: int = LARGEST_COUNT) -> int:
     """Require a whole number between `least` and `most`."""
-    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    whole = int(value) if is_whole else least - 1  # type: ignore[call-overload]
-    if whole < least:
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    number = int(value) if is_integer else least - 1  # type: ignore[call-overload]
+    if number < least:
         raise SettingError(
             f"{name} must be a whole number of at least {least}, got {quoted(value)}."
         )
-    if whole > most:
+    if number > most:
         raise SettingError(f"{name} must be at most {most}, got {quoted(value)}.")
-    return whole
+    return number
 
 
 def require_between(name: str, value: float | int, least: float | int, most: float | int) -> None:
@@ -131,7 +131,7 @@ def require_between(name: str, value: float | int, least: float | int, most: flo
 
 
 def instance(name: str, value: object, kind: type[Thing]) -> Thing:
-    """Require a `kind`, where another class of the same family is easily given instead."""
+    """Require an instance of `kind`."""
     if not isinstance(value, kind):
         expected = kind.__name__.removeprefix("Abstract")
         raise SettingError(f"{name} must be of type {expected}, got {quoted(value)}.")
@@ -139,30 +139,30 @@ def instance(name: str, value: object, kind: type[Thing]) -> Thing:
 
 
 def is_row(value: object) -> TypeGuard[Iterable[Any]]:
-    """Return whether `value` has entries, such as a list or an array, and is no single value."""
+    """Return whether `value` is a sequence, such as a list or an array, not a single value."""
     is_single = isinstance(value, str | Mapping) or getattr(value, "ndim", 1) == 0
     return isinstance(value, Iterable) and not is_single
 
 
 def entries(values: Iterable[Any]) -> list[Any]:
-    """Return the entries of a row; those of an array as plain numbers."""
+    """Return the entries of a sequence; the entries of an array become plain numbers."""
     return list(values.tolist() if hasattr(values, "tolist") else values)
 
 
 def as_row(value: object) -> list[Any]:
-    """Return the entries of a row; a single value is a row of one."""
+    """Return the entries of a sequence; a single value counts as a sequence of one."""
     return entries(value) if is_row(value) else [value]
 
 
 @contextmanager
 def described(what: str) -> Iterator[None]:
-    """Turn errors from wrong plain data into an error of icgd."""
+    """Convert any error caused by invalid plain data to a `SettingError`."""
     try:
         yield
     except IcgdError:
         raise
-    except Exception as problem:  # data of any form may be wrong in any way
+    except Exception as error:  # invalid data may raise any error
         raise SettingError(
-            f"data does not describe a {what}: {type(problem).__name__}: {problem}. "
-            f"Give what the {what} told of itself."
+            f"data does not describe a {what}: {type(error).__name__}: {error}. "
+            f"Give data in the form that the {what}'s to_data() returns."
         ) from None

@@ -1,21 +1,21 @@
-r"""Updates of functions and of linear models, and step sizes that make many of them fast.
+r"""Updates of kernel machines and linear models, and accelerated step sizes.
 
-A functional step moves the function itself, from f_0 = 0:
+A functional step changes the function itself, from f_0 = 0:
 
     f_{l+1}(x) = f_l(x) + step_size_l * sum_i e_i K(x, x_i),    e_i = y_i - f_l(x_i)
 
-The error left on the examples is multiplied by I - step_size_l K, so after L steps by the
-polynomial prod_l (1 - step_size_l t) at every eigenvalue t of K. With the outermost eigenvalues
-`low` and `high` of the kernel on the examples, with the noise, and their condition number
-k = high / low, what is left after L steps is at most about
+A step multiplies the residual on the examples by I - step_size_l K, so L steps multiply it by the
+polynomial prod_l (1 - step_size_l t) at every eigenvalue t of K. With the extreme eigenvalues `low`
+and `high` of the kernel on the examples, including the noise, and their condition number
+k = high / low, the factor after L steps is at most about
 
     descent        (1 - 2 / (k + 1))^L
-    Nesterov       (1 - 2 / sqrt(3 k + 1))^L          times a number that grows like L
-    heavy ball     (1 - 2 / (sqrt(k) + 1))^L          times a number that grows like L
-    Chebyshev      2 (1 - 2 / (sqrt(k) + 1))^L        the smallest of all such polynomials
+    Nesterov       (1 - 2 / sqrt(3 k + 1))^L          times a factor that grows like L
+    heavy ball     (1 - 2 / (sqrt(k) + 1))^L          times a factor that grows like L
+    Chebyshev      2 (1 - 2 / (sqrt(k) + 1))^L        optimal among all such polynomials
 
-Newton-Schulz moves the inputs. It squares what is left once that is small, and needs about
-log(k) / log(9/4) layers before.
+Newton-Schulz moves the inputs. It squares the residual once that is small, which takes about
+log(k) / log(9/4) layers.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ from icgd.problems.settings import (
 
 
 class Accelerated(Scheduled):
-    """What updates with momentum share; `momentum` and `nesterov` are their fields."""
+    """Base of updates with the fields `momentum` and `nesterov`."""
 
     momentum: Schedule | None
     nesterov: bool
 
     def _check_momentum(self) -> None:
-        """Check both fields: shares from 0 to 1, and no Nesterov without momentum."""
+        """Validate both fields: momenta from 0 to 1, and no Nesterov without momentum."""
         set_fields(self, nesterov=flag("nesterov", self.nesterov))
         if self.momentum is None:
             if self.nesterov:
                 raise SettingError("nesterov has no effect without momentum; give both or neither.")
             return
-        shares = tuple(finite("momentum", share) for share in as_row(self.momentum))
-        if not shares:
+        momenta = tuple(finite("momentum", number) for number in as_row(self.momentum))
+        if not momenta:
             raise SettingError("momentum is empty; give one number for each step.")
-        for share in shares:
-            require_between("momentum", share, 0.0, 1.0)
-        set_fields(self, momentum=shares if is_row(self.momentum) else shares[0])
+        for number in momenta:
+            require_between("momentum", number, 0.0, 1.0)
+        set_fields(self, momentum=momenta if is_row(self.momentum) else momenta[0])
 
     def _momentum_in_words(self) -> str:
-        """Return words such as ", momentum 0.5"; none without momentum."""
+        """Return a description such as ", momentum 0.5", or "" without momentum."""
         if self.momentum is None:
             return ""
         kind = "Nesterov momentum" if self.nesterov else "momentum"
@@ -85,17 +85,17 @@ class Accelerated(Scheduled):
             >>> icgd.ProximalStep(0.1, momentum=(0.0, 0.5)).momentum_of(1)
             0.5
         """
-        share = self.momentum[step] if isinstance(self.momentum, tuple) else self.momentum
-        return share or 0.0
+        number = self.momentum[step] if isinstance(self.momentum, tuple) else self.momentum
+        return number or 0.0
 
     def lookahead_of(self, step: int) -> float:
-        """Return how much of the last change is added before the gradient is taken.
+        """Return the factor of the last change that is added before the gradient is evaluated.
 
         Args:
             step: the number of the step, counted from 0.
 
         Returns:
-            The momentum, or 0 if the gradient is taken where the step begins.
+            The momentum with Nesterov's method, otherwise 0.
 
         Example:
             >>> import icgd
@@ -111,17 +111,17 @@ class FunctionalStep(Accelerated):
 
     Args:
         step_size: one number for all steps or one for each step, such as `chebyshev_steps`.
-        noise: what is added to the kernel where an example meets itself.
-        transforms: what moves the inputs along, x <- x + A sum_j K(x, x_j) x_j (GD++): one matrix A
-            for all steps or one for each step; a number a stands for a * I.
-        heads: if steps have a kernel each, as learnt layers have, those of every step, in place of
-            the machine's.
+        noise: the number added to the diagonal of the kernel matrix of the examples.
+        transforms: matrices A that move the inputs, x <- x + A sum_j K(x, x_j) x_j (GD++): one for
+            all steps or one for each step; a number a stands for a * I.
+        heads: the heads of each step in place of the machine's, if steps have their own kernels,
+            as in learnt layers.
         momentum: one number m, or one for each step: f also moves by m times its last change
             (heavy ball).
-        nesterov: whether what is left, e, is taken after that move.
+        nesterov: whether the residual e is evaluated after that move.
 
     Raises:
-        SettingError: if a number or a matrix is none, or `heads` holds something else.
+        SettingError: if a number or a matrix is invalid, or if `heads` has other entries.
 
     Example:
         >>> import icgd
@@ -159,10 +159,10 @@ class FunctionalStep(Accelerated):
         self._check_momentum()
 
     def in_words(self) -> str:
-        """Return the step in a few words, such as "functional steps of 0.1, noise 0.3".
+        """Return a short description, such as "functional steps of 0.1, noise 0.3".
 
         Returns:
-            The words.
+            The text.
 
         Example:
             >>> import icgd
@@ -171,28 +171,27 @@ class FunctionalStep(Accelerated):
         """
         span = span_in_words(self.step_size)
         noise = f", noise {self.noise:g}" if self.noise else ""
-        moved = ", inputs are moved" if self.transforms else ""
-        own = ", each with its own kernel" if self.heads else ""
-        kept = self._momentum_in_words()
-        return f"functional steps of {span}{kept}{noise}{moved}{own}"
+        transforms = ", inputs are moved" if self.transforms else ""
+        heads = ", each with its own kernel" if self.heads else ""
+        return f"functional steps of {span}{self._momentum_in_words()}{noise}{transforms}{heads}"
 
     def __repr__(self) -> str:
         return f"FunctionalStep({self.in_words().removeprefix('functional ')})"
 
     @property
     def schedules(self) -> dict[str, tuple[object, ...]]:
-        found = super().schedules
+        schedules = super().schedules
         if len(self.transforms) > 1:
-            found["transforms"] = self.transforms
-        return found | ({"heads": self.heads} if self.heads else {})
+            schedules["transforms"] = self.transforms
+        return schedules | ({"heads": self.heads} if self.heads else {})
 
     @property
     def changes_kernel(self) -> bool:
-        """Whether steps differ in the kernel of the tokens."""
+        """Whether the kernel matrix of the tokens changes from step to step."""
         return bool(self.transforms or self.heads)
 
     def require_machine(self, machine: KernelMachine) -> None:
-        """Refuse a machine whose inputs have another width than the matrices.
+        """Raise unless the matrices and heads fit the inputs of a machine.
 
         Args:
             machine: the machine.
@@ -205,14 +204,14 @@ class FunctionalStep(Accelerated):
             >>> icgd.FunctionalStep(0.1, transforms=[[1.0]]).require_machine(icgd.KernelMachine(1))
         """
         width = machine.input_width
-        for part in self.transforms:
-            if not isinstance(part, float) and {len(part), *map(len, part)} != {width}:
+        for matrix in self.transforms:
+            if not isinstance(matrix, float) and {len(matrix), *map(len, matrix)} != {width}:
                 raise SettingError(
                     f"transforms must be {width} x {width} matrices, got one of "
-                    f"{len(part)} x {len(part[0])}."
+                    f"{len(matrix)} x {len(matrix[0])}."
                 )
         for step in range(len(self.heads)):
-            self.machine_of(step, machine)  # it checks its heads
+            self.machine_of(step, machine)  # raises if a head does not fit
 
     def size_of(self, step: int) -> float:
         """Return the step size of a step, counted from 0.
@@ -259,7 +258,7 @@ class FunctionalStep(Accelerated):
             width: the number of inputs.
 
         Returns:
-            The rows of A, or None if inputs stay where they are.
+            The rows of A, or None if the inputs do not move.
 
         Example:
             >>> import icgd
@@ -268,47 +267,47 @@ class FunctionalStep(Accelerated):
         """
         if not self.transforms:
             return None
-        part = self.transforms[step if len(self.transforms) > 1 else 0]
-        return unit_rows(part, width) if isinstance(part, float) else part
+        transform = self.transforms[step if len(self.transforms) > 1 else 0]
+        return unit_rows(transform, width) if isinstance(transform, float) else transform
 
 
 def _as_transforms(value: object) -> tuple[float | Rows, ...]:
-    """Check numbers and matrices: one for all steps, or one for each step."""
+    """Validate numbers and matrices: one for all steps, or one for each step."""
     if isinstance(value, Real):
         return (finite("transforms", value),)
-    parts = as_row(value)
-    rows = (is_row(part) and all(isinstance(x, Real) for x in entries(part)) for part in parts)
-    if parts and all(rows):  # one matrix
-        parts = [parts]
+    items = as_row(value)
+    are_rows = (is_row(item) and all(isinstance(x, Real) for x in entries(item)) for item in items)
+    if items and all(are_rows):  # the rows of a single matrix
+        items = [items]
     return tuple(
-        finite("transforms", part) if isinstance(part, Real) else as_rows("transforms", part)
-        for part in parts
+        finite("transforms", item) if isinstance(item, Real) else as_rows("transforms", item)
+        for item in items
     )
 
 
 def _as_heads(steps: object) -> tuple[tuple[KernelHead, ...], ...]:
-    """Return the heads of every step; a step with one head may give it alone."""
-    found = tuple(tuple(as_row(step)) for step in as_row(steps))
-    for head in (head for step in found for head in step):
+    """Validate the heads of every step; a single head may be given without a sequence."""
+    heads = tuple(tuple(as_row(step)) for step in as_row(steps))
+    for head in (head for step in heads for head in step):
         instance("head", head, KernelHead)
-    return found
+    return heads
 
 
 @dataclass(frozen=True)
 class ProximalStep(Accelerated):
     """w <- clip(S(w - step_size * (grad L(w) + l2 * w)), -box, box), S the soft threshold.
 
-    It descends L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1 among the w in the box, or among all w without a
-    box. The threshold of S is step_size * l1. Both penalties leave out the intercept.
+    The step decreases L(w) + (l2 / 2) |w|_2^2 + l1 |w|_1 over the box, or over all w without a box.
+    The threshold of S is step_size * l1. The penalties do not apply to the intercept.
 
     Args:
         step_size: the step size; the default is 1 / beta, where beta is the largest curvature of
             the data (`icgd.sized_problem`).
-        l2: the penalty of ridge.
-        l1: the penalty of the lasso.
-        box: the largest size of a coefficient.
-        momentum: one number m, or one for each step: the first w is w + m (w - w_before).
-        nesterov: whether the gradient is taken there too; with `fista_momenta` that is FISTA.
+        l2: the ridge penalty.
+        l1: the lasso penalty.
+        box: the largest absolute value of a coefficient.
+        momentum: one number m, or one for each step: w + m (w - w_before) replaces the first w.
+        nesterov: whether the gradient is evaluated there too; with `fista_momenta` this is FISTA.
 
     Raises:
         SettingError: if a penalty is negative, or the step size or the box is not positive.
@@ -324,7 +323,7 @@ class ProximalStep(Accelerated):
     l1: float = 0.0
     box: float | None = None
     momentum: Any = None
-    """It may be given as a number or as anything that has one for each step."""
+    """A number, or a sequence with one for each step; stored as a float or a tuple."""
     nesterov: bool = False
     has_root: ClassVar[bool] = False
 
@@ -337,10 +336,10 @@ class ProximalStep(Accelerated):
         self._check_momentum()
 
     def in_words(self) -> str:
-        """Return the step in a few words, such as "proximal steps of 0.3, l2 0.1, box 1".
+        """Return a short description, such as "proximal steps of 0.3, l2 0.1, box 1".
 
         Returns:
-            The words.
+            The text.
 
         Example:
             >>> import icgd
@@ -348,20 +347,19 @@ class ProximalStep(Accelerated):
             'proximal steps of 1 / curvature, l1 0.2'
         """
         size = "1 / curvature" if self.step_size is None else f"{self.step_size:g}"
-        parts = {"l2": self.l2, "l1": self.l1, "box": self.box}
-        others = (f", {name} {value:g}" for name, value in parts.items() if value)
-        kept = self._momentum_in_words()
-        return f"proximal steps of {size}{kept}{''.join(others)}"
+        settings = {"l2": self.l2, "l1": self.l1, "box": self.box}
+        others = (f", {name} {value:g}" for name, value in settings.items() if value)
+        return f"proximal steps of {size}{self._momentum_in_words()}{''.join(others)}"
 
     @property
     def overshoot(self) -> float:
-        """How many times as far as the box the gradient may be taken: w + m (w - w_before)."""
+        """The largest |w + m (w - w_before)| at which the gradient is evaluated, over the box."""
         momenta = self.momentum if isinstance(self.momentum, tuple) else (self.momentum or 0.0,)
         return 1 + 2 * max(momenta) if self.nesterov else 1.0
 
     @property
     def penalises(self) -> bool:
-        """Whether it draws coefficients towards 0."""
+        """Whether there is a penalty."""
         return self.l2 > 0 or self.l1 > 0
 
 
@@ -369,63 +367,62 @@ def _checked_penalty(name: str, value: object) -> float:
     number = finite(name, value)
     if number < 0:
         raise SettingError(
-            f"{name} must not be negative, got {quoted(number)}: a penalty draws coefficients "
-            "towards 0. Give 0 for none."
+            f"{name} must not be negative, got {quoted(number)}. Give 0 for no penalty."
         )
     return number
 
 
 LEAST_SHARE = 1e-14
-"""Smallest over largest eigenvalue below which float64 cannot tell the smallest from 0."""
+"""The ratio of extreme eigenvalues below which float64 cannot distinguish the smallest from 0."""
 
 MOST_SCHEDULED = 10**6
-"""The most steps that have numbers of their own: a second of work."""
+"""The largest number of steps in a schedule, about a second of work."""
 
 MOST_CHEBYSHEV_STEPS = 10**4
-"""The most steps that are put in order; the time grows with the square of their number."""
+"""The largest number of steps that are sorted, in a time that grows with the square of it."""
 
 MOST_GROWN = 800
-"""The most Newton-Schulz steps: sizes grow by 9 / 4 a step, and float64 ends at (9 / 4)^875."""
+"""The largest number of Newton-Schulz steps: sizes grow by 9 / 4, and (9 / 4)^875 overflows."""
 
 
 def require_regular(low: float, high: float) -> None:
-    """Raise `SettingError` unless a kernel with these outermost eigenvalues can be inverted."""
+    """Raise `SettingError` unless a kernel with these extreme eigenvalues can be inverted."""
     if finite("low", low) <= LEAST_SHARE * positive("high", high):
         noise = f"{0.01 * high - min(low, 0.0):.3g}"
-        is_negative = low < -LEAST_SHARE * high  # not by rounding
+        is_negative = low < -LEAST_SHARE * high  # beyond rounding
         remedy = "another kernel" if is_negative else f"one constant step size below {2 / high:.3g}"
         raise SettingError(
             f"low, the smallest eigenvalue of the kernel on the examples, is {low:.3g}, but it "
             f"must be above {LEAST_SHARE:g} times the largest one, which is {high:.3g}: no step "
-            "makes the error smaller along its eigenvector. Add noise, such as "
+            "reduces the error along its eigenvector. Add noise, such as "
             f"icgd.spectrum(machine, X, noise={noise}) and icgd.FunctionalStep(steps, "
-            f"noise={noise}). Or use {remedy}."
+            f"noise={noise}), or use {remedy}."
         )
 
 
 def best_constant_step(low: float, high: float) -> float:
-    """Return the constant step size that shrinks the error most: 2 / (low + high)."""
+    """Return the constant step size that reduces the error most: 2 / (low + high)."""
     require_regular(low, high)
     return 2 / (low + high)
 
 
 def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
-    """Return the step sizes that shrink the error most for eigenvalues in [low, high].
+    """Return the step sizes that reduce the error most for eigenvalues in [low, high].
 
-    They are the inverses of the Chebyshev points, in an order in which no partial product grows
-    large (Leja's), so that rounding stays small.
+    They are the reciprocals of the Chebyshev points, in Leja order, in which no partial product
+    becomes large, so that rounding errors stay small.
 
     Args:
         low: the smallest eigenvalue, such as `icgd.spectrum(machine, X).low`.
-        high: the largest one.
+        high: the largest eigenvalue.
         n_steps: the number of steps.
 
     Returns:
         A step size for each step.
 
     Raises:
-        SettingError: if `low` is not below `high`, or so small beside it that float64 cannot tell
-            it from 0, or if `n_steps` is no positive whole number.
+        SettingError: if `low` is not below `high`, or so small relative to it that float64 cannot
+            distinguish it from 0, or if `n_steps` is not a positive integer.
 
     Example:
         >>> import icgd
@@ -434,7 +431,7 @@ def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
     """
     require_regular(low, high)
     if not low < high:
-        raise SettingError(f"An interval needs finite ends low < high, got [{low}, {high}].")
+        raise SettingError(f"low must be below high, got low={low} and high={high}.")
     count("n_steps", n_steps, most=MOST_CHEBYSHEV_STEPS)
     middle, radius = (high + low) / 2, (high - low) / 2
     points = [middle + radius * cos((2 * k + 1) * pi / (2 * n_steps)) for k in range(n_steps)]
@@ -442,27 +439,27 @@ def chebyshev_steps(low: float, high: float, n_steps: int) -> tuple[float, ...]:
 
 
 def _in_leja_order(points: Sequence[float]) -> list[float]:
-    """Take as next point the one whose product of distances to those before is largest."""
-    left = sorted(points)
-    chosen = [left.pop()]
-    weights = [0.0] * len(left)
-    while left:
-        weights = [w + log(abs(p - chosen[-1])) for w, p in zip(weights, left, strict=True)]
-        best = max(range(len(left)), key=weights.__getitem__)
-        chosen.append(left.pop(best))
+    """Order points so that each maximises the product of distances to those before it."""
+    remaining = sorted(points)
+    ordered = [remaining.pop()]
+    weights = [0.0] * len(remaining)  # logarithms of the products
+    while remaining:
+        weights = [w + log(abs(p - ordered[-1])) for w, p in zip(weights, remaining, strict=True)]
+        best = max(range(len(remaining)), key=weights.__getitem__)
+        ordered.append(remaining.pop(best))
         weights.pop(best)
-    return chosen
+    return ordered
 
 
 def heavy_ball(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
-    """Return Polyak's method with the numbers that are best for a spectrum in [low, high].
+    """Return Polyak's heavy ball method with the optimal parameters for a spectrum in [low, high].
 
     f_{l+1} = f_l + step_size * sum_i e_i K(., x_i) + momentum * (f_l - f_{l-1})
 
     Args:
-        low: the smallest eigenvalue of the kernel on the examples, with the noise.
-        high: the largest one.
-        noise: what is added to the kernel where an example meets itself.
+        low: the smallest eigenvalue of the kernel on the examples, including the noise.
+        high: the largest eigenvalue.
+        noise: the number added to the diagonal of the kernel matrix of the examples.
 
     Returns:
         The update.
@@ -476,20 +473,21 @@ def heavy_ball(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
         FunctionalStep(steps of 0.444444, momentum 0.111111)
     """
     require_regular(low, high)
-    root, other = sqrt(high), sqrt(low)
-    momentum = ((root - other) / (root + other)) ** 2
-    return FunctionalStep((2 / (root + other)) ** 2, noise, momentum=momentum)
+    high_root, low_root = sqrt(high), sqrt(low)
+    momentum = ((high_root - low_root) / (high_root + low_root)) ** 2
+    return FunctionalStep((2 / (high_root + low_root)) ** 2, noise, momentum=momentum)
 
 
 def nesterov(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
-    """Return Nesterov's method with the numbers that are best for a spectrum in [low, high].
+    """Return Nesterov's method with the optimal parameters for a spectrum in [low, high].
 
-    Both were found for quadratic problems (Lessard, Recht and Packard 2016, Proposition 1).
+    The parameters are those for quadratic problems (Lessard, Recht and Packard 2016, Proposition
+    1).
 
     Args:
-        low: the smallest eigenvalue of the kernel on the examples, with the noise.
-        high: the largest one.
-        noise: what is added to the kernel where an example meets itself.
+        low: the smallest eigenvalue of the kernel on the examples, including the noise.
+        high: the largest eigenvalue.
+        noise: the number added to the diagonal of the kernel matrix of the examples.
 
     Returns:
         The update.
@@ -509,16 +507,16 @@ def nesterov(low: float, high: float, noise: float = 0.0) -> FunctionalStep:
 
 
 def chebyshev_momentum(low: float, high: float, n_steps: int, noise: float = 0.0) -> FunctionalStep:
-    """Follow the recurrence of the Chebyshev polynomials: heavy ball with varying numbers.
+    """Return heavy ball steps that follow the recurrence of the Chebyshev polynomials.
 
-    After every step the error is what `chebyshev_steps` leave after their last one, because the
-    recurrence passes through all Chebyshev polynomials; nothing grows in between.
+    After every step the error is optimal, as that of `chebyshev_steps` is after the last step only,
+    because the recurrence passes through all Chebyshev polynomials.
 
     Args:
-        low: the smallest eigenvalue of the kernel on the examples, with the noise.
-        high: the largest one.
+        low: the smallest eigenvalue of the kernel on the examples, including the noise.
+        high: the largest eigenvalue.
         n_steps: the number of steps.
-        noise: what is added to the kernel where an example meets itself.
+        noise: the number added to the diagonal of the kernel matrix of the examples.
 
     Returns:
         The update.
@@ -542,16 +540,16 @@ def chebyshev_momentum(low: float, high: float, n_steps: int, noise: float = 0.0
 
 
 def newton_schulz(high: float, n_steps: int) -> FunctionalStep:
-    r"""Return steps that make the linear kernel of the moved inputs a projection (GD++).
+    r"""Return steps that turn the linear kernel of the moved inputs into a projection (GD++).
 
-    With the matrix X of all examples, the Newton-Schulz iteration X <- X (3 I - X^T X) / 2 takes
-    every singular value that is not 0 to 1, and squares the distance at every step. Written for
-    Z_l = X_l / sqrt(size_l), it needs no factor 3 / 2, which no head can apply to a query:
+    With the matrix X of all examples, the Newton-Schulz iteration X <- X (3 I - X^T X) / 2 drives
+    every nonzero singular value to 1, with quadratic convergence. In terms of
+    Z_l = X_l / sqrt(size_l) it needs no factor 3 / 2, which no head can apply to a query:
 
         Z <- Z - (size_l / 3) Z Z^T Z,    size_{l+1} = (9 / 4) size_l,    size_0 = 1 / high
 
-    which is a step that moves the inputs by A = -(size_l / 3) I. What is left is multiplied by
-    1 - t_l, where t_0 = t / high for an eigenvalue t and t_{l+1} = t_l (3 - t_l)^2 / 4.
+    This step moves the inputs by A = -(size_l / 3) I. It multiplies the residual by 1 - t_l, where
+    t_0 = t / high for an eigenvalue t and t_{l+1} = t_l (3 - t_l)^2 / 4.
 
     Args:
         high: the largest eigenvalue of the linear kernel on the examples.
@@ -574,13 +572,14 @@ def newton_schulz(high: float, n_steps: int) -> FunctionalStep:
 
 
 def nesterov_momentum(low: float, high: float) -> float:
-    """(1 - sqrt(q)) / (1 + sqrt(q)), q = low / high: for curvatures in [low, high], steps 1 / high.
+    """Return (1 - sqrt(q)) / (1 + sqrt(q)), q = low / high, the momentum for steps of 1 / high.
 
-    Nesterov's steps then leave about 1 - sqrt(q) a step of what 1 - q is left of by descent.
+    For curvatures in [low, high], a Nesterov step then multiplies the error by about 1 - sqrt(q), a
+    step without momentum by 1 - q.
 
     Args:
         low: the smallest curvature.
-        high: the largest one.
+        high: the largest curvature.
 
     Returns:
         The momentum.
@@ -601,7 +600,7 @@ def nesterov_momentum(low: float, high: float) -> float:
 def fista_momenta(n_steps: int) -> tuple[float, ...]:
     """Return Nesterov's momenta (t_l - 1) / t_{l+1}, t_{l+1} = (1 + sqrt(1 + 4 t_l^2)) / 2.
 
-    They begin with 0 and tend to 1. They need to know nothing of the curvature.
+    They start at 0 and tend to 1. No knowledge of the curvature is needed.
 
     Args:
         n_steps: the number of steps.
@@ -610,7 +609,7 @@ def fista_momenta(n_steps: int) -> tuple[float, ...]:
         A momentum for each step.
 
     Raises:
-        SettingError: if there is not one step at least.
+        SettingError: if `n_steps` is not a positive integer.
 
     Example:
         >>> import icgd

@@ -1,4 +1,4 @@
-"""Slopes u(t, y) of two variables: proved bounds on their size and steepness, by balls.
+"""Proved bounds, by ball arithmetic, on slopes u(t, y) of two variables and their derivatives.
 
 Slopes that are sums of functions of one variable do not need this: `losses.py` splits them.
 """
@@ -27,11 +27,11 @@ class Surface:
     """Bounds on a slope u(t, y) for |t| <= reach, |y| <= label_reach.
 
     Attributes:
-        low: a number that u is never below.
-        high: a number that u is never above.
+        low: a lower bound on u.
+        high: an upper bound on u.
         steepness: a bound on |du/dt|.
         label_steepness: a bound on |du/dy|.
-        rounding: by how many units of roundoff a computed u can be off.
+        rounding: a bound on the rounding error of u, in units of roundoff.
     """
 
     low: float
@@ -48,28 +48,26 @@ class Surface:
 
 @lru_cache(maxsize=64)
 def surface_of(loss: Loss, reach: float, label_reach: float) -> Surface:
-    """Bound the slope of a loss by balls; bounds are infinite where these prove nothing."""
+    """Return proved bounds on the slope of a loss, infinite if ball arithmetic proves nothing."""
     arb, node = balls(), _node(loss)
-    lines = [
-        straight_line(part) for part in (derivative(node, PREDICTION), derivative(node, LABEL))
-    ]
+    lines = [straight_line(derivative(node, name)) for name in (PREDICTION, LABEL)]
     ranges, slopes, errors = list[Ends](), ([0.0], [0.0]), [0.0]
     for t, y in product(_cells(reach), _cells(label_reach)):
         values = {PREDICTION: arb.interval(*t), LABEL: arb.interval(*y)}
         value, error = arb.running(straight_line(node), values)
         ranges.append(arb.ends(value))
         errors.append(error / arb.ROUNDOFF)
-        for found, line in zip(slopes, lines, strict=True):
-            found.append(arb.size(arb.enclosed(line, values)))
+        for sizes, line in zip(slopes, lines, strict=True):
+            sizes.append(arb.size(arb.enclosed(line, values)))
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
     return Surface(low, high, max(slopes[0]), max(slopes[1]), max(errors))
 
 
 def complex_size(loss: Loss) -> ComplexSize:
-    """Return a bound on |u| for t and y in rectangles; infinite where u may not be analytic.
+    """Return a function that bounds |u| for t and y in rectangles, by infinity if not analytic.
 
-    A rectangle has the ends of its real part, and the largest imaginary part. u is real for real
-    arguments, so that upper halves are enough where one of them is real.
+    A rectangle is given by the ends of its real part and its largest imaginary part. u is real for
+    real arguments, so if one argument is real, the upper half-plane suffices for the other.
     """
     arb, line = balls(), straight_line(_node(loss))
 
@@ -85,7 +83,7 @@ def complex_size(loss: Loss) -> ComplexSize:
 
 def _node(loss: Loss) -> Node:
     if loss.node is None:
-        raise TypeError(f"The slope of {loss.name} is no text.")
+        raise TypeError(f"The slope of {loss.name} is not given by a text.")
     return loss.node
 
 

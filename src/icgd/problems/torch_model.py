@@ -1,21 +1,22 @@
-r"""A model of PyTorch as the layers of a network: what its forward computes.
+r"""Read the forward of a PyTorch model as the layers of an `MLP`.
 
 torch.fx traces the model into operations: linear maps, layer norms, activations and sums. A layer
-of an `MLP` takes one of each, in this order:
+of an `MLP` has at most one of each, in this order:
 
     p_j = r(norm(V_j p_{j-1} + b_j)) + p_i + ...
 
-Whatever comes in another order starts a layer of its own, whose matrix is fixed: the identity
-where an activation or a norm stands alone, and a diagonal for the gain of a layer norm, whose
-diagonal and bias are trained. `Box` with equal ends fixes weights, so that no construction needs
-to know of them. Frozen parameters and the biases of layers without any are fixed alike.
+An operation out of this order starts a new layer with a fixed matrix: the identity for an
+activation or a norm, and for the gain of a layer norm a diagonal matrix whose diagonal and bias are
+trained. A `Box` with equal ends fixes weights, so constructions need no special case. Frozen
+parameters and missing biases are fixed in the same way.
 """
 
 from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,13 +33,13 @@ from icgd.problems.piecewise import Function
 from icgd.problems.sets import Box, WeightSet
 
 Refuse = Callable[[str], None]
-"""Notes one obstacle: what and where it is, and the way out."""
+"""Takes the message of one obstacle: what it is, where, and the remedy."""
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 SKIPPED = (nn.Flatten, nn.Identity, *DROPOUTS)
-"""Modules that compute nothing; dropouts only where they drop nothing."""
+"""Modules that pass values on; dropout is refused where it drops anything."""
 
-WAYS_OUT: dict[type[nn.Module], str] = {
+REMEDIES: dict[type[nn.Module], str] = {
     nn.BatchNorm1d: "Its statistics couple the examples of a batch. Use LayerNorm",
     nn.Softmax: "CrossEntropyLoss takes the scores. Leave it out",
     nn.LogSoftmax: "CrossEntropyLoss takes the scores. Leave it out, and use that loss",
@@ -47,10 +48,10 @@ WAYS_OUT: dict[type[nn.Module], str] = {
     nn.PReLU: "Its slope is trained. Use LeakyReLU",
     nn.RMSNorm: "It has no LayerNorm's mean. Use LayerNorm",
 }
-"""What to do about modules that people use and that no layer computes."""
+"""Remedies for common modules that no layer computes."""
 
 WIDE = 1e6
-"""Activations that options of a module define are defined on [-WIDE, WIDE]."""
+"""Activations with unusual options become functions on [-WIDE, WIDE]."""
 
 
 def _defined(name: str, knots: tuple[float, ...], *of: str) -> str:
@@ -71,8 +72,8 @@ def _celu(module: nn.CELU) -> str:
 
 def _hardtanh(module: nn.Hardtanh) -> str:
     ends = float(module.min_val), float(module.max_val)
-    known = {(-1.0, 1.0): "hardtanh", (0.0, 6.0): "relu6"}
-    return known.get(ends) or _defined("hardtanh", ends, repr(ends[0]), "x", repr(ends[1]))
+    names = {(-1.0, 1.0): "hardtanh", (0.0, 6.0): "relu6"}
+    return names.get(ends) or _defined("hardtanh", ends, repr(ends[0]), "x", repr(ends[1]))
 
 
 def _leaky(module: nn.LeakyReLU) -> str:
@@ -102,7 +103,7 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Any], str], dict[str, Any]]] 
     nn.CELU: (_celu, {}),
     nn.Softsign: (lambda module: "softsign", {}),
 }
-"""The name of each module that is an activation, and the options that it must have."""
+"""The name of each activation module here, and the options that are required."""
 
 SAME_SHAPE: dict[Any, type[nn.Module]] = {
     functional.dropout: nn.Dropout,
@@ -129,7 +130,7 @@ SAME_SHAPE: dict[Any, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "sigmoid": nn.Sigmoid,
 }
-"""Functions and methods with the module that computes the same and takes the same options."""
+"""The module that is equivalent to each function or method, with the same options."""
 
 ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
 IN_PLACE = (operator.iadd, "add_")
@@ -141,10 +142,10 @@ READABLE = (nn.Linear, nn.LayerNorm, *ACTIVATIONS, *SKIPPED)
 
 @dataclass
 class Layer:
-    """A layer of the network, and the parameters of the model that it is made of.
+    """A layer of the network, with the model's parameters.
 
-    `weight` is a matrix, or the diagonal of one that is 0 elsewhere and fixed there; without any
-    the matrix is the identity.
+    `weight` is a matrix, or the diagonal of a matrix whose other entries are fixed at 0. Without a
+    weight the matrix is the identity, fixed.
     """
 
     place: str
@@ -155,30 +156,39 @@ class Layer:
     eps: float | None = None
     sources: list[int] = field(default_factory=list)
 
-    def parts(self, n_inputs: int, *, biases: bool) -> tuple[Tensor, Tensor]:
-        """Return the matrix of the layer, with its bias as the last column, and what is trained."""
+    def matrix(
+        self, n_inputs: int, frozen: Collection[int], *, biases: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return the matrix, with the bias as its last column, and the mask of trained entries.
+
+        Parameters that require no gradient and those whose ids are `frozen` are not trained.
+        """
+
+        def trains(parameter: Tensor) -> bool:
+            return parameter.requires_grad and id(parameter) not in frozen
+
         if self.weight is None:
             matrix = torch.eye(self.width, dtype=torch.float64)
             trained = torch.zeros(self.width, self.width, dtype=torch.bool)
         elif self.weight.ndim == 1:
             matrix = torch.diag(self.weight.detach().double())
-            trained = torch.eye(self.width, dtype=torch.bool) & self.weight.requires_grad
+            trained = torch.eye(self.width, dtype=torch.bool) & trains(self.weight)
         else:
             matrix = self.weight.detach().double()
-            trained = torch.full((self.width, n_inputs), self.weight.requires_grad)
+            trained = torch.full((self.width, n_inputs), trains(self.weight))
         if biases:
             zero = torch.zeros(self.width, dtype=torch.float64)
             column = zero if self.bias is None else self.bias.detach().double()
-            learns = torch.full((self.width,), self.bias is not None and self.bias.requires_grad)
+            learns = torch.full((self.width,), self.bias is not None and trains(self.bias))
             matrix = torch.hstack([matrix, column[:, None]])
             trained = torch.hstack([trained, learns[:, None]])
         return matrix, trained
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         kind = "gain" if self.weight is not None and self.weight.ndim == 1 else "weight"
-        for name, part in ((kind, self.weight), ("bias", self.bias)):
-            if part is not None:
-                yield f"{name} of {self.place}", part
+        for name, parameter in ((kind, self.weight), ("bias", self.bias)):
+            if parameter is not None:
+                yield f"{name} of {self.place}", parameter
 
 
 @dataclass(frozen=True)
@@ -207,22 +217,26 @@ class Network:
             biases=self.biases,
             shortcuts=tuple((source, j) for j, layer in numbered for source in layer.sources),
             norms=tuple(j for j, layer in numbered if layer.eps is not None),
-            norm_eps=next((part.eps for part in self.layers if part.eps is not None), NORM_EPS),
+            norm_eps=next((layer.eps for layer in self.layers if layer.eps is not None), NORM_EPS),
         )
 
-    def _parts(self) -> list[tuple[Tensor, Tensor]]:
+    def _matrices(self, frozen: Collection[int] = ()) -> list[tuple[Tensor, Tensor]]:
         widths = (self.n_inputs, *(layer.width for layer in self.layers))
         pairs = zip(self.layers, widths, strict=False)
-        return [layer.parts(n_inputs, biases=self.biases) for layer, n_inputs in pairs]
+        return [layer.matrix(n_inputs, frozen, biases=self.biases) for layer, n_inputs in pairs]
 
     def initial(self) -> Tensor:
         """Return all weights in one vector; a bias is the last column of its layer's matrix."""
-        return torch.cat([matrix.flatten() for matrix, _ in self._parts()])
+        return torch.cat([matrix.flatten() for matrix, _ in self._matrices()])
 
-    def sets(self, box: float) -> float | tuple[WeightSet, ...]:
-        """Return the box of all weights, with equal ends for those that are fixed."""
-        parts = self._parts()
-        if all(bool(trained.all()) for _, trained in parts):
+    def sets(self, box: float, frozen: Collection[int] = ()) -> float | tuple[WeightSet, ...]:
+        """Return the box of all weights, with equal ends for those that are fixed.
+
+        These are the entries that no parameter has, and parameters that are not trained: those
+        that require no gradient, and those whose ids are `frozen`.
+        """
+        matrices = self._matrices(frozen)
+        if all(bool(trained.all()) for _, trained in matrices):
             return box
         return tuple(
             box
@@ -231,7 +245,7 @@ class Network:
                 torch.where(trained, -box, matrix).tolist(),
                 torch.where(trained, box, matrix).tolist(),
             )
-            for matrix, trained in parts
+            for matrix, trained in matrices
         )
 
 
@@ -255,7 +269,7 @@ class Operation:
 
 
 class _Value(fx.Proxy):
-    """A value of a trace that shows x += y as what it is; fx would record x = x + y."""
+    """A traced value that records x += y as in-place; fx would record x = x + y."""
 
     def _in_place(self, function: Any, other: Any) -> fx.Proxy:
         return self.tracer.create_proxy("call_function", function, (self, other), {})
@@ -274,7 +288,7 @@ class _Value(fx.Proxy):
 
 
 class _Tracer(fx.Tracer):
-    """Leaves whole what is read by its class, and notes the modes that a graph does not show."""
+    """Keeps readable modules as leaves, and records the modes that a graph does not show."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -307,12 +321,29 @@ class _Tracer(fx.Tracer):
             setattr(torch.autograd.Function, "apply", apply)  # noqa: B010
 
 
+@contextmanager
+def _restored(root: nn.Module) -> Iterator[None]:
+    """Undo what a forward does to attributes and buffers of its modules while it is traced."""
+    attributes = [(vars(module), dict(vars(module))) for module in root.modules()]
+    registries = [(module._buffers, dict(module._buffers)) for module in root.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in root.buffers()]
+    try:
+        yield
+    finally:
+        for current, before in (*attributes, *registries):
+            current.clear()
+            current.update(before)
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+
+
 def _refuse_function(function: type, *args: Any, **kwargs: Any) -> None:
     raise TypeError(f"{function.__name__} is a torch.autograd.Function with a backward of its own")
 
 
 def _overwrites(node: fx.Node, root: nn.Module) -> bool:
-    """Say whether an operation writes into its input."""
+    """Return whether an operation writes into its input."""
     target: Any = node.target
     if node.op == "call_module":
         return bool(getattr(root.get_submodule(target), "inplace", False))
@@ -324,23 +355,23 @@ def _overwrites(node: fx.Node, root: nn.Module) -> bool:
     if isinstance(target, str):
         return False
     try:
-        given = inspect.signature(target).bind_partial(*node.args, **node.kwargs).arguments
+        arguments = inspect.signature(target).bind_partial(*node.args, **node.kwargs).arguments
     except (TypeError, ValueError):  # built-in functions have no signature
-        given = dict(node.kwargs)
-    return bool(given.get("inplace")) or given.get("out") is not None
+        arguments = dict(node.kwargs)
+    return bool(arguments.get("inplace")) or arguments.get("out") is not None
 
 
 def _kind_of(module: nn.Module) -> Any:
-    """Return the class that says what a module computes, if its forward is that of the class."""
+    """Return the readable class of a module whose forward is that of the class, or None."""
     for kind in READABLE:
-        own: Any = type(module)
-        if isinstance(module, kind) and own.forward is kind.forward:  # type: ignore[attr-defined]
+        actual: Any = type(module)
+        if isinstance(module, kind) and actual.forward is kind.forward:  # type: ignore[attr-defined]
             return kind
     return None
 
 
 def _module_of(node: fx.Node) -> nn.Module:
-    """Return the module that computes the same as a function, with its options."""
+    """Return the module that is equivalent to a function call, with the options of the call."""
     target: Any = node.target
     kind = SAME_SHAPE[target]
     if kind in (nn.Softmax, nn.LogSoftmax):  # which are refused with any options
@@ -348,38 +379,40 @@ def _module_of(node: fx.Node) -> nn.Module:
     if kind is not nn.Dropout:
         return kind(*node.args[1:], **node.kwargs)
     names = ("input", "p", "training", "inplace")
-    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    return nn.Dropout(given.get("p", 0.5)).train(bool(given.get("training", True)))
+    arguments: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    return nn.Dropout(arguments.get("p", 0.5)).train(bool(arguments.get("training", True)))
 
 
 def place_of(name: str) -> str:
-    """Return where a module stands, such as model[2].norm, from its name in the traced wrapper."""
+    """Return the path of a module, such as model[2].norm, from its name in the traced wrapper."""
     parts = name.split(".")[1:]
     return "model" + "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts)
 
 
 def called(thing: object) -> str:
-    """Return what an object is called in messages."""
+    """Return the name of an object's class, for messages."""
     return f"the class {thing.__name__}" if isinstance(thing, type) else type(thing).__name__
 
 
 class _Reader:
-    """Reads one model; what is not read is refused, and reading goes on after it."""
+    """Reads one model; reading continues after an obstacle, so that all are found."""
 
     def __init__(self, model: nn.Module, refuse: Refuse) -> None:
-        model = getattr(model, "_orig_mod", model)  # that torch.compile made faster
+        model = getattr(model, "_orig_mod", model)  # the model inside a torch.compile wrapper
         self.root, self.refuse = nn.Sequential(model), refuse
         self.operations: list[Operation] = []
         self.values: dict[fx.Node, int] = {}
         self.flattens = False
 
     def read(self) -> int | None:
-        """Fill `operations`, and return the one whose value the model returns."""
+        """Fill `operations`, and return the number of the value that the model returns."""
         for name, module in self.root.named_modules():
             self._check(place_of(name), module)
         tracer = _Tracer()
         try:
-            graph = tracer.trace(self.root)
+            with _restored(self.root):
+                graph = tracer.trace(self.root)
+                again = _Tracer().trace(nn.Sequential(self.root[0]))
         except Exception as error:  # of any kind: the forward is the user's own code
             self.refuse(
                 f"The forward of {called(self.root[0])} cannot be traced: "
@@ -387,6 +420,12 @@ class _Reader:
                 "on values; give each branch a model of its own."
             )
             return None
+        if str(again) != str(graph):
+            self.refuse(
+                f"The forward of {called(self.root[0])} computes something else when it is called "
+                "again, as if it counted its calls or drew a random number. Make it compute the "
+                "same in every step."
+            )
         if tracer.without_gradients:
             self.refuse(
                 f"The forward of {called(self.root[0])} computes "
@@ -398,8 +437,8 @@ class _Reader:
                 f"The forward of {called(self.root[0])} computes {', '.join(tracer.in_autocast)} "
                 "in the low precision of torch.autocast. Leave it out."
             )
-        needed = set[fx.Node]()
-        for node in reversed(graph.nodes):  # what the output depends on
+        needed = set[fx.Node]()  # the nodes that the output depends on
+        for node in reversed(graph.nodes):
             if node.op == "output" or any(user in needed for user in node.users):
                 needed.add(node)
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
@@ -428,7 +467,7 @@ class _Reader:
         return self.values[result]
 
     def _check(self, place: str, module: nn.Module) -> None:
-        """Refuse what changes a module's results from outside."""
+        """Refuse hooks, parametrizations and lazy weights, which no trace shows."""
         where = f"{place} ({called(module)})"
         n_hooks = len(module._forward_hooks) + len(module._forward_pre_hooks)
         if n_hooks:
@@ -453,8 +492,10 @@ class _Reader:
             )
 
     def _read(self, node: fx.Node) -> None:
-        """Read one node of the trace; values of unread ones go on as unread."""
-        sources = tuple(self.values[part] for part in node.all_input_nodes if part in self.values)
+        """Read one node of the trace; an unreadable one adds an "unread" operation."""
+        sources = tuple(
+            self.values[source] for source in node.all_input_nodes if source in self.values
+        )
         if not sources:  # a parameter, or the shape of a value
             return
         target: Any = node.target
@@ -467,7 +508,7 @@ class _Reader:
         place = f"{name}() in {place_of(scope[0])}"
         if name in ("size", "dim") or (name == "getattr" and node.args[1] == "shape"):
             return  # only reshapes read shapes
-        has_numbers = not any(isinstance(part, fx.Node) for part in self._options(node))
+        has_numbers = not any(isinstance(option, fx.Node) for option in self._options(node))
         if target in SAME_SHAPE and has_numbers:
             self.values[node] = self._module(place, _module_of(node), sources)
         elif (
@@ -476,18 +517,18 @@ class _Reader:
             and not node.kwargs
             and self._are_values(node)
         ):
-            terms = tuple(self.values[part] for part in node.args if isinstance(part, fx.Node))
+            terms = tuple(self.values[term] for term in node.args if isinstance(term, fx.Node))
             in_place = target in IN_PLACE
             self.values[node] = self._add(Operation("sum", place, terms, in_place=in_place))
         elif target in RESHAPES and self._flattens(node, sources[0]):
             self.flattens, self.values[node] = True, sources[0]
         elif target is functional.linear:
-            given = self._parameters(node, ("input", "weight", "bias"))
-            self.values[node] = self._linear(place, sources, given["weight"], given["bias"])
+            arguments = self._parameters(node, ("input", "weight", "bias"))
+            self.values[node] = self._linear(place, sources, arguments["weight"], arguments["bias"])
         elif target is functional.layer_norm:
             names = ("input", "normalized_shape", "weight", "bias", "eps")
-            given = self._parameters(node, names)
-            shape = given["normalized_shape"]
+            arguments = self._parameters(node, names)
+            shape = arguments["normalized_shape"]
             if not isinstance(shape, tuple | list) or not all(
                 isinstance(size, int) for size in shape
             ):
@@ -496,9 +537,9 @@ class _Reader:
                 )
                 self.values[node] = self._add(Operation("unread", place, sources[:1]))
                 return
-            eps = NORM_EPS if given["eps"] is None else given["eps"]
+            eps = NORM_EPS if arguments["eps"] is None else arguments["eps"]
             module = nn.LayerNorm(shape, eps, elementwise_affine=False)
-            module.weight, module.bias = given["weight"], given["bias"]
+            module.weight, module.bias = arguments["weight"], arguments["bias"]
             self.values[node] = self._norm(place, sources, tuple(shape), module)
         elif name == "squeeze" and self._last_width(sources[0]) == 1 and self._is_last(node):
             self.values[node] = sources[0]
@@ -514,10 +555,10 @@ class _Reader:
         return [*node.args[1:], *node.kwargs.values()]
 
     def _are_values(self, node: fx.Node) -> bool:
-        return all(part in self.values for part in node.args)
+        return all(term in self.values for term in node.args)
 
     def _flattens(self, node: fx.Node, source: int) -> bool:
-        """Say whether a reshape leaves one axis for an example."""
+        """Return whether a reshape leaves one axis for each example."""
         options = self._options(node)
         if node.target in (torch.flatten, "flatten"):
             return any(options == flat for flat in ([1], [1, -1]))
@@ -532,7 +573,7 @@ class _Reader:
         return bool(first == -1 and isinstance(second, int) and second == (width or second))
 
     def _is_last(self, node: fx.Node) -> bool:
-        """Say whether a squeeze drops the only label of what the model returns."""
+        """Return whether a squeeze drops the axis of the single output from the result."""
         axes = self._options(node)
         ends = {user.op for user in node.users} == {"output"}
         return ends and any(axes == [axis] for axis in (-1, 1))
@@ -547,22 +588,22 @@ class _Reader:
 
     def _parameters(self, node: fx.Node, names: tuple[str, ...]) -> dict[str, Any]:
         """Return the arguments of a function by name, with parameters in place of their nodes."""
-        given: dict[str, Any] = dict.fromkeys(names)
-        given |= {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        arguments: dict[str, Any] = dict.fromkeys(names)
+        arguments |= {**dict(zip(names, node.args, strict=False)), **node.kwargs}
         for name in names[1:]:
-            part = given[name]
-            if not isinstance(part, fx.Node) or name == "normalized_shape":
+            argument = arguments[name]
+            if not isinstance(argument, fx.Node) or name == "normalized_shape":
                 continue
-            if part.op != "get_attr":
+            if argument.op != "get_attr":
                 self.refuse(
                     f"The {name} of {node.name} is computed from other parameters. Train it as a "
                     "parameter of its own."
                 )
-                given[name] = None
+                arguments[name] = None
                 continue
-            path, _, attribute = str(part.target).rpartition(".")
-            given[name] = getattr(self.root.get_submodule(path), attribute)
-        return given
+            path, _, attribute = str(argument.target).rpartition(".")
+            arguments[name] = getattr(self.root.get_submodule(path), attribute)
+        return arguments
 
     def _add(self, operation: Operation) -> int:
         self.operations.append(operation)
@@ -597,11 +638,10 @@ class _Reader:
                     "Set p=0, or call model.eval() before if the script trains without dropout."
                 )
             return sources[0]
-        ways = [way for unread, way in WAYS_OUT.items() if isinstance(module, unread)]
-        known = ", ".join(part.__name__ for part in READABLE if part not in DROPOUTS[1:])
-        self.refuse(
-            f"{place} is {called(module)}, which is not read. {(*ways, f'It may be {known}')[0]}."
-        )
+        remedies = [remedy for unread, remedy in REMEDIES.items() if isinstance(module, unread)]
+        readable = ", ".join(kind.__name__ for kind in READABLE if kind not in DROPOUTS[1:])
+        remedy = remedies[0] if remedies else f"It may be {readable}"
+        self.refuse(f"{place} is {called(module)}, which is not read. {remedy}.")
         return self._add(Operation("unread", place, sources[:1]))
 
     def _linear(
@@ -616,7 +656,9 @@ class _Reader:
                 self.refuse(f"{place} has weights that are no parameters. Use nn.Linear.")
             return self._add(Operation("unread", place, sources[:1]))
         if weight.ndim != 2 or (bias is not None and bias.shape != weight.shape[:1]):
-            shapes = [tuple(part.shape) for part in (weight, bias) if part is not None]
+            shapes = [
+                tuple(parameter.shape) for parameter in (weight, bias) if parameter is not None
+            ]
             self.refuse(
                 f"{place} has parameters of the shapes {shapes}, expected a matrix and a bias for "
                 "each of its rows. Use nn.Linear."
@@ -650,7 +692,7 @@ class _Reader:
 
 
 class _Arrangement:
-    """Packs operations into layers, each of which reads the one before it."""
+    """Packs operations into a chain of layers, each of which reads the previous one."""
 
     def __init__(self, operations: Sequence[Operation], result: int, refuse: Refuse) -> None:
         self.operations, self.refuse = operations, refuse
@@ -659,10 +701,10 @@ class _Arrangement:
             for source in operation.inputs:
                 self.n_uses[source] += 1
         self.n_uses[result] += 1
-        sized = (operation.n_inputs for operation in operations)
-        self.n_inputs = next((size for size in sized if size is not None), 0)
+        sizes = (operation.n_inputs for operation in operations)
+        self.n_inputs = next((size for size in sizes if size is not None), 0)
         self.layers: list[Layer] = []
-        self.layer_of = {0: 0}  # the layer whose outputs a value is, or some part of them
+        self.layer_of = {0: 0}  # the layer that computes each value, or part of it
 
     def arranged(self) -> list[Layer]:
         for number, operation in enumerate(self.operations, start=1):
@@ -676,7 +718,7 @@ class _Arrangement:
         return self.layers[-1].width if self.layers else self.n_inputs
 
     def _require_unchanged(self, operation: Operation) -> None:
-        """Refuse to overwrite a value that something else reads: a trace does not show it."""
+        """Refuse to overwrite a value that is read elsewhere: a trace does not show it."""
         if operation.in_place and any(
             self.n_uses[source] > 1 or source == 0 for source in operation.inputs[:1]
         ):
@@ -693,7 +735,7 @@ class _Arrangement:
             )
 
     def _open_to(self, operation: Operation, source: int) -> Layer:
-        """Return the last layer, if more may follow in it, or a copy of it as a new layer."""
+        """Return the last layer if nothing else reads it yet, or else a new identity layer."""
         self._require_last(operation, source)
         if not self.layers or self.n_uses[source] > 1:
             return self._copy(operation)
@@ -729,7 +771,7 @@ class _Arrangement:
         if layer.eps is not None or layer.activation != "identity" or layer.sources:
             layer = self._copy(operation)
         layer.eps = float(operation.eps)
-        others = {part.eps for part in self.layers if part.eps not in (None, layer.eps)}
+        others = {other.eps for other in self.layers if other.eps not in (None, layer.eps)}
         if others:
             self.refuse(
                 f"{operation.place} (LayerNorm) has eps = {layer.eps:g}, expected "
@@ -769,7 +811,7 @@ class _Arrangement:
 
 
 def read_model(model: nn.Module, refuse: Refuse) -> Network | None:
-    """Read a model; every obstacle goes to `refuse`, and then there is no network."""
+    """Read a model, or pass every obstacle to `refuse` and return None."""
     obstacles: list[str] = []
     reader = _Reader(model, obstacles.append)
     result = reader.read()
@@ -791,14 +833,14 @@ def read_model(model: nn.Module, refuse: Refuse) -> Network | None:
             "layers and activations."
         )
     network = Network(tuple(layers), n_inputs, reader.flattens)
-    weights = [part for _, part in network.parameters()]
+    weights = [parameter for _, parameter in network.parameters()]
     # Two parameters may share their memory, as after b.weight.data = a.weight.data.
-    if len({part.data_ptr() or id(part) for part in weights}) < len(weights):
+    if len({parameter.data_ptr() or id(parameter) for parameter in weights}) < len(weights):
         obstacles.append(
             "The model uses the same weights in two layers. Give every layer weights of its own."
         )
-    for name, part in network.parameters():
-        _require_plain(name, part, obstacles.append)
+    for name, parameter in network.parameters():
+        _require_plain(name, parameter, obstacles.append)
     for obstacle in obstacles:
         refuse(obstacle)
     return None if obstacles else network
@@ -807,7 +849,7 @@ def read_model(model: nn.Module, refuse: Refuse) -> Network | None:
 def require_options(
     where: str, options: Mapping[str, Any], expected: Mapping[str, Any], refuse: Refuse
 ) -> None:
-    """Refuse options that would make another training run than the one that is compiled."""
+    """Refuse options whose values no layer can compute."""
     for option, value in expected.items():
         if options.get(option, value) != value:
             refuse(

@@ -147,6 +147,10 @@ class Shapes(StackDomain[Shape], BlockDomain[Shape], FunctionDomain[Shape]):
         require(number == A_NUMBER, "{} coordinates, expected one number a token", number)
         return value
 
+    def scale_columns(self, value: Shape, factor: float, last: float) -> Shape:
+        require(TOKENS not in value, NO_MATRIX, value)
+        return value
+
     def matmul(self, weights: Shape, inputs: Shape) -> Shape:
         require(TOKENS not in weights, NO_MATRIX, weights)
         fits = inputs == (TOKENS, weights[1])

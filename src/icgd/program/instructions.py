@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast, get_args, get_type_hints
 
 from icgd.errors import ProgramError
 from icgd.program.functions import LatticeFunction, joint_terms
@@ -200,17 +200,22 @@ class HeadError:
 
 @dataclass(frozen=True)
 class Combination:
-    """`sum_i coefficients[i] * slots[i]`, coordinate by coordinate."""
+    """`sum_i coefficients[i] * slots[i]`, coordinate by coordinate.
+
+    The slots may be matrices whose last column, that of a bias, has coefficients of its own.
+    """
 
     slots: tuple[Read, ...]
     coefficients: tuple[float, ...]
+    of_bias: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not len(self.slots) == len(self.coefficients) > 0:
-            raise ProgramError(
-                f"Combination: has {len(self.coefficients)} coefficients for {len(self.slots)} "
-                "slots, expected one coefficient for each slot"
-            )
+        for coefficients in (self.coefficients, self.of_bias or self.coefficients):
+            if not len(self.slots) == len(coefficients) > 0:
+                raise ProgramError(
+                    f"Combination: has {len(coefficients)} coefficients for {len(self.slots)} "
+                    "slots, expected one coefficient for each slot"
+                )
 
     @classmethod
     def of(cls, slot: str) -> Combination:
@@ -218,17 +223,52 @@ class Combination:
         return cls((slot,), (1.0,))
 
     def terms(self) -> tuple[tuple[str, float], ...]:
-        """Return the slots with their coefficients."""
+        """Return the slots with their coefficients, which all columns have in common."""
+        if self.of_bias is not None:
+            raise ProgramError(f"Combination: {self.formula()} has no common coefficients.")
         return tuple(zip(self.slots, self.coefficients, strict=True))
+
+    def column_terms(self) -> dict[str, Columns]:
+        """Return the factors of slots; a slot that occurs twice has the sum of its factors."""
+        factors, of_bias = by_slot(zip(self.slots, self.coefficients, strict=True)), None
+        if self.of_bias is not None:
+            of_bias = by_slot(zip(self.slots, self.of_bias, strict=True))
+        return {slot: (factor, (of_bias or factors)[slot]) for slot, factor in factors.items()}
 
     def value(self, slots: Mapping[str, Value], domain: AnyDomain[Value]) -> Value:
         """Return the combination of the slots' values."""
-        return domain.combine([(factor, slots[name]) for name, factor in self.terms()])
+        if self.of_bias is None:
+            return domain.combine([(factor, slots[name]) for name, factor in self.terms()])
+        stack = cast("StackDomain[Value]", domain)  # no others have biases in their matrices
+        return stack.combine(
+            [
+                (1.0, stack.scale_columns(slots[name], *factors))
+                for name, factors in self.column_terms().items()
+            ]
+        )
 
     def formula(self) -> str:
-        if self.coefficients == (1.0,):
+        if self.coefficients == (1.0,) and self.of_bias is None:
             return self.slots[0]
-        return " ".join(f"{coefficient:+g} {slot}" for slot, coefficient in self.terms())
+        return " ".join(
+            f"{factor:+g} {slot}" if factor == last else f"({factor:+g}, of bias {last:+g}) {slot}"
+            for slot, factor, last in zip(
+                self.slots, self.coefficients, self.of_bias or self.coefficients, strict=True
+            )
+        )
+
+
+Columns = tuple[float, float]
+"""The factor of all columns of a matrix but the last, and that of the last, which is a bias."""
+
+
+def flat_factor(layout: Layout, slot: str, factors: Columns) -> float | AxisFactor:
+    """Return the factors of a matrix that is taken flat, along axis k."""
+    factor, last = factors
+    if factor == last:
+        return factor
+    n_rows, n_columns = layout.slot(slot).shape
+    return AxisFactor(("k",), ((factor,) * (n_columns - 1) + (last,)) * n_rows)
 
 
 @dataclass(frozen=True)
@@ -540,7 +580,10 @@ class MapSlots(Instruction):
         families = []
         for summand in self.summands:
             scale, shift, coefficient = program.relu_sum(summand.function).term_factors
-            terms = by_slot(summand.argument.terms())
+            terms = {
+                slot: flat_factor(program.layout, slot, factors)
+                for slot, factors in summand.argument.column_terms().items()
+            }
             families.append(
                 Units(
                     axes={"k": program.layout.width_of(self.write), "term": len(scale.numbers)},

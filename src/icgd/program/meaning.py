@@ -116,6 +116,10 @@ class StackDomain(TokenDomain[Value]):
         """Return all coordinates of each token times its number."""
 
     @abstractmethod
+    def scale_columns(self, value: Value, factor: float, last: float) -> Value:
+        """Return the value times `factor`, but its last column, that of a bias, times `last`."""
+
+    @abstractmethod
     def matmul(self, weights: Value, inputs: Value) -> Value:
         """Return `weights @ inputs` at every token."""
 

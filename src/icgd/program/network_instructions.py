@@ -30,12 +30,14 @@ from icgd.errors import ProgramError
 from icgd.program.functions import joint_terms
 from icgd.program.instructions import (
     Changed,
+    Columns,
     Combination,
     Evaluated,
     Instruction,
     LayerKind,
     Read,
     Written,
+    flat_factor,
 )
 from icgd.program.layout import IS_EXAMPLE, IS_MEMORY, IS_QUERY, IS_REGISTER, MASKED, ONE
 from icgd.program.meaning import NOWHERE, StackDomain, Value
@@ -348,12 +350,13 @@ class Assignment:
         shares = {self.write: 1.0}
         return shares if self.average is None else shares | {self.average: 1.0 - self.keeps}
 
-    def change(self, write: str) -> dict[str, float]:
+    def change(self, write: str) -> dict[str, Columns]:
         """Return the nonzero coefficients of the change of a slot, before clipping."""
-        share, terms = self.shares[write], dict[str, float]()
-        for slot, factor in (*self.value.terms(), (write, -1.0)):
-            terms[slot] = terms.get(slot, 0.0) + share * factor
-        return {slot: factor for slot, factor in terms.items() if factor != 0.0}
+        share, terms = self.shares[write], self.value.column_terms()
+        changed = {slot: (share * factor, share * last) for slot, (factor, last) in terms.items()}
+        factor, last = changed.get(write, (0.0, 0.0))
+        changed[write] = (factor - share, last - share)
+        return {slot: factors for slot, factors in changed.items() if factors != (0.0, 0.0)}
 
 
 @dataclass(frozen=True)
@@ -386,14 +389,17 @@ class Recombine(Instruction):
         families = []
         for assignment in self.assignments:
             for write, share in assignment.shares.items():
-                unit_kinds: list[tuple[str, dict[str, float], float, tuple[Wire, ...]]] = []
+                unit_kinds: list[tuple[str, dict[str, Columns], float, tuple[Wire, ...]]] = []
                 if change := assignment.change(write):
                     unit_kinds.append(("change", change, 1.0, ()))
                 if assignment.bound is not None:
                     bound = Wire(self.unit, factor=-assignment.bound)
-                    unit_kinds.append(("clip", by_slot(assignment.value.terms()), -share, (bound,)))
+                    unit_kinds.append(("clip", assignment.value.column_terms(), -share, (bound,)))
                 for kind, terms, gain, lowered_by in unit_kinds:
-                    read = (Wire(s, ("k",), factor=(c, SIGN)) for s, c in terms.items())
+                    read = (
+                        Wire(slot, ("k",), factor=(flat_factor(program.layout, slot, of), SIGN))
+                        for slot, of in terms.items()
+                    )
                     families.append(
                         Units(
                             axes={"sign": 2, "k": program.layout.width_of(write)},
