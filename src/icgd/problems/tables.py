@@ -93,7 +93,7 @@ class Table:
     """The named columns of one file, of numbers or texts.
 
     Missing values are null. `lines` has the line number of every row, counted from 1.
-    `cells` has the columns as the file writes them: those of a CSV file are all texts.
+    `cells` has numbers with the digits of the file: the columns of a CSV file are texts there.
     """
 
     path: Path
@@ -323,14 +323,14 @@ def read_table(path: Path, reading: Reading | None = None) -> Table:
     floats = [pl.col(name).fill_nan(None) for name in frame.columns if frame[name].dtype.is_float()]
     texts = pl.col(pl.Categorical, pl.Enum).cast(pl.String)
     frame = frame.with_columns(*floats, texts)
-    return Table(path, frame, True, tuple(range(1, len(frame) + 1)), cells=frame)
+    return Table(path, frame, True, tuple(range(1, len(frame) + 1)), frame)
 
 
 def _read_csv(path: Path, reading: Reading) -> Table:
     """Read all cells as texts, then convert the columns in which every text is a number."""
     nonempty = [
         (number, line)
-        for number, line in enumerate(_text(path).splitlines(), start=1)
+        for number, line in enumerate(re.split("\r\n|\r|\n", _text(path)), start=1)
         if line.strip()
     ]
     if not nonempty:
@@ -350,7 +350,6 @@ def _read_csv(path: Path, reading: Reading) -> Table:
             )
         raise DataError(f"Cannot read {path}: {problem}") from None
     cells = cells.with_columns(pl.all().str.strip_chars())
-    written = cells
     if (reading.decimal or _decimal(cells, delimiter)) == ",":
         has_comma = pl.all().str.contains(f"^{WITH_COMMA.pattern}$")
         with_point = pl.all().str.replace(",", ".", literal=True)
@@ -367,7 +366,7 @@ def _read_csv(path: Path, reading: Reading) -> Table:
     names = [f"column_{number}" for number in range(1, len(first) + 1)]
     if has_header:
         names = [name or default for name, default in zip(first, names, strict=True)]
-        cells, written, lines = cells[1:], written[1:], lines[1:]
+        cells, lines = cells[1:], lines[1:]
         if cells.is_empty():
             raise DataError(f"Cannot read {path}: it has a header and no rows.")
         if duplicates := [name for name in names if names.count(name) > 1]:
@@ -386,8 +385,8 @@ def _read_csv(path: Path, reading: Reading) -> Table:
         for text, number in zip(cells.iter_columns(), numbers.iter_columns(), strict=True)
     ]
     frame = pl.DataFrame(dict(zip(names, columns, strict=True)))
-    written = written.rename(dict(zip(written.columns, names, strict=True)))
-    return Table(path, frame, has_header, tuple(lines), cells=written)
+    cells = cells.rename(dict(zip(cells.columns, names, strict=True)))
+    return Table(path, frame, has_header, tuple(lines), cells)
 
 
 def _days(column: pl.Series) -> pl.Series | None:
