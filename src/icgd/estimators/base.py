@@ -33,7 +33,15 @@ from icgd.certificates.report import Report
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.environment import warn
-from icgd.errors import DataError, DataTypeError, OverflowedRunError, SettingError, cut, quoted
+from icgd.errors import (
+    DataError,
+    DataTypeError,
+    OverflowedRunError,
+    SettingError,
+    UnsupportedProblemError,
+    cut,
+    quoted,
+)
 from icgd.pipeline import compile as compile_problem
 from icgd.pipeline import verify
 from icgd.problems.convergence import Convergence, convergence
@@ -489,7 +497,16 @@ class AbstractInContext(Settings, BaseEstimator, ABC):  # type: ignore[misc]
         if isinstance(update.step_size, tuple):  # a schedule for 0 steps would be empty
             update = replace(update, step_size=update.step_size[0])
         widened = replace(problem, domain=wider, update=update)
-        return compile_problem(widened, self._request.construction, n_steps=0)
+        try:
+            return compile_problem(widened, self._request.construction, n_steps=0)
+        except UnsupportedProblemError as reason:
+            sizes = rows.reshape(-1, *rows.shape[-2:])[0, :, : self.n_features_in_].abs()
+            row, column = divmod(int(sizes.argmax()), sizes.shape[1])
+            raise DataError(
+                f"X is too far from the context to predict: {self._column(column)}, row {row} is "
+                f"{float(sizes[row, column]):.3g} standard deviations from the mean. Drop such "
+                f"rows. {reason}"
+            ) from None
 
     @property
     def loss_curve_(self) -> Array:
