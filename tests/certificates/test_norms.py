@@ -141,7 +141,8 @@ def test_a_factor_is_shared_only_within_its_radius(monkeypatch):
     described = case.problem.oracle.described(task, 1)
     descent = icgd_check.Descent(described, exact_data(task), 1, 128, "norm")
     network, state = descent.trained, descent.state
-    after, rule, passed = network.stepped(state, 0)
+    after, step, passed = network.stepped(state, 0)
+    rule = step.rule
     zero = icgd_check.ZERO
     network.factor(state["weights"], after["weights"], rule, passed, zero)
     centre, radius, shared = network.nearby
