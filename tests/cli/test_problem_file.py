@@ -239,6 +239,10 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
             r"problem.toml, \[target\]: Unknown activation 'tahn'; .* Did you mean 'tanh'?",
         ),
         (
+            "target = {widths = [2, 1], activation = {name = 'tanh'}}",
+            r"problem.toml, \[target\]: Unknown activation \{'name': 'tanh'\}; known are",
+        ),
+        (
             "target = {widths = [2, 1], biases = 'no'}",
             r"problem.toml, \[target\]: biases must be true or false, got 'no'",
         ),
@@ -264,6 +268,10 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
         (
             "table.codes = {age = 'date'}",
             r"Unknown key 'codes' in \[table\] of problem.toml; known are",
+        ),
+        (
+            "table.target = {price = 1}",
+            r"\[table\]: target must be a list of column names, such as .*, got \{'price': 1\}",
         ),
         (
             "table.target = 5",

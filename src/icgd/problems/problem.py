@@ -318,13 +318,16 @@ class Problem:
 
 
 def _target(data: Mapping[str, Any], functions: Mapping[str, Function]) -> Target:
+    def resolved(name: Any) -> Any:
+        return functions.get(name, name) if isinstance(name, str) else name
+
     fields = {name: _in_tuples(value) for name, value in data.items()}
     for place in ("activation", "output_activation", "link"):
         given = fields.get(place)
         if isinstance(given, tuple):
-            fields[place] = tuple(functions.get(name, name) for name in given)
-        elif given is not None and given in functions:
-            fields[place] = functions[given]
+            fields[place] = tuple(map(resolved, given))
+        elif given is not None:
+            fields[place] = resolved(given)
     if "widths" in fields:
         return _made(MLP, "[target]", fields)
     if "link" in fields:
