@@ -431,7 +431,10 @@ class AbstractGradientStep(Scheduled, ABC):
         if self.schedules or self.average:
             return False
         first = self.rule(0)
-        return all(self.rule(step) == first for step in PROBED_STEPS)
+        try:
+            return all(self.rule(step) == first for step in PROBED_STEPS)
+        except IndexError:  # a rule with a table of steps
+            return False
 
     @property
     def is_plain(self) -> bool:
