@@ -617,7 +617,7 @@ def test_the_width_of_a_band_is_a_power_of_two():
 
 
 def test_a_loss_that_couples_outputs_is_refused():
-    with pytest.raises(SettingError, match="slope of the cross_entropy loss couples all outputs"):
+    with pytest.raises(SettingError, match="slope of the cross_entropy loss is not a sum of"):
         fit_loss_slope(LOSSES["cross_entropy"], (2.0, 1.0), "relu", 60)
 
 

@@ -87,6 +87,32 @@ def test_a_column_of_numbers_has_the_classes_of_cross_entropy(tmp_path, targets)
     assert examples.answers(np.array([[0.5, 2.0, 1.0]])) == [["1", 0.5, 2.0, 1.0]]
 
 
+def test_a_number_in_queries_is_the_class_of_its_value(tmp_path):
+    """A column of texts in the examples may hold numbers alone in the queries."""
+    path, queries = tmp_path / "data.csv", tmp_path / "new.csv"
+    path.write_text("a,b,kind\n0.1,0.2,1.0\n0.9,0.8,2.0\n0.5,0.4,x\n", encoding="utf-8")
+    examples = read_examples(Source(path), cross_entropy_of(2, 3))
+    queries.write_text("a,b,kind\n1,1,2.0\n1,1,1.0\n", encoding="utf-8")
+    found = labels_of(read_queries(queries, examples), examples)
+    assert found.tolist() == [[0, 1, 0], [1, 0, 0]]
+
+
+@pytest.mark.parametrize("targets", ["kind,c", "c,kind"])
+def test_classes_are_the_only_label(command, tmp_path, targets):
+    """The other label would be left out silently: two classes have two outputs too."""
+    (tmp_path / "data.csv").write_text("a,c,kind\n0.1,0.2,x\n0.9,0.8,y\n", encoding="utf-8")
+    made = ("compile", "--data", "data.csv", "--target", targets, "-o", "run.safetensors")
+    message = "data.csv, column 'kind' has texts, which are classes and must be the only label"
+    assert command(*made).refusal().startswith(message)
+
+
+def test_numbers_that_are_names_are_refused_as_classes(command, tmp_path):
+    """Postcodes, say: an output for each number from 0 would not fit into memory."""
+    (tmp_path / "data.csv").write_text(f"{NUMBERED}1,1,90210\n", encoding="utf-8")
+    made = ("compile", "--data", "data.csv", "--loss", "cross_entropy", "-o", "run.safetensors")
+    assert command(*made).refusal().startswith("data.csv, column 'kind' has the class 90210; the")
+
+
 def test_a_column_for_each_class_has_shares(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text("a,b,c,d\n0.1,0.2,1,0\n0.9,0.8,0.25,0.75\n", encoding="utf-8")

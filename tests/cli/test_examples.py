@@ -112,6 +112,9 @@ def test_labels_of_queries_are_read_where_they_are(path, tmp_path):
     assert labels_of(read_queries(queries, examples), examples).tolist() == [[1.0]]
     queries.write_text("a,b,c\n9,2,\n")
     assert labels_of(read_queries(queries, examples), examples) is None
+    queries.write_text("a,b,c\n9,2,\n9,2,1\n")
+    with pytest.warns(UserWarning, match="not scored: .* line 2 has no value in column 'c'"):
+        assert labels_of(read_queries(queries, examples), examples) is None
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,10 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
         ("step = 3", "Unknown key 'step' in problem.toml; .* Did you mean 'steps'?"),
         ("steps = 2.5", "problem.toml: steps must be a whole number of at least 0, got 2.5"),
         (
+            "steps = 900_000\ntarget.widths = [2, 1]\nupdate.optimiser = 'adam'",
+            "problem.toml: steps must be at most .* here, got 900,000",
+        ),
+        (
             "target.hiden = [3]",
             r"problem.toml: Unknown key 'hiden' in \[target\]; .*Did you mean 'hidden'?",
         ),
@@ -212,6 +216,18 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
             "batch_size, average, groups. momentum is a key of the optimisers momentum, nesterov.",
         ),
         (
+            "target.widths = [2, 1]\nupdate = {optimiser = 'sgd', groups = 3}",
+            r"problem.toml, \[update\]: groups must map names of weights to options, .*, got 3",
+        ),
+        (
+            "target.widths = [2, 1]\nupdate.groups.weights_1.step_size = 'a'",
+            r"\[update\]: groups\['weights_1'\]: step_size must be a positive .*, got 'a'",
+        ),
+        (
+            "target.widths = [2, 1]\nupdate.groups = ['weights_1']",
+            r"\[update\]: groups must map names of weights to options, .*, got \('weights_1'",
+        ),
+        (
             "target.widths = [2, 1]\nupdate.optimiser = 'adan'",
             r"problem.toml, \[update\]: Unknown optimiser 'adan'; .* Did you mean 'adam'?",
         ),
@@ -222,6 +238,10 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
         (
             "target = {widths = [2, 1], activation = 'tahn'}",
             r"problem.toml, \[target\]: Unknown activation 'tahn'; .* Did you mean 'tanh'?",
+        ),
+        (
+            "target = {widths = [2, 1], activation = {name = 'tanh'}}",
+            r"problem.toml, \[target\]: Unknown activation \{'name': 'tanh'\}; known are",
         ),
         (
             "target = {widths = [2, 1], biases = 'no'}",
@@ -249,6 +269,10 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
         (
             "table.codes = {age = 'date'}",
             r"Unknown key 'codes' in \[table\] of problem.toml; known are",
+        ),
+        (
+            "table.target = {price = 1}",
+            r"\[table\]: target must be a list of column names, such as .*, got \{'price': 1\}",
         ),
         (
             "table.target = 5",

@@ -76,6 +76,16 @@ def test_predictions_are_written_with_every_digit(run, tmp_path):
     assert listing(tmp_path) == ["new.csv", "prices.csv", "run.safetensors", "train.csv"]
 
 
+def test_queries_are_written_with_the_digits_of_their_file(run, tmp_path):
+    """A number of many digits, or one with zeros in front, names a row."""
+    (tmp_path / "new.csv").write_text("d;c;b;a;id\n1;,5;0,10;0;12345678901234567891\n1;1;1;1;007\n")
+    assert run("--queries", "new.csv", "--out", "prices.csv").code == 0
+    with (tmp_path / "prices.csv").open(newline="") as file:
+        first, second = list(csv.reader(file))[1:]
+    assert first[:5] == ["1", ".5", "0.10", "0", "12345678901234567891"]
+    assert second[4] == "007"
+
+
 def test_without_queries_nothing_is_predicted(run):
     assert json.loads(run("--json").stdout)["predictions"] == []
     assert "Predictions" not in run().stdout

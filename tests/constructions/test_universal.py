@@ -311,6 +311,12 @@ def test_more_than_one_weight_is_refused_with_the_size_of_the_table():
     [
         ("relu", "squared", 0.3, "the gradient of relu jumps, so it has no Lipschitz constant, "),
         ("tanh", "cross_entropy", 0.3, "the slope of the cross_entropy loss of a single output"),
+        (
+            "tanh",
+            icgd.Loss("t*y**2"),
+            0.3,
+            "the slope of the t*y**2 on -64 to 64 loss is not a sum",
+        ),
         ("identity", "squared", 1e13, "a step can lead to 3e+13, where float64 has too few digits"),
     ],
 )

@@ -401,6 +401,11 @@ def test_classes_may_be_text_and_may_have_one_member(kind):
     assert fit.predict_proba(X_IRIS).shape == (150, 4)
 
 
+def test_a_text_class_that_is_missing_is_named():
+    with pytest.raises(DataError, match=r"^y\[1\] is None; a class must be a text or a number"):
+        InContextClassifier().fit(X_IRIS[:3], np.array(["a", None, "b"], dtype=object))
+
+
 def test_one_class_is_refused():
     message = "^All examples are of one class, 'setosa'; a classifier needs examples of at least"
     with pytest.raises(DataError, match=message):

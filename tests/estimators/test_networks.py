@@ -301,6 +301,14 @@ def test_weights_of_one_class_are_refused():
         InContextClassifier().fit(X[:3], ["no", "no", "yes"], sample_weight=[1.0, 2.0, 0.0])
 
 
+def test_a_row_that_is_too_far_to_be_answered_is_named():
+    fit = InContextRegressor((4,), max_iter=3, random_state=0).fit(X, Y)
+    rows = X[:2].copy()
+    rows[1, 1] = 1e20
+    with pytest.raises(DataError, match=r"column 1 \(counted from 0\), row 1 is .* standard dev"):
+        fit.predict(rows)
+
+
 def test_rows_beyond_the_domain_are_answered_after_steps_on_batches():
     fit = InContextRegressor((4,), batch_size=16, max_iter=3, random_state=0).fit(X, Y)
     assert np.isfinite(fit.predict(X.mean(0, keepdims=True) + 50 * X.std(0))).all()

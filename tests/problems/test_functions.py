@@ -567,6 +567,8 @@ def test_an_unknown_one_lists_the_known_ones():
         "Unknown unit activation 'xyz'; known are relu, sigmoid, tanh, softplus, gelu, silu, "
         "elu, cos."
     )
+    with pytest.raises(UnknownNameError, match=r"^Unknown unit activation \['relu'\]; known are"):
+        unit_activation_named(["relu"])
     assert unit_activation_named("cos").name == "cos"
 
 

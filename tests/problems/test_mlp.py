@@ -118,6 +118,14 @@ def test_unknown_activations_are_refused(setting):
         MLP((3, 1), **{setting: "geluu"})
 
 
+@pytest.mark.parametrize("names", [[], ["identity", "tanh"]])
+def test_all_outputs_have_one_activation(names):
+    with pytest.raises(
+        SettingError, match=f"^output_activation has {len(names)} entries; expected"
+    ):
+        MLP((3, 4, 2), output_activation=names)
+
+
 SHAPED = MLP((3, 4, 3), "gelu", shortcuts=((0, 2),), norms=(2,))
 
 

@@ -199,6 +199,11 @@ def test_files_as_programs_write_them(path, content):
     assert numbers(table) == [[1.0, 2.0]]
 
 
+def test_marks_of_unicode_within_a_cell_end_no_line(path):
+    path.write_text("x,note\n1,a\u2028b\n2,c\x85d\n", encoding="utf-8")
+    assert read_table(path).frame.rows() == [(1.0, "a\u2028b"), (2.0, "c\x85d")]
+
+
 def test_a_decimal_comma_is_told_from_a_delimiter(path):
     path.write_text("size;price\n1,5;-2,25e1\n3;4\n")
     assert numbers(read_table(path)) == [[1.5, -22.5], [3.0, 4.0]]

@@ -558,6 +558,7 @@ def test_two_names_of_one_file_are_known(tmp_path, monkeypatch):
     assert is_same_file("new", tmp_path / "new")
     assert is_same_file("round", "round")
     assert not any(is_same_file("one", name) for name in ("other", "new", "round", "zero\0"))
+    assert not is_same_file("new", "zero\0")
 
 
 def test_how_tables_are_read_is_kept_and_guarded_by_the_checksum(path, tmp_path):

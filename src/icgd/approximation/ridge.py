@@ -828,15 +828,15 @@ def fit_loss_slope(
     check_box(half_widths, activation, units)
     if loss.slope_terms is None:
         raise SettingError(
-            f"The slope of the {loss.name} loss couples all outputs; it is not a sum of functions "
-            "of one variable. Use squared, logistic or huber."
+            f"The slope of the {loss.name} loss is not a sum of functions of one variable. Use "
+            "squared, logistic or huber."
         )
     n_units, terms = units // len(loss.slope_terms), []
-    for part in loss.slope_terms:
-        axis = (part.prediction, part.label)
+    for term in loss.slope_terms:
+        axis = (term.prediction, term.label)
         sides = zip(axis, half_widths, strict=True)
         reach = sum((abs(entry) * width for entry, width in sides), 0.0)
-        line = fit_line(part.function, reach, activation, n_units, roundoff=roundoff)
+        line = fit_line(term.function, reach, activation, n_units, roundoff=roundoff)
         terms.append(line.along(axis, 1.0))
     return joined(
         f"slope of {loss.name}", half_widths, terms, Profile(IDENTITY_FUNCTION, half_widths)

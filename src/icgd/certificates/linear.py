@@ -361,7 +361,7 @@ class LinearBounds(AbstractBounds):
             numbers.amax(0, keepdim=True) for numbers in momenta(update, n_different)
         )
         velocities = Velocities(momentum, ahead, 2 * before, torch.zeros_like(before))
-        residual = self._residual_size(before, inputs, labels, scores, velocities)
+        _, residual = self._residuals(before, inputs, labels, scores, velocities)
         size = self._term_sizes(before, inputs, residual, velocities)
         return velocities._replace(mismatch=self._mismatch(size, before, len(inputs)))
 
@@ -417,7 +417,7 @@ class LinearBounds(AbstractBounds):
             step_velocities = Velocities(*(numbers[..., rows, :] for numbers in velocities))
             score_interval = Interval.point(scores)
             if self.problem.proximal_step.momentum is not None:
-                residual = self._residual_size(
+                _, residual = self._residuals(
                     sizes_before, inputs, labels, score_interval, step_velocities
                 )
                 terms = self._term_sizes(sizes_before, inputs, residual, step_velocities)
@@ -487,9 +487,7 @@ class LinearBounds(AbstractBounds):
         """
         n_examples = inputs.shape[-2]
         scale = self._scale(n_examples)
-        score_terms = self._lookahead_size(before, velocities) @ inputs.mT
-        residual_error = self._residual_error(scores, score_terms, labels.size)
-        residual_size = self._mean_size(scores) + labels.size + residual_error
+        residual_error, residual_size = self._residuals(before, inputs, labels, scores, velocities)
         size = self._term_sizes(before, inputs, residual_size, velocities)
         n_terms = 2 * n_examples + 16  # of both heads, and the units of the MLP
         underflow = n_terms * self.arithmetic.least * inputs.sum(-2, keepdim=True)
@@ -519,27 +517,25 @@ class LinearBounds(AbstractBounds):
         """Return the size of the coefficients at which the gradient is taken."""
         return before + velocities.ahead * (velocities.change + velocities.mismatch)
 
-    def _residual_size(
+    def _residuals(
         self,
         before: Tensor,
         inputs: Tensor,
         labels: Interval,
         scores: Interval,
         velocities: Velocities,
-    ) -> Tensor:
-        """Bound the sizes of the residuals of the examples."""
+    ) -> tuple[Tensor, Tensor]:
+        """Bound the errors and the sizes of the residuals of the examples."""
         score_terms = self._lookahead_size(before, velocities) @ inputs.mT
-        residual_error = self._residual_error(scores, score_terms, labels.size)
-        return self._mean_size(scores) + labels.size + residual_error
+        error = self._residual_error(scores, score_terms, labels.size)
+        return error, self._mean_size(scores) + labels.size + error
 
     def _term_sizes(
         self, before: Tensor, inputs: Tensor, residual: Tensor, velocities: Velocities
     ) -> Tensor:
         """Return the total size of the terms that a step adds up for each coefficient."""
-        shrinks = (
-            part for part in self._instructions if isinstance(part, ShrinkSlot | ShrinkMoved)
-        )
-        threshold = sum((part.threshold for part in shrinks), 0.0)
+        shrinks = (i for i in self._instructions if isinstance(i, ShrinkSlot | ShrinkMoved))
+        threshold = sum((shrink.threshold for shrink in shrinks), 0.0)
         decayed = self._decay * self._lookahead_size(before, velocities)
         gradient_terms = self._scale(inputs.shape[-2]) * (residual @ inputs)
         descent = self.program.descent

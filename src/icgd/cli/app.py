@@ -124,7 +124,7 @@ SPELLINGS = {
     r"\bbackend='(\w+)'": r"--backend \1",
     r"\blink='(\w+)'": r"link = '\1' under [target] in problem.toml",
     r"\bicgd\.compile\(problem, .*?, (\w+)=\.\.\.\)": r"\1 = ... under [settings] in problem.toml",
-    r"^n_(tokens|examples|steps) must": r"--\1 must",
+    r"^n_(tokens|examples) must": r"--\1 must",
     r"^stop_below\b": "--stop-below",
 }
 """How the advice of the library, which speaks Python, is spelled on the command line."""

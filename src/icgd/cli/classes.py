@@ -50,8 +50,8 @@ class Classes:
         for cell in cells:
             if cell not in names:
                 raise DataError(
-                    f"{path}, column {column!r} has the class {cell}; the cross_entropy loss of "
-                    f"{n_outputs} outputs needs classes from 0 to {n_outputs - 1}."
+                    f"{path}, column {quoted(column)} has the class {cell}; the cross_entropy loss "
+                    f"of {n_outputs} outputs needs classes from 0 to {n_outputs - 1}."
                 )
         return cls(names, n_outputs, threshold=0.5)
 

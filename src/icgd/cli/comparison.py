@@ -227,17 +227,17 @@ def _dots(
 
     An axis with ranges shows 1 too, which is real training.
     """
-    known = {place: value for place, value in enumerate(values) if value is not None}
+    drawn = {place: value for place, value in enumerate(values) if value is not None}
     ends = [end for ends in ranges for end in ends]
-    shown = [*known.values(), *ends] or [1.0, 100.0]
+    shown = [*drawn.values(), *ends] or [1.0, 100.0]
     for place, (least, largest) in enumerate(ranges):
         panel.plot((least, largest), (place, place), color=BLUE, lw=6, alpha=0.35)
-    panel.plot(list(known.values()), list(known), "o", color=BLUE, markersize=8)
+    panel.plot(list(drawn.values()), list(drawn), "o", color=BLUE, markersize=8)
     low, high = min(*shown, 1.0 if ranges else inf) / 2, max(shown) * 6
     panel.set_xlim(low, high)
     for place in range(len(values)):
-        value = known.get(place)
-        end = ranges[place][1] if ranges else known.get(place, low)
+        value = drawn.get(place)
+        end = ranges[place][1] if ranges else drawn.get(place, low)
         text = "no weights are built"
         if value is not None:
             text = f"{value:,.0f}" if value > 99 else f"{value:.3g}"

@@ -31,7 +31,10 @@ from icgd.problems.losses import (
     SQUARED,
 )
 from icgd.problems.problem import Problem
-from icgd.problems.tables import Codes, Numbers, Scaling, Table, read_table
+from icgd.problems.tables import Codes, Numbers, Scaling, Table, as_texts, read_table
+
+MOST_CLASSES = 2_000
+"""The most classes that numbers may stand for: more take gigabytes to compile."""
 
 MEASURING = (SQUARED.name, HUBER.name, LOG_COSH.name, L1.name)
 """Losses of the distance between prediction and label, beside those named by a number."""
@@ -142,8 +145,14 @@ def widths_in(source: Source, loss: str) -> tuple[int, int]:
         return n_inputs, 1
     if source.missing == DROP:
         table = table.without_gaps(table.names)
-    labels = table.without_gaps(targets).numbers(targets)
-    return n_inputs, int(max(labels.max(), 1)) + 1
+    largest = float(table.without_gaps(targets).numbers(targets).max())
+    if largest >= MOST_CLASSES:
+        raise DataError(
+            f"{source.data}, column {quoted(targets[0])} has the class {largest:.12g}; the "
+            f"cross_entropy loss makes an output for each class from 0, at most {MOST_CLASSES:,}. "
+            "Number the classes 0, 1, 2, ..., or give them names that are texts."
+        )
+    return n_inputs, int(max(largest, 1)) + 1
 
 
 def read_examples(source: Source, problem: Problem) -> Examples:
@@ -247,8 +256,13 @@ def _targets(table: Table, source: Source, problem: Problem) -> tuple[str, ...]:
     is_one_short = len(table.names) == problem.target.input_width + 1
     n_labels = 1 if is_one_short and _numbers_classes(problem) else n_outputs
     targets = source.targets or table.names[-n_labels:]
-    is_of_texts = len(targets) == 1 and table.texts(targets[0]) is not None
-    is_of_classes = is_of_texts or (len(targets) == 1 and _numbers_classes(problem))
+    texts = [name for name in targets if table.texts(name) is not None]
+    if texts and len(targets) > 1:
+        raise DataError(
+            f"{source.data}, column {quoted(texts[0])} has texts, which are classes and must be "
+            f"the only label, but the label columns are {', '.join(targets)}. Give one --target."
+        )
+    is_of_classes = bool(texts) or (len(targets) == 1 and _numbers_classes(problem))
     if not is_of_classes and not len(targets) == len(set(targets)) == n_outputs:
         raise DataError(
             f"The model has {n_outputs} output{'s' * (n_outputs > 1)}, but the label columns are "
@@ -310,12 +324,15 @@ def _labels(
     return classes, classes.encoded(table.path, name, cells)
 
 
-def _cells(table: Table, name: str) -> list[str]:
-    """Return the cells of a column of classes as texts; 1 and 1.0 are the same class."""
+def _cells(table: Table, name: str, known: Sequence[str] = ()) -> list[str]:
+    """Return the cells of a column of classes as texts; a number is the class that has its value.
+
+    `known` are the classes of the examples, which may write the number 1 as "1.0".
+    """
     texts = table.texts(name)
     if texts is not None:
         return texts
-    return [f"{number:.12g}" for number in table.numbers([name])[:, 0]]
+    return as_texts(pl.Series(table.numbers([name])[:, 0]), known).to_list()
 
 
 def require_within(domain: Domain, examples: Examples, queries: Queries | None = None) -> None:
@@ -343,16 +360,20 @@ def require_within(domain: Domain, examples: Examples, queries: Queries | None =
 
 
 def labels_of(queries: Queries, examples: Examples) -> Numbers | None:
-    """Return the labels of queries, as the transformer sees them, if their table has them all.
+    """Return the labels of queries, as the transformer sees them, if their table has labels.
 
     Labels that cannot be used give a warning: predictions need none, only their score does.
     """
     table, names = queries.table, examples.label_names
-    if not examples.has_header or any(n not in table.names or table.gaps(n) for n in names):
+    if not examples.has_header or any(name not in table.names for name in names):
+        return None
+    if all(len(table.gaps(name)) == len(table.frame) for name in names):
         return None
     try:
+        table.require_whole(names)
         if examples.classes is not None:
-            return examples.classes.encoded(table.path, names[0], _cells(table, names[0]))
+            cells = _cells(table, names[0], examples.classes.names)
+            return examples.classes.encoded(table.path, names[0], cells)
         if texts := [name for name in names if table.texts(name) is not None]:
             raise DataError(
                 f"{table.path}, column {quoted(texts[0])} has texts, the examples have numbers."

@@ -38,62 +38,62 @@ def guarantee(
     """
     compiled, examples, _ = open_run(file, table)
     with progress("descending") as on_progress:
-        found = check(
+        result = check(
             compiled, examples.frame, examples.labels, backend=backend, on_progress=on_progress
         )
     if as_json:
-        show.print_json({**_data(found), "box": compiled.problem.box})
+        show.print_json({**_data(result), "box": compiled.problem.box})
     else:
-        _print(found, compiled.problem.box)
-    raise typer.Exit(EXIT_CODES[found.verdict])
+        _print(result, compiled.problem.box)
+    raise typer.Exit(EXIT_CODES[result.verdict])
 
 
-def _data(found: Guarantee) -> dict[str, Any]:
+def _data(result: Guarantee) -> dict[str, Any]:
     return {
-        "verdict": found.verdict.name,
-        "meaning": found.verdict.value,
-        "distance_verdict": found.distance_verdict.name,
-        "excess_verdict": found.excess_verdict.name,
-        "holds": found.holds,
-        **show.plain(found),
+        "verdict": result.verdict.name,
+        "meaning": result.verdict.value,
+        "distance_verdict": result.distance_verdict.name,
+        "excess_verdict": result.excess_verdict.name,
+        "holds": result.holds,
+        **show.plain(result),
     }
 
 
-def _print(found: Guarantee, box: float | None) -> None:
-    distance, excess = CELLS[found.distance_verdict], CELLS[found.excess_verdict]
-    promises = [("contraction", found.contraction_bound)]
-    if found.theorem != "3.3":
-        promises.insert(0, (f"Theorem {found.theorem}", found.distance_bound))
+def _print(result: Guarantee, box: float | None) -> None:
+    distance, excess = CELLS[result.distance_verdict], CELLS[result.excess_verdict]
+    promises = [("contraction", result.contraction_bound)]
+    if result.theorem != "3.3":
+        promises.insert(0, (f"Theorem {result.theorem}", result.distance_bound))
     rows = [
-        ("" if number else "distance from the minimiser", found.distance, by, bound, distance)
+        ("" if number else "distance from the minimiser", result.distance, by, bound, distance)
         for number, (by, bound) in enumerate(promises)
     ]
     rows.append(
-        ("objective above its minimum", found.excess, "Theorem 3.3", found.excess_bound, excess)
+        ("objective above its minimum", result.excess, "Theorem 3.3", result.excess_bound, excess)
     )
     names = ("", "measured", "promised by", "at most", "")
     listed = [
         (what, f"{value:.3g}", by, _promise(most), is_kept)
         for what, value, by, most, is_kept in rows
     ]
-    title = f"After {found.n_steps:,} steps of {found.step_size:.4g} ({found.backend} backend)"
+    title = f"After {result.n_steps:,} steps of {result.step_size:.4g} ({result.backend} backend)"
     show.print_columns(title, names, listed)
-    show.print_why_fused(found.fused_because)
+    show.print_why_fused(result.fused_because)
     constants = [
-        ("curvature", f"{found.smallest_curvature:.4g} to {found.largest_curvature:.4g}"),
-        ("distance of the start", f"{found.start_distance:.4g}"),
-        ("error of a step at most", f"{found.step_error:.2g}"),
-        ("accuracy of the minimiser", _known(found.distance_slack)),
-        ("accuracy of the minimum", _known(found.excess_slack + found.excess_rounding)),
+        ("curvature", f"{result.smallest_curvature:.4g} to {result.largest_curvature:.4g}"),
+        ("distance of the start", f"{result.start_distance:.4g}"),
+        ("error of a step at most", f"{result.step_error:.2g}"),
+        ("accuracy of the minimiser", _known(result.distance_slack)),
+        ("accuracy of the minimum", _known(result.excess_slack + result.excess_rounding)),
         ("minimised over", "all coefficients" if box is None else f"coefficients within ±{box:g}"),
     ]
     show.print_rows("Constants", constants)
-    if found.distance_slack == inf:
+    if result.distance_slack == inf:
         show.output.print(
             "The objective is flat around the minimiser that was found, or nearly so: there may be "
             "others, and distances are those from the one that was found."
         )
-    show.print_verdict(found.verdict.value, found.holds)
+    show.print_verdict(result.verdict.value, result.holds)
 
 
 def _known(slack: float) -> str:

@@ -85,7 +85,7 @@ def in_users_words(
     try:
         yield
     except (SettingError, UnknownNameError) as error:
-        text = str(error)
+        text = re.sub(r"^n_(?=steps\b)", "", str(error))  # the key and the option are `steps`
         key = re.match(r"(?:Unknown (?:key ')?)?([\w.]*)", text)[1]  # type: ignore[index]
         keys = [key] + [
             f"{section}.{key}"
@@ -114,17 +114,17 @@ def with_options(
 
     `make` turns their values into that parameter. typer reads the joined signature.
     """
-    own = list(options_of(command))
-    place = [option.name for option in own].index(name)
-    offered = {option.name for option in own}
-    options = tuple(option for option in options if option.name not in offered)
+    of_command = list(options_of(command))
+    names = [option.name for option in of_command]
+    options = tuple(option for option in options if option.name not in names)
+    place = names.index(name)
 
     @wraps(command)
     def merged(**given: Any) -> None:
         chosen = {option.name: given.pop(option.name) for option in options}
         command(**{name: make(**chosen)}, **given)
 
-    parameters = [*own[:place], *options, *own[place + 1 :]]
+    parameters = [*of_command[:place], *options, *of_command[place + 1 :]]
     keyword_only = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in parameters]
     merged.__signature__ = Signature(keyword_only)  # type: ignore[attr-defined]
     return merged

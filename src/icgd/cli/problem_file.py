@@ -208,8 +208,8 @@ class Description:
         if self.path is None:
             return problem, None
         examples = read_examples(source, problem)
-        found = Domain.of(examples.inputs, examples.labels)
-        bounds = {name: stated.get(name, getattr(found, name)) for name in ("x", "y")}
+        of_table = Domain.of(examples.inputs, examples.labels)
+        bounds = {name: stated.get(name, getattr(of_table, name)) for name in ("x", "y")}
         problem = replace(problem, domain=replace(problem.domain, **bounds))
         require_within(problem.domain, examples)
         if problem.update.step_size is None:
@@ -320,8 +320,8 @@ def description_from(file: File = None, data: TableFile = None, **options: Any) 
     places = {name: PLACES[name] for name in (*given, *table)}
     for name, value in (given | table).items():
         *sections, key = places[name].split(".")
-        part = content.setdefault(sections[0], {}) if sections else content
-        part[key] = value
+        section = content.setdefault(sections[0], {}) if sections else content
+        section[key] = value
     if step_from is not None:  # it had the default bounds, not those of the table
         content["domain"] = {**DEFAULT_DOMAIN, **content.get("domain", {})}
     path = data or (None if step_from is None else Path(step_from))

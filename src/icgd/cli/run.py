@@ -151,7 +151,7 @@ def run(
         write_weights(weights_out, result.weights)
     if out and asked:
         answers = outcome.labels, outcome.predictions
-        write_file(out, predictions_content(asked.table.frame, *answers))
+        write_file(out, predictions_content(asked.table.cells, *answers))
     if plot:
         result.plot(plot, labels=examples.named(labels))
     if as_json:

@@ -40,9 +40,9 @@ def plain(value: Any) -> Any:
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {name: plain(part) for name, part in value.items()}
+        return {name: plain(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+        return [plain(entry) for entry in value]
     if isinstance(value, float) and not isfinite(value):
         return None
     return value
@@ -77,12 +77,12 @@ def report_data(report: Report) -> dict[str, Any]:
     names = [f"{kind}_{what}" for kind in kinds for what in ("errors", "bounds")]
     bounds: dict[str, Any] = report.informative_bounds  # JSON shows NaN as null
     shown = replace(report, **bounds)
-    known = {name: getattr(shown, name) for name in names}
+    values = {name: getattr(shown, name) for name in names}
     return {
         "verdict": report.verdict.name,
         "meaning": report.verdict.value,
         "headline": report.headline,
-        "largest": {name: largest(part) for name, part in known.items() if part is not None},
+        "largest": {name: largest(v) for name, v in values.items() if v is not None},
         "beyond_paper": report.beyond_paper,
         "backend": report.backend,
         "dtype": report.dtype,

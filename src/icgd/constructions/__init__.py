@@ -2,5 +2,6 @@
 
 from icgd.approximation.relu_sum import fit_relu_sum
 from icgd.constructions.base import AbstractConstruction
+from icgd.problems.optimisers import AbstractGradientStep, Root, Rule
 
-__all__ = ["AbstractConstruction", "fit_relu_sum"]
+__all__ = ["AbstractConstruction", "AbstractGradientStep", "Root", "Rule", "fit_relu_sum"]

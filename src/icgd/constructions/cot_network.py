@@ -62,7 +62,7 @@ from icgd.constructions.network import (
     factor_of,
     largest_size,
     look_up_groups,
-    loss_parts,
+    loss_terms,
     ranges_on_domain,
     require_few_updates,
     text_objection,
@@ -185,7 +185,7 @@ class CotNetwork(AbstractConstruction):
                 "example per round, or the number of examples for all of them."
             )
         if not problem.loss_function.is_softmax and not all(
-            _fits_in_a_row(part) for part in problem.loss_function.slope_terms or (None,)
+            _fits_in_a_row(term) for term in problem.loss_function.slope_terms or (None,)
         ):
             return (
                 f"its blocks can hold u(t, y) only if that is a line or a clipped line in t - y, "
@@ -203,7 +203,7 @@ class CotNetwork(AbstractConstruction):
             return f"all layers share a block, which has one kinked activation, not {names}."
         reach = _reaches(problem).forward
         values = [activation.value for activation in activations_of(problem.network)]
-        for function in (*values, *(part.function for part in loss_parts(problem))):
+        for function in (*values, *(term.function for term in loss_terms(problem))):
             if not ROUNDING_ROOM * reach <= min(-function.low, function.high):
                 return (
                     f"its preactivations can reach {reach:.4g} on the domain, and {function} is "
@@ -306,17 +306,17 @@ class LossSlope:
     bound: float | None = None
 
 
-def _fits_in_a_row(part: SlopeTerm | None) -> bool:
-    """Return whether a row of a block can hold this part of a loss slope."""
-    if part is None:  # the slope is not a sum of parts
+def _fits_in_a_row(term: SlopeTerm | None) -> bool:
+    """Return whether a row of a block can hold this term of a loss slope."""
+    if term is None:  # the slope is not a sum of terms
         return False
-    if part.function.kind == "kinked":
-        return factor_of(part.function) is not None or part.function == CLIP
-    return part.function.kind == "smooth" and (part.prediction, part.label) == (1.0, 0.0)
+    if term.function.kind == "kinked":
+        return factor_of(term.function) is not None or term.function == CLIP
+    return term.function.kind == "smooth" and (term.prediction, term.label) == (1.0, 0.0)
 
 
 def _loss_slope(problem: Problem) -> LossSlope:
-    """Return u(p, y), whose parts are lines, a clipped line, or a function of p alone.
+    """Return u(p, y), whose terms are lines, a clipped line, or a function of p alone.
 
     For classes it is softmax(p) - y.
     """
@@ -324,14 +324,14 @@ def _loss_slope(problem: Problem) -> LossSlope:
         return LossSlope(1.0, 1.0, SHARES)
     prediction = label = 0.0
     row = bound = None
-    for part in loss_parts(problem):
-        if is_kinked(part.function):
-            steepest = max(part.function.slopes, key=abs)
-            prediction += steepest * part.prediction
-            label -= steepest * part.label
-            bound = max(part.function.knots, default=None)
+    for term in loss_terms(problem):
+        if is_kinked(term.function):
+            steepest = max(term.function.slopes, key=abs)
+            prediction += steepest * term.prediction
+            label -= steepest * term.label
+            bound = max(term.function.knots, default=None)
         else:
-            prediction, row = 1.0, _of_z(part.function.name)
+            prediction, row = 1.0, _of_z(term.function.name)
     return LossSlope(prediction, label, row, bound)
 
 
@@ -391,8 +391,7 @@ def _reaches(problem: Problem) -> Reaches:
     row = max(max(shape) for shape in target.matrix_shapes) * update.reach
     # The slope of the loss depends on z_N. Without look-ups no grid limits z_N, so bound it by the
     # weights. A function on a bounded domain is bounded by its values there.
-    parts = () if problem.loss_function.is_softmax else loss_parts(problem)
-    of_z = [part.function for part in parts if part.function.kind == "smooth"]
+    of_z = [term.function for term in loss_terms(problem) if term.function.kind == "smooth"]
     z, loss = forward if smooth or of_z else row * inputs, _loss_slope(problem)
     read = (activations_of(target)[-1].value, *of_z)
     outputs = [largest_size(f, min(z, -f.low, f.high)) for f in read]

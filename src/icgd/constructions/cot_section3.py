@@ -40,7 +40,7 @@ from icgd.constructions.linear_stack import (
     numbers_objection,
     score_reach,
 )
-from icgd.constructions.network import ROUNDING_ROOM, factor_of, loss_parts
+from icgd.constructions.network import ROUNDING_ROOM, factor_of, loss_terms
 from icgd.errors import ConstructionError
 from icgd.problems.linear_model import LinearModel
 from icgd.problems.mlp import MLP
@@ -287,8 +287,8 @@ class CotGlm(AbstractOneLayer):
             return f"it projects all weights onto one box, not onto {sets_in_words(update.box)}."
         if problem.loss_function.is_softmax:
             return "the slope of the cross-entropy couples all outputs."
-        for part in loss_parts(problem):
-            function = part.function
+        for term in loss_terms(problem):
+            function = term.function
             if isinstance(function, Function) and any(function.jumps):
                 return (
                     f"the slope of the {problem.loss} loss jumps at {function.knots[0]:g}, and a "
@@ -302,20 +302,20 @@ class CotGlm(AbstractOneLayer):
         n_examples = self._require_n_examples()
         network, update, domain = problem.network, problem.gradient_step, problem.domain
         reach = ROUNDING_ROOM * update.reach * network.input_width * domain.x
-        # The look-ups of each part of the slope, and the largest argument of each function.
+        # The look-ups of each term of the slope, and the largest argument of each function.
         look_ups, reaches = [], {LINE: reach}  # LINE also returns predictions
         kinds: dict[str, ScalarFunction] = {}
         slopes: tuple[GridMean, ...] = ()
         if (loss := problem.loss_function).slope_terms is None:
             slopes = (mean_of_slope(loss, reach, ROUNDING_ROOM * domain.y),)
             look_ups.append(LookUp(loss.name, score=1.0, label=1.0, is_slope=True))
-        for part in loss.slope_terms or ():
-            name, factor = part.function.name, 1.0
-            if (slope := factor_of(part.function)) is not None:
+        for term in loss.slope_terms or ():
+            name, factor = term.function.name, 1.0
+            if (slope := factor_of(term.function)) is not None:
                 name, factor = LINE, slope
-            look_ups.append(LookUp(name, part.prediction, part.label, factor))
-            size = abs(part.prediction) * reach + abs(part.label) * ROUNDING_ROOM * domain.y
-            reaches[name], kinds[name] = max(size, reaches.get(name, 0.0)), part.function
+            look_ups.append(LookUp(name, term.prediction, term.label, factor))
+            size = abs(term.prediction) * reach + abs(term.label) * ROUNDING_ROOM * domain.y
+            reaches[name], kinds[name] = max(size, reaches.get(name, 0.0)), term.function
         functions = tuple(
             line(LINE, size)
             if name == LINE

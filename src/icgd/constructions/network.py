@@ -165,8 +165,8 @@ def network_layout(
 # The functions that a construction evaluates.
 
 
-def loss_parts(problem: Problem) -> tuple[SlopeTerm, ...]:
-    """Return the summands of the loss slope; none if it is not a sum of one-variable functions."""
+def loss_terms(problem: Problem) -> tuple[SlopeTerm, ...]:
+    """Return the terms of the loss slope; none if it is not a sum of one-variable functions."""
     return problem.loss_function.slope_terms or ()
 
 
@@ -177,16 +177,16 @@ def factor_of(function: ScalarFunction) -> float | None:
     return float(function(one)) if is_line else None
 
 
-def loss_argument(part: SlopeTerm, prediction: str) -> Combination:
-    """Return the argument of a part of the loss slope, from predictions and labels."""
-    factors = {prediction: part.prediction, "y": part.label}
+def loss_argument(term: SlopeTerm, prediction: str) -> Combination:
+    """Return the argument of a term of the loss slope, from predictions and labels."""
+    factors = {prediction: term.prediction, "y": term.label}
     used = {slot: factor for slot, factor in factors.items() if factor != 0.0}
     return Combination(tuple(used), tuple(used.values()))
 
 
 @dataclass(frozen=True)
 class LossJump:
-    """A jump of a summand of the loss slope; `slot` holds relu(argument - place of the jump)."""
+    """A jump of a term of the loss slope; `slot` holds relu(argument - place of the jump)."""
 
     slot: str
     argument: Combination
@@ -199,9 +199,9 @@ def loss_jumps(problem: Problem, prediction: str) -> list[LossJump]:
     The ramp reads a relu for the reason given at `later_slopes`.
     """
     jumps = [
-        (loss_argument(part, prediction), jump)
-        for part in loss_parts(problem)
-        for jump in split_at_jumps(part.function).jumps
+        (loss_argument(term, prediction), jump)
+        for term in loss_terms(problem)
+        for jump in split_at_jumps(term.function).jumps
     ]
     return [LossJump(f"side_{number}", *pair) for number, pair in enumerate(jumps, start=1)]
 
@@ -209,7 +209,7 @@ def loss_jumps(problem: Problem, prediction: str) -> list[LossJump]:
 def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
     """Return all functions that layers evaluate, by name.
 
-    They are the activations, their slopes, the parts of the loss slope, and the identity, which
+    They are the activations, their slopes, the terms of the loss slope, and the identity, which
     copies the prediction.
     """
     activations = activations_of(problem.network)
@@ -218,8 +218,8 @@ def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
         slope = slope_of(activation.value)
         functions += [slope.curve] if slope.curve is not None else []
         functions += [jump.steps for jump in slope.jumps]
-    for part in loss_parts(problem):
-        slope = split_at_jumps(part.function)
+    for term in loss_terms(problem):
+        slope = split_at_jumps(term.function)
         functions += [slope.curve] if slope.curve is not None else []
         functions += [f for jump in slope.jumps for f in (jump.steps, jump.positive)]
     for layer in range(1, problem.network.depth + 1):
@@ -230,7 +230,7 @@ def needed_functions(problem: Problem) -> dict[str, ScalarFunction]:
 def jump_offsets(problem: Problem) -> dict[str, float]:
     """Return |k| for every step function, whose argument relu(z - k) exceeds |z| by up to |k|."""
     slopes = [slope_of(r.value) for r in activations_of(problem.network)]
-    slopes += [split_at_jumps(part.function) for part in loss_parts(problem)]
+    slopes += [split_at_jumps(term.function) for term in loss_terms(problem)]
     return {jump.steps.name: abs(jump.place) for slope in slopes for jump in slope.jumps}
 
 
@@ -243,7 +243,7 @@ def look_up_groups(problem: Problem) -> list[tuple[ScalarFunction, ...]]:
         (activation.gate or activation.value, activation.rest, activation.derivative)
         for activation in activations_of(problem.network)
     ]
-    groups += [(part.function,) for part in loss_parts(problem)]
+    groups += [(term.function,) for term in loss_terms(problem)]
     new_groups: list[tuple[ScalarFunction, ...]] = []
     seen: set[str] = set()
     for group in groups:
@@ -392,9 +392,9 @@ def backward_ranges(problem: Problem, ranges: Ranges, margin: float) -> Backward
     return BackwardRanges(tuple(slopes), *map(tuple, rows))
 
 
-def largest_loss_argument(problem: Problem, part: SlopeTerm, prediction: float) -> float:
-    """Return the largest argument of a part of the loss slope."""
-    return abs(part.prediction) * prediction + abs(part.label) * problem.domain.y
+def largest_loss_argument(problem: Problem, term: SlopeTerm, prediction: float) -> float:
+    """Return the largest argument of a term of the loss slope."""
+    return abs(term.prediction) * prediction + abs(term.label) * problem.domain.y
 
 
 def composed_slope(problem: Problem, largest: float, slot: str = "prediction") -> Composition:
@@ -418,15 +418,15 @@ def largest_loss_slope(problem: Problem, prediction: float) -> float:
     if is_composed(problem):
         return composed_slope(problem, prediction).term.size
     return sum(
-        largest_size(part.function, largest_loss_argument(problem, part, prediction))
-        for part in loss_parts(problem)
+        largest_size(term.function, largest_loss_argument(problem, term, prediction))
+        for term in loss_terms(problem)
     )
 
 
 def largest_argument(problem: Problem, ranges: Ranges) -> float:
     """Return the largest argument of any function: activations, loss slope, copied prediction."""
     prediction = ranges.outputs[-1]
-    in_loss = (largest_loss_argument(problem, part, prediction) for part in loss_parts(problem))
+    in_loss = (largest_loss_argument(problem, term, prediction) for term in loss_terms(problem))
     return max(*ranges.preactivations, prediction, *in_loss)
 
 
@@ -441,8 +441,8 @@ def domain_objection(problem: Problem, margin: float = 0.0, *, gated: bool = Fal
         largest = max(ranges.outputs[-1], problem.domain.y)
         sizes.append((problem.loss_function, largest, "predictions and labels"))
     sizes += [
-        (part.function, largest_loss_argument(problem, part, ranges.outputs[-1]), "errors")
-        for part in loss_parts(problem)
+        (term.function, largest_loss_argument(problem, term, ranges.outputs[-1]), "errors")
+        for term in loss_terms(problem)
     ]
     for function, size, argument in sizes:
         if not ROUNDING_ROOM * size <= min(-function.low, function.high):

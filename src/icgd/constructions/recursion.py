@@ -53,7 +53,7 @@ from icgd.constructions.network import (
     has_kink,
     largest_loss_slope,
     largest_size,
-    loss_parts,
+    loss_terms,
     network_layout,
     precision_objection,
     ranges_on_domain,
@@ -156,7 +156,7 @@ class Recursion(AbstractConstruction):
 
     def objection(self, problem: Problem) -> str | None:
         values = [activation.value for activation in activations_of(problem.network)]
-        parts = [part.function for part in loss_parts(problem)]
+        parts = [term.function for term in loss_terms(problem)]
         if rough := [f for f in (*values, *parts) if f.kind not in ("kinked", "smooth")]:
             return (
                 "its units fit functions that are analytic, or continuous and piecewise linear, "
@@ -193,7 +193,7 @@ class Recursion(AbstractConstruction):
 
     def may_be_accurate(self, problem: Problem) -> bool:
         units = unit_activation_named(self.unit_activation or default_activation(problem.network))
-        loss = (part.function for part in loss_parts(problem))
+        loss = (term.function for term in loss_terms(problem))
         has_curves = any(function.kind == "smooth" for function in loss)
         # Only units that bend like relu clip exactly, and kinked ones cannot fit a smooth function.
         return units.bends and not (units.kinked and has_curves)

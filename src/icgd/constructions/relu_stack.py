@@ -57,7 +57,7 @@ from icgd.constructions.network import (
     later_slopes,
     loss_argument,
     loss_jumps,
-    loss_parts,
+    loss_terms,
     map_everywhere,
     needed_functions,
     network_layout,
@@ -219,9 +219,9 @@ class ReluStack(AbstractConstruction):
         block, of_shares = forward_pass(target, with_slopes=True), tuple[ReluSum, ...]()
         # The slope of the loss: a sum of functions of one variable, or softmax minus labels.
         summands = tuple(
-            Summand(loss_argument(part, prediction), curve.name)
-            for part in loss_parts(problem)
-            if (curve := split_at_jumps(part.function).curve) is not None
+            Summand(loss_argument(term, prediction), curve.name)
+            for term in loss_terms(problem)
+            if (curve := split_at_jumps(term.function).curve) is not None
         )
         if jumps:
             block.append(

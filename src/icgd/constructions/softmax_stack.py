@@ -52,7 +52,7 @@ from icgd.constructions.network import (
     later_slopes,
     look_up_functions,
     loss_argument,
-    loss_parts,
+    loss_terms,
     map_everywhere,
     needed_functions,
     network_layout,
@@ -174,7 +174,7 @@ class SoftmaxStack(AbstractConstruction):
         values = [activation.value for activation in activations_of(problem.network)]
         if lines := [r for r in values if r != IDENTITY_FUNCTION and factor_of(r) is not None]:
             return f"its only linear activation is identity, not {lines[0]}; use relu-stack."
-        for function in (*values, *(part.function for part in loss_parts(problem))):
+        for function in (*values, *(term.function for term in loss_terms(problem))):
             if function.kind == "pieces":
                 return (
                     f"its look-ups are accurate for analytic functions only, and {function} has "
@@ -187,10 +187,10 @@ class SoftmaxStack(AbstractConstruction):
                     f"an MLP also evaluates {function} at 0, in registers, whose slots must stay "
                     f"0, but its value there is {at_zero:g}; use relu-stack."
                 )
-        for part in loss_parts(problem):
-            if part.function.kind == "step" and part.function.knots:
+        for term in loss_terms(problem):
+            if term.function.kind == "step" and term.function.knots:
                 return (
-                    f"the slope of the {problem.loss} loss jumps at {part.function.knots[0]:g}, "
+                    f"the slope of the {problem.loss} loss jumps at {term.function.knots[0]:g}, "
                     "and there is no MLP that could evaluate the jump without rounding errors; use "
                     "relu-stack, or a loss whose slope is continuous, such as huber."
                 )
@@ -282,7 +282,7 @@ class _Builder:
         self.bias, self.depth = bias_slot(self.target), self.target.depth
         self.activations = dict(enumerate(activations_of(self.target), start=1))
         self.is_linear = {j: r.value == IDENTITY_FUNCTION for j, r in self.activations.items()}
-        self.parts = loss_parts(problem)
+        self.loss_terms = loss_terms(problem)
         self.is_softmax = problem.loss_function.is_softmax
         n_classes = self.target.output_width if self.is_softmax else 0
         self.classes = tuple(class_slot(number) for number in range(1, n_classes + 1))
@@ -328,17 +328,17 @@ class _Builder:
                 value = errors[gate.name] * reach if gate else errors[activation.value.name]
                 value += errors[rest.name] if rest else 0.0
                 largest = max(largest, value, errors[activation.derivative.name])
-        return max(largest, sum(errors.get(part.function.name, 0.0) for part in self.parts))
+        return max(largest, sum(errors.get(term.function.name, 0.0) for term in self.loss_terms))
 
     def _loss_slope(self) -> Combination:
         """Return u(p_N, y) as a combination of slots."""
         if self.is_softmax:
             return Combination((SHARES, "y"), (1.0, -1.0))
         factors: dict[str, float] = {}
-        for number, part in enumerate(self.parts, start=1):
-            function = part.function
+        for number, term in enumerate(self.loss_terms, start=1):
+            function = term.function
             if (steepness := factor_of(function)) is not None:
-                for slot, factor in loss_argument(part, units_slot(self.depth)).terms():
+                for slot, factor in loss_argument(term, units_slot(self.depth)).terms():
                     factors[slot] = factors.get(slot, 0.0) + steepness * factor
             else:
                 factors[f"loss_part_{number}"] = 1.0
@@ -382,20 +382,20 @@ class _Builder:
         return layers
 
     def loss_look_ups(self, z: Argument, *, of_prediction: bool) -> tuple[LookUp, ...]:
-        """Return look-ups of the smooth parts of the loss slope, of z = p_N or of p_N and y."""
+        """Return look-ups of the smooth terms of the loss slope, of z = p_N or of p_N and y."""
         look_ups = []
-        for number, part in enumerate(self.parts, start=1):
-            is_of_prediction = part.prediction == 1.0 and part.label == 0.0
-            if part.function.kind == "smooth" and is_of_prediction is of_prediction:
-                both = Argument(loss_argument(part, units_slot(self.depth)))
+        for number, term in enumerate(self.loss_terms, start=1):
+            is_of_prediction = term.prediction == 1.0 and term.label == 0.0
+            if term.function.kind == "smooth" and is_of_prediction is of_prediction:
+                both = Argument(loss_argument(term, units_slot(self.depth)))
                 argument, write = z if of_prediction else both, f"loss_part_{number}"
-                look_ups.append(LookUp(argument, (part.function.name,), (write,)))
+                look_ups.append(LookUp(argument, (term.function.name,), (write,)))
         return tuple(look_ups)
 
     def loss_slope_layers(self) -> list[Layer]:
-        """Evaluate the nonlinear parts of u that the last layer did not look up, and jumps of r'.
+        """Evaluate the nonlinear terms of u that the last layer did not look up, and jumps of r'.
 
-        One MLP evaluates kinked parts of u, and the slopes of kinked activations from relu(z_j).
+        One MLP evaluates kinked terms of u, and the slopes of kinked activations from relu(z_j).
         """
         output, kinks = units_slot(self.depth), later_slopes(self.target)
         if self.is_softmax:
@@ -406,9 +406,9 @@ class _Builder:
         if not self.is_linear[self.depth]:
             look_ups += self.loss_look_ups(z, of_prediction=True)
         maps = tuple(
-            map_everywhere(loss_argument(part, output), part.function.name, f"loss_part_{number}")
-            for number, part in enumerate(self.parts, start=1)
-            if part.function.kind == "kinked" and factor_of(part.function) is None
+            map_everywhere(loss_argument(term, output), term.function.name, f"loss_part_{number}")
+            for number, term in enumerate(self.loss_terms, start=1)
+            if term.function.kind == "kinked" and factor_of(term.function) is None
         )
         stages = (look_ups, maps + kinks)
         return [Layer("loss slope", instructions) for instructions in stages if instructions]
@@ -464,7 +464,7 @@ class _Builder:
             slot: (width,) for j, width in widths for slot in separate_positive_slots(target, j)
         }
         scratch |= {f"{kind}_{j}": (width,) for kind in ("slope", "delta") for j, width in widths}
-        scratch |= {f"loss_part_{number}": outputs for number in range(1, len(self.parts) + 1)}
+        scratch |= {f"loss_part_{number}": outputs for number in range(1, len(self.loss_terms) + 1)}
         scratch[SHARES] = outputs
         values = [value_slot(f.name) for f in functions if isinstance(f, LatticeFunction)]
         flags = (ONE, IS_EXAMPLE, IS_QUERY, LOG_EXAMPLES, *REGISTER_SLOTS)
@@ -483,9 +483,9 @@ def _fitted(
     sizes = zip(activations_of(problem.network), forward.preactivations, strict=True)
     arguments = [size for r, size in sizes if r.value.kind == "smooth"]
     arguments += [
-        largest_loss_argument(problem, part, forward.outputs[-1])
-        for part in loss_parts(problem)
-        if part.function.kind == "smooth"
+        largest_loss_argument(problem, term, forward.outputs[-1])
+        for term in loss_terms(problem)
+        if term.function.kind == "smooth"
     ]
     reach = max(arguments)
     if settings.registers is not None:

@@ -166,8 +166,13 @@ class Universal(AbstractConstruction):
                 f"{size.n_examples}) = {size.paper_entries} entries ({size.entries} without "
                 "repetitions)."
             )
-        if problem.loss_function.slope_terms is None:
+        if problem.loss_function.is_softmax:
             return f"the slope of the {problem.loss} loss of a single output is 0."
+        if problem.loss_function.slope_terms is None:
+            return (
+                f"the slope of the {problem.loss} loss is not a sum of functions of one variable, "
+                "from which its error bound is computed; use relu-stack."
+            )
         if reason := text_objection(problem):
             return reason
         activation = target.layer_activation(1).value

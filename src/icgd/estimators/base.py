@@ -14,6 +14,7 @@ from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import wraps
 from math import frexp
+from numbers import Real
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -32,7 +33,15 @@ from icgd.certificates.report import Report
 from icgd.compiled import Compiled
 from icgd.constructions.base import AbstractConstruction
 from icgd.environment import warn
-from icgd.errors import DataError, DataTypeError, OverflowedRunError, SettingError, cut, quoted
+from icgd.errors import (
+    DataError,
+    DataTypeError,
+    OverflowedRunError,
+    SettingError,
+    UnsupportedProblemError,
+    cut,
+    quoted,
+)
 from icgd.pipeline import compile as compile_problem
 from icgd.pipeline import verify
 from icgd.problems.convergence import Convergence, convergence
@@ -493,7 +502,16 @@ class AbstractInContext(Settings, BaseEstimator, ABC):  # type: ignore[misc]
         if isinstance(update.step_size, tuple):  # a schedule for 0 steps would be empty
             update = replace(update, step_size=update.step_size[0])
         widened = replace(problem, domain=wider, update=update)
-        return compile_problem(widened, self._request.construction, n_steps=0)
+        try:
+            return compile_problem(widened, self._request.construction, n_steps=0)
+        except UnsupportedProblemError as reason:
+            sizes = rows.reshape(-1, *rows.shape[-2:])[0, :, : self.n_features_in_].abs()
+            row, column = divmod(int(sizes.argmax()), sizes.shape[1])
+            raise DataError(
+                f"X is too far from the context to predict: {self._column(column)}, row {row} is "
+                f"{float(sizes[row, column]):.3g} standard deviations from the mean. Drop such "
+                f"rows. {reason}"
+            ) from None
 
     @property
     def loss_curve_(self) -> Array:
@@ -590,7 +608,13 @@ class AbstractClassifier(ClassifierMixin):  # type: ignore[misc]
     ) -> tuple[Array, Array, Array | None]:
         """Set `classes_`; return validated rows, a 0/1 label for each output, and any weights."""
         X, y = read_examples(self, X, y, numeric=False)
-        check_classification_targets(y)
+        for row, label in enumerate(y if y.dtype == object else ()):  # texts, perhaps with gaps
+            if not isinstance(label, str | Real):
+                raise DataError(
+                    f"y[{row}] is {quoted(label)}; a class must be a text or a number. Drop such "
+                    "rows first, or give the class a name."
+                )
+        _validated("y", None, lambda: check_classification_targets(y))
         self.classes_, numbers = np.unique(y, return_inverse=True)
         weights = None if sample_weight is None else read_weights(sample_weight, X)
         if class_weight is not None:

@@ -49,6 +49,27 @@ def round_down(number: int) -> int:
     return number // unit * unit
 
 
+def _require_size(n: int, n_steps: int) -> None:
+    """Raise `SizeError` if the kernel does not fit into memory; warn if `fit` takes long."""
+    n_bytes = MATRICES * 8 * n**2
+    most = round_down(int(sqrt(usable_memory().n_bytes / (MATRICES * 8))))
+    other = "or train InContextRegressor, whose time and memory grow with n instead of n^2"
+    remedy = f"Up to about {most:,} rows fit: take a sample of the rows, {other}."
+    require_memory(f"The kernel of {n:,} examples with each other", n_bytes, remedy)
+    per_entry = SECONDS_PER_ENTRY + n_steps * SECONDS_PER_STEP
+    seconds = n**2 * per_entry
+    if seconds > LONG:
+        quick = round_down(int(sqrt(LONG / per_entry)))
+        warn(
+            LongRunWarning(
+                f"The kernel of {n:,} examples has {n**2:,} entries: this fit takes about "
+                f"{seconds:,.0f} seconds and {n_bytes / 2**30:.1f} GiB of memory. Up to "
+                f"{quick:,} rows take less than {LONG:g} seconds: take a sample of the rows, "
+                f"{other}."
+            )
+        )
+
+
 @dataclass(eq=False, repr=False)
 class InContextKernelRegressor(AbstractRegressor, AbstractInContext):
     """Kernel regression by gradient descent in a frozen transformer, one layer of attention a step.
@@ -110,36 +131,16 @@ class InContextKernelRegressor(AbstractRegressor, AbstractInContext):
             1
         """
         X, y = read_examples(self, X, y)
-        self._require_size(len(X))
+        n_steps = count("max_iter", self.max_iter)
+        _require_size(len(X), n_steps)
         raw = np.asarray(y, dtype=np.float64).reshape(-1, 1)
         self._scaling, self._label_scaling = Scaling.of(X), Scaling.of(raw)
         rows, labels = self._rows(X), self._label_scaling.transform(raw)
-        problem = self._problem(rows, labels)
-        n_steps = count("max_iter", self.max_iter)
+        problem = self._problem(rows, labels, n_steps)
         self._train(FitRequest(problem, rows, labels, n_steps, may_shorten=False))
         return self
 
-    def _require_size(self, n: int) -> None:
-        """Raise `SizeError` if the kernel does not fit into memory; warn if `fit` takes long."""
-        n_bytes = MATRICES * 8 * n**2
-        most = round_down(int(sqrt(usable_memory().n_bytes / (MATRICES * 8))))
-        other = "or train InContextRegressor, whose time and memory grow with n instead of n^2"
-        remedy = f"Up to about {most:,} rows fit: take a sample of the rows, {other}."
-        require_memory(f"The kernel of {n:,} examples with each other", n_bytes, remedy)
-        per_entry = SECONDS_PER_ENTRY + count("max_iter", self.max_iter) * SECONDS_PER_STEP
-        seconds = n**2 * per_entry
-        if seconds > LONG:
-            quick = round_down(int(sqrt(LONG / per_entry)))
-            warn(
-                LongRunWarning(
-                    f"The kernel of {n:,} examples has {n**2:,} entries: this fit takes about "
-                    f"{seconds:,.0f} seconds and {n_bytes / 2**30:.1f} GiB of memory. Up to "
-                    f"{quick:,} rows take less than {LONG:g} seconds: take a sample of the rows, "
-                    f"{other}."
-                )
-            )
-
-    def _problem(self, rows: Array, labels: Array) -> Problem:
+    def _problem(self, rows: Array, labels: Array, n_steps: int) -> Problem:
         width = rows.shape[1]
         length = sqrt(width / 2) if self.length_scale is None else self.length_scale
         transform = unit_rows(1 / positive("length_scale", length), width)
@@ -150,7 +151,7 @@ class InContextKernelRegressor(AbstractRegressor, AbstractInContext):
         # may put the computed ones below.
         low = max(spectrum.low, noise) if machine.is_positive else spectrum.low
         high = max(spectrum.high, 1.01 * low)
-        sizes = chebyshev_steps(low, high, count("max_iter", self.max_iter))
+        sizes = chebyshev_steps(low, high, n_steps)
         domain = Domain(bound_above(rows, room=ROOM), bound_above(labels))
         return Problem(machine, "squared", FunctionalStep(sizes, noise), domain)
 

@@ -147,7 +147,7 @@ scikit-learn's networks minimise half the mean square, or the mean logistic loss
 With the same objective, `alpha` means the same."""
 
 
-def step_sizes(first: float, n_steps: int) -> tuple[float, ...]:
+def falling_step_sizes(first: float, n_steps: int) -> tuple[float, ...]:
     """Return step sizes that equal `first` for half of the run and then fall linearly to 0.
 
     Falling from the start underfits: on 16,000 rows, 1,600 steps of Adam then end 0.5 to 2 points
@@ -229,8 +229,8 @@ class AbstractNetwork(AbstractInContext):
         steps_per_iter = ceil(n / size)
         n_iter = self.max_iter
         if n_iter is None:
-            n_iter = min(MAX_PASSES, ceil(MIN_STEPS / steps_per_iter))
-            n_iter = PLAIN_STEPS if is_plain else n_iter
+            n_passes = min(MAX_PASSES, ceil(MIN_STEPS / steps_per_iter))
+            n_iter = PLAIN_STEPS if is_plain else n_passes
         n_iter = count("max_iter", n_iter, most=MOST_STEPS)
         n_steps = n_iter * steps_per_iter
 
@@ -278,8 +278,8 @@ class AbstractNetwork(AbstractInContext):
         # The penalty is alpha divided by the weight of the examples in a batch.
         #
         # A penalty |w|^2 / 2 on the sum of all losses is minus the logarithm of a standard normal
-        # prior: training then maximises the posterior density. Hundreds of rows are overfitted
-        # without it, and many thousands hardly notice it.
+        # prior: training then maximises the posterior density. Without it a network overfits
+        # hundreds of rows; with many thousands of rows it hardly matters.
         decay = 1 / total
         if self.alpha is not None:
             decay = not_negative("alpha", self.alpha) / (size * total / n)
@@ -288,7 +288,7 @@ class AbstractNetwork(AbstractInContext):
             update: Any = GradientStep(step_size * SCALES[loss], box, batch_size)
         else:
             update = solver.update(
-                step_size=step_size if is_plain else step_sizes(step_size, n_steps),
+                step_size=step_size if is_plain else falling_step_sizes(step_size, n_steps),
                 box=box,
                 batch_size=batch_size,
                 weight_decay=decay,

@@ -207,10 +207,9 @@ def _against_labels(panel: Axes, predicted: QueryPredictions, labels: Tensor) ->
         panel.set_xticks((0, 1), ("0", "1"))
     if predicted.are_scores and labels.shape[-1] == 1:  # a score of 0 is a probability of 1/2
         panel.axhline(0, color=FAINT, lw=1, ls=":")
-    if not has_diagonal:
-        return
-    middle = float(labels.double().mean())
-    panel.axline((middle, middle), slope=1, color=FAINT, lw=1, ls=":")
+    if has_diagonal:
+        middle = float(labels.double().mean())
+        panel.axline((middle, middle), slope=1, color=FAINT, lw=1, ls=":")
 
 
 def _shifts(predicted: QueryPredictions) -> list[float]:

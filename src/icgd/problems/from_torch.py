@@ -553,28 +553,26 @@ def _update(
     """Return the update, by the options of the first parameter group that moves its weights."""
     trains = _trains(optimizer)
     moves = [any(size) if isinstance(size, tuple) else bool(size) for size in sizes]
-    stands_still = [not (a and b) for a, b in zip(trains, moves, strict=True)]
-    if all(stands_still):  # as in a schedule of one step that warms up from 0
-        stands_still = [not is_trained for is_trained in trains]
+    is_fixed = [not (a and b) for a, b in zip(trains, moves, strict=True)]
+    if all(is_fixed):  # as in a schedule of one step that warms up from 0
+        is_fixed = [not is_trained for is_trained in trains]
     frozen = {
         id(parameter)
-        for group, is_still in zip(optimizer.param_groups, stands_still, strict=True)
+        for group, fixed in zip(optimizer.param_groups, is_fixed, strict=True)
         for parameter in group["params"]
-        if is_still
+        if fixed
     }
-    sets, base = network.sets(box, frozen), stands_still.index(False)
+    sets, base = network.sets(box, frozen), is_fixed.index(False)
     kind, names = OPTIMISERS[type(optimizer)]
     settings = {name: _number(options[base][name]) for name in names if name in options[base]}
     decays = [_number(group["weight_decay"]) for group in options]
-    has_decay = any(d for d, is_still in zip(decays, stands_still, strict=True) if not is_still)
+    has_decay = any(d for d, fixed in zip(decays, is_fixed, strict=True) if not fixed)
     is_plain = isinstance(optimizer, torch.optim.SGD) and not settings["momentum"] and not has_decay
     if is_plain:  # which has no factor of the gradient: the step size takes it
         sizes = [_times(factor, size) for size in sizes]
-    of_groups = [
-        {"step_size": sizes[number], "weight_decay": decays[number]}
-        for group, is_still in enumerate(stands_still)
-        for number in [base if is_still else group]
-    ]
+    # The sets fix these groups, so they may share the options of the base.
+    numbers = [base if fixed else number for number, fixed in enumerate(is_fixed)]
+    of_groups = [{"step_size": sizes[n], "weight_decay": decays[n]} for n in numbers]
     groups = _groups(optimizer, network, base, of_groups)
     if is_plain:
         return GradientStep(sizes[base], sets, batch_size, groups=groups)

@@ -914,7 +914,8 @@ def unit_activation_named(name: str) -> UnitActivation:
         raise UnsupportedActivationError(
             _POLYNOMIAL.format(what=f"Activation {name!r} is a polynomial{of_degree}")
         )
-    if is_written(name) or (name in OWN and name not in UNIT_ACTIVATIONS):
+    is_own = isinstance(name, str) and name in OWN and name not in UNIT_ACTIVATIONS
+    if is_written(name) or is_own:
         return _checked_unit(function_named(name))
     return named("unit activation", name, UNIT_ACTIVATIONS)
 

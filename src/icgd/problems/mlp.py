@@ -93,6 +93,10 @@ class MLP:
                 f"activation has {len(hidden)} entries; expected {self.depth - 1}, one for each "
                 "hidden layer, or one name for all of them."
             )
+        if len(output) != 1:
+            raise SettingError(
+                f"output_activation has {len(output)} entries; expected one name, for all outputs."
+            )
         # Store one name if all are equal, so that equal networks compare equal.
         is_one = len(set(hidden)) == 1
         set_fields(self, activation=hidden[0] if is_one else hidden or "tanh")

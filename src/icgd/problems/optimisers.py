@@ -67,7 +67,13 @@ GROUP_OPTIONS = ("step_size", "weight_decay")
 
 @dataclass(frozen=True)
 class Root:
-    """d = `factor` / (sqrt(`argument`) + `eps`)."""
+    """The quantity "scaled" of a `Rule`: `factor` / (sqrt(`argument`) + `eps`).
+
+    Args:
+        factor: the quantity to scale, "gradient" or the name of an array of the state.
+        argument: the sum under the root; "square" is the square of the gradient.
+        eps: a positive number.
+    """
 
     factor: str
     argument: Sum
@@ -76,7 +82,24 @@ class Root:
 
 @dataclass(frozen=True)
 class Rule:
-    """One step of an optimiser, entry by entry."""
+    """One step of an optimiser, entry by entry, as linear combinations of quantities.
+
+    A combination maps quantities to coefficients. Quantities are "weights", "gradient", "square"
+    and "scaled" (with a root), and the arrays of the state by name.
+
+    Args:
+        weights: the new weights before they are projected, from the weights, the gradient, the new
+            state and the scaled quantity.
+        state: the new value of every array of the state, from old values and the gradient.
+        decay: the factor of the weights that is added to the gradient first.
+        root: the divisor of a step such as Adam's, if there is one.
+
+    Example:
+        >>> from icgd.constructions import Rule
+        >>> momentum = {"momentum": {"momentum": 0.5, "gradient": 1.0}}
+        >>> Rule({"weights": 1.0, "momentum": -0.5}, momentum).linear["weights"]
+        {'weights': 1.0, 'momentum': -0.25, 'gradient': -0.5}
+    """
 
     weights: Sum
     state: Mapping[str, Sum] = field(default_factory=dict)
@@ -196,15 +219,16 @@ def _checked_betas(name: str, value: object) -> tuple[float, ...]:
     return tuple(below_one(f"{name}[{place}]", beta) for place, beta in enumerate(betas))
 
 
-def _mapping(value: Any) -> dict[Any, Any] | None:
-    """Return a mapping that may be given as its pairs, or None if `value` is neither."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    pairs = [as_row(pair) for pair in as_row(value)]
-    if any(len(pair) != 2 for pair in pairs):
-        return None
-    mapping = {str(key): part for key, part in pairs}
-    return mapping if len(mapping) == len(pairs) else None  # a name that occurs twice is ambiguous
+def _as_mapping(name: str, value: Any, content: str) -> dict[str, Any]:
+    """Return a mapping, which may be given as its pairs."""
+    pairs = [
+        as_row(pair) for pair in as_row(value.items() if isinstance(value, Mapping) else value)
+    ]
+    is_mapping = all(len(pair) == 2 for pair in pairs)
+    mapping = {str(key): part for key, part in pairs} if is_mapping else {}
+    if not is_mapping or len(mapping) < len(pairs):  # a name that occurs twice is ambiguous
+        raise SettingError(f"{name} must map {content}, got {quoted(value)}.")
+    return mapping
 
 
 def _layer_first(name: str) -> tuple[int, bool]:
@@ -215,26 +239,20 @@ def _layer_first(name: str) -> tuple[int, bool]:
 
 def _checked_groups(name: str, value: Any) -> Groups:
     """Validate options of groups, given as a mapping or as its pairs."""
-    mapping = _mapping(value)
-    if mapping is None:
-        raise SettingError(
-            f"{name} must map names of weights to options, such as "
-            f"{{'bias_1': {{'weight_decay': 0.0}}}}, got {quoted(value)}."
-        )
-    for key in mapping:
-        if not re.fullmatch(r"(weights|bias)_[1-9]\d*", str(key)):
+    groups = []
+    content = "names of weights to options, such as {'bias_1': {'weight_decay': 0.0}}"
+    by_name = _as_mapping(name, value, content)
+    for key in by_name:
+        if not re.fullmatch(r"(weights|bias)_[1-9]\d*", key):
             raise SettingError(
                 f"{name} has the name {quoted(key)}; expected names of weights, such as weights_1 "
                 "and bias_1."
             )
-    groups = list[tuple[str, tuple[tuple[str, Any], ...]]]()
-    for key in sorted(mapping, key=_layer_first):  # so that the order does not matter
-        chosen = _mapping(mapping[key])
+    for key in sorted(by_name, key=_layer_first):  # so that the order does not matter
+        content = "options to numbers, such as {'weight_decay': 0.0}"
+        chosen = _as_mapping(f"{name}[{key!r}]", by_name[key], content)
         if not chosen:
-            raise SettingError(
-                f"{name}[{key!r}] must map options to numbers, such as {{'weight_decay': 0.0}}, "
-                f"got {quoted(mapping[key])}."
-            )
+            raise SettingError(f"{name}[{key!r}] must map {content}, got no option.")
         if unknown := [option for option in chosen if option not in GROUP_OPTIONS]:
             raise SettingError(
                 f"{name}[{key!r}] has the option {quoted(unknown[0])}; expected one of "
@@ -279,6 +297,9 @@ class AbstractGradientStep(Scheduled, ABC):
 
     `groups` give some weights a step size or a weight decay of their own, by the names `weights_1`,
     `bias_1`, ...: a bias that does not decay is {"bias_1": {"weight_decay": 0.0}}.
+
+    A subclass, a frozen dataclass, defines `rule` and `name_in_words`. It overrides `state` if the
+    rule has one, and `is_constant` if the rule changes in other steps than `PROBED_STEPS`.
     """
 
     step_size: Schedule
@@ -286,7 +307,7 @@ class AbstractGradientStep(Scheduled, ABC):
     batch_size: int | None = None
     average: float | None = field(default=None, kw_only=True)
     groups: Any = field(default=(), kw_only=True)
-    """They may be given as a mapping; an update holds them as pairs."""
+    """A mapping is accepted too; pairs are stored, so that updates can be hashed."""
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -432,7 +453,10 @@ class AbstractGradientStep(Scheduled, ABC):
         if self.schedules or self.average:
             return False
         first = self.rule(0)
-        return all(self.rule(step) == first for step in PROBED_STEPS)
+        try:
+            return all(self.rule(step) == first for step in PROBED_STEPS)
+        except IndexError:  # a rule with a table of steps
+            return False
 
     @property
     def is_plain(self) -> bool:
@@ -457,7 +481,11 @@ class AbstractGradientStep(Scheduled, ABC):
         names = dict[Any, list[str]]()
         for name, options in self.groups:
             names.setdefault(options, []).append(name)
-        words += [f"{_in_words(part)} for {_few(of)}" for part, of in names.items()]
+        for options, members in names.items():
+            settings = (f"{option.replace('_', ' ')} {span_in_words(v)}" for option, v in options)
+            rest = f"{members[0]} and {len(members) - 1} more"
+            shown = " and ".join(members) if len(members) < 3 else rest
+            words.append(f"{' and '.join(settings)} for {shown}")
         return ", ".join(words)
 
     def size_of(self, step: int) -> float:
@@ -496,17 +524,6 @@ class AbstractGradientStep(Scheduled, ABC):
             return tuple(range(n_examples))
         first = step * self.batch_size
         return tuple(number % n_examples for number in range(first, first + self.batch_size))
-
-
-def _in_words(options: tuple[tuple[str, Any], ...]) -> str:
-    """Format the options of a group, such as "weight decay 0"."""
-    words = [f"{option.replace('_', ' ')} {span_in_words(value)}" for option, value in options]
-    return " and ".join(words)
-
-
-def _few(names: list[str]) -> str:
-    """Join names; more than two are counted, such as "bias_1 and 7 more"."""
-    return " and ".join(names if len(names) < 3 else (names[0], f"{len(names) - 1} more"))
 
 
 @final

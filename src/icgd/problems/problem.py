@@ -17,6 +17,7 @@ from icgd.problems.linear_model import LinearModel
 from icgd.problems.losses import SQUARED, Loss, loss_named
 from icgd.problems.mlp import MLP
 from icgd.problems.optimisers import (
+    CHECKS,
     AbstractGradientStep,
     AdamStep,
     GradientStep,
@@ -317,13 +318,16 @@ class Problem:
 
 
 def _target(data: Mapping[str, Any], functions: Mapping[str, Function]) -> Target:
+    def resolved(name: Any) -> Any:
+        return functions.get(name, name) if isinstance(name, str) else name
+
     fields = {name: _in_tuples(value) for name, value in data.items()}
     for place in ("activation", "output_activation", "link"):
         given = fields.get(place)
         if isinstance(given, tuple):
-            fields[place] = tuple(functions.get(name, name) for name in given)
-        elif given is not None and given in functions:
-            fields[place] = functions[given]
+            fields[place] = tuple(map(resolved, given))
+        elif given is not None:
+            fields[place] = resolved(given)
     if "widths" in fields:
         return _made(MLP, "[target]", fields)
     if "link" in fields:
@@ -356,11 +360,10 @@ def _update(data: Mapping[str, Any], target: Target) -> Update:
     if "optimiser" in fields:
         name = fields.pop("optimiser")
         kind, defaults = named("optimiser", name, OPTIMISERS)
-        groups = fields.get("groups")
-        parts = [fields, *(groups.values() if isinstance(groups, Mapping) else ())]
+        groups: Any = CHECKS["groups"]("groups", fields.get("groups", ()))
         # sgd of torch.optim has weight decay
         if kind is GradientStep and any(
-            "weight_decay" in part for part in parts if isinstance(part, Mapping)
+            "weight_decay" in dict(part) for part in (fields, *(options for _, options in groups))
         ):
             kind, defaults = MomentumStep, {"momentum": 0.0}
         return _made(kind, "[update]", {**defaults, **fields})

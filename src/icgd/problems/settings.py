@@ -140,9 +140,8 @@ def instance(name: str, value: object, kind: type[Thing]) -> Thing:
 
 def is_row(value: object) -> TypeGuard[Iterable[Any]]:
     """Return whether `value` is a sequence, such as a list or an array, not a single value."""
-    return (
-        isinstance(value, Iterable) and not isinstance(value, str) and getattr(value, "ndim", 1) > 0
-    )
+    is_single = isinstance(value, str | Mapping) or getattr(value, "ndim", 1) == 0
+    return isinstance(value, Iterable) and not is_single
 
 
 def entries(values: Iterable[Any]) -> list[Any]:

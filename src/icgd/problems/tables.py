@@ -93,12 +93,14 @@ class Table:
     """The named columns of one file, of numbers or texts.
 
     Missing values are null. `lines` has the line number of every row, counted from 1.
+    `cells` has numbers with the digits of the file: the columns of a CSV file are texts there.
     """
 
     path: Path
     frame: pl.DataFrame
     has_header: bool
     lines: tuple[int, ...]
+    cells: pl.DataFrame
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -217,7 +219,7 @@ class Table:
         return days
 
     def _one_hot(self, column: pl.Series, categories: Sequence[str]) -> list[pl.Series]:
-        texts = _texts(column, categories)
+        texts = as_texts(column, categories)
         unknown = ~texts.is_in(categories) & texts.is_not_null()
         if unknown.any():
             row = unknown.arg_true()[0]
@@ -321,14 +323,14 @@ def read_table(path: Path, reading: Reading | None = None) -> Table:
     floats = [pl.col(name).fill_nan(None) for name in frame.columns if frame[name].dtype.is_float()]
     texts = pl.col(pl.Categorical, pl.Enum).cast(pl.String)
     frame = frame.with_columns(*floats, texts)
-    return Table(path, frame, True, tuple(range(1, len(frame) + 1)))
+    return Table(path, frame, True, tuple(range(1, len(frame) + 1)), frame)
 
 
 def _read_csv(path: Path, reading: Reading) -> Table:
     """Read all cells as texts, then convert the columns in which every text is a number."""
     nonempty = [
         (number, line)
-        for number, line in enumerate(_text(path).splitlines(), start=1)
+        for number, line in enumerate(re.split("\r\n|\r|\n", _text(path)), start=1)
         if line.strip()
     ]
     if not nonempty:
@@ -383,7 +385,8 @@ def _read_csv(path: Path, reading: Reading) -> Table:
         for text, number in zip(cells.iter_columns(), numbers.iter_columns(), strict=True)
     ]
     frame = pl.DataFrame(dict(zip(names, columns, strict=True)))
-    return Table(path, frame, has_header, tuple(lines))
+    cells = cells.rename(dict(zip(cells.columns, names, strict=True)))
+    return Table(path, frame, has_header, tuple(lines), cells)
 
 
 def _days(column: pl.Series) -> pl.Series | None:
@@ -401,7 +404,7 @@ def _days(column: pl.Series) -> pl.Series | None:
     return times.cast(pl.Datetime("us")).dt.epoch("us") / MICROSECONDS_OF_A_DAY
 
 
-def _texts(column: pl.Series, categories: Sequence[str]) -> pl.Series:
+def as_texts(column: pl.Series, categories: Sequence[str]) -> pl.Series:
     """Return the cells of a column as texts, with numbers in the spelling of these categories.
 
     A column may have only numbers here, although it had texts too when the run was compiled: 1 is

@@ -46,7 +46,7 @@ REMEDIES: dict[type[nn.Module], str] = {
     nn.Conv1d: "A convolution shares its weights. Train it as a Linear, or leave it outside",
     nn.Conv2d: "A convolution shares its weights. Train it as a Linear, or leave it outside",
     nn.PReLU: "Its slope is trained. Use LeakyReLU",
-    nn.RMSNorm: "It has no LayerNorm's mean. Use LayerNorm",
+    nn.RMSNorm: "It does not subtract the mean. Use LayerNorm",
 }
 """Remedies for common modules that no layer computes."""
 
@@ -526,7 +526,7 @@ class _Reader:
             target in ADDITIONS
             and len(node.args) == 2
             and not node.kwargs
-            and self._are_values(node)
+            and all(term in self.values for term in node.args)
         ):
             terms = tuple(self.values[term] for term in node.args if isinstance(term, fx.Node))
             in_place = target in IN_PLACE
@@ -564,9 +564,6 @@ class _Reader:
     def _options(self, node: fx.Node) -> list[Any]:
         """Return the arguments of a function after its input."""
         return [*node.args[1:], *node.kwargs.values()]
-
-    def _are_values(self, node: fx.Node) -> bool:
-        return all(term in self.values for term in node.args)
 
     def _flattens(self, node: fx.Node, source: int) -> bool:
         """Return whether a reshape leaves one axis for each example."""

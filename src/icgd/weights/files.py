@@ -273,8 +273,8 @@ def require_replaceable(path: Path) -> None:
 def is_same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
     """Return whether two paths are the same file, which need not exist yet."""
     try:
-        return Path(one).samefile(other)
-    except OSError:
+        with suppress(OSError):
+            return Path(one).samefile(other)
         return os.path.realpath(one) == os.path.realpath(other)
     except ValueError:  # a null byte in the name
         return False

@@ -130,7 +130,7 @@ def test_a_csv_that_cannot_be_used_says_where(tmp_path, monkeypatch, text, error
         (torch.zeros(2, 3), torch.zeros(2, 3), "x has shape (2, 3); expected (task, token"),
         (torch.zeros(2, 3, 1), torch.zeros(2, 4), "y has shape (2, 4); expected (2, 3) or (2, 3,"),
         (torch.full((2, 3, 1), inf), torch.zeros(2, 3), "x[0, 0, 0] is inf"),
-        (torch.zeros(2, 3, 1).half(), torch.zeros(2, 3), "x has dtype float16; float64"),
+        (torch.zeros(2, 3, 1).half(), torch.zeros(2, 3), "x has dtype float16; expected float64"),
     ],
 )
 def test_impossible_arrays_are_refused(x, y, message):
