@@ -212,5 +212,7 @@ def test_numbers_of_numpy_become_plain_numbers_that_can_be_saved(tmp_path):
     texts = [repr(part) for part in parts]
     assert not any("np." in text or "tensor" in text for text in texts)
     assert texts[1] == "ReluStack(pieces=8, kink_width=0.5)"
-    assert texts[6] == "GradientStep(step_size=(0.5, 0.25), box=2.0, batch_size=3, average=0.5)"
-    assert "step_size=(0.5,), box=2.0, batch_size=None, average=None, betas=(0.5, 0.75)" in texts[7]
+    text = "GradientStep(step_size=(0.5, 0.25), box=2.0, batch_size=3, average=0.5"
+    assert texts[6].startswith(text)
+    assert texts[7].startswith("AdamStep(step_size=(0.5,), box=2.0, batch_size=None")
+    assert "betas=(0.5, 0.75)" in texts[7]

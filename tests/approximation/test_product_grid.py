@@ -45,7 +45,7 @@ def test_no_sample_is_beyond_the_proved_error(text):
     fit = mean_of_slope(loss, reach, label_reach)
     assert len(fit.values) <= most_tokens
     size = surface_of(loss, reach, label_reach).size
-    t, y = drawn(reach, label_reach, 20_000)
+    t, y = drawn(reach, label_reach, 4000)
     seen = max(
         float((head(fit, *part) - slopes(loss, *part)).abs().max())
         for part in zip(t.split(1000), y.split(1000), strict=True)

@@ -68,7 +68,7 @@ def test_products_of_any_size_and_stride(rows, depth, columns, dtype):
         ("schedule of batches", "softmax-stack", (2,), "float64"),
         pytest.param("norm", "relu-stack", (), "float64", marks=pytest.mark.slow),
         pytest.param("classes", "softmax-stack", (), "float64", marks=pytest.mark.slow),
-        ("wide", "relu-stack", (2,), "float32"),
+        pytest.param("wide", "relu-stack", (2,), "float32", marks=pytest.mark.slow),
     ],
 )
 def test_runs_are_those_of_torch(name, construction, tasks, dtype):

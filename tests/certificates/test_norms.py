@@ -60,9 +60,9 @@ def random_case(seed):
 def factor_of(problem, task, radius):
     """What the checker bounds the expansion of the first step by, within `radius` of its start."""
     descent = icgd_check.Descent(problem.oracle.described(task, 1), exact_data(task), 1, 64, "norm")
-    _, rule, passed = descent.trained.stepped(descent.state, 0)
-    factor = icgd_check.expansion(descent.trained, descent.state["weights"], rule, passed, radius)
-    return float(factor)
+    trained, weights = descent.trained, descent.state["weights"]
+    _, step, passed = trained.stepped(descent.state, 0)
+    return float(icgd_check.expansion(trained, weights, step.rule, passed, radius))
 
 
 @pytest.mark.parametrize("radius", [1e-7, 0.03])
@@ -141,7 +141,8 @@ def test_a_factor_is_shared_only_within_its_radius(monkeypatch):
     described = case.problem.oracle.described(task, 1)
     descent = icgd_check.Descent(described, exact_data(task), 1, 128, "norm")
     network, state = descent.trained, descent.state
-    after, rule, passed = network.stepped(state, 0)
+    after, step, passed = network.stepped(state, 0)
+    rule = step.rule
     zero = icgd_check.ZERO
     network.factor(state["weights"], after["weights"], rule, passed, zero)
     centre, radius, shared = network.nearby

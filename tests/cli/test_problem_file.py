@@ -208,7 +208,7 @@ def test_a_loss_may_be_the_text_of_a_slope_and_functions_have_tables():
         (
             "target.widths = [2, 1]\nupdate.momentum = 0.5",
             r"problem.toml: Unknown key 'momentum' in \[update\]; known are step_size, box, "
-            "batch_size, average. momentum is a key of the optimisers momentum, nesterov.",
+            "batch_size, average, groups. momentum is a key of the optimisers momentum, nesterov.",
         ),
         (
             "target.widths = [2, 1]\nupdate.optimiser = 'adan'",

@@ -186,7 +186,7 @@ def test_its_example_runs_and_writes_what_it_says(tmp_path, monkeypatch, capsys)
     for block in blocks:
         exec(block, names)
     written = sorted(path.name for path in tmp_path.iterdir())
-    assert written == ["report.svg", "run.svg", "stream.png", "transformer.svg"]
+    assert written == ["descent.gif", "report.svg", "run.svg", "stream.png", "transformer.svg"]
     printed = capsys.readouterr().out
     assert printed.startswith("half the mean squared loss of all examples tensor(")
     assert "{'weights_1': (4, 3), 'weights_2': (1, 4)}" in printed

@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from icgd.problems.optimisers import (
     SECOND,
     SQUARE,
     WEIGHTS,
+    AbstractGradientStep,
     AdamStep,
     GradientStep,
     MomentumStep,
@@ -324,3 +325,35 @@ def test_groups_are_described_as_in_a_file():
     assert problem.n_steps == 2
     assert problem.to_data()["update"]["groups"] == groups
     assert icgd.Problem.from_data(json.loads(json.dumps(problem.to_data()))) == problem
+
+
+@dataclass(frozen=True)
+class FadingStep(AbstractGradientStep):
+    """An update rule of a user's own, which depends on the step."""
+
+    def rule(self, step):
+        factor = 0.5**step
+        return Rule({"weights": 1.0, "gradient": -factor * self.size_of(step)})
+
+    def name_in_words(self):
+        return "fading steps"
+
+
+def test_a_rule_of_ones_own_that_depends_on_the_step_is_compiled_step_by_step():
+    network, domain = icgd.MLP((2, 3, 1), "relu"), icgd.Domain(x=1.0, y=1.0)
+    problem = icgd.Problem(network, "squared", FadingStep(0.4, box=2.0), domain)
+    compiled = icgd.compile(problem, "relu-stack", n_steps=4)
+    report = icgd.verify(compiled, [[0.5, 1.0], [-0.5, 0.25]], [1.0, -0.5], seed=0)
+    assert report.verdict.holds
+    assert report.trajectory_errors.max() < 1e-12
+    sizes = report.step_sizes.flatten().tolist()
+    assert sizes[3] == pytest.approx(sizes[0] / 8, rel=0.3)
+
+
+def test_a_file_refuses_a_rule_of_ones_own(tmp_path):
+    network, domain = icgd.MLP((2, 1)), icgd.Domain(x=1.0, y=1.0)
+    problem = icgd.Problem(network, "squared", FadingStep(0.4, box=2.0), domain)
+    compiled = icgd.compile(problem, "relu-stack", n_steps=2)
+    with pytest.raises(SettingError, match="FadingStep is an update rule of your own"):
+        compiled.save(tmp_path / "run.safetensors")
+    assert not list(tmp_path.iterdir())

@@ -55,6 +55,9 @@ Schedule = float | tuple[float, ...]
 Sum = Mapping[str, float]
 """A linear combination: quantities with their coefficients."""
 
+PROBED_STEPS = (1, 2, 10, 100, 1000)
+"""The steps whose rules are compared with the first; bias corrections show in the first ones."""
+
 Groups = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
 """Names of weights, each with the options in which their rule differs."""
 
@@ -396,7 +399,11 @@ class AbstractGradientStep(Scheduled, ABC):
 
     @property
     def is_constant(self) -> bool:
-        return not self.schedules and not self.average
+        """Whether all steps apply the same rule, judged by some early and some later steps."""
+        if self.schedules or self.average:
+            return False
+        first = self.rule(0)
+        return all(self.rule(step) == first for step in PROBED_STEPS)
 
     @property
     def is_plain(self) -> bool:
@@ -571,10 +578,6 @@ class MomentumStep(AbstractGradientStep):
             direction = {GRADIENT: -size, MOMENTUM: -size * self.momentum}
         return Rule({WEIGHTS: 1.0, **direction}, state, decay=decay)
 
-    @property
-    def is_constant(self) -> bool:
-        return super().is_constant and (self.dampening == 0.0 or self.momentum == 0.0)
-
     def name_in_words(self) -> str:
         kind = "Nesterov" if self.nesterov else "momentum"
         return _kind_in_words(kind, f"{self.momentum:g}", decay=self.weight_decay)
@@ -642,10 +645,6 @@ class AdamStep(AbstractGradientStep):
             decay=0.0 if self.decoupled else self.weight_decay,
             root=root,
         )
-
-    @property
-    def is_constant(self) -> bool:
-        return False  # the bias corrections change with every step
 
     def name_in_words(self) -> str:
         kind, (first, second) = "AdamW" if self.decoupled else "Adam", self.betas

@@ -241,6 +241,9 @@ class Problem:
         Returns:
             A dictionary that `from_data` reads.
 
+        Raises:
+            SettingError: if the update is a rule of your own, which no data describe.
+
         Example:
             >>> import icgd
             >>> network, step = icgd.MLP((2, 1)), icgd.GradientStep(0.1, box=1.0)
@@ -248,6 +251,13 @@ class Problem:
             >>> problem.to_data()["update"]
             {'step_size': 0.1, 'box': 1.0}
         """
+        known = {kind for kind, _ in OPTIMISERS.values()}
+        if isinstance(self.update, AbstractGradientStep) and type(self.update) not in known:
+            raise SettingError(
+                f"{type(self.update).__name__} is an update rule of your own, which files cannot "
+                "hold. Compile the problem again where it is needed, or share a certificate of a "
+                "run, which contains the rule."
+            )
         data = asdict(self)
         for name, needed in NEEDS.items():
             if not data["target"].get(needed):
