@@ -163,7 +163,7 @@ def test_exact_functions_are_not_listed_one_by_one(capsys):
 def test_long_lists_of_predictions_are_cut(capsys):
     show.print_predictions(["y"], [[float(i)] for i in range(14)])
     text = capsys.readouterr().out
-    assert "and 4 more; --output writes all to a file" in text
+    assert "and 4 more; the file of --output has all" in text
     assert " 13" not in text
 
 

@@ -405,3 +405,8 @@ def test_one_class_is_refused():
     message = "^All examples are of one class, 'setosa'; a classifier needs examples of at least"
     with pytest.raises(DataError, match=message):
         InContextLogistic().fit(X_IRIS[:50], NAMES[:50])
+
+
+def test_a_text_is_located_before_missing_numbers_in_columns_to_its_left():
+    with pytest.raises(DataError, match=r"'south' in column 1 .*, row 0"):
+        InContextRegressor().fit([["1", "south"], ["nan", "north"]], [1.0, 2.0])

@@ -782,7 +782,7 @@ REFUSED = {
             "scheduler": partial(lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=10),
             "n_steps": 5,
         },
-        "scheduler (OneCycleLR) has momentum = ",
+        "OneCycleLR changes momentum from 0.95 to ",
     ),
     "epochs of unknown length": ({"epochs": 3}, "epochs needs n_examples and batch_size"),
     "two numbers of steps": (
@@ -882,3 +882,16 @@ def test_activations_have_the_values_and_slopes_of_torch(module, name):
     at = z.detach()
     torch.testing.assert_close(activation.value(at), value.detach(), rtol=0, atol=within)
     torch.testing.assert_close(activation.derivative(at), slope, rtol=0, atol=within)
+
+
+def test_an_optimiser_that_begins_with_a_state_is_named_as_unreadable_only():
+    model = nn.Linear(2, 1)
+    with pytest.raises(UnreadableError) as refusal:
+        icgd.from_torch(
+            model,
+            nn.MSELoss(),
+            torch.optim.Adagrad(model.parameters()),
+            domain=icgd.Domain(1.0, 1.0),
+        )
+    assert "optimizer is Adagrad" in str(refusal.value)
+    assert "already taken steps" not in str(refusal.value)

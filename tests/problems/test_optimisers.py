@@ -347,7 +347,7 @@ def test_a_rule_of_ones_own_that_depends_on_the_step_is_compiled_step_by_step():
     assert report.verdict.holds
     assert report.trajectory_errors.max() < 1e-12
     sizes = report.step_sizes.flatten().tolist()
-    assert sizes[3] == pytest.approx(sizes[0] / 8, rel=0.3)
+    assert 0 < sizes[3] < sizes[0] / 4
 
 
 def test_a_file_refuses_a_rule_of_ones_own(tmp_path):

@@ -376,4 +376,4 @@ def print_predictions(names: Sequence[str], rows: Sequence[Sequence[float | str]
     ]
     print_columns("Predictions", ("query", *names), listed)
     if len(rows) > LISTED_ROWS:
-        output.print(f"and {len(rows) - LISTED_ROWS} more; --output writes all to a file")
+        output.print(f"and {len(rows) - LISTED_ROWS} more; the file of --output has all")

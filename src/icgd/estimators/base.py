@@ -248,7 +248,8 @@ def _validated(name: str, X: Any, validate: Callable[[], Any]) -> Any:
 def _first_bad_entry(X: Any) -> str:
     """Return a sentence that locates the first entry of X that is not a finite number, or "".
 
-    Errors of scikit-learn do not say where in X the entry is.
+    Errors of scikit-learn do not say where in X the entry is. Like scikit-learn, this looks for
+    texts before it looks for missing or infinite numbers.
     """
     names = column_names(X)
     try:
@@ -257,19 +258,23 @@ def _first_bad_entry(X: Any) -> str:
         return ""
     if table.ndim != 2:
         return ""
+    missing = None
     for column in range(table.shape[1]):
         for row, entry in enumerate(table[:, column]):
             try:
-                is_good = np.isfinite(float(entry))
+                is_finite = np.isfinite(float(np.nan if entry is None else entry))
             except (TypeError, ValueError):
-                is_good = False
-            if not is_good:
-                place = describe_column(names, column)
-                return (
-                    f"The first such entry is {quoted(entry)} in {place}, row {row}. Drop such "
-                    "rows, or fill or encode the column first."
-                )
-    return ""
+                return _located(entry, describe_column(names, column), row)
+            if not is_finite and missing is None:
+                missing = _located(entry, describe_column(names, column), row)
+    return missing or ""
+
+
+def _located(entry: Any, column: str, row: int) -> str:
+    return (
+        f"The first such entry is {quoted(entry)} in {column}, row {row}. Drop such rows, or fill "
+        "or encode the column first."
+    )
 
 
 Fit = TypeVar("Fit", bound=Callable[..., Any])

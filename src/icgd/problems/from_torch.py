@@ -143,6 +143,8 @@ def from_torch(
         )
     options = _options(optimizer, network, refuse)
     n_between = _steps_between(scheduler, scheduler_per, batches, epochs, refuse)
+    if n_steps is None and epochs is not None:
+        n_steps = 1  # the epochs were refused; look for what is wrong with the scheduler itself
     sizes = _step_sizes(optimizer, scheduler, n_steps, n_between, refuse)
     if network is None or obstacles:
         raise UnreadableError(_together(obstacles))
@@ -356,7 +358,7 @@ def _options(
         refuse(f"optimizer is {called(optimizer)}, which is not read. It may be {readable}.")
     if not isinstance(optimizer, torch.optim.Optimizer):
         return []
-    if optimizer.state:
+    if type(optimizer) in OPTIMISERS and optimizer.state:  # others may begin with a state
         refuse(
             f"The optimizer {called(optimizer)} has already taken steps, and remembers them. Give "
             "a new one, made from the model as it is now."
@@ -476,17 +478,14 @@ def _step_sizes(
             groups_of_steps.append([{**group, "lr": float(group["lr"])} for group in groups])
             if step % n_between == 0:
                 copied.step()
-    before, after = groups_of_steps[0], groups_of_steps[-1]
     for name in sorted({name for groups in groups_of_steps for name in groups[0]} - {"lr"}):
-        if any(
-            group[name] != first[name]
-            for groups in groups_of_steps
-            for group, first in zip(groups, before, strict=True)
-        ):
+        values = [[group[name] for group in groups] for groups in groups_of_steps]
+        changed = next((step for step, value in enumerate(values) if value != values[0]), None)
+        if changed is not None:
             refuse(
-                f"scheduler ({called(scheduler)}) has {name} = {quoted(after[0][name])} in the "
-                f"end, expected {quoted(before[0][name])} as in the first step: only step sizes "
-                "may change. Leave it constant, such as by cycle_momentum=False."
+                f"The scheduler {called(scheduler)} changes {name} from {quoted(values[0][0])} to "
+                f"{quoted(values[changed][0])} in step {changed + 1}, but only step sizes may "
+                "change. Keep it constant, such as by cycle_momentum=False."
             )
     return [tuple(group["lr"] for group in groups) for groups in zip(*groups_of_steps, strict=True)]
 

@@ -546,7 +546,7 @@ class _Reader:
         else:
             self.refuse(
                 f"{place} is not read. A forward may use Linear, LayerNorm, activations, sums of "
-                "two values, flatten and dropout that drops nothing."
+                "two values, flatten and dropout that drops nothing. Scale inputs before the model."
             )
             self.values[node] = self._add(Operation("unread", place, sources[:1]))
 
