@@ -204,8 +204,8 @@ def test_its_numbers_of_a_deep_network_are_right():
     found = diagram(program)
     n_rows = sum(len(section.rows) for section in found.sections)
     said = (
-        f"a network of 160 layers, whose transformer has {len(program.block)} layers a step and "
-        f"{len(program.layout.slots)} slots, is a picture of {n_rows} rows and "
+        f"a network of 160 layers, whose transformer has {len(program.block)} layers per step and "
+        f"{len(program.layout.slots)} slots, fits in {n_rows} rows and "
         f"{len(found.columns)} columns"
     )
     assert said in PAGE.read_text("utf-8")
