@@ -612,15 +612,16 @@ class Step:
     """
 
     def __init__(self, of: Any, shapes: list[tuple[int, int]]) -> None:
-        every_column = [[0, width] for _, width in shapes]
         self.groups = list[tuple[Rule, list[list[int] | None]]]()
-        for part in of if type(of) is list else [{**of, "columns": every_column}]:
-            rule = Rule({name: value for name, value in part.items() if name != "columns"})
-            self.groups.append((rule, part["columns"]))
+        has_groups = type(of) is list
+        for part in of if has_groups else [of]:
+            columns = part["columns"] if has_groups else [[0, width] for _, width in shapes]
+            names = {*part} - ({"columns"} if has_groups else set())
+            self.groups.append((Rule({name: part[name] for name in names}), columns))
         self.kept = self.groups[0][0].kept
         is_alike = all(rule.kept is self.kept or rule.kept == self.kept for rule, _ in self.groups)
         require(is_alike, "groups of weights keep different shares of an average")
-        for (_, width), *parts in zipped(every_column, *(columns for _, columns in self.groups)):
+        for (_, width), *parts in zipped(shapes, *(columns for _, columns in self.groups)):
             ends = sorted(part for part in parts if part is not None)
             is_apart = all(type(end) is int for part in ends for end in part)
             is_apart = is_apart and all(start < stop for start, stop in ends)

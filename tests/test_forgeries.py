@@ -179,6 +179,13 @@ def test_groups_cover_each_weight_once():
     assert refusal(kept) == UNLIKE_AVERAGES
 
 
+def test_one_rule_for_all_weights_names_no_columns():
+    """Or else a certificate could say that weights stay as they are which the rule moves."""
+    [rule] = fields_of("plain")["problem"]["rules"]
+    forged = with_problem(rules=[{**rule, "columns": [[0, 1], None]}])
+    assert refusal(forged) == "a rule has other fields than it should"
+
+
 @pytest.mark.parametrize(
     ("name", "field"),
     [("Adam", "rules"), ("schedule", "rules"), ("heavy ball", "momenta"), ("kernel", "step_sizes"),

@@ -331,9 +331,43 @@ def test_the_page_runs_and_learns(capsys):
     assert after < 0.8 * before
 
 
-@pytest.mark.parametrize("options", [{"average": 0.5}, {"step_size": (0.3, 0.2, 0.1)}])
-def test_steps_that_differ_are_refused(options):
-    problem = problem_of()
-    problem = replace(problem, update=replace(problem.update, **options))
-    with pytest.raises(SettingError, match=r"^Step sizes cannot be learnt for gradient steps"):
+@pytest.mark.parametrize(
+    "update",
+    [
+        icgd.GradientStep(0.3, BOX, average=0.5),
+        icgd.GradientStep((0.3, 0.2, 0.1), BOX),
+        icgd.GradientStep(0.3, BOX, groups={"weights_1": {"step_size": 0.1}}),
+        icgd.MomentumStep(0.3, BOX),
+        icgd.MomentumStep(0.3, BOX, momentum=0.0, weight_decay=0.1),
+    ],
+    ids=lambda update: update.in_words(),
+)
+def test_steps_whose_size_is_no_factor_of_one_layer_are_refused(update):
+    problem = replace(problem_of(), update=update)
+    with pytest.raises(SettingError, match=r"^Step sizes cannot be learnt for "):
         LearnableRun(compiled_of(problem))
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        icgd.GradientStep(0.3, BOX, batch_size=2),
+        icgd.GradientStep(0.3, BOX, groups={"weights_1": {"step_size": 0.1}}),
+        icgd.MomentumStep(0.3, BOX),
+    ],
+    ids=lambda update: update.in_words(),
+)
+def test_unrolled_descent_refuses_what_it_would_leave_out(update):
+    problem = replace(problem_of(), update=update)
+    x, y, queries, _ = data()
+    initial, sizes = problem.target.initial_parameters(0, BOX, ()).double(), torch.tensor([0.3])
+    with pytest.raises(SettingError, match=r"where unrolled_descent takes gradient steps on all"):
+        unrolled_descent(problem, x, y, queries, initial, sizes)
+
+
+def test_runs_on_batches_learn_too():
+    compiled = compiled_of(problem_of(batch_size=2))
+    x, y, queries, _ = data()
+    predictions = LearnableRun(compiled, seed=1)(x, y, queries).detach()
+    expected = compiled.run(x, y, queries=queries, seed=1).predictions
+    torch.testing.assert_close(predictions, expected, rtol=1e-11, atol=1e-12)

@@ -206,8 +206,8 @@ class LearnableRun(AbstractRun):
         dtype: "float64" or "float32".
 
     Raises:
-        ConstructionError: if the step size is not a factor of one layer in this construction, or
-            if the steps have different layers.
+        ConstructionError: if the step size is not a factor of one layer, as in other constructions
+            and with momentum, weight decay, groups, averages or schedules.
         SettingError: if a step size is not positive, or their number is wrong.
         DataError: if `initial` has another shape than the weights.
 
@@ -234,11 +234,11 @@ class LearnableRun(AbstractRun):
     ) -> None:
         place, precision = step_layer(compiled.program), dtype_named(dtype)
         problem, n_steps = compiled.problem, compiled.program.n_steps
-        if compiled.stack.schedule:
+        if not problem.gradient_step.is_plain:
             raise ConstructionError(
-                f"Step sizes cannot be learnt for {problem.gradient_step.in_words()}, because its "
-                "steps have different layers. Give an update with one step size for all steps and "
-                "without averaging."
+                f"Step sizes cannot be learnt for {problem.gradient_step.in_words()}, because none "
+                "is a factor of one layer that all steps share. Give a GradientStep with one step "
+                "size for all steps and weights, without averaging."
             )
         default = problem.gradient_step.size_of(0)
         sizes = _step_sizes(default if step_sizes is None else step_sizes, n_steps)
@@ -330,7 +330,7 @@ def unrolled_descent(
     """Run exact gradient descent without a transformer, differentiably by autograd.
 
     Args:
-        problem: the problem of a network.
+        problem: the problem of a network, whose update is a `GradientStep` on all examples.
         x: the inputs of the examples.
         y: their labels.
         queries: the inputs to predict at after every step.
@@ -339,6 +339,9 @@ def unrolled_descent(
 
     Returns:
         The weights and predictions before the first step and after every step.
+
+    Raises:
+        SettingError: if the update has batches, groups or averages, or is another optimiser's.
 
     Example:
         >>> import icgd, torch
@@ -351,6 +354,13 @@ def unrolled_descent(
         torch.Size([4, 2])
     """
     target, sets = problem.network, problem.network_oracle.sets
+    update = problem.gradient_step
+    if not replace(update, step_size=1.0).is_plain or update.batch_size is not None:
+        raise SettingError(
+            f"problem.update is {update.in_words()}, where unrolled_descent takes gradient steps "
+            "on all examples, without groups and averages. Give such a GradientStep, or call "
+            "problem.oracle.train."
+        )
     weights = sets.project(initial).expand(*x.shape[:-2], -1)
     reached = [weights]
     for step_size in step_sizes:
@@ -368,8 +378,9 @@ def _start(problem: Problem, initial: Any, seed: int | None, dtype: torch.dtype)
             "pass through it. Give dataclasses.replace(problem, preprocessing=None) and prepared "
             "data."
         )
-    inputs = torch.zeros(1, problem.target.input_width, dtype=torch.float64)
-    labels = torch.zeros(1, problem.target.output_width, dtype=torch.float64)
+    n_examples = problem.gradient_step.batch_size or 1
+    inputs = torch.zeros(n_examples, problem.target.input_width, dtype=torch.float64)
+    labels = torch.zeros(n_examples, problem.target.output_width, dtype=torch.float64)
     task = as_task(problem, inputs, labels, initial=initial, seed=seed, dtype=dtype)
     return task.initial.clone()
 

@@ -359,6 +359,44 @@ def test_groups_cost_nothing_where_their_options_are_the_same():
     assert named.update.groups == ()
 
 
+def test_options_of_a_frozen_group_do_not_matter():
+    model = GROUPS["still"].model()
+    model[0].requires_grad_(False)
+    groups = [{"params": model[0].parameters(), "momentum": 0.9, "weight_decay": 0.5, "lr": 9.0}]
+    groups += [{"params": model[n].parameters()} for n in (2,)]
+    update = icgd.from_torch(
+        model, nn.MSELoss(), SGD(groups, lr=0.1), domain=icgd.Domain(1.0, 1.0)
+    ).update
+    assert isinstance(update, icgd.GradientStep)
+    assert update.groups == ()
+    assert update.step_size == 0.1  # twice lr, of a mean over two outputs
+    groups[1]["lr"] = 0.0
+    with pytest.raises(UnreadableError, match="lr = 0, which trains nothing"):
+        icgd.from_torch(model, nn.MSELoss(), SGD(groups), domain=icgd.Domain(1.0, 1.0))
+
+
+def test_a_scheduler_may_not_change_the_momentum_of_any_group():
+    model = GROUPS["still"].model()
+    groups = [{"params": model[n].parameters()} for n in (0, 2)]
+    optimizer = SGD(groups, lr=0.1, momentum=0.5)
+
+    class Moving(lr_scheduler.LRScheduler):
+        def get_lr(self):
+            last = self.optimizer.param_groups[1]
+            last["momentum"] = 0.25 if self.last_epoch == 2 else 0.5
+            return self.base_lrs
+
+    with pytest.raises(UnreadableError, match=r"changes momentum from 0.5 to 0.25 in step 3, but"):
+        icgd.from_torch(
+            model,
+            nn.MSELoss(),
+            optimizer,
+            domain=icgd.Domain(1.0, 1.0),
+            scheduler=Moving(optimizer),
+            n_steps=4,
+        )
+
+
 def test_a_group_that_stands_still_is_fixed():
     problem = GROUPS["still"].problem()
     assert problem.update.groups == ()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import icgd
-from icgd.errors import SettingError
+from icgd.errors import DataError, SettingError
 from icgd.problems.optimisers import (
     FIRST,
     GRADIENT,
@@ -290,6 +290,11 @@ def test_descent_with_groups_is_not_plain():
         ({"bias_1": {"eps": 0.1}}, "groups['bias_1'] has the option 'eps'; expected one of"),
         ({"bias_1": DECAYS["bias_1"]}, "groups['bias_1'] has weight_decay, which GradientStep"),
         ({"bias_1": {"step_size": -1.0}}, "groups['bias_1']: step_size must be a positive finite"),
+        ({"bias_1": {"step_size": []}}, "groups['bias_1']: step_size is empty"),
+        ({"bias_1": {}}, "groups['bias_1'] must map options to numbers"),
+        ({"bias_1": ["step_size"]}, "groups['bias_1'] must map options to numbers"),
+        (["bias_1"], "groups must map names of weights to options"),
+        ([("bias_1", {"step_size": n}) for n in (0.1, 0.2)], "groups must map names of weights"),
         ({"bias_1": 3}, "groups['bias_1'] must map options to numbers"),
         (3, "groups must map names of weights to options"),
     ],
@@ -298,6 +303,28 @@ def test_impossible_groups_are_refused(groups, message):
     with pytest.raises(SettingError) as refused:
         GradientStep(0.5, 2.0, groups=groups)
     assert str(refused.value).startswith(message)
+
+
+def test_the_order_of_groups_does_not_matter():
+    groups = {"bias_1": {"step_size": 0.2}, "weights_2": {"step_size": 0.1}}
+    backwards = dict(reversed(groups.items()))
+    assert GradientStep(0.5, 2.0, groups=groups) == GradientStep(0.5, 2.0, groups=backwards)
+
+
+def test_schedules_of_different_lengths_are_refused():
+    message = "step_size has 3 entries and step_size of bias_1 has 2; expected as many in both"
+    with pytest.raises(SettingError, match=message):
+        GradientStep((0.1, 0.2, 0.3), 2.0, groups={"bias_1": {"step_size": (0.1, 0.2)}})
+
+
+def test_state_is_small_beside_the_largest_step_of_a_group():
+    step = MomentumStep(1e-8, 2.0, groups={"bias_1": {"step_size": 1.0}})
+    problem = icgd.Problem(
+        icgd.MLP((1, 1), biases=True), "squared", step, icgd.Domain(x=1.0, y=1.0)
+    )
+    start = [0.0, 0.0, 0.0, 1e17]  # two weights, and their momentum
+    with pytest.raises(DataError, match="leave no digit of a weight"):
+        icgd.as_task(problem, [[1.0]], [1.0], initial=start)
 
 
 def test_groups_are_about_weights_of_the_network():
@@ -325,6 +352,12 @@ def test_groups_are_described_as_in_a_file():
     assert problem.n_steps == 2
     assert problem.to_data()["update"]["groups"] == groups
     assert icgd.Problem.from_data(json.loads(json.dumps(problem.to_data()))) == problem
+    table["update"]["groups"] = {"bias_1": {"weight_decay": 0.0}}
+    assert icgd.Problem.from_data(table).update.groups == (("bias_1", (("weight_decay", 0.0),)),)
+    for wrong in (3, ["bias_1"], {"bias_1": 3}):
+        table["update"]["groups"] = wrong
+        with pytest.raises(SettingError, match=r"groups.* must map "):
+            icgd.Problem.from_data(table)
 
 
 @dataclass(frozen=True)

@@ -706,10 +706,13 @@ class Counting(nn.Module):
         self.linear, self.n_calls, self.depends = nn.Linear(3, 2), 0, depends
         self.register_buffer("count", torch.zeros(()))
         self.register_buffer("other", torch.zeros(()))
-        self.last = None
+        self.last, self.seen, self.by_call = None, ["before"], {}
 
     def forward(self, x: Tensor) -> Tensor:
         self.n_calls += 1
+        torch.rand(1)
+        self.seen.append(x)
+        self.by_call[self.n_calls] = x
         self.count += 1
         self.other = self.other + 1
         self.last = self.linear(x)
@@ -718,9 +721,11 @@ class Counting(nn.Module):
 
 def test_a_forward_that_counts_its_calls_is_left_as_it_was():
     model = Counting(depends=False)
-    optimizer = SGD(model.parameters(), lr=0.1)
+    optimizer, numbers = SGD(model.parameters(), lr=0.1), torch.get_rng_state()
     problem = icgd.from_torch(model, nn.MSELoss(), optimizer, domain=icgd.Domain(1.0, 1.0))
     assert problem.target.widths == (3, 2)
+    assert (model.seen, model.by_call) == (["before"], {})
+    assert torch.equal(torch.get_rng_state(), numbers)
     assert (model.n_calls, float(model.count), float(model.other), model.last) == (0, 0, 0, None)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -368,14 +369,17 @@ def _options(
             f"{where} has step hooks, which may change gradients or weights. Give one without "
             "hooks."
         )
-    first, *others = groups = _plain_groups(optimizer)
-    for number, group in enumerate(others, start=1):
+    groups = _plain_groups(optimizer)
+    base, *others = (number for number, trains in enumerate(_trains(optimizer)) if trains)
+    first = groups[base]
+    for number in others:
+        group = groups[number]
         for option in (o for o in group if o not in OF_GROUPS and group[o] != first[o]):
             refuse(
                 f"optimizer.param_groups[{number}] has {option} = {quoted(group[option])}, "
-                f"expected {quoted(first[option])} as in group 0: groups of a compiled step differ "
-                f"in {' and '.join(OF_GROUPS)} only. Give all groups the same {option}, or freeze "
-                "a group by requires_grad_(False)."
+                f"expected {quoted(first[option])} as in group {base}: groups of a compiled step "
+                f"differ in {' and '.join(OF_GROUPS)} only. Give all groups the same {option}, or "
+                "freeze a group by requires_grad_(False)."
             )
     if network is not None:
         named = list(network.parameters())
@@ -426,6 +430,15 @@ def _plain_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     return [{name: group[name] for name in names} for group in optimizer.param_groups]
 
 
+def _trains(optimizer: torch.optim.Optimizer) -> list[bool]:
+    """Return whether each parameter group has parameters that are not frozen.
+
+    The options of a frozen group do not matter, unless nothing is trained at all.
+    """
+    trains = [any(p.requires_grad for p in group["params"]) for group in optimizer.param_groups]
+    return trains if any(trains) else [True] * len(trains)
+
+
 def _step_sizes(
     optimizer: torch.optim.Optimizer,
     scheduler: Any,
@@ -446,7 +459,9 @@ def _step_sizes(
                 f"The optimizer {called(optimizer)} has a scheduler, which from_torch was not "
                 "given. Pass it as scheduler=..., or make the optimizer without it."
             )
-        if not any(constant):
+        if not any(
+            size for size, trains in zip(constant, _trains(optimizer), strict=True) if trains
+        ):
             refuse("The optimizer has lr = 0, which trains nothing. Give it a positive lr.")
         return constant
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
@@ -478,14 +493,19 @@ def _step_sizes(
             groups_of_steps.append([{**group, "lr": float(group["lr"])} for group in groups])
             if step % n_between == 0:
                 copied.step()
-    for name in sorted({name for groups in groups_of_steps for name in groups[0]} - {"lr"}):
-        values = [[group[name] for group in groups] for groups in groups_of_steps]
-        changed = next((step for step, value in enumerate(values) if value != values[0]), None)
-        if changed is not None:
+    before = groups_of_steps[0]
+    for name in sorted({*before[0]} - {"lr"}):
+        changes = (
+            (first[name], group[name], step)
+            for step, groups in enumerate(groups_of_steps, start=1)
+            for group, first in zip(groups, before, strict=True)
+            if group[name] != first[name]
+        )
+        for old, new, step in itertools.islice(changes, 1):
             refuse(
-                f"The scheduler {called(scheduler)} changes {name} from {quoted(values[0][0])} to "
-                f"{quoted(values[changed][0])} in step {changed + 1}, but only step sizes may "
-                "change. Keep it constant, such as by cycle_momentum=False."
+                f"The scheduler {called(scheduler)} changes {name} from {quoted(old)} to "
+                f"{quoted(new)} in step {step}, but only step sizes may change. Keep it constant, "
+                "such as by cycle_momentum=False."
             )
     return [tuple(group["lr"] for group in groups) for groups in zip(*groups_of_steps, strict=True)]
 
@@ -531,9 +551,11 @@ def _update(
     factor: float,
 ) -> AbstractGradientStep:
     """Return the update, by the options of the first parameter group that moves its weights."""
-    is_fixed = [not any(size) if isinstance(size, tuple) else not size for size in sizes]
+    trains = _trains(optimizer)
+    moves = [any(size) if isinstance(size, tuple) else bool(size) for size in sizes]
+    is_fixed = [not (a and b) for a, b in zip(trains, moves, strict=True)]
     if all(is_fixed):  # as in a schedule of one step that warms up from 0
-        is_fixed = [False] * len(is_fixed)
+        is_fixed = [not is_trained for is_trained in trains]
     frozen = {
         id(parameter)
         for group, fixed in zip(optimizer.param_groups, is_fixed, strict=True)
@@ -544,9 +566,8 @@ def _update(
     kind, names = OPTIMISERS[type(optimizer)]
     settings = {name: _number(options[base][name]) for name in names if name in options[base]}
     decays = [_number(group["weight_decay"]) for group in options]
-    is_plain = (
-        isinstance(optimizer, torch.optim.SGD) and not settings["momentum"] and not any(decays)
-    )
+    has_decay = any(d for d, fixed in zip(decays, is_fixed, strict=True) if not fixed)
+    is_plain = isinstance(optimizer, torch.optim.SGD) and not settings["momentum"] and not has_decay
     if is_plain:  # which has no factor of the gradient: the step size takes it
         sizes = [_times(factor, size) for size in sizes]
     # The sets fix these groups, so they may share the options of the base.

@@ -219,26 +219,40 @@ def _checked_betas(name: str, value: object) -> tuple[float, ...]:
     return tuple(below_one(f"{name}[{place}]", beta) for place, beta in enumerate(betas))
 
 
-def _pairs(name: str, value: Any, content: str) -> list[Any]:
-    """Return the pairs of a mapping, which may be given as pairs already."""
-    pairs = as_row(value.items() if isinstance(value, Mapping) else value)
-    if not all(is_row(pair) and len(entries(pair)) == 2 for pair in pairs):
+def _as_mapping(name: str, value: Any, content: str) -> dict[str, Any]:
+    """Return a mapping, which may be given as its pairs."""
+    pairs = [
+        as_row(pair) for pair in as_row(value.items() if isinstance(value, Mapping) else value)
+    ]
+    is_mapping = all(len(pair) == 2 for pair in pairs)
+    mapping = {str(key): part for key, part in pairs} if is_mapping else {}
+    if not is_mapping or len(mapping) < len(pairs):  # a name that occurs twice is ambiguous
         raise SettingError(f"{name} must map {content}, got {quoted(value)}.")
-    return pairs
+    return mapping
+
+
+def _layer_first(name: str) -> tuple[int, bool]:
+    """Return what sorts names as weights_1, bias_1, weights_2, ..."""
+    kind, layer = name.split("_")
+    return int(layer), kind == "bias"
 
 
 def _checked_groups(name: str, value: Any) -> Groups:
     """Validate options of groups, given as a mapping or as its pairs."""
     groups = []
     content = "names of weights to options, such as {'bias_1': {'weight_decay': 0.0}}"
-    for key, options in _pairs(name, value, content):
-        if not re.fullmatch(r"(weights|bias)_[1-9]\d*", str(key)):
+    by_name = _as_mapping(name, value, content)
+    for key in by_name:
+        if not re.fullmatch(r"(weights|bias)_[1-9]\d*", key):
             raise SettingError(
                 f"{name} has the name {quoted(key)}; expected names of weights, such as weights_1 "
                 "and bias_1."
             )
+    for key in sorted(by_name, key=_layer_first):  # so that the order does not matter
         content = "options to numbers, such as {'weight_decay': 0.0}"
-        chosen = dict(_pairs(f"{name}[{key!r}]", options, content))
+        chosen = _as_mapping(f"{name}[{key!r}]", by_name[key], content)
+        if not chosen:
+            raise SettingError(f"{name}[{key!r}] must map {content}, got no option.")
         if unknown := [option for option in chosen if option not in GROUP_OPTIONS]:
             raise SettingError(
                 f"{name}[{key!r}] has the option {quoted(unknown[0])}; expected one of "
@@ -307,6 +321,14 @@ class AbstractGradientStep(Scheduled, ABC):
                     f"groups[{name!r}] has {option}, which {type(self).__name__} does not have. "
                     "Use MomentumStep, with momentum=0 if there is none."
                 )
+        lengths = {name: len(schedule) for name, schedule in self.schedules.items()}
+        if len({*lengths.values()}) > 1:
+            (name, n_first), *others = lengths.items()
+            other, n_other = next(pair for pair in others if pair[1] != n_first)
+            raise SettingError(
+                f"{name} has {n_first} entries and {other} has {n_other}; expected as many in "
+                "both, one for each step."
+            )
 
     @abstractmethod
     def rule(self, step: int) -> Rule:

@@ -411,8 +411,8 @@ class NetworkOracle(AbstractOracle):
             inside = [array * (name not in self.update.state) for name, array in arrays.items()]
             bounded = torch.cat(inside, dim=-1)
         self._require_in_sets(bounded)
-        sizes = self.update.step_size
-        size = max(sizes) if isinstance(sizes, tuple) else sizes
+        sizes = [variant.step_size for variant in self.update.variants]
+        size = max(max(s) if isinstance(s, tuple) else s for s in sizes)
         largest = self.update.reach / torch.finfo(dtype).eps / size if size else inf
         for number, name in enumerate(self.update.state, start=1):
             array = arrays[name].double()

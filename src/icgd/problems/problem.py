@@ -361,9 +361,10 @@ def _update(data: Mapping[str, Any], target: Target) -> Update:
         name = fields.pop("optimiser")
         kind, defaults = named("optimiser", name, OPTIMISERS)
         groups: Any = CHECKS["groups"]("groups", fields.get("groups", ()))
-        decays = (dict(options).get("weight_decay") for _, options in groups)
         # sgd of torch.optim has weight decay
-        if kind is GradientStep and (fields.get("weight_decay") or any(decays)):
+        if kind is GradientStep and any(
+            "weight_decay" in dict(part) for part in (fields, *(options for _, options in groups))
+        ):
             kind, defaults = MomentumStep, {"momentum": 0.0}
         return _made(kind, "[update]", {**defaults, **fields})
     kind = next((kind for field, kind in UPDATES.items() if field in fields), GradientStep)

@@ -321,18 +321,29 @@ class _Tracer(fx.Tracer):
             setattr(torch.autograd.Function, "apply", apply)  # noqa: B010
 
 
+CONTAINERS = (list, dict, set)
+
+
 @contextmanager
 def _restored(root: nn.Module) -> Iterator[None]:
-    """Undo what a forward does to attributes and buffers of its modules while it is traced."""
-    attributes = [(vars(module), dict(vars(module))) for module in root.modules()]
-    registries = [(module._buffers, dict(module._buffers)) for module in root.modules()]
+    """Undo what a forward does to attributes and buffers of its modules while it is traced.
+
+    Lists, dictionaries and sets among the attributes get back what they held: a forward may append
+    its activations to a list.
+    """
+    attributes = [vars(module) for module in root.modules()]
+    values = [value for of_module in attributes for value in of_module.values()]
+    held = [(part, part.copy()) for part in (*attributes, *values) if isinstance(part, CONTAINERS)]
     buffers = [(buffer, buffer.clone()) for buffer in root.buffers()]
     try:
         yield
     finally:
-        for current, before in (*attributes, *registries):
+        for current, before in held:
             current.clear()
-            current.update(before)
+            if isinstance(current, list):
+                current.extend(before)
+            else:
+                current.update(before)
         with torch.no_grad():
             for buffer, value in buffers:
                 buffer.copy_(value)
@@ -410,7 +421,7 @@ class _Reader:
             self._check(place_of(name), module)
         tracer = _Tracer()
         try:
-            with _restored(self.root):
+            with _restored(self.root), torch.random.fork_rng(devices=()):
                 graph = tracer.trace(self.root)
                 again = _Tracer().trace(nn.Sequential(self.root[0]))
         except Exception as error:  # of any kind: the forward is the user's own code
