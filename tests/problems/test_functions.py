@@ -567,9 +567,13 @@ def test_an_unknown_one_lists_the_known_ones():
         "Unknown unit activation 'xyz'; known are relu, sigmoid, tanh, softplus, gelu, silu, "
         "elu, cos."
     )
+    assert unit_activation_named("cos").name == "cos"
+
+
+@pytest.mark.usefixtures("wrong_types")
+def test_a_list_is_an_unknown_one():
     with pytest.raises(UnknownNameError, match=r"^Unknown unit activation \['relu'\]; known are"):
         unit_activation_named(["relu"])
-    assert unit_activation_named("cos").name == "cos"
 
 
 def test_it_holds_activations_their_derivatives_their_parts_and_those_of_losses():

@@ -59,7 +59,7 @@ precision = ctx.workprec
 """Context manager: the precision of balls, in bits."""
 
 
-def exact(value: Fraction | float) -> arb:
+def exact(value: Fraction | float | int) -> arb:
     """Return the ball of a number, which is exact if the denominator is a power of two."""
     if isinstance(value, Fraction):
         return arb(value.numerator) / value.denominator
