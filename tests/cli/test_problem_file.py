@@ -88,7 +88,7 @@ def test_what_is_left_out_has_defaults(text, target, update):
 ADAM = {
     "sgd": icgd.GradientStep(0.1, 3.0),
     "sgd weight_decay=0.5": icgd.MomentumStep(0.1, 3.0, momentum=0.0, weight_decay=0.5),
-    "sgd weight_decay=0.0": icgd.MomentumStep(0.1, 3.0, momentum=0.0),
+    "sgd weight_decay=0.0": icgd.GradientStep(0.1, 3.0),
     "momentum dampening=0.25": icgd.MomentumStep(0.1, 3.0, dampening=0.25),
     "nesterov": icgd.MomentumStep(0.1, 3.0, nesterov=True),
     "adam betas=[0.5,0.75] average=0.9": icgd.AdamStep(0.1, 3.0, betas=(0.5, 0.75), average=0.9),

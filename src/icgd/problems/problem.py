@@ -361,11 +361,11 @@ def _update(data: Mapping[str, Any], target: Target) -> Update:
         name = fields.pop("optimiser")
         kind, defaults = named("optimiser", name, OPTIMISERS)
         groups: Any = CHECKS["groups"]("groups", fields.get("groups", ()))
-        # sgd of torch.optim has weight decay
-        if kind is GradientStep and any(
-            "weight_decay" in dict(part) for part in (fields, *(options for _, options in groups))
-        ):
-            kind, defaults = MomentumStep, {"momentum": 0.0}
+        group_decays = any("weight_decay" in dict(options) for _, options in groups)
+        if kind is GradientStep and fields.get("weight_decay") == 0.0 and not group_decays:
+            del fields["weight_decay"]
+        if kind is GradientStep and ("weight_decay" in fields or group_decays):
+            kind, defaults = MomentumStep, {"momentum": 0.0}  # sgd of torch.optim has it
         return _made(kind, "[update]", {**defaults, **fields})
     kind = next((kind for field, kind in UPDATES.items() if field in fields), GradientStep)
     return _made(kind, "[update]", fields)
